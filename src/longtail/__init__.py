@@ -1,0 +1,63 @@
+"""longtail: classifiers that are fair to rare classes.
+
+>>> from longtail import ClassBalancedSoftmaxLoss, class_counts
+>>> train_labels = [0] * 500 + [1] * 50 + [2] * 5
+>>> loss = ClassBalancedSoftmaxLoss(class_counts(train_labels, num_classes=3), beta=1.5)
+
+Train on ``loss(logits, target)``, predict with ``logits.argmax(1)``. Measures are in :mod:`longtail.metrics`.
+"""
+
+from longtail import metrics
+from longtail.classes import GroupMeans, Groups, class_counts, imbalance_factor
+from longtail.losses import (
+    BalancedSoftmaxLoss,
+    ClassBalancedSoftmaxLoss,
+    FocalLoss,
+    LDAMLoss,
+    LogitAdjustedLoss,
+    LossOptions,
+    PriorShiftedSoftmaxLoss,
+    balanced_softmax,
+    class_balanced_softmax,
+    class_shift,
+    effective_number_weights,
+    focal_loss,
+    ldam_loss,
+    ldam_margins,
+    logit_adjusted_softmax,
+    prior_shift,
+    prior_shifted_softmax,
+    shifted_linear,
+)
+from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BalancedSoftmaxLoss",
+    "ClassBalancedSoftmaxLoss",
+    "FocalLoss",
+    "GroupMeans",
+    "Groups",
+    "LDAMLoss",
+    "LogitAdjustedLoss",
+    "LossOptions",
+    "PriorShiftedSoftmaxLoss",
+    "adjust_logits",
+    "balanced_softmax",
+    "class_balanced_softmax",
+    "class_counts",
+    "class_shift",
+    "effective_number_weights",
+    "focal_loss",
+    "imbalance_factor",
+    "ldam_loss",
+    "ldam_margins",
+    "logit_adjusted_softmax",
+    "metrics",
+    "prior_shift",
+    "prior_shifted_softmax",
+    "shifted_linear",
+    "tau_normalize",
+    "tau_normalize_logits",
+]

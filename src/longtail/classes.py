@@ -1,0 +1,204 @@
+"""How many examples each class has, and the head / medium / tail groups cut from that."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail._arguments import Vector, as_counts, check_number, shown
+
+__all__ = ["GroupMeans", "Groups", "class_counts", "imbalance_factor"]
+
+
+def class_counts(labels: Vector, num_classes: int) -> Tensor:
+    r"""The number of examples in each class, :math:`N_c = |\{n : y_n = c\}|`.
+
+    Args:
+        labels: class indices of any shape, a tensor, an array or a sequence of integers.
+        num_classes: how many classes there are; classes that no label names count 0.
+
+    Returns:
+        int64 counts of shape ``(num_classes,)``.
+
+    Example:
+        >>> class_counts([0, 0, 0, 2], num_classes=3)
+        tensor([3, 0, 1])
+    """
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+        raise ValueError(f"Expected `num_classes` to be an integer >= 1, but got {num_classes!r}.")
+    labels = labels.detach().flatten() if isinstance(labels, Tensor) else torch.tensor(np.asarray(labels)).flatten()
+    if labels.numel() == 0:
+        return torch.zeros(num_classes, dtype=torch.int64, device=labels.device)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"Expected `labels` to hold class indices, but got dtype {labels.dtype}.")
+    labels = labels.to(torch.int64)
+    outside = (labels < 0) | (labels >= num_classes)
+    if outside.any():
+        raise ValueError(
+            f"Expected `labels` to be in 0…{num_classes - 1}, but got {shown(sorted(set(labels[outside].tolist())))}."
+        )
+    return torch.bincount(labels, minlength=num_classes)
+
+
+def imbalance_factor(counts: Vector) -> float:
+    r"""How imbalanced the *data* are: the largest class over the smallest, :math:`\max_c N_c / \min_c N_c`.
+
+    (How imbalanced a *model* is, is its ``level`` in :func:`longtail.metrics.preference_scores`.)
+
+    Example:
+        >>> imbalance_factor([5000, 500, 50])
+        100.0
+    """
+    counts = as_counts(counts)
+    largest, smallest = int(counts.max()), int(counts.min())
+    if smallest == 0:
+        raise ValueError("Expected `counts` to be at least 1 in every class, but the smallest class has 0.")
+    return largest / smallest
+
+
+class GroupMeans(dict[str, float]):
+    """A mean for each group that has a class to average; the names of the others are in ``skipped``.
+
+    Example:
+        >>> means = Groups.from_indices(head=[0], medium=[], tail=[1, 2]).means([0.9, 0.5, 0.3])
+        >>> means
+        {'head': 0.9, 'tail': 0.4} (skipped: medium)
+        >>> means.skipped
+        ('medium',)
+    """
+
+    def __init__(self, means: dict[str, float], skipped: tuple[str, ...] = ()) -> None:
+        super().__init__(means)
+        self.skipped = skipped
+
+    def __repr__(self) -> str:
+        return super().__repr__() + (f" (skipped: {', '.join(self.skipped)})" if self.skipped else "")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Classes cut into named groups: one group index a class.
+
+    Args:
+        names: the groups' names, most frequent first.
+        index: for each class the position of its group in ``names``.
+
+    Example:
+        >>> groups = Groups.from_counts([500, 101, 100, 20, 19, 1])
+        >>> groups.sizes
+        {'head': 2, 'medium': 2, 'tail': 2}
+        >>> groups.members("tail")
+        (4, 5)
+        >>> groups.means([0.9, 0.7, 0.6, 0.4, 0.2, 0.0])
+        {'head': 0.8, 'medium': 0.5, 'tail': 0.1}
+    """
+
+    names: tuple[str, ...]
+    index: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise ValueError(f"Expected `names` to be one or more different names, but got {self.names!r}.")
+        wrong = sorted({group for group in self.index if not 0 <= group < len(self.names)})
+        if wrong or not self.index:
+            raise ValueError(
+                f"Expected `index` to hold a group in 0…{len(self.names) - 1} for each class, but got "
+                + (shown(wrong) if wrong else "no class")
+                + "."
+            )
+
+    @classmethod
+    def from_counts(cls, counts: Vector, head_over: float = 100, tail_under: float = 20) -> Self:
+        """Cut by training examples a class: head > ``head_over``, tail < ``tail_under``, medium between.
+
+        The defaults are the cut of ImageNet-LT, Places-LT and iNaturalist2018: > 100, 20…100, < 20.
+        """
+        check_number("head_over", head_over)
+        check_number("tail_under", tail_under)
+        if tail_under > head_over + 1:
+            raise ValueError(
+                f"Expected `tail_under` to be at most `head_over` + 1, but got {tail_under} and {head_over}."
+            )
+        index = [0 if count > head_over else 2 if count < tail_under else 1 for count in as_counts(counts).tolist()]
+        return cls(("head", "medium", "tail"), tuple(index))
+
+    @classmethod
+    def from_indices(cls, **groups: Iterable[int]) -> Self:
+        """Cut by hand: the classes of each group; together they name every class 0…C-1 exactly once.
+
+        Example:
+            >>> Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10)).sizes  # CIFAR-10 in the paper
+            {'head': 3, 'medium': 3, 'tail': 4}
+        """
+        members = {name: [int(c) for c in classes] for name, classes in groups.items()}
+        named = Counter(c for classes in members.values() for c in classes)
+        num_classes = max(named, default=0) + 1
+        wrong = sorted(c for c in {*range(num_classes), *named} if c < 0 or named[c] != 1)
+        if wrong:
+            raise ValueError(
+                "Expected the groups to name every class 0…C-1 exactly once, but got "
+                + ", ".join(f"class {c} {named[c]} times" for c in wrong[:3])
+                + "."
+            )
+        index = [0] * num_classes
+        for position, classes in enumerate(members.values()):
+            for c in classes:
+                index[c] = position
+        return cls(tuple(members), tuple(index))
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.index)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many classes each group has, empty groups included."""
+        return dict(zip(self.names, torch.bincount(self._index, minlength=len(self.names)).tolist(), strict=True))
+
+    def members(self, name: str) -> tuple[int, ...]:
+        """The classes of one group."""
+        if name not in self.names:
+            raise ValueError(f"Expected `name` to be one of {', '.join(self.names)}, but got {name!r}.")
+        group = self.names.index(name)
+        return tuple(c for c, g in enumerate(self.index) if g == group)
+
+    def sums(self, values: Vector) -> Tensor:
+        """Sums of ``values`` (classes in dimension 0) over each group, float64, empty groups 0."""
+        values = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+        if values.ndim == 0 or values.shape[0] != self.num_classes:
+            raise ValueError(
+                f"Expected `values` to have {self.num_classes} classes in dimension 0, "
+                f"but got shape {tuple(values.shape)}."
+            )
+        sums = torch.zeros(len(self.names), *values.shape[1:], dtype=torch.float64)
+        return sums.index_add_(0, self._index, values)
+
+    def means(self, values: Vector, where: Tensor | None = None, *, weights: Tensor | None = None) -> GroupMeans:
+        """Means of ``values`` over the classes of each group, or over those of them ``where`` it is true.
+
+        Args:
+            values: one number a class.
+            where: which classes to average over (default: all).
+            weights: what each class weighs (default: all the same).
+
+        Returns:
+            A dictionary from name to mean. A group that has no class to average is not in it but in its ``skipped``.
+        """
+        values = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+        weight = torch.ones_like(values) if weights is None else weights.to(values)
+        if where is not None:
+            where = where.to(values.device)
+            values, weight = values.where(where, 0.0), weight.where(where, 0.0)
+        totals, sums = self.sums(weight).tolist(), self.sums(values * weight).tolist()
+        kept = {name: s / w for name, s, w in zip(self.names, sums, totals, strict=True) if w > 0}
+        return GroupMeans(kept, tuple(name for name in self.names if name not in kept))
+
+    @cached_property
+    def _index(self) -> Tensor:
+        return torch.tensor(self.index)

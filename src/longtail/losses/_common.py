@@ -1,0 +1,210 @@
+"""What all losses share: the options of ``F.cross_entropy``, the checks, and leaving classes out of the softmax."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longtail._arguments import (
+    ZeroCounts,
+    check_choice,
+    check_logits,
+    check_same_device,
+    class_dim,
+    shown,
+    training_counts,
+)
+
+Reduction = Literal["none", "mean", "sum"]
+
+
+class LossOptions(TypedDict, total=False):
+    """Keyword options that every loss takes, with the meaning and the defaults that ``F.cross_entropy`` gives them."""
+
+    weight: Tensor | None
+    """What each class weighs, shape ``(C,)``; default: all the same."""
+    ignore_index: int
+    """Samples with this label are left out; default: -100."""
+    reduction: Reduction
+    """``"mean"`` (default), ``"sum"`` or ``"none"``."""
+    label_smoothing: float
+    """How much of a target is spread evenly over the classes, in [0, 1]; default: 0."""
+    check_labels: bool | None
+    """Check each batch's labels; default: on for CPU tensors, off for others, where it would wait for the device."""
+
+
+class Loss(nn.Module):
+    """A loss with the options of ``F.cross_entropy``; what it holds in floating point keeps its precision."""
+
+    weight: Tensor | None
+
+    def __init__(self, **options: Unpack[LossOptions]) -> None:
+        super().__init__()
+        check_options(**options)
+        self.register_buffer("weight", options.pop("weight", None))
+        self._options = options
+
+    @property
+    def options(self) -> LossOptions:
+        """The options, as the loss's function takes them."""
+        return {**self._options, "weight": self.weight}
+
+    def extra_repr(self) -> str:
+        """What differs from the defaults."""
+        options: dict[str, Any] = {**self._options}
+        if self.weight is not None:
+            options["weight"] = f"({self.weight.numel()} classes)"
+        return ", ".join(f"{name}={value}" for name, value in options.items())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.to(device)` moves the buffers, but `.half()` must not round them: a shift of 30 would be off by 0.01.
+        kept = {name: buffer for name, buffer in self.named_buffers(recurse=False) if buffer.is_floating_point()}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in kept.items():
+            if not buffer.is_meta:
+                setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
+
+
+class CountedLoss(Loss):
+    """A loss that is made from class counts: they are its state, and what it derives from them follows them."""
+
+    counts: Tensor
+    present: Tensor | None
+
+    def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
+        self.zero_counts: ZeroCounts = zero_counts
+        self.register_buffer("counts", training_counts(counts, zero_counts))
+        self.register_buffer("present", None, persistent=False)
+        self.register_load_state_dict_post_hook(_counts_loaded)  # type: ignore[no-untyped-call]
+
+    def read_counts(self) -> None:
+        """Derive from ``counts`` what the loss needs: at construction, and when other counts were loaded."""
+        self.present = None if self.counts.all() else self.counts.nonzero().flatten()
+
+    def extra_repr(self) -> str:
+        """Number of classes, the loss's own knobs, and options that differ from the defaults."""
+        return ", ".join(filter(None, [f"{self.counts.numel()} classes", *self.knobs(), super().extra_repr()]))
+
+    def knobs(self) -> list[str]:
+        """The loss's own settings, for its ``repr``."""
+        return []
+
+
+def _counts_loaded(loss: nn.Module, _: object) -> None:
+    assert isinstance(loss, CountedLoss)
+    loss.read_counts()
+
+
+def check_options(**options: Unpack[LossOptions]) -> None:
+    """Refuse options that ``F.cross_entropy`` would refuse, or worse, at the first batch."""
+    unknown = sorted(options.keys() - LossOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"Expected the options {', '.join(LossOptions.__annotations__)}, but got `{unknown[0]}`.")
+    check_choice("reduction", options.get("reduction", "mean"), Reduction)
+    smoothing = options.get("label_smoothing", 0.0)
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {smoothing}.")
+    weight = options.get("weight")
+    if weight is not None and (not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point()):
+        raise TypeError(f"Expected `weight` to be a floating-point tensor with one entry a class, but got {weight!r}.")
+
+
+def check_batch(
+    logits: Tensor,
+    target: Tensor,
+    num_classes: int,
+    *,
+    of: str,
+    shift: Tensor | None = None,
+    **options: Unpack[LossOptions],
+) -> None:
+    """Refuse logits and targets that do not fit together, and labels out of range where that costs no waiting."""
+    check_logits(logits, num_classes, of=of)
+    if not isinstance(target, Tensor) or target.dtype == torch.bool or target.is_complex():
+        found = str(target.dtype) if isinstance(target, Tensor) else type(target).__name__
+        raise TypeError(
+            f"Expected `target` to be a tensor of class indices or of class probabilities, but got {found}."
+        )
+    tensors = {"logits": logits, "target": target, "the loss": shift, "weight": options.get("weight")}
+    check_same_device(**{name: tensor for name, tensor in tensors.items() if tensor is not None})
+    weight = options.get("weight")
+    if weight is not None and weight.numel() != num_classes:
+        raise ValueError(f"Expected `weight` to have {num_classes} classes, but got {weight.numel()}.")
+    dim = class_dim(logits)
+    expected = logits.shape if target.is_floating_point() else logits.shape[:dim] + logits.shape[dim + 1 :]
+    if target.shape != expected:
+        kind = "probabilities" if target.is_floating_point() else "indices"
+        raise ValueError(
+            f"Expected `target` of class {kind} to have shape {tuple(expected)} beside logits of shape "
+            f"{tuple(logits.shape)}, but got {tuple(target.shape)}."
+        )
+    if not target.is_floating_point() and reads_labels(target, options.get("check_labels")):
+        wrong = (target < 0) | (target >= num_classes)
+        wrong &= target != options.get("ignore_index", -100)
+        if wrong.any():
+            raise ValueError(
+                f"Expected `target` to be in 0…{num_classes - 1} or `ignore_index`, "
+                f"but got {shown(sorted(set(target[wrong].tolist())))}."
+            )
+
+
+def reads_labels(target: Tensor, check_labels: bool | None) -> bool:
+    """Whether this batch's labels are checked: by default on the CPU, where nothing has to be waited for."""
+    if check_labels is None:
+        return target.device.type == "cpu" and not torch.compiler.is_compiling()
+    return check_labels
+
+
+def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
+    """``F.cross_entropy`` under our options, with targets and weights in the types that it wants."""
+    weight = options.get("weight")
+    return F.cross_entropy(
+        logits,
+        target.to(logits.dtype) if target.is_floating_point() else target.long(),
+        weight=None if weight is None else weight.to(logits.dtype),
+        ignore_index=options.get("ignore_index", -100),
+        reduction=options.get("reduction", "mean"),
+        label_smoothing=options.get("label_smoothing", 0.0),
+    )
+
+
+def leave_out(
+    logits: Tensor, target: Tensor, present: Tensor, **options: Unpack[LossOptions]
+) -> tuple[Tensor, Tensor, LossOptions]:
+    """The same loss over the classes ``present`` alone: logits, targets and weights without the others.
+
+    Args:
+        logits: logits of all classes.
+        target: indices or probabilities over all classes.
+        present: the classes that stay, ascending.
+        options: the loss's options.
+
+    Returns:
+        logits, target and options of the smaller problem.
+    """
+    dim = class_dim(logits)
+    num_classes = logits.shape[dim]
+    position = torch.full((num_classes,), present.numel(), device=present.device)  # of no class: out of range
+    position[present] = torch.arange(present.numel(), device=present.device)
+    ignore_index = options.get("ignore_index", -100)
+    if target.is_floating_point():
+        kept = target.index_select(dim, present)
+        absent = target.sum(dim) - kept.sum(dim) > 1e-4
+        target = kept
+    else:
+        ignored = target == ignore_index
+        target = position[target.long().masked_fill(ignored, 0)]
+        absent = (target == present.numel()) & ~ignored
+        target = target.masked_fill(ignored, -100)
+    if reads_labels(target, options.get("check_labels")) and absent.any():
+        raise ValueError(
+            f"Expected `target` to name classes with training examples, but {int(absent.sum())} of them are of "
+            "classes with a count of 0."
+        )
+    weight = options.get("weight")
+    smaller: LossOptions = {**options, "ignore_index": -100, "weight": None if weight is None else weight[present]}
+    return logits.index_select(dim, present), target, smaller

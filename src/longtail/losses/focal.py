@@ -1,0 +1,86 @@
+"""Focal loss: a softmax cross entropy that looks away from what is already right."""
+
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longtail._arguments import along_classes, check_number, class_dim
+from longtail.losses._common import Loss, LossOptions, check_batch, check_options
+
+__all__ = ["FocalLoss", "focal_loss"]
+
+
+def focal_loss(logits: Tensor, target: Tensor, *, gamma: float, **options: Unpack[LossOptions]) -> Tensor:
+    r"""Focal loss (Lin et al., 2017) over a softmax.
+
+    .. math:: l_n = -\sum_c t_{nc} (1 - p_{nc})^\gamma \log p_{nc}
+
+    with the target distribution :math:`t`: the label alone, or what label smoothing or class probabilities make of it.
+    ``gamma=0`` is cross entropy, whose reductions and class weights it follows.
+
+    Args:
+        logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
+        target: class indices, shape ``()``, ``(N,)`` or ``(N, d1, …)``, or class probabilities of the logits' shape.
+        gamma: how far to look away, >= 0; 1 and 2 are usual.
+        **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`.
+
+    Returns:
+        the loss, float32 (float64 for float64 logits); a scalar unless ``reduction="none"``.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
+        >>> focal_loss(logits, torch.tensor([0, 2]), gamma=2.0)
+        tensor(0.1057)
+    """
+    gamma = check_number("gamma", gamma)
+    check_options(**options)
+    dim = class_dim(logits)
+    num_classes = logits.shape[dim] if logits.ndim else 0
+    check_batch(logits, target, num_classes, of="logits", **options)
+
+    log_p = F.log_softmax(logits, dim, dtype=torch.promote_types(logits.dtype, torch.float32))
+    # The clamp keeps the gradient finite where p rounds to 1 and gamma < 1.
+    focus = (-log_p.expm1()).clamp(min=torch.finfo(log_p.dtype).tiny) ** gamma
+    weight = options.get("weight")
+    class_weight = torch.ones_like(log_p[:1] if dim else log_p)
+    if weight is not None:
+        class_weight = class_weight * along_classes(weight.to(log_p.dtype), logits)
+    losses = -focus * log_p * class_weight  # each class's, were it the target
+
+    smoothing = options.get("label_smoothing", 0.0)
+    reduction = options.get("reduction", "mean")
+    if target.is_floating_point():
+        loss = (losses * (target * (1 - smoothing) + smoothing / num_classes)).sum(dim)
+        return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+    ignored = target == options.get("ignore_index", -100)
+    label = target.long().masked_fill(ignored, 0).unsqueeze(dim)
+    loss = (1 - smoothing) * losses.gather(dim, label).squeeze(dim) + smoothing / num_classes * losses.sum(dim)
+    loss = loss.masked_fill(ignored, 0.0)
+    if reduction == "mean":
+        weights = class_weight.expand_as(log_p).gather(dim, label).squeeze(dim)
+        return loss.sum() / weights.masked_fill(ignored, 0.0).sum()
+    return loss.sum() if reduction == "sum" else loss
+
+
+class FocalLoss(Loss):
+    """Focal loss (Lin et al., 2017) over a softmax; see :func:`focal_loss` for formula and arguments.
+
+    Example:
+        >>> loss = FocalLoss(gamma=2.0)
+        >>> loss(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]]), torch.tensor([0, 2]))
+        tensor(0.1057)
+    """
+
+    def __init__(self, gamma: float, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
+        self.gamma = check_number("gamma", gamma)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
+        return focal_loss(logits, target, gamma=self.gamma, **self.options)
+
+    def extra_repr(self) -> str:
+        """Gamma, and options that differ from the defaults."""
+        return ", ".join(filter(None, [f"gamma={self.gamma:g}", super().extra_repr()]))

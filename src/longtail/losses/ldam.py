@@ -1,0 +1,136 @@
+"""LDAM: larger margins for rarer classes."""
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from longtail._arguments import Vector, ZeroCounts, check_number, class_dim, training_counts
+from longtail.losses._common import CountedLoss, LossOptions, check_batch, check_options, cross_entropy, leave_out
+
+__all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
+
+
+def ldam_margins(counts: Vector, max_margin: float = 0.5, *, zero_counts: ZeroCounts = "error") -> Tensor:
+    r"""The margins of LDAM, :math:`m_c \propto N_c^{-1/4}`, scaled so that the largest is ``max_margin``.
+
+    Returns:
+        float32 margins of shape ``(C,)``; NaN for a class of zero examples under ``zero_counts="mask"``.
+
+    Example:
+        >>> ldam_margins([10000, 625, 1])
+        tensor([0.0500, 0.1000, 0.5000])
+    """
+    max_margin = check_number("max_margin", max_margin)
+    counts = training_counts(counts, zero_counts)
+    present = counts > 0
+    smallest = counts[present].min()
+    margins = max_margin * (counts.to("cpu", torch.float64) / smallest.item()) ** -0.25
+    return margins.where(present.cpu(), torch.nan).to(counts.device, torch.float32)
+
+
+def _ldam(
+    logits: Tensor,
+    target: Tensor,
+    margins: Tensor,
+    present: Tensor | None,
+    scale: float,
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    """LDAM over the classes ``present`` (``None``: all), in float32 or better."""
+    check_batch(logits, target, margins.numel(), of="counts", shift=margins, **options)
+    if target.is_floating_point():
+        raise TypeError(
+            "Expected `target` to hold class indices, because a margin needs one true class, but got floats."
+        )
+    if present is not None:
+        logits, target, options = leave_out(logits, target, present, **options)
+        margins = margins[present]
+    dim = class_dim(logits)
+    ignored = target == options.get("ignore_index", -100)
+    label = target.long().masked_fill(ignored, 0)
+    margin = torch.zeros_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
+    margin.scatter_(dim, label.unsqueeze(dim), margins[label].unsqueeze(dim).to(margin.dtype))
+    return cross_entropy(scale * (logits - margin), target, **options)
+
+
+def ldam_loss(
+    logits: Tensor,
+    target: Tensor,
+    counts: Vector,
+    *,
+    max_margin: float = 0.5,
+    scale: float = 30.0,
+    zero_counts: ZeroCounts = "error",
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    r"""LDAM (Cao et al., 2019): a cross entropy of scaled cosines, with a margin that grows as classes get rarer.
+
+    .. math:: l_n = -\log \frac{e^{s (z_{ny} - m_y)}}{e^{s (z_{ny} - m_y)} + \sum_{d \ne y} e^{s z_{nd}}},
+              \qquad m_c \propto N_c^{-1/4}
+
+    Args:
+        logits: cosines in [-1, 1] between normalised features and normalised class weights, shape ``(C,)``,
+            ``(N, C)`` or ``(N, C, d1, …)``.
+        target: class indices, shape ``()``, ``(N,)`` or ``(N, d1, …)``.
+        counts: training examples a class, shape ``(C,)``.
+        max_margin: the margin of the rarest class.
+        scale: what cosines are multiplied with, the :math:`s` above.
+        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, as in
+            :func:`class_balanced_softmax <longtail.losses.class_balanced_softmax>`.
+        **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`. For deferred
+            re-weighting (LDAM-DRW) pass ``weight=effective_number_weights(counts, 0.9999)`` in the last epochs.
+
+    Returns:
+        the loss, float32 (float64 for float64 logits); a scalar unless ``reduction="none"``.
+
+    Example:
+        >>> cosines = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.3, 0.8]])
+        >>> ldam_loss(cosines, torch.tensor([0, 2]), [500, 50, 5])
+        tensor(0.3589)
+    """
+    check_options(**options)
+    scale = check_number("scale", scale)
+    margins = ldam_margins(counts, max_margin, zero_counts=zero_counts)
+    present = None if margins.isfinite().all() else margins.isfinite().nonzero().flatten().to(logits.device)
+    return _ldam(logits, target, margins.to(logits.device), present, scale, **options)
+
+
+class LDAMLoss(CountedLoss):
+    """LDAM (Cao et al., 2019); see :func:`ldam_loss` for formula and arguments.
+
+    Example:
+        >>> loss = LDAMLoss([500, 50, 5])
+        >>> loss(torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.3, 0.8]]), torch.tensor([0, 2]))
+        tensor(0.3589)
+    """
+
+    margins: Tensor
+
+    def __init__(
+        self,
+        counts: Vector,
+        max_margin: float = 0.5,
+        scale: float = 30.0,
+        *,
+        zero_counts: ZeroCounts = "error",
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(counts, zero_counts, **options)
+        self.max_margin = check_number("max_margin", max_margin)
+        self.scale = check_number("scale", scale)
+        self.register_buffer("margins", None, persistent=False)
+        self.read_counts()
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of cosines ``logits``, shape ``(N, C, …)``, and ``target``, indices."""
+        return _ldam(logits, target, self.margins, self.present, self.scale, **self.options)
+
+    def read_counts(self) -> None:
+        """Make the margins from the counts."""
+        super().read_counts()
+        self.margins = ldam_margins(self.counts, self.max_margin, zero_counts=self.zero_counts)
+
+    def knobs(self) -> list[str]:
+        """Margin and scale."""
+        return [f"max_margin={self.max_margin:g}", f"scale={self.scale:g}"]

@@ -1,0 +1,341 @@
+r"""Softmax, Balanced Softmax, Class-Balanced Softmax and logit adjustment: one shifted cross entropy, several names.
+
+All of them are the cross entropy of :math:`z_c + a_c` and differ in the shift :math:`a`. A constant added to all of
+:math:`a` changes nothing, so shifts are kept with mean zero: small numbers round less.
+
+Prediction uses the plain :math:`z`: ``logits.argmax(1)``.
+"""
+
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longtail._arguments import Vector, ZeroCounts, along_classes, as_distribution, check_number, training_counts
+from longtail.losses._common import (
+    CountedLoss,
+    Loss,
+    LossOptions,
+    check_batch,
+    check_options,
+    cross_entropy,
+    leave_out,
+)
+
+__all__ = [
+    "BalancedSoftmaxLoss",
+    "ClassBalancedSoftmaxLoss",
+    "LogitAdjustedLoss",
+    "PriorShiftedSoftmaxLoss",
+    "balanced_softmax",
+    "class_balanced_softmax",
+    "class_shift",
+    "logit_adjusted_softmax",
+    "prior_shift",
+    "prior_shifted_softmax",
+    "shifted_linear",
+]
+
+
+def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error") -> Tensor:
+    r"""The shift of Class-Balanced Softmax, :math:`a_c = \beta \log N_c`, less its mean over the classes.
+
+    Args:
+        counts: training examples a class, shape ``(C,)``.
+        beta: how strongly to shift, >= 0.
+        zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` (a shift of -inf leaves it out
+            of the softmax) or ``"one"`` (as if it had one example).
+
+    Returns:
+        float32 shift of shape ``(C,)``, for :func:`shifted_linear` and :func:`longtail.metrics.gradient_sums`.
+
+    Example:
+        >>> class_shift([1000, 100], beta=1.0)
+        tensor([ 1.1513, -1.1513])
+    """
+    beta = check_number("beta", beta)
+    counts = training_counts(counts, zero_counts)
+    log_counts = counts.to("cpu", torch.float64).log()
+    present = log_counts.isfinite()
+    shift = torch.where(present, beta * (log_counts - log_counts[present].mean()), -torch.inf)
+    return shift.to(counts.device, torch.float32)
+
+
+def prior_shift(p_hat: Vector, p: Vector) -> Tensor:
+    r"""The shift of the paper's general form, :math:`a_c = \log \hat p(y=c) / p(y=c)`, less its mean.
+
+    Args:
+        p_hat: class probabilities of the model that is trained, shape ``(C,)``, up to a constant factor.
+        p: class probabilities of the model that is wanted, likewise.
+
+    Returns:
+        float32 shift of shape ``(C,)``.
+
+    Example:
+        >>> prior_shift([0.8, 0.2], [0.5, 0.5])
+        tensor([ 0.6931, -0.6931])
+    """
+    trained, wanted = as_distribution("p_hat", p_hat), as_distribution("p", p)
+    if trained.shape != wanted.shape:
+        raise ValueError(f"Expected `p_hat` and `p` of one length, but got {trained.numel()} and {wanted.numel()}.")
+    shift = trained.cpu().log() - wanted.cpu().log()
+    return (shift - shift.mean()).to(trained.device, torch.float32)
+
+
+def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> Tensor:
+    r"""Logits with the shift inside the product, :math:`W h + (b + a)`: a shifted loss at no cost.
+
+    ``F.cross_entropy(shifted_linear(h, W, b, shift), y)`` equals the shifted loss of ``F.linear(h, W, b)``, but no
+    second array of logits is made, which matters from some ten thousand classes on. The parameters are not changed,
+    so weight decay pulls at :math:`b`, never at the shift. Predict with ``F.linear(h, W, b)``.
+
+    Args:
+        features: shape ``(..., D)``.
+        weight: the classifier's weight, shape ``(C, D)``.
+        bias: its bias, shape ``(C,)``, or ``None``.
+        shift: shape ``(C,)``, from :func:`class_shift`, :func:`prior_shift` or a loss's ``shift``.
+
+    Returns:
+        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``.
+
+    Example:
+        >>> head, h, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 0, 0])
+        >>> loss = ClassBalancedSoftmaxLoss([500, 50, 5], beta=1.5)
+        >>> logits = shifted_linear(h, head.weight, head.bias, loss.shift)
+        >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
+        True
+    """
+    if shift.ndim != 1 or weight.ndim != 2 or shift.shape[0] != weight.shape[0]:
+        raise ValueError(
+            f"Expected `shift` to have one entry for each row of `weight`, but got shapes {tuple(shift.shape)} "
+            f"and {tuple(weight.shape)}."
+        )
+    if shift.device != weight.device:
+        raise ValueError(f"Expected `shift` and `weight` on one device, but got {shift.device} and {weight.device}.")
+    return F.linear(features, weight, (shift if bias is None else bias + shift).to(weight.dtype))
+
+
+def _shifted_cross_entropy(
+    logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
+) -> Tensor:
+    """Cross entropy of ``logits + shift`` over the classes ``present`` (``None``: all), in float32 or better."""
+    check_batch(logits, target, shift.numel(), of=of, shift=shift, **options)
+    if present is not None:
+        logits, target, options = leave_out(logits, target, present, **options)
+        shift = shift[present]
+    return cross_entropy(logits + along_classes(shift, logits), target, **options)  # half + float32 is float32
+
+
+def class_balanced_softmax(
+    logits: Tensor,
+    target: Tensor,
+    counts: Vector,
+    *,
+    beta: float,
+    zero_counts: ZeroCounts = "error",
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    r"""Class-Balanced Softmax (CBS): the cross entropy of :math:`z_c + \beta \log N_c`.
+
+    .. math:: l_n = -\log \frac{N_y^\beta e^{z_{ny}}}{\sum_d N_d^\beta e^{z_{nd}}}
+
+    The shift makes head classes easy to get right in training, so that the plain logits :math:`z`, with which one
+    predicts, have to favour the tail. ``beta=0`` is softmax cross entropy, ``beta=1`` Balanced Softmax
+    (:func:`balanced_softmax`); above 1 it also makes up for the tail's larger generalisation gap. It is logit
+    adjustment in the loss (:func:`logit_adjusted_softmax`) with ``tau = beta``: the two differ by a constant in the
+    logits. It is *not* the class-balanced loss of Cui et al. (2019), which weights each sample by its class's effective
+    number: that is :func:`effective_number_weights <longtail.losses.effective_number_weights>`.
+
+    ``counts`` are read at each call. In a training loop use :class:`ClassBalancedSoftmaxLoss`, which reads them once.
+
+    Args:
+        logits: plain logits :math:`z`, shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
+        target: class indices, shape ``()``, ``(N,)`` or ``(N, d1, …)``, or class probabilities of the logits' shape.
+        counts: training examples a class, shape ``(C,)``.
+        beta: how strongly to shift, >= 0. It has no default, because 1 would silently be Balanced Softmax.
+        zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` it out of the softmax, or count
+            it as ``"one"``.
+        **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing`` as in ``F.cross_entropy``, and
+            ``check_labels``; see :class:`LossOptions <longtail.losses.LossOptions>`.
+
+    Returns:
+        the loss, float32 (float64 for float64 logits); a scalar unless ``reduction="none"``.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
+        >>> class_balanced_softmax(logits, torch.tensor([0, 2]), [500, 50, 5], beta=1.5)
+        tensor(3.2200)
+    """
+    check_options(**options)
+    shift = class_shift(counts, beta, zero_counts=zero_counts)
+    present = None if shift.isfinite().all() else shift.isfinite().nonzero().flatten().to(logits.device)
+    return _shifted_cross_entropy(logits, target, shift.to(logits.device), present, of="counts", **options)
+
+
+def balanced_softmax(
+    logits: Tensor, target: Tensor, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
+) -> Tensor:
+    r"""Balanced Softmax (Ren et al., 2020): the cross entropy of :math:`z_c + \log N_c`.
+
+    :func:`class_balanced_softmax` with ``beta=1``, whose other arguments it takes.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
+        >>> balanced_softmax(logits, torch.tensor([0, 2]), [500, 50, 5])
+        tensor(2.1085)
+    """
+    return class_balanced_softmax(logits, target, counts, beta=1.0, zero_counts=zero_counts, **options)
+
+
+def logit_adjusted_softmax(
+    logits: Tensor,
+    target: Tensor,
+    counts: Vector,
+    *,
+    tau: float,
+    zero_counts: ZeroCounts = "error",
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    r"""Logit adjustment in the loss (Menon et al., 2021): the cross entropy of :math:`z_c + \tau \log \pi_c`.
+
+    With the class prior :math:`\pi_c = N_c / N` this is :func:`class_balanced_softmax` with ``beta = tau``, whose other
+    arguments it takes. For logit adjustment after training see :func:`longtail.posthoc.adjust_logits`.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
+        >>> logit_adjusted_softmax(logits, torch.tensor([0, 2]), [500, 50, 5], tau=1.0)
+        tensor(2.1085)
+    """
+    tau = check_number("tau", tau)
+    return class_balanced_softmax(logits, target, counts, beta=tau, zero_counts=zero_counts, **options)
+
+
+def prior_shifted_softmax(
+    logits: Tensor, target: Tensor, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]
+) -> Tensor:
+    r"""The paper's general form (theorem "two priors"): the cross entropy of :math:`z_c + \log \hat p(y=c) / p(y=c)`.
+
+    A model trained on it has the class probabilities :math:`\hat p`; its plain logits are those of a model with
+    :math:`p`. With :math:`\hat p_c \propto N_c^{1 + \beta^{ib}}` and :math:`p_c \propto N_c^{1 + \beta^{b}}` it is
+    :func:`class_balanced_softmax` with :math:`\beta = \beta^{ib} - \beta^{b}`.
+
+    Args:
+        logits: as in :func:`class_balanced_softmax`.
+        target: as in :func:`class_balanced_softmax`.
+        p_hat: class probabilities of the model that is trained, shape ``(C,)``, > 0, up to a constant factor.
+        p: class probabilities of the model that is wanted, likewise.
+        **options: as in :func:`class_balanced_softmax`.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0], [0.0, 1.0]])
+        >>> prior_shifted_softmax(logits, torch.tensor([0, 1]), p_hat=[0.9, 0.1], p=[0.5, 0.5])
+        tensor(0.7506)
+    """
+    check_options(**options)
+    shift = prior_shift(p_hat, p).to(logits.device)
+    return _shifted_cross_entropy(logits, target, shift, None, of="p_hat", **options)
+
+
+class ClassBalancedSoftmaxLoss(CountedLoss):
+    r"""Class-Balanced Softmax (CBS): the cross entropy of :math:`z_c + \beta \log N_c`.
+
+    The one-line change to a training loop: in place of ``nn.CrossEntropyLoss()`` write
+    ``ClassBalancedSoftmaxLoss(counts, beta=1.5)``, and go on predicting with ``logits.argmax(1)``. How it relates to
+    Balanced Softmax, to logit adjustment and to class-balanced *weighting* stands with the function,
+    :func:`class_balanced_softmax`, as does the meaning of the arguments.
+
+    The integer ``counts`` are part of the state; ``shift`` is made from them once, in float32, and stays so under
+    ``.half()`` and autocast. On CUDA nothing is read back, so a captured graph can hold the loss.
+
+    Example:
+        >>> loss = ClassBalancedSoftmaxLoss([500, 50, 5], beta=1.5)
+        >>> loss
+        ClassBalancedSoftmaxLoss(3 classes, beta=1.5)
+        >>> loss(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]]), torch.tensor([0, 2]))
+        tensor(3.2200)
+    """
+
+    shift: Tensor
+
+    def __init__(
+        self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
+    ) -> None:
+        super().__init__(counts, zero_counts, **options)
+        self.beta = check_number("beta", beta)
+        self.register_buffer("shift", None, persistent=False)
+        self.read_counts()
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
+        return _shifted_cross_entropy(logits, target, self.shift, self.present, of="counts", **self.options)
+
+    def read_counts(self) -> None:
+        """Make the shift from the counts."""
+        super().read_counts()
+        self.shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
+
+    def knobs(self) -> list[str]:
+        """Beta."""
+        return [f"beta={self.beta:g}"]
+
+
+class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
+    r"""Balanced Softmax (Ren et al., 2020): the cross entropy of :math:`z_c + \log N_c`.
+
+    :class:`ClassBalancedSoftmaxLoss` with ``beta=1``, whose other arguments it takes.
+
+    Example:
+        >>> loss = BalancedSoftmaxLoss([500, 50, 5])
+        >>> loss(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]]), torch.tensor([0, 2]))
+        tensor(2.1085)
+    """
+
+    def __init__(self, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]) -> None:
+        super().__init__(counts, beta=1.0, zero_counts=zero_counts, **options)
+
+    def knobs(self) -> list[str]:
+        """None."""
+        return []
+
+
+class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
+    r"""Logit adjustment in the loss (Menon et al., 2021): the cross entropy of :math:`z_c + \tau \log \pi_c`.
+
+    :class:`ClassBalancedSoftmaxLoss` with ``beta = tau``, whose other arguments it takes.
+
+    Example:
+        >>> LogitAdjustedLoss([500, 50, 5], tau=1.0)
+        LogitAdjustedLoss(3 classes, tau=1)
+    """
+
+    def __init__(
+        self, counts: Vector, *, tau: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
+    ) -> None:
+        super().__init__(counts, beta=check_number("tau", tau), zero_counts=zero_counts, **options)
+
+    def knobs(self) -> list[str]:
+        """Tau."""
+        return [f"tau={self.beta:g}"]
+
+
+class PriorShiftedSoftmaxLoss(Loss):
+    r"""The paper's general form: the cross entropy of :math:`z_c + \log \hat p(y=c) / p(y=c)`.
+
+    See :func:`prior_shifted_softmax` for the arguments.
+
+    Example:
+        >>> loss = PriorShiftedSoftmaxLoss(p_hat=[0.9, 0.1], p=[0.5, 0.5])
+        >>> loss(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+        tensor(0.7506)
+    """
+
+    shift: Tensor
+
+    def __init__(self, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
+        self.register_buffer("shift", prior_shift(p_hat, p))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
+        return _shifted_cross_entropy(logits, target, self.shift, None, of="p_hat", **self.options)

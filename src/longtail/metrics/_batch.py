@@ -1,0 +1,69 @@
+"""A batch of any shape as rows, one a sample."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from longtail.losses._common import check_batch
+
+
+class Batch(NamedTuple):
+    """A batch as rows."""
+
+    logits: Tensor
+    """``(M, C)``, float32 or better."""
+    label: Tensor
+    """int64 ``(M,)``, 0 where ignored."""
+    valid: Tensor
+    """bool ``(M,)``, false where ignored."""
+    features: Tensor | None
+    """``(M, D)``."""
+    shift: Tensor | None
+    """``(C,)``."""
+
+
+def flatten(
+    logits: Tensor,
+    target: Tensor,
+    features: Tensor | None,
+    shift: Tensor | None,
+    *,
+    ignore_index: int,
+    check_labels: bool | None,
+) -> Batch:
+    """Check a batch and lay it out as rows. Nothing is read back from a device."""
+    if not isinstance(logits, Tensor) or logits.ndim < 2:
+        raise ValueError(
+            "Expected `logits` of shape (N, C) or (N, C, d1, …), but got "
+            + (f"shape {tuple(logits.shape)}." if isinstance(logits, Tensor) else f"{type(logits).__name__}.")
+        )
+    if isinstance(target, Tensor) and target.is_floating_point():
+        raise TypeError(f"Expected `target` to hold class indices, but got dtype {target.dtype}.")
+    num_classes = logits.shape[1]
+    check_batch(
+        logits, target, num_classes, of="logits", shift=shift, ignore_index=ignore_index, check_labels=check_labels
+    )
+    if shift is not None and shift.shape != (num_classes,):
+        raise ValueError(f"Expected `shift` to have shape ({num_classes},), but got {tuple(shift.shape)}.")
+    if features is not None:
+        if features.ndim != logits.ndim or features.shape[2:] != logits.shape[2:] or len(features) != len(logits):
+            raise ValueError(
+                f"Expected `features` of shape (N, D, …) beside logits of shape {tuple(logits.shape)}, "
+                f"but got {tuple(features.shape)}."
+            )
+        features = _rows(features)
+    target = target.flatten().long()
+    valid = target != ignore_index
+    return Batch(_rows(logits), target.masked_fill(~valid, 0), valid, features, shift)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """``(N, C, d1, …)`` as ``(N * d1 * …, C)``, float32 or better."""
+    rows = values.detach().movedim(1, -1).reshape(-1, values.shape[1])
+    return rows.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """The type to add up in: float64, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,59 @@
+"""Whether confidence means what it says."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail.classes import GroupMeans, Groups
+
+__all__ = ["CalibrationError", "expected_calibration_error"]
+
+
+@dataclass(frozen=True)
+class CalibrationError:
+    """Expected calibration error, as fractions in [0, 1]."""
+
+    all: float
+    """Over all samples; NaN where there are none."""
+    groups: GroupMeans
+    """Over the samples whose true class is in the group."""
+
+
+def expected_calibration_error(
+    bin_samples: Tensor, bin_correct: Tensor, bin_confidence: Tensor, groups: Groups
+) -> CalibrationError:
+    r"""Expected calibration error, over all samples and over those of each group.
+
+    .. math:: ECE = \sum_b \frac{n_b}{n} \left| acc_b - conf_b \right|
+
+    over bins of confidence :math:`b`. A group's is that of the samples whose *true* class is in it.
+
+    Args:
+        bin_samples: samples by true class and bin, ``(C, bins)``, of
+            :class:`ClassStatistics <longtail.metrics.ClassStatistics>`.
+        bin_correct: those of them that are predicted right.
+        bin_confidence: the sum of their confidences.
+        groups: the groups to take apart.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], tail=[1])
+        >>> samples, correct = torch.tensor([[0, 10], [0, 10]]), torch.tensor([[0, 9], [0, 4]])
+        >>> error = expected_calibration_error(samples, correct, torch.tensor([[0.0, 9.0], [0.0, 8.0]]), groups)
+        >>> error
+        CalibrationError(all=0.2, groups={'head': 0.0, 'tail': 0.4})
+    """
+    if not bin_samples.shape == bin_correct.shape == bin_confidence.shape or bin_samples.ndim != 2:
+        raise ValueError(
+            "Expected `bin_samples`, `bin_correct` and `bin_confidence` of one shape (C, bins), but got "
+            f"{tuple(bin_samples.shape)}, {tuple(bin_correct.shape)} and {tuple(bin_confidence.shape)}."
+        )
+    samples, correct, confidence = (groups.sums(values) for values in (bin_samples, bin_correct, bin_confidence))
+    # n_b / n * |acc_b - conf_b| is |correct_b - confidence_b| / n: empty bins need no care.
+    errors = (correct - confidence).abs().sum(1) / samples.sum(1)
+    kept = {name: e for name, e, n in zip(groups.names, errors.tolist(), samples.sum(1).tolist(), strict=True) if n > 0}
+    overall = (correct.sum(0) - confidence.sum(0)).abs().sum() / samples.sum()
+    return CalibrationError(
+        all=float(overall) if samples.sum() > 0 else torch.nan,
+        groups=GroupMeans(kept, tuple(name for name in groups.names if name not in kept)),
+    )

@@ -1,0 +1,123 @@
+r"""Who the gradient of the classifier works for: reward and penalty of each class.
+
+The gradient of the summed cross entropy with respect to the weight :math:`w_c` is :math:`-\Delta^{grad}_c`,
+
+.. math:: \Delta^{grad}_{ci} = \underbrace{\sum_{n \in N_c} (1 - p_{nc}) h_{ni}}_{reward}
+          - \underbrace{\sum_{d \ne c} \sum_{n \in N_d} p_{nc} h_{ni}}_{penalty}
+
+and with respect to the bias the same with :math:`h = 1`: the *bias form*, which needs logits alone.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longtail._arguments import check_choice
+from longtail.classes import GroupMeans, Groups
+from longtail.metrics._batch import flatten, wide
+
+__all__ = ["GradientBalance", "gradient_balance", "gradient_sums"]
+
+OverFeatures = Literal["sum", "norm"]
+
+
+def reward_and_penalty(
+    probabilities: Tensor, label: Tensor, valid: Tensor, features: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Reward and penalty of a batch of rows, ``(C,)``, or ``(C, D)`` with features; float64.
+
+    What a sample's own class misses, 1 - p, is taken as the sum of the other classes' p, which keeps its precision
+    when p is close to 1, as it is once a network fits its training data.
+    """
+    others = probabilities.scatter(1, label[:, None], 0.0) * valid[:, None]
+    missed = others.sum(1)
+    dtype = wide(label.device)
+    rows = missed if features is None else missed[:, None] * features
+    reward = torch.zeros(probabilities.shape[1], *rows.shape[1:], dtype=dtype, device=label.device)
+    reward.index_add_(0, label, rows.to(dtype))
+    penalty = others.sum(0, dtype=dtype) if features is None else (others.T @ features.to(others.dtype)).to(dtype)
+    return reward, penalty
+
+
+@torch.no_grad()
+def gradient_sums(
+    logits: Tensor,
+    target: Tensor,
+    features: Tensor | None = None,
+    *,
+    shift: Tensor | None = None,
+    ignore_index: int = -100,
+    check_labels: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Reward and penalty of each class in one batch, under softmax or any shifted loss. Add them up over a data set.
+
+    ``penalty - reward`` is what autograd gives for the loss with ``reduction="sum"``: the gradient of the classifier's
+    weight with features, of its bias without. Nothing is updated and no graph is kept.
+
+    Args:
+        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``.
+        target: class indices, shape ``(N,)`` or ``(N, d1, …)``.
+        features: what the classifier saw, shape ``(N, D)`` or ``(N, D, d1, …)``; without them the bias form.
+        shift: the loss's shift, shape ``(C,)`` (its ``shift``, or :func:`longtail.class_shift`); default: none.
+        ignore_index: samples with this label are left out.
+        check_labels: check that labels are in range; default: on for CPU tensors only.
+
+    Returns:
+        reward and penalty, float64, each ``(C, D)``, or ``(C,)`` in the bias form.
+
+    Example:
+        >>> logits = torch.zeros(4, 2)  # a model that knows nothing yet
+        >>> gradient_sums(logits, torch.tensor([0, 0, 0, 1]))
+        (tensor([1.5000, 0.5000], dtype=torch.float64), tensor([0.5000, 1.5000], dtype=torch.float64))
+    """
+    batch = flatten(logits, target, features, shift, ignore_index=ignore_index, check_labels=check_labels)
+    shifted = batch.logits if batch.shift is None else batch.logits + batch.shift
+    return reward_and_penalty(F.softmax(shifted, 1), batch.label, batch.valid, batch.features)
+
+
+@dataclass(frozen=True)
+class GradientBalance:
+    """Whom the gradient works for, in per cent: above 0 rewards prevail, below 0 penalties do."""
+
+    per_class: Tensor
+    """(reward - penalty) / reward * 100, float64 ``(C,)``; NaN for a class without reward."""
+    groups: GroupMeans
+    """Means of it over the classes of each group."""
+    undefined: tuple[int, ...]
+    """Classes without reward (no sample, or every one of them predicted with p = 1); left out of the means."""
+
+
+def gradient_balance(
+    reward: Tensor, penalty: Tensor, groups: Groups, *, over_features: OverFeatures = "sum"
+) -> GradientBalance:
+    r"""How reward and penalty compare, :math:`(reward - penalty) / reward \times 100`, per class and group.
+
+    Args:
+        reward: from :func:`gradient_sums`, summed over a data set, ``(C,)`` or ``(C, D)``.
+        penalty: likewise.
+        groups: the groups to average over.
+        over_features: how the D features become one number a class. ``"sum"`` adds them up, as
+            :math:`\sum_i \Delta^{grad}_{ci}` does; where features are >= 0, as after a ReLU, that is the length in the
+            1-norm. ``"norm"`` takes the 2-norm of each, for features of either sign. Of no meaning in the bias form.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], tail=[1])
+        >>> gradient_balance(torch.tensor([1.5, 0.5]), torch.tensor([0.5, 1.5]), groups).groups
+        {'head': 66.66666666666666, 'tail': -200.0}
+    """
+    check_choice("over_features", over_features, OverFeatures)
+    if reward.shape != penalty.shape or reward.ndim not in {1, 2}:
+        raise ValueError(
+            "Expected `reward` and `penalty` of one shape, (C,) or (C, D), but got "
+            f"{tuple(reward.shape)} and {tuple(penalty.shape)}."
+        )
+    pair = [values.detach().to("cpu", torch.float64) for values in (reward, penalty)]
+    if reward.ndim == 2:
+        pair = [values.sum(1) if over_features == "sum" else torch.linalg.vector_norm(values, dim=1) for values in pair]
+    rewards, penalties = pair
+    defined = rewards != 0
+    per_class = torch.where(defined, (rewards - penalties) / rewards * 100, torch.nan)
+    return GradientBalance(per_class, groups.means(per_class, defined), tuple((~defined).nonzero().flatten().tolist()))

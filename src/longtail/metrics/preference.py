@@ -1,0 +1,79 @@
+"""The preference issue: how much worse a model serves some groups than others."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail._arguments import Vector, as_vector
+from longtail.classes import GroupMeans, Groups
+
+__all__ = ["Preference", "preference_scores"]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """The paper's G, P and I, in its per cent."""
+
+    gap: GroupMeans
+    """Relative generalisation gap G of each group, in per cent of its training recall."""
+    score: GroupMeans
+    """Preference score P of each group: training error plus G; lower is better served."""
+    level: float
+    """Model imbalance level I, the range of P over the groups; NaN where a group's P is undefined."""
+    undefined: tuple[str, ...]
+    """Groups with zero training recall, which have no G and no P."""
+
+
+def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups) -> Preference:
+    r"""Preference scores and the model imbalance level.
+
+    With :math:`R_g` the mean recall of group :math:`g`, in per cent,
+
+    .. math:: G_g = 100 \frac{R^{tr}_g - R^{te}_g}{R^{tr}_g}, \qquad P_g = (100 - R^{tr}_g) + G_g,
+              \qquad I = \max_g P_g - \min_g P_g.
+
+    Args:
+        train_recall: recall of each class on the training data, ``(C,)``, as fractions in [0, 1]; NaN for a class
+            without a sample, which is left out of its group's mean.
+        test_recall: the same on test data.
+        groups: head, medium and tail, or any other cut.
+
+    Returns:
+        G and P of the groups and I. A group without a class is in their ``skipped``. A group with zero training recall
+        is in ``undefined``, and then I is NaN: its preference score has no value, and without the worst group the
+        range would say that the model is balanced.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], medium=[1], tail=[2])
+        >>> result = preference_scores([1.0, 0.8, 0.5], [0.9, 0.6, 0.2], groups)
+        >>> {name: round(score, 6) for name, score in result.score.items()}
+        {'head': 10.0, 'medium': 45.0, 'tail': 110.0}
+        >>> round(result.level, 6)
+        100.0
+    """
+    train, test = _group_means("train_recall", train_recall, groups), _group_means("test_recall", test_recall, groups)
+    skipped = tuple(name for name in groups.names if name not in train or name not in test)
+    gap, score, undefined = {}, {}, []
+    for name in groups.names:
+        if name in skipped:
+            continue
+        if train[name] == 0:
+            undefined.append(name)
+            continue
+        gap[name] = 100 * (train[name] - test[name]) / train[name]
+        score[name] = (100 - 100 * train[name]) + gap[name]
+    level = math.nan if undefined or not score else max(score.values()) - min(score.values())
+    return Preference(GroupMeans(gap, skipped), GroupMeans(score, skipped), level, tuple(undefined))
+
+
+def _group_means(name: str, recall: Vector, groups: Groups) -> GroupMeans:
+    values = as_vector(name, recall).to("cpu", torch.float64)
+    if values.numel() != groups.num_classes:
+        raise ValueError(f"Expected `{name}` to have {groups.num_classes} classes, but got {values.numel()}.")
+    present = ~values.isnan()
+    wrong: Tensor = values[present & ~((values >= 0) & (values <= 1))]
+    if wrong.numel():
+        raise ValueError(f"Expected `{name}` to be fractions in [0, 1], not per cent, but got {wrong[0].item():g}.")
+    return groups.means(values, present)

@@ -1,0 +1,139 @@
+"""Class probabilities of a model on its training data, against class frequency."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail._arguments import Vector, as_counts, as_vector
+from longtail.classes import GroupMeans, Groups
+
+__all__ = ["ProbabilityShift", "implied_beta", "mean_target_probability", "probability_shift"]
+
+
+@dataclass(frozen=True)
+class ProbabilityShift:
+    r"""How a model's class probabilities :math:`p(y=c)` differ from class frequency :math:`N_c / N`."""
+
+    probability: Tensor
+    r"""p(y=c), float64 ``(C,)``."""
+    difference: Tensor
+    """The paper's Δp (Δp̂ for an imbalanced model): relative difference to class frequency, in per cent, ``(C,)``."""
+    groups: GroupMeans
+    """Means of it over the classes of each group."""
+    slope: float
+    r"""b of the fit log κ_c = b log N_c + const; NaN where all classes have the same count."""
+    r_squared: float
+    """How much of the variation of log κ over the classes the fit explains."""
+    left_out: tuple[int, ...]
+    """Classes without a sample, or with p(y=c) = 0: the former have no Δp, neither is in the fit."""
+
+
+def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -> ProbabilityShift:
+    r"""p(y=c) over the training set, its relative difference to class frequency, and the power law behind it.
+
+    .. math:: p(y=c) = \frac{1}{N} \sum_n p(y=c \mid n), \qquad
+              \Delta p_c = 100 \frac{p(y=c) - N_c / N}{N_c / N}, \qquad
+              \kappa_c \propto \frac{p(y=c)}{N_c / N} \approx N_c^{b}
+
+    The slope is :math:`\beta^b` for a balanced model and :math:`\beta^{ib}` for an imbalanced one;
+    :func:`implied_beta` takes their difference. The fit is ordinary least squares over the classes.
+
+    Args:
+        probability_sum: sum of the softmax over the samples, ``(C,)``
+            (``probability_sum`` of :class:`ClassStatistics <longtail.metrics.ClassStatistics>`).
+        counts: how many of those samples each class has, ``(C,)`` (its ``samples``).
+        groups: the groups to average over.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], tail=[1])
+        >>> shift = probability_shift(torch.tensor([85.0, 15.0]), [90, 10], groups)
+        >>> {name: round(value, 4) for name, value in shift.groups.items()}
+        {'head': -5.5556, 'tail': 50.0}
+        >>> round(shift.slope, 4)
+        -0.2105
+    """
+    number = as_counts(counts).to("cpu", torch.float64)
+    sums = as_vector("probability_sum", probability_sum).to("cpu", torch.float64)
+    if sums.shape != number.shape or number.numel() != groups.num_classes:
+        raise ValueError(
+            f"Expected `probability_sum` and `counts` of {groups.num_classes} classes, as `groups` has, "
+            f"but got {sums.numel()} and {number.numel()}."
+        )
+    total = float(number.sum())
+    if not math.isclose(float(sums.sum()), total, rel_tol=1e-3) or total == 0:
+        raise ValueError(
+            f"Expected `probability_sum` to add up to the number of samples, {total:g}, but got {float(sums.sum()):g}."
+        )
+    probability = sums / total
+    present = number > 0
+    difference = (probability / (number / total) - 1) * 100
+    difference = difference.where(present, torch.nan)
+    fitted = present & (probability > 0)
+    slope, r_squared = _fit(number[fitted].log(), (probability / number)[fitted].log())
+    return ProbabilityShift(
+        probability=probability,
+        difference=difference,
+        groups=groups.means(difference, present),
+        slope=slope,
+        r_squared=r_squared,
+        left_out=tuple((~fitted).nonzero().flatten().tolist()),
+    )
+
+
+def _fit(x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Slope and R² of the least-squares line through points; NaN where x does not vary."""
+    dx, dy = x - x.mean(), y - y.mean()
+    if x.numel() < 2 or float(dx.abs().max()) < 1e-12:
+        return math.nan, math.nan
+    slope = (dx * dy).sum() / (dx * dx).sum()
+    variation = (dy * dy).sum()
+    residual = ((dy - slope * dx) ** 2).sum()
+    return float(slope), float(1 - residual / variation) if variation > 0 else math.nan
+
+
+def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> float:
+    r"""The :math:`\beta = \beta^{ib} - \beta^{b}` that a balanced and an imbalanced model imply.
+
+    Both are measured on the same long-tailed training set: the balanced model was trained on balanced data, the
+    imbalanced one on the long-tailed set with plain softmax.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], tail=[1])
+        >>> balanced = probability_shift(torch.tensor([85.0, 15.0]), [90, 10], groups)
+        >>> imbalanced = probability_shift(torch.tensor([92.0, 8.0]), [90, 10], groups)
+        >>> round(implied_beta(balanced, imbalanced), 4)
+        0.3221
+    """
+    return imbalanced.slope - balanced.slope
+
+
+def mean_target_probability(
+    target_probability_sum: Vector, samples: Vector, groups: Groups
+) -> tuple[Tensor, GroupMeans]:
+    r"""The mean probability that samples give to their own class, :math:`\frac{1}{N_c} \sum_{n \in N_c} p_{nc}`.
+
+    Args:
+        target_probability_sum: ``(C,)``, of :class:`ClassStatistics <longtail.metrics.ClassStatistics>`.
+        samples: samples of each class, ``(C,)``.
+        groups: the groups to average over.
+
+    Returns:
+        the means of the classes, float64 ``(C,)``, NaN for a class without a sample, and their means over groups.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], tail=[1])
+        >>> mean_target_probability(torch.tensor([80.0, 3.0]), [100, 10], groups)[1]
+        {'head': 0.8, 'tail': 0.3}
+    """
+    number = as_counts(samples, name="samples").to("cpu", torch.float64)
+    sums = as_vector("target_probability_sum", target_probability_sum).to("cpu", torch.float64)
+    if sums.shape != number.shape:
+        raise ValueError(
+            f"Expected `target_probability_sum` and `samples` of one length, "
+            f"but got {sums.numel()} and {number.numel()}."
+        )
+    present = number > 0
+    means = (sums / number).where(present, torch.nan)
+    return means, groups.means(means, present)

@@ -1,0 +1,115 @@
+"""Recall of each class, of each group, and over all classes."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from longtail._arguments import Vector, as_counts, as_distribution, check_choice, check_number
+from longtail.classes import GroupMeans, Groups
+
+__all__ = ["Recall", "recall"]
+
+Absent = Literal["skip", "zero"]
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Recall as fractions in [0, 1]."""
+
+    per_class: Tensor
+    """float64 ``(C,)``; NaN for an absent class (0 under ``absent="zero"``)."""
+    low: Tensor
+    """Lower end of each class's Wilson interval, ``(C,)``; NaN for an absent class."""
+    high: Tensor
+    """Upper end of it."""
+    groups: GroupMeans
+    """Means over the classes of each group; with a target prior, weighted by it."""
+    all: float
+    """Mean over all classes; with a target prior, the accuracy to expect under it."""
+    absent: tuple[int, ...]
+    """Classes without a sample: left out of the means, or counted as 0, as was asked for."""
+
+
+def recall(
+    correct: Vector,
+    samples: Vector,
+    groups: Groups,
+    *,
+    absent: Absent = "skip",
+    target_prior: Vector | None = None,
+    confidence: float = 0.95,
+) -> Recall:
+    r"""Recall per class, :math:`R_c = correct_c / samples_c`, its Wilson interval, and its means.
+
+    Args:
+        correct: samples of each class that are predicted right, ``(C,)``.
+        samples: samples of each class, ``(C,)``.
+        groups: the groups to average over.
+        absent: a class without a sample is left out and named (``"skip"``), or its recall is 0 (``"zero"``, as in the
+            paper's LVIS row).
+        target_prior: class probabilities where the model will be used, ``(C,)``, up to a constant factor: means are
+            weighted by them. Default: all classes the same.
+        confidence: of the Wilson interval.
+
+    Example:
+        >>> groups = Groups.from_indices(head=[0], tail=[1, 2])
+        >>> result = recall(torch.tensor([9, 1, 0]), torch.tensor([10, 4, 0]), groups)
+        >>> result.groups, result.all, result.absent
+        ({'head': 0.9, 'tail': 0.25}, 0.575, (2,))
+        >>> recall(torch.tensor([9, 1, 0]), torch.tensor([10, 4, 0]), groups, absent="zero").groups
+        {'head': 0.9, 'tail': 0.125}
+    """
+    check_choice("absent", absent, Absent)
+    confidence = check_number("confidence", confidence, below=1.0)
+    right, total = as_counts(correct, name="correct").cpu(), as_counts(samples, name="samples").cpu()
+    if right.shape != total.shape or total.numel() != groups.num_classes:
+        raise ValueError(
+            f"Expected `correct` and `samples` of {groups.num_classes} classes, as `groups` has, "
+            f"but got {right.numel()} and {total.numel()}."
+        )
+    if (right > total).any():
+        worst = int((right - total).argmax())
+        raise ValueError(
+            f"Expected `correct` to be at most `samples`, but got {right[worst]} of {total[worst]} in class {worst}."
+        )
+    present = total > 0
+    if not present.any() and absent == "skip":
+        raise ValueError("Expected `samples` to have a class with a sample, but got 0 for every class.")
+    per_class = right.to(torch.float64) / total
+    low, high = wilson_interval(per_class, total, confidence)
+    if absent == "zero":
+        per_class = per_class.where(present, 0.0)
+    counted = present if absent == "skip" else torch.ones_like(present)
+    weights = torch.ones_like(per_class) if target_prior is None else _prior(target_prior, groups)
+    weights = weights.where(counted, 0.0)
+    return Recall(
+        per_class=per_class,
+        low=low,
+        high=high,
+        groups=groups.means(per_class, counted, weights=weights),
+        all=float((per_class.where(counted, 0.0) * weights).sum() / weights.sum()),
+        absent=tuple((~present).nonzero().flatten().tolist()),
+    )
+
+
+def _prior(target_prior: Vector, groups: Groups) -> Tensor:
+    prior = as_distribution("target_prior", target_prior).cpu()
+    if prior.numel() != groups.num_classes:
+        raise ValueError(f"Expected `target_prior` to have {groups.num_classes} classes, but got {prior.numel()}.")
+    return prior
+
+
+def wilson_interval(fraction: Tensor, samples: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
+    r"""Wilson's score interval of a fraction :math:`\hat p` of :math:`n` samples.
+
+    .. math:: \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
+    """
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    n = samples.to(torch.float64)
+    centre = fraction + z**2 / (2 * n)
+    half = z * (fraction * (1 - fraction) / n + z**2 / (4 * n**2)).sqrt()
+    scale = 1 + z**2 / n
+    return ((centre - half) / scale).clamp(min=0.0), ((centre + half) / scale).clamp(max=1.0)

@@ -1,0 +1,152 @@
+"""Class statistics: what one pass over a split leaves behind, and all that the measures need."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longtail.metrics._batch import flatten, wide
+from longtail.metrics.gradients import reward_and_penalty
+
+__all__ = ["ClassStatistics", "class_statistics"]
+
+
+class ClassStatistics:
+    """Sums over the samples of one split, one row a class. They add up over batches and ranks: ``a + b``.
+
+    Memory is that of the classes, whatever the number of samples. Classes are *true* classes, except in ``predicted``
+    and ``probability_sum``.
+
+    Args:
+        samples: samples of the class, int64 ``(C,)``.
+        correct: those of them that are predicted right, int64 ``(C,)``.
+        predicted: samples of any class that are predicted to be of this one, int64 ``(C,)``.
+        probability_sum: sum of p(y=c | n) over all samples n, ``(C,)``.
+        target_probability_sum: sum of p(y=c | n) over the samples n of the class, ``(C,)``.
+        bin_samples: samples of the class by their confidence, in equal bins of (0, 1], int64 ``(C, bins)``.
+        bin_correct: those of them that are predicted right, int64 ``(C, bins)``.
+        bin_confidence: sum of their confidences, ``(C, bins)``.
+        bias_reward: reward in the gradient of the classifier's bias, ``(C,)``.
+        bias_penalty: penalty in it, ``(C,)``.
+        weight_reward: reward in the gradient of the classifier's weight, ``(C, D)``, where features were given.
+        weight_penalty: penalty in it, ``(C, D)``.
+    """
+
+    # Not a dataclass: torchmetrics goes through those that a metric returns and squeezes vectors of one class.
+    def __init__(
+        self,
+        *,
+        samples: Tensor,
+        correct: Tensor,
+        predicted: Tensor,
+        probability_sum: Tensor,
+        target_probability_sum: Tensor,
+        bin_samples: Tensor,
+        bin_correct: Tensor,
+        bin_confidence: Tensor,
+        bias_reward: Tensor,
+        bias_penalty: Tensor,
+        weight_reward: Tensor | None = None,
+        weight_penalty: Tensor | None = None,
+    ) -> None:
+        self.samples = samples
+        self.correct = correct
+        self.predicted = predicted
+        self.probability_sum = probability_sum
+        self.target_probability_sum = target_probability_sum
+        self.bin_samples = bin_samples
+        self.bin_correct = bin_correct
+        self.bin_confidence = bin_confidence
+        self.bias_reward = bias_reward
+        self.bias_penalty = bias_penalty
+        self.weight_reward = weight_reward
+        self.weight_penalty = weight_penalty
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return self.samples.numel()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name; without those of the weight where no features were given."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
+        mine, theirs = self.tensors(), other.tensors()
+        shapes = [{name: tuple(value.shape) for name, value in sums.items()} for sums in (mine, theirs)]
+        for name in sorted(shapes[0].keys() | shapes[1].keys()):
+            if shapes[0].get(name) != shapes[1].get(name):
+                raise ValueError(
+                    f"Expected statistics of the same classes, bins and features, but got `{name}` of shapes "
+                    f"{shapes[0].get(name)} and {shapes[1].get(name)}."
+                )
+        return ClassStatistics(**{name: value + theirs[name] for name, value in mine.items()})
+
+    def __repr__(self) -> str:
+        return f"ClassStatistics({self.num_classes} classes, {int(self.samples.sum())} samples)"
+
+
+@torch.no_grad()
+def class_statistics(
+    logits: Tensor,
+    target: Tensor,
+    features: Tensor | None = None,
+    *,
+    shift: Tensor | None = None,
+    bins: int = 15,
+    ignore_index: int = -100,
+    check_labels: bool | None = None,
+) -> ClassStatistics:
+    """The class statistics of one batch. Add them up over batches, or let
+    :class:`ClassStatisticsMetric <longtail.metrics.ClassStatisticsMetric>` do so over ranks too.
+
+    Args:
+        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``.
+        target: class indices, shape ``(N,)`` or ``(N, d1, …)``.
+        features: what the classifier saw, shape ``(N, D)`` or ``(N, D, d1, …)``, for the gradient of its weight.
+        shift: the shift of the loss whose gradient is measured, shape ``(C,)``; default: plain softmax. All else is of
+            the plain logits.
+        bins: bins of confidence, for calibration.
+        ignore_index: samples with this label are left out.
+        check_labels: check that labels are in range; default: on for CPU tensors only.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+        >>> statistics = class_statistics(logits, torch.tensor([0, 1, 1]))
+        >>> statistics.correct, statistics.samples
+        (tensor([1, 1]), tensor([1, 2]))
+    """
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"Expected `bins` to be an integer >= 1, but got {bins!r}.")
+    batch = flatten(logits, target, features, shift, ignore_index=ignore_index, check_labels=check_labels)
+    z, label, valid = batch.logits, batch.label, batch.valid
+    num_classes = z.shape[1]
+    dtype = wide(z.device)
+
+    def by_class(values: Tensor, index: Tensor = label, length: int = num_classes) -> Tensor:
+        return torch.zeros(length, dtype=values.dtype, device=z.device).index_add_(0, index, values)
+
+    p = F.softmax(z, 1)
+    prediction = z.argmax(1)
+    confidence = p.gather(1, prediction[:, None]).squeeze(1)
+    right = ((prediction == label) & valid).long()
+    counted = valid.long()
+    cell = label * bins + (confidence * bins).ceil().long().clamp(1, bins) - 1
+    gradient = p if batch.shift is None else F.softmax(z + batch.shift, 1)
+    bias_reward, bias_penalty = reward_and_penalty(gradient, label, valid)
+    weight_reward, weight_penalty = (
+        (None, None) if batch.features is None else reward_and_penalty(gradient, label, valid, batch.features)
+    )
+    return ClassStatistics(
+        samples=by_class(counted),
+        correct=by_class(right),
+        predicted=by_class(counted, prediction),
+        probability_sum=(p * valid[:, None]).sum(0, dtype=dtype),
+        target_probability_sum=by_class(p.gather(1, label[:, None]).squeeze(1).to(dtype) * valid),
+        bin_samples=by_class(counted, cell, num_classes * bins).view(num_classes, bins),
+        bin_correct=by_class(right, cell, num_classes * bins).view(num_classes, bins),
+        bin_confidence=by_class(confidence.to(dtype) * valid, cell, num_classes * bins).view(num_classes, bins),
+        bias_reward=bias_reward,
+        bias_penalty=bias_penalty,
+        weight_reward=weight_reward,
+        weight_penalty=weight_penalty,
+    )

@@ -1,0 +1,92 @@
+"""The one streaming metric: class statistics over batches and ranks. Needs torchmetrics (``longtail[metrics]``)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from longtail.metrics.statistics import ClassStatistics, class_statistics
+
+__all__ = ["ClassStatisticsMetric"]
+
+
+class ClassStatisticsMetric(Metric):
+    """Gathers :class:`ClassStatistics <longtail.metrics.ClassStatistics>` over batches and ranks in one pass.
+
+    Every measure is a function of what :meth:`compute` returns. Memory is that of the classes, not of the samples.
+
+    Args:
+        num_classes: how many classes there are.
+        num_features: the width of the features, to gather the gradient of the classifier's weight too.
+        shift: the shift of the loss whose gradient is gathered, ``(C,)``; default: plain softmax.
+        bins: bins of confidence, for calibration.
+        ignore_index: samples with this label are left out.
+        check_labels: check that labels are in range; default: on for CPU tensors only.
+        **kwargs: those of ``torchmetrics.Metric``.
+
+    Example:
+        >>> from longtail import Groups
+        >>> from longtail.metrics import ClassStatisticsMetric, recall
+        >>> metric = ClassStatisticsMetric(num_classes=2)
+        >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+        >>> metric.update(torch.tensor([[3.0, 0.0]]), torch.tensor([1]))
+        >>> statistics = metric.compute()
+        >>> recall(statistics.correct, statistics.samples, Groups.from_indices(head=[0], tail=[1])).groups
+        {'head': 1.0, 'tail': 0.5}
+    """
+
+    shift: Tensor | None
+    full_state_update = False
+    is_differentiable = False
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        num_features: int | None = None,
+        shift: Tensor | None = None,
+        bins: int = 15,
+        ignore_index: int = -100,
+        check_labels: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+            raise ValueError(f"Expected `num_classes` to be an integer >= 1, but got {num_classes!r}.")
+        self.num_features = num_features
+        self.bins = bins
+        self.ignore_index = ignore_index
+        self.check_labels = check_labels
+        self.register_buffer("shift", shift, persistent=False)
+        # The statistics of no sample: shapes and types of the state.
+        features = None if num_features is None else torch.zeros(0, num_features)
+        nothing = class_statistics(
+            torch.zeros(0, num_classes), torch.zeros(0, dtype=torch.int64), features, shift=None, bins=bins
+        )
+        self._names = list(nothing.tensors())
+        for name, zeros in nothing.tensors().items():
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, target: Tensor, features: Tensor | None = None) -> None:
+        """Add a batch: plain ``logits`` ``(N, C, …)``, class indices ``(N, …)``, and ``features`` where asked for."""
+        if (features is None) != (self.num_features is None):
+            raise ValueError(
+                "Expected `features` exactly where `num_features` was given, but got "
+                f"num_features={self.num_features} and " + ("no features." if features is None else "features.")
+            )
+        batch = class_statistics(
+            logits,
+            target,
+            features,
+            shift=self.shift,
+            bins=self.bins,
+            ignore_index=self.ignore_index,
+            check_labels=self.check_labels,
+        )
+        for name, value in batch.tensors().items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def compute(self) -> ClassStatistics:
+        """The statistics of all batches of all ranks."""
+        return ClassStatistics(**{name: getattr(self, name) for name in self._names})
