@@ -155,7 +155,9 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     print(f"{name}, torch {torch.__version__}, {FEATURES[device]} features, beta {BETA}, goal {GOAL:.2f}")
-    print(f"{'logits':>15} {'type':>5} {'mode':>6} {'plain':>9} {'again':>6} {'shifted_linear':>14} {'module':>7}  memory")
+    print(
+        f"{'logits':>15} {'type':>5} {'mode':>6} {'plain':>9} {'again':>6} {'shifted_linear':>14} {'module':>7}  memory"
+    )
     rows = []
     for size in SIZES[device]:
         for autocast in (False, True) if device == "cuda" else (False,):

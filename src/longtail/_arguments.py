@@ -122,13 +122,3 @@ def check_logits(logits: Tensor, num_classes: int, *, of: str = "counts") -> Non
             f"Expected `logits` to have {num_classes} classes, as `{of}` has, in dimension {class_dim(logits)}, "
             f"but got shape {tuple(logits.shape)}."
         )
-
-
-def check_same_device(**tensors: Tensor) -> None:
-    """All tensors must be on one device."""
-    (first, reference), *rest = tensors.items()
-    for name, tensor in rest:
-        if tensor.device != reference.device:
-            raise ValueError(
-                f"Expected `{first}` and `{name}` on one device, but got {reference.device} and {tensor.device}."
-            )

@@ -11,7 +11,6 @@ from longtail._arguments import (
     ZeroCounts,
     check_choice,
     check_logits,
-    check_same_device,
     class_dim,
     shown,
     training_counts,
@@ -119,21 +118,33 @@ def check_batch(
     num_classes: int,
     *,
     of: str,
-    shift: Tensor | None = None,
+    held: Tensor | None = None,
     **options: Unpack[LossOptions],
 ) -> None:
-    """Refuse logits and targets that do not fit together, and labels out of range where that costs no waiting."""
+    """Refuse logits and targets that do not fit together, and labels out of range where that costs no waiting.
+
+    Args:
+        logits: the batch's logits.
+        target: its labels or class probabilities.
+        num_classes: how many classes the loss knows.
+        of: the argument that the loss knows them from.
+        held: what the loss holds; it must be on the same device.
+        options: the loss's options.
+    """
     check_logits(logits, num_classes, of=of)
     if not isinstance(target, Tensor) or target.dtype == torch.bool or target.is_complex():
         found = str(target.dtype) if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
             f"Expected `target` to be a tensor of class indices or of class probabilities, but got {found}."
         )
-    tensors = {"logits": logits, "target": target, "the loss": shift, "weight": options.get("weight")}
-    check_same_device(**{name: tensor for name, tensor in tensors.items() if tensor is not None})
     weight = options.get("weight")
     if weight is not None and weight.numel() != num_classes:
         raise ValueError(f"Expected `weight` to have {num_classes} classes, but got {weight.numel()}.")
+    for name, tensor in (("target", target), ("weight", weight), ("the loss", held)):
+        if tensor is not None and tensor.device != logits.device:
+            raise ValueError(
+                f"Expected `logits` and {name} on one device, but got {logits.device} and {tensor.device}."
+            )
     dim = class_dim(logits)
     expected = logits.shape if target.is_floating_point() else logits.shape[:dim] + logits.shape[dim + 1 :]
     if target.shape != expected:
@@ -142,14 +153,20 @@ def check_batch(
             f"Expected `target` of class {kind} to have shape {tuple(expected)} beside logits of shape "
             f"{tuple(logits.shape)}, but got {tuple(target.shape)}."
         )
-    if not target.is_floating_point() and reads_labels(target, options.get("check_labels")):
-        wrong = (target < 0) | (target >= num_classes)
-        wrong &= target != options.get("ignore_index", -100)
-        if wrong.any():
-            raise ValueError(
-                f"Expected `target` to be in 0…{num_classes - 1} or `ignore_index`, "
-                f"but got {shown(sorted(set(target[wrong].tolist())))}."
-            )
+    if not target.is_floating_point() and target.numel() and reads_labels(target, options.get("check_labels")):
+        low, high = target.aminmax()
+        if low < 0 or high >= num_classes:
+            _refuse_labels(target, num_classes, options.get("ignore_index", -100))
+
+
+def _refuse_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Refuse labels out of range that are not to be ignored."""
+    wrong = ((target < 0) | (target >= num_classes)) & (target != ignore_index)
+    if wrong.any():
+        raise ValueError(
+            f"Expected `target` to be in 0…{num_classes - 1} or `ignore_index`, "
+            f"but got {shown(sorted(set(target[wrong].tolist())))}."
+        )
 
 
 def reads_labels(target: Tensor, check_labels: bool | None) -> bool:

@@ -38,7 +38,7 @@ def _ldam(
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """LDAM over the classes ``present`` (``None``: all), in float32 or better."""
-    check_batch(logits, target, margins.numel(), of="counts", shift=margins, **options)
+    check_batch(logits, target, margins.numel(), of="counts", held=margins, **options)
     if target.is_floating_point():
         raise TypeError(
             "Expected `target` to hold class indices, because a margin needs one true class, but got floats."

@@ -106,21 +106,22 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
         True
     """
-    if shift.ndim != 1 or weight.ndim != 2 or shift.shape[0] != weight.shape[0]:
+    if shift.shape != weight.shape[:1]:
         raise ValueError(
             f"Expected `shift` to have one entry for each row of `weight`, but got shapes {tuple(shift.shape)} "
             f"and {tuple(weight.shape)}."
         )
     if shift.device != weight.device:
         raise ValueError(f"Expected `shift` and `weight` on one device, but got {shift.device} and {weight.device}.")
-    return F.linear(features, weight, (shift if bias is None else bias + shift).to(weight.dtype))
+    shifted = shift if bias is None else bias + shift
+    return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
 
 
 def _shifted_cross_entropy(
     logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
 ) -> Tensor:
     """Cross entropy of ``logits + shift`` over the classes ``present`` (``None``: all), in float32 or better."""
-    check_batch(logits, target, shift.numel(), of=of, shift=shift, **options)
+    check_batch(logits, target, shift.numel(), of=of, held=shift, **options)
     if present is not None:
         logits, target, options = leave_out(logits, target, present, **options)
         shift = shift[present]

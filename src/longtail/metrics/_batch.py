@@ -42,7 +42,7 @@ def flatten(
         raise TypeError(f"Expected `target` to hold class indices, but got dtype {target.dtype}.")
     num_classes = logits.shape[1]
     check_batch(
-        logits, target, num_classes, of="logits", shift=shift, ignore_index=ignore_index, check_labels=check_labels
+        logits, target, num_classes, of="logits", held=shift, ignore_index=ignore_index, check_labels=check_labels
     )
     if shift is not None and shift.shape != (num_classes,):
         raise ValueError(f"Expected `shift` to have shape ({num_classes},), but got {tuple(shift.shape)}.")
