@@ -137,6 +137,7 @@ def compare(problem: Problem, mode: str, rounds: int, budget: float) -> tuple[fl
     labels = list(VARIANTS)
     times: dict[str, list[float]] = {label: [] for label in labels}
     captures = CAPTURES if mode == "graph" else 1
+    rounds = rounds if mode == "graph" else rounds * CAPTURES
     for capture in range(captures):
         turned = labels[capture % len(labels) :] + labels[: capture % len(labels)]
         runs: dict[str, Callable[[], object]] = {
@@ -204,7 +205,7 @@ def measure(size: tuple[int, int], device: str, autocast: bool, rounds: int, bud
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the results here, as JSON")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds a captured graph, or in all when eager")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds with each captured graph")
     parser.add_argument("--budget", type=float, default=4.0, help="seconds for each row of the table")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
