@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from longtail.data import digits_lt, long_tail_counts, long_tail_indices
 
@@ -75,4 +76,14 @@ def test_digits_lt_depends_on_its_seed_alone():
     first = digits_lt()
     torch.manual_seed(2)
     assert torch.equal(first.train_images, digits_lt().train_images)
-    assert not torch.equal(first.train_images, digits_lt(subset_seed=1).train_images)
+    other = digits_lt(subset_seed=1)
+    assert not torch.equal(first.train_images, other.train_images)
+    assert torch.equal(first.test_images, other.test_images)
+
+
+def test_the_last_digits_are_the_test_images():
+    labels = load_digits().target
+    expected = np.concatenate([load_digits().images[labels == c][-50:] for c in range(10)])
+    assert np.array_equal(digits_lt().test_images.squeeze(1).numpy() * 16, expected)
+    with pytest.raises(ValueError, match="test_per_class"):
+        digits_lt(test_per_class=0)

@@ -25,12 +25,14 @@ class DigitsLT(NamedTuple):
 
 
 def digits_lt(imbalance_factor: float = 50, test_per_class: int = 50, subset_seed: int = 0) -> DigitsLT:
-    """The 1797 digits of scikit-learn: some of each to test on, a long-tailed subset of the rest to train on.
+    """The 1797 digits of scikit-learn: the last ones of each to test on, a long-tailed subset of the rest to train on.
+
+    The digits come writer after writer, so the last ones are mostly of people whom the model has not seen.
 
     Args:
         imbalance_factor: how many times rarer the 9 is than the 0.
         test_per_class: test images of each digit.
-        subset_seed: chooses test images and training subset, apart from any training seed.
+        subset_seed: chooses the training subset, apart from any training seed. The test images are always the same.
 
     Example:
         >>> digits = digits_lt()
@@ -43,13 +45,14 @@ def digits_lt(imbalance_factor: float = 50, test_per_class: int = 50, subset_see
         from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ImportError("digits-lt comes with scikit-learn: pip install 'longtail[data]'.") from error
+    if not 1 <= test_per_class <= 100:
+        raise ValueError(f"Expected `test_per_class` to be in 1…100, but got {test_per_class}.")
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).div(16).unsqueeze(1)
     labels = torch.tensor(digits.target)
-    test = long_tail_indices(labels, [test_per_class] * 10, subset_seed)
-    rest = torch.ones(len(labels), dtype=torch.bool)
-    rest[test] = False
-    pool = rest.nonzero().flatten()
+    by_class = [(labels == c).nonzero().flatten() for c in range(10)]
+    test = torch.cat([indices[-test_per_class:] for indices in by_class])
+    pool = torch.cat([indices[:-test_per_class] for indices in by_class])
     largest = int(class_counts(labels[pool], 10).min())
     train = pool[long_tail_indices(labels[pool], long_tail_counts(10, largest, imbalance_factor), subset_seed)]
     return DigitsLT(
