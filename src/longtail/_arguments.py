@@ -16,6 +16,7 @@ ZeroCounts = Literal["error", "mask", "one"]
 """What to do with a class that has no training example: refuse, leave it out of the softmax, or count it as one."""
 
 _SHOWN = 5  # how many offending values or classes a message lists
+_LONGEST = 60  # characters of a value that a message repeats
 
 
 def shown(values: list[Any]) -> str:
@@ -24,11 +25,19 @@ def shown(values: list[Any]) -> str:
     return listed if len(values) <= _SHOWN else f"{listed}, … ({len(values)} in all)"
 
 
+def told(value: object) -> str:
+    """A value and its type, for a message: on one line, whatever it is."""
+    if isinstance(value, Tensor):
+        return f"a Tensor of {value.dtype} and shape {tuple(value.shape)}"
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'} of type {type(value).__name__}"
+
+
 def check_number(name: str, value: object, *, minimum: float = 0.0, below: float = math.inf) -> float:
     """``value`` as a float in [minimum, below)."""
     bound = f"a number >= {minimum:g}" + (f" and < {below:g}" if below < math.inf else "")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"Expected `{name}` to be {bound}, but got {value!r} of type {type(value).__name__}.")
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise TypeError(f"Expected `{name}` to be {bound}, but got {told(value)}.")
     number = float(value)
     if not (minimum <= number < below):  # NaN fails every comparison
         raise ValueError(f"Expected `{name}` to be {bound}, but got {value}.")
@@ -37,35 +46,50 @@ def check_number(name: str, value: object, *, minimum: float = 0.0, below: float
 
 def check_choice(name: str, value: object, choices: Any) -> None:
     """``value`` must be one of a ``Literal``'s strings."""
-    if value not in get_args(choices):
-        raise ValueError(
-            f"Expected `{name}` to be one of {', '.join(map(repr, get_args(choices)))}, but got {value!r}."
-        )
+    if not isinstance(value, str) or value not in get_args(choices):
+        listed = ", ".join(map(repr, get_args(choices)))
+        raise ValueError(f"Expected `{name}` to be one of {listed}, but got {told(value)}.")
 
 
-def as_vector(name: str, values: object) -> Tensor:
-    """``values`` (a tensor, an array or a sequence of numbers) as a tensor with one entry a class."""
+def check_integer(name: str, value: object, *, minimum: int | None = None) -> int:
+    """``value`` as an int, at least ``minimum`` where one is given."""
+    bound = "an integer" + (f" >= {minimum}" if minimum is not None else "")
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"Expected `{name}` to be {bound}, but got {told(value)}.")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"Expected `{name}` to be {bound}, but got {value}.")
+    return int(value)
+
+
+def as_tensor(name: str, values: object, *, what: str = "numbers") -> Tensor:
+    """``values`` (a tensor, an array or a sequence of numbers) as a tensor; floats of a sequence become float64."""
     if isinstance(values, Tensor):
-        vector = values.detach()
+        tensor = values.detach()
     else:
         try:
-            vector = torch.tensor(np.asarray(values))  # by way of numpy, which makes floats float64
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(
-                f"Expected `{name}` to hold one number a class, but got {type(values).__name__}: {error}."
-            ) from None
+            tensor = torch.tensor(np.asarray(values))
+        except (TypeError, ValueError, RuntimeError):  # strings, objects, rows of different lengths
+            raise TypeError(f"Expected `{name}` to hold {what}, but got {told(values)}.") from None
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise TypeError(f"Expected `{name}` to hold {what}, but got dtype {tensor.dtype}.")
+    return tensor
+
+
+def as_vector(name: str, values: object, num_classes: int | None = None) -> Tensor:
+    """``values`` as a tensor with one entry a class, as many as ``num_classes`` where that is given."""
+    vector = as_tensor(name, values, what="one number a class")
     if vector.ndim != 1 or vector.numel() == 0:
         raise ValueError(f"Expected `{name}` to hold one number a class, but got shape {tuple(vector.shape)}.")
-    if vector.dtype == torch.bool or vector.is_complex():
-        raise TypeError(f"Expected `{name}` to hold numbers, but got dtype {vector.dtype}.")
+    if num_classes is not None and vector.numel() != num_classes:
+        raise ValueError(f"Expected `{name}` to have {num_classes} classes, but got {vector.numel()}.")
     return vector
 
 
-def as_counts(counts: object, *, name: str = "counts") -> Tensor:
+def as_counts(counts: object, num_classes: int | None = None, *, name: str = "counts") -> Tensor:
     """``counts`` as int64, one entry a class; whole numbers >= 0, whatever type they came in."""
-    vector = as_vector(name, counts)
+    vector = as_vector(name, counts, num_classes)
     if vector.is_floating_point():
-        wrong = ~torch.isfinite(vector) | (vector != vector.round())
+        wrong = ~(vector.abs() < 2.0**63) | (vector != vector.round())
         if wrong.any():
             raise ValueError(f"Expected `{name}` to hold whole numbers, but got {shown(vector[wrong].tolist())}.")
     vector = vector.to(torch.int64)
@@ -93,9 +117,9 @@ def training_counts(counts: object, zero_counts: ZeroCounts) -> Tensor:
     return vector
 
 
-def as_distribution(name: str, values: object) -> Tensor:
+def as_distribution(name: str, values: object, num_classes: int | None = None) -> Tensor:
     """``values`` as float64 weights > 0, one a class; a distribution up to a constant factor."""
-    vector = as_vector(name, values).to(torch.float64)
+    vector = as_vector(name, values, num_classes).to(torch.float64)
     wrong = ~(torch.isfinite(vector) & (vector > 0))
     if wrong.any():
         raise ValueError(f"Expected `{name}` to hold finite numbers > 0, but got {shown(vector[wrong].tolist())}.")
@@ -115,8 +139,9 @@ def along_classes(vector: Tensor, logits: Tensor) -> Tensor:
 def check_logits(logits: Tensor, num_classes: int, *, of: str = "counts") -> None:
     """``logits`` must be a floating-point tensor with ``num_classes`` in its class dimension."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"Expected `logits` to be a floating-point tensor, but got {kind}.")
+        raise TypeError(f"Expected `logits` to be a floating-point tensor, but got {told(logits)}.")
+    if num_classes == 0:
+        raise ValueError(f"Expected `logits` to have classes, but got shape {tuple(logits.shape)}.")
     if logits.ndim == 0 or logits.shape[class_dim(logits)] != num_classes:
         raise ValueError(
             f"Expected `logits` to have {num_classes} classes, as `{of}` has, in dimension {class_dim(logits)}, "

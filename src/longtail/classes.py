@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_counts, check_number, shown
+from longtail._arguments import Vector, as_counts, as_tensor, check_integer, check_number, shown, told
 
 __all__ = ["GroupMeans", "Groups", "class_counts", "imbalance_factor"]
 
@@ -29,12 +28,11 @@ def class_counts(labels: Vector, num_classes: int) -> Tensor:
         >>> class_counts([0, 0, 0, 2], num_classes=3)
         tensor([3, 0, 1])
     """
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
-        raise ValueError(f"Expected `num_classes` to be an integer >= 1, but got {num_classes!r}.")
-    labels = labels.detach().flatten() if isinstance(labels, Tensor) else torch.tensor(np.asarray(labels)).flatten()
+    num_classes = check_integer("num_classes", num_classes, minimum=1)
+    labels = as_tensor("labels", labels, what="class indices").flatten()
     if labels.numel() == 0:
         return torch.zeros(num_classes, dtype=torch.int64, device=labels.device)
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+    if labels.is_floating_point():
         raise TypeError(f"Expected `labels` to hold class indices, but got dtype {labels.dtype}.")
     labels = labels.to(torch.int64)
     outside = (labels < 0) | (labels >= num_classes)
@@ -104,7 +102,7 @@ class Groups:
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
             raise ValueError(f"Expected `names` to be one or more different names, but got {self.names!r}.")
-        wrong = sorted({group for group in self.index if not 0 <= group < len(self.names)})
+        wrong = sorted({group for group in self.index if group not in range(len(self.names))})
         if wrong or not self.index:
             raise ValueError(
                 f"Expected `index` to hold a group in 0…{len(self.names) - 1} for each class, but got "
@@ -128,14 +126,19 @@ class Groups:
         return cls(("head", "medium", "tail"), tuple(index))
 
     @classmethod
-    def from_indices(cls, **groups: Iterable[int]) -> Self:
+    def from_indices(cls, **groups: Vector) -> Self:
         """Cut by hand: the classes of each group; together they name every class 0…C-1 exactly once.
 
         Example:
             >>> Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10)).sizes  # CIFAR-10 in the paper
             {'head': 3, 'medium': 3, 'tail': 4}
         """
-        members = {name: [int(c) for c in classes] for name, classes in groups.items()}
+        members = {}
+        for name, classes in groups.items():
+            indices = as_tensor(name, list(classes) if isinstance(classes, Iterable) else classes, what="classes")
+            if indices.ndim != 1 or (indices.is_floating_point() and indices.numel()):
+                raise TypeError(f"Expected `{name}` to hold classes, but got {told(classes)}.")
+            members[name] = indices.tolist()
         named = Counter(c for classes in members.values() for c in classes)
         num_classes = max(named, default=0) + 1
         wrong = sorted(c for c in {*range(num_classes), *named} if c < 0 or named[c] != 1)
@@ -170,16 +173,12 @@ class Groups:
 
     def sums(self, values: Vector) -> Tensor:
         """Sums of ``values`` (classes in dimension 0) over each group, float64, empty groups 0."""
-        values = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
-        if values.ndim == 0 or values.shape[0] != self.num_classes:
-            raise ValueError(
-                f"Expected `values` to have {self.num_classes} classes in dimension 0, "
-                f"but got shape {tuple(values.shape)}."
-            )
+        values = as_tensor("values", values).to("cpu", torch.float64)
+        self._check_classes("values", values)
         sums = torch.zeros(len(self.names), *values.shape[1:], dtype=torch.float64)
         return sums.index_add_(0, self._index, values)
 
-    def means(self, values: Vector, where: Tensor | None = None, *, weights: Tensor | None = None) -> GroupMeans:
+    def means(self, values: Vector, where: Vector | None = None, *, weights: Vector | None = None) -> GroupMeans:
         """Means of ``values`` over the classes of each group, or over those of them ``where`` it is true.
 
         Args:
@@ -190,14 +189,23 @@ class Groups:
         Returns:
             A dictionary from name to mean. A group that has no class to average is not in it but in its ``skipped``.
         """
-        values = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
-        weight = torch.ones_like(values) if weights is None else weights.to(values)
-        if where is not None:
-            where = where.to(values.device)
-            values, weight = values.where(where, 0.0), weight.where(where, 0.0)
+        values = as_tensor("values", values).to("cpu", torch.float64)
+        weight = torch.ones_like(values) if weights is None else as_tensor("weights", weights).to(values)
+        counted = torch.ones_like(values) if where is None else torch.as_tensor(where, device="cpu")
+        for name, given in (("values", values), ("where", counted), ("weights", weight)):
+            self._check_classes(name, given, rows=False)
+        counted = counted.bool()
+        values, weight = values.where(counted, 0.0), weight.where(counted, 0.0)
         totals, sums = self.sums(weight).tolist(), self.sums(values * weight).tolist()
         kept = {name: s / w for name, s, w in zip(self.names, sums, totals, strict=True) if w > 0}
         return GroupMeans(kept, tuple(name for name in self.names if name not in kept))
+
+    def _check_classes(self, name: str, values: Tensor, *, rows: bool = True) -> None:
+        if values.ndim == 0 or values.shape[0] != self.num_classes or (values.ndim > 1 and not rows):
+            wanted = "in dimension 0" if rows else "and one number each"
+            raise ValueError(
+                f"Expected `{name}` to have {self.num_classes} classes {wanted}, but got shape {tuple(values.shape)}."
+            )
 
     @cached_property
     def _index(self) -> Tensor:

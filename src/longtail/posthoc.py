@@ -13,6 +13,8 @@ from longtail._arguments import (
     as_vector,
     check_logits,
     check_number,
+    shown,
+    told,
     training_counts,
 )
 
@@ -60,9 +62,7 @@ def adjust_logits(
     # 0 * log 0 is NaN: a masked class is set apart, whatever tau is.
     adjustment = torch.where(number > 0, -tau * (number / number.sum()).log(), 0.0)
     if target_prior is not None:
-        prior = as_distribution("target_prior", target_prior).cpu()
-        if prior.numel() != counts.numel():
-            raise ValueError(f"Expected `target_prior` to have {counts.numel()} classes, but got {prior.numel()}.")
+        prior = as_distribution("target_prior", target_prior, counts.numel()).cpu()
         adjustment = adjustment + (prior / prior.sum()).log()
     adjustment = adjustment.where(number > 0, -torch.inf).to(logits.device, torch.float32)
     return logits + along_classes(adjustment, logits)
@@ -92,17 +92,14 @@ def tau_normalize(classifier: Tensor | nn.Linear, tau: float) -> Tensor | nn.Lin
     """
     tau = check_number("tau", tau)
     if isinstance(classifier, nn.Linear):
-        linear = nn.Linear(
-            classifier.in_features,
-            classifier.out_features,
-            bias=False,
-            device=classifier.weight.device,
-            dtype=classifier.weight.dtype,
-        )
-        linear.weight.data = tau_normalize(classifier.weight.detach(), tau)
+        # Made without memory: initial weights would draw random numbers and be thrown away.
+        linear = nn.Linear(classifier.in_features, classifier.out_features, bias=False, device="meta")
+        linear.weight = nn.Parameter(tau_normalize(classifier.weight.detach(), tau))
         return linear.train(classifier.training)
     if not isinstance(classifier, Tensor) or classifier.ndim != 2 or not classifier.is_floating_point():
-        raise TypeError("Expected `classifier` to be an nn.Linear or a floating-point matrix of shape (C, D).")
+        raise TypeError(
+            f"Expected `classifier` to be an nn.Linear or a floating-point matrix, but got {told(classifier)}."
+        )
     norms = torch.linalg.vector_norm(classifier, dim=1, keepdim=True)
     return classifier / _power(norms, tau)
 
@@ -127,12 +124,11 @@ def tau_normalize_logits(logits: Tensor, bias: Vector | None, norms: Vector, tau
     lengths = as_vector("norms", norms)
     check_logits(logits, lengths.numel(), of="norms")
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if not (torch.isfinite(lengths) & (lengths >= 0)).all():
-        raise ValueError("Expected `norms` to hold finite numbers >= 0, but got one that is not.")
+    wrong = ~(lengths.isfinite() & (lengths >= 0))
+    if wrong.any():
+        raise ValueError(f"Expected `norms` to hold finite numbers >= 0, but got {shown(lengths[wrong].tolist())}.")
     if bias is not None:
-        offset = as_vector("bias", bias)
-        if offset.numel() != lengths.numel():
-            raise ValueError(f"Expected `bias` to have {lengths.numel()} classes, but got {offset.numel()}.")
+        offset = as_vector("bias", bias, lengths.numel())
         logits = logits - along_classes(offset.to(logits.device, dtype), logits)
     return logits / along_classes(_power(lengths.to(logits.device, dtype), tau), logits)
 

@@ -53,7 +53,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     gamma: float = 0.0,
 ) -> np.ndarray:
-    """Cross entropy of ``logits + shift`` as PyTorch documents it, class term by class term; focal for ``gamma`` > 0."""
+    """Cross entropy of ``logits + shift`` as PyTorch documents it, class term by class term; focal if ``gamma`` > 0."""
     shape = target.shape if target.dtype.kind == "i" else logits.shape[:1] + logits.shape[2:] if logits.ndim > 1 else ()
     rows = classes_last(logits) + shift
     samples, classes = rows.shape
@@ -159,7 +159,7 @@ def problems(
 
 
 @contextmanager
-def refused(error: type[Exception], *words: object) -> Iterator[None]:
+def refused(error: type[Exception] | tuple[type[Exception], ...], *words: object) -> Iterator[None]:
     """The block raises ``error``, and says in one sentence on one line what was wrong: each of ``words`` is in it."""
     with pytest.raises(error) as caught:
         yield

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-
-from longtail.losses import LDAMLoss, effective_number_weights, ldam_loss, ldam_margins
 from tests.losses import reference
 from tests.losses.reference import Problem, array, problems, property_test, refused
+
+from longtail.losses import LDAMLoss, effective_number_weights, ldam_loss, ldam_margins
 
 COUNTS = [5000, 700, 60, 9, 1]
 

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from tests.losses import reference
+from tests.losses.reference import Problem, array, problems, property_test
 from torch import Tensor, nn
 
 from longtail.losses import (
@@ -31,8 +33,6 @@ from longtail.losses import (
     prior_shifted_softmax,
     shifted_linear,
 )
-from tests.losses import reference
-from tests.losses.reference import Problem, array, problems, property_test
 
 COUNTS = [5000, 700, 60, 9, 1]
 P_HAT, P = [0.5, 0.2, 0.15, 0.1, 0.05], [0.1, 0.1, 0.2, 0.3, 0.3]
@@ -374,9 +374,7 @@ class TestGradients:
             eager_z, compiled_z = z.clone().requires_grad_(), z.clone().requires_grad_()
             expected, value = loss(eager_z, target), compiled(compiled_z, target)
             torch.testing.assert_close(value, expected)
-            torch.testing.assert_close(
-                torch.autograd.grad(value, compiled_z), torch.autograd.grad(expected, eager_z)
-            )
+            torch.testing.assert_close(torch.autograd.grad(value, compiled_z), torch.autograd.grad(expected, eager_z))
 
     def test_compiled_with_classes_masked(self) -> None:
         """Leaving classes out breaks no graph either."""
@@ -428,16 +426,14 @@ class TestZeroCounts:
         if "weight" in options:
             options["weight"] = options["weight"][present]
         shift = problem.beta * np.log(np.array(problem.counts)[present])
-        expected = reference.cross_entropy(
-            logits.take(present, dim), target, shift=shift, ignore_index=-7, **options
-        )
+        expected = reference.cross_entropy(logits.take(present, dim), target, shift=shift, ignore_index=-7, **options)
         z = problem.logits.clone().requires_grad_()
         function = class_balanced_softmax(
             z, problem.target, problem.counts, beta=problem.beta, zero_counts="mask", **problem.options
         )
-        module = ClassBalancedSoftmaxLoss(
-            problem.counts, beta=problem.beta, zero_counts="mask", **problem.options
-        )(problem.logits, problem.target)
+        module = ClassBalancedSoftmaxLoss(problem.counts, beta=problem.beta, zero_counts="mask", **problem.options)(
+            problem.logits, problem.target
+        )
         full_shift = np.zeros(len(problem.counts))
         full_shift[present] = shift - shift.mean()
         problem.check(function, expected, full_shift)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from tests.losses.reference import property_test, refused
 
 from longtail.losses import effective_number_weights
-from tests.losses.reference import property_test, refused
 
 
 def exact(counts: list[int], b: float) -> np.ndarray:
@@ -72,4 +72,4 @@ def test_b_out_of_range(b: float) -> None:
 def test_b_of_another_type(b: object) -> None:
     """A number."""
     with refused(TypeError, "`b`", repr(b)):
-        effective_number_weights([10, 5], b)  # type: ignore[arg-type]
+        effective_number_weights([10, 5], b)

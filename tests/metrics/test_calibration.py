@@ -38,9 +38,7 @@ def by_the_book(logits, label, bins=15):
 
 def measured(logits, label, groups=GROUPS, **options):
     statistics = class_statistics(torch.as_tensor(logits), torch.as_tensor(label), **options)
-    return expected_calibration_error(
-        statistics.bin_samples, statistics.bin_correct, statistics.bin_confidence, groups
-    )
+    return expected_calibration_error(statistics.bin_samples, statistics.bin_correct, statistics.bin_confidence, groups)
 
 
 @pytest.mark.parametrize("bins", [1, 2, 10, 15, 100])

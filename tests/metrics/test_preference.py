@@ -135,7 +135,7 @@ def test_one_group_has_no_range():
     assert result.level == 0.0
 
 
-@pytest.mark.parametrize("convert", [tuple, np.asarray, torch.tensor, lambda x: np.float32(x)])
+@pytest.mark.parametrize("convert", [tuple, np.asarray, torch.tensor, np.float32])
 def test_recalls_may_come_in_any_form(convert):
     result = preference_scores(convert([1.0, 0.75, 0.5]), convert([0.75, 0.75, 0.25]), THREE)
     assert dict(result.score) == {"head": 25.0, "medium": 25.0, "tail": 100.0}

@@ -126,7 +126,7 @@ def test_a_group_without_a_class_is_skipped():
 
 
 def test_no_sample_at_all():
-    with pytest.raises(ValueError, match="`samples`.*0 for every class"):
+    with pytest.raises(ValueError, match=r"`samples`.*0 for every class"):
         recall([0, 0], [0, 0], Groups(("all",), (0, 0)))
     assert recall([0, 0], [0, 0], Groups(("all",), (0, 0)), absent="zero").all == 0.0
 
@@ -214,7 +214,9 @@ def test_properties(data):
     # The order of classes does not matter.
     order = data.draw(st.permutations(range(num_classes)))
     shuffled = recall(
-        [correct[c] for c in order], [samples[c] for c in order], Groups(("a", "b"), tuple(groups.index[c] for c in order))
+        [correct[c] for c in order],
+        [samples[c] for c in order],
+        Groups(("a", "b"), tuple(groups.index[c] for c in order)),
     )
     assert shuffled.groups == pytest.approx(dict(result.groups), abs=1e-12)
 
@@ -231,8 +233,8 @@ GOOD = {"correct": [1, 1, 1], "samples": [2, 2, 2], "groups": Groups.from_indice
         ({"correct": [1, 0.5, 1]}, ValueError, r"`correct`.*whole.*0\.5"),
         ({"samples": [2, math.nan, 2]}, ValueError, "`samples`.*nan"),
         ({"samples": [2, math.inf, 2]}, ValueError, "`samples`.*inf"),
-        ({"correct": [1, 1]}, ValueError, "`correct` and `samples` of 3 classes.*2 and 3"),
-        ({"correct": [1, 1], "samples": [2, 2]}, ValueError, "3 classes.*2 and 2"),
+        ({"correct": [1, 1]}, ValueError, "`correct`.*3 classes.*2"),
+        ({"correct": [1, 1], "samples": [2, 2]}, ValueError, "3 classes.*2"),
         ({"correct": [[1, 1, 1]]}, ValueError, r"`correct`.*shape \(1, 3\)"),
         ({"correct": []}, ValueError, "`correct`"),
         ({"correct": "abc"}, (TypeError, ValueError), "`correct`"),
@@ -242,7 +244,7 @@ GOOD = {"correct": [1, 1, 1], "samples": [2, 2, 2], "groups": Groups.from_indice
         ({"confidence": -0.1}, ValueError, r"`confidence`.*-0\.1"),
         ({"confidence": math.nan}, ValueError, "`confidence`.*nan"),
         ({"confidence": "95"}, TypeError, "`confidence`.*'95'"),
-        ({"target_prior": [0.5, 0.5]}, ValueError, "`target_prior` to have 3 classes.*2"),
+        ({"target_prior": [0.5, 0.5]}, ValueError, "`target_prior`.*3 classes.*2"),
         ({"target_prior": [0.5, 0.6, -0.1]}, ValueError, r"`target_prior`.*-0\.1"),
         ({"target_prior": [0.5, 0.5, math.nan]}, ValueError, "`target_prior`.*nan"),
     ],

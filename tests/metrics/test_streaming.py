@@ -162,7 +162,7 @@ def test_measures_of_what_it_returns():
     statistics = metric.compute()
     groups = Groups.from_indices(head=[0, 1], tail=[2, 3])
     predicted = logits.argmax(1)
-    wanted = [((predicted == c) & (label == c)).sum() / (label == c).sum() for c in range(4)]
+    wanted = [(predicted[label == c] == c).double().mean().item() for c in range(4)]
     assert recall(statistics.correct, statistics.samples, groups).per_class.tolist() == pytest.approx(wanted)
     balance = gradient_balance(statistics.bias_reward, statistics.bias_penalty, groups)
     p = (logits + SHIFT).softmax(1)[label >= 0]
@@ -240,7 +240,7 @@ def test_bad_number_of_features(num_features):
 
 @pytest.mark.parametrize("bins", [0, 1.5])
 def test_bad_bins(bins):
-    with pytest.raises(ValueError, match="`bins`"):
+    with pytest.raises((TypeError, ValueError), match="`bins`"):
         ClassStatisticsMetric(4, bins=bins)
 
 
@@ -305,13 +305,12 @@ def as_rank(rank, folder):
     torch.distributed.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+def test_two_processes_gather_the_statistics_of_all(tmp_path):
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(folder)],
+            [sys.executable, __file__, str(rank), str(tmp_path)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -325,19 +324,14 @@ def two_ranks(tmp_path_factory):
         for process in ranks:
             process.kill()
     assert [process.returncode for process in ranks] == [0, 0], "\n".join(printed)
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
-
-
-@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
-@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case[0])
-def test_two_processes_gather_the_statistics_of_all(two_ranks, case):
-    name, options, tensors, shares = case
-    shift = options.get("shift")
-    for rank, results in enumerate(two_ranks):
-        assert_same(ClassStatistics(**results[name]), class_statistics(*tensors, shift=shift))
-        mine = torch.cat(list(shares[rank]))
-        own = class_statistics(*(tensor[mine] for tensor in tensors), shift=shift)
-        assert_same(ClassStatistics(**results[f"{name}, here"]), own)
+    for rank in range(2):
+        results = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
+        for name, options, tensors, shares in cases():
+            shift = options.get("shift")
+            assert_same(ClassStatistics(**results[name]), class_statistics(*tensors, shift=shift))
+            mine = torch.cat(list(shares[rank]))
+            own = class_statistics(*(tensor[mine] for tensor in tensors), shift=shift)
+            assert_same(ClassStatistics(**results[f"{name}, here"]), own)
 
 
 if __name__ == "__main__":

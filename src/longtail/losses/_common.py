@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from longtail._arguments import (
     ZeroCounts,
     check_choice,
+    check_integer,
     check_logits,
+    check_number,
     class_dim,
     shown,
+    told,
     training_counts,
 )
 
@@ -76,12 +79,13 @@ class CountedLoss(Loss):
     def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.zero_counts: ZeroCounts = zero_counts
-        self.register_buffer("counts", training_counts(counts, zero_counts))
+        self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # theirs may change
         self.register_buffer("present", None, persistent=False)
         self.register_load_state_dict_post_hook(_counts_loaded)  # type: ignore[no-untyped-call]
 
     def read_counts(self) -> None:
         """Derive from ``counts`` what the loss needs: at construction, and when other counts were loaded."""
+        self.counts = training_counts(self.counts, self.zero_counts)
         self.present = None if self.counts.all() else self.counts.nonzero().flatten()
 
     def extra_repr(self) -> str:
@@ -104,12 +108,15 @@ def check_options(**options: Unpack[LossOptions]) -> None:
     if unknown:
         raise TypeError(f"Expected the options {', '.join(LossOptions.__annotations__)}, but got `{unknown[0]}`.")
     check_choice("reduction", options.get("reduction", "mean"), Reduction)
-    smoothing = options.get("label_smoothing", 0.0)
-    if not 0 <= smoothing <= 1:
+    smoothing = check_number("label_smoothing", options.get("label_smoothing", 0.0))
+    if smoothing > 1:
         raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {smoothing}.")
+    check_integer("ignore_index", options.get("ignore_index", -100))
     weight = options.get("weight")
     if weight is not None and (not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point()):
-        raise TypeError(f"Expected `weight` to be a floating-point tensor with one entry a class, but got {weight!r}.")
+        raise TypeError(
+            f"Expected `weight` to be a floating-point tensor with one entry a class, but got {told(weight)}."
+        )
 
 
 def check_batch(
@@ -120,7 +127,7 @@ def check_batch(
     of: str,
     held: Tensor | None = None,
     **options: Unpack[LossOptions],
-) -> None:
+) -> Tensor:
     """Refuse logits and targets that do not fit together, and labels out of range where that costs no waiting.
 
     Args:
@@ -130,12 +137,14 @@ def check_batch(
         of: the argument that the loss knows them from.
         held: what the loss holds; it must be on the same device.
         options: the loss's options.
+
+    Returns:
+        the target, class indices as int64.
     """
     check_logits(logits, num_classes, of=of)
     if not isinstance(target, Tensor) or target.dtype == torch.bool or target.is_complex():
-        found = str(target.dtype) if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
-            f"Expected `target` to be a tensor of class indices or of class probabilities, but got {found}."
+            f"Expected `target` to be a tensor of class indices or of class probabilities, but got {told(target)}."
         )
     weight = options.get("weight")
     if weight is not None and weight.numel() != num_classes:
@@ -153,10 +162,19 @@ def check_batch(
             f"Expected `target` of class {kind} to have shape {tuple(expected)} beside logits of shape "
             f"{tuple(logits.shape)}, but got {tuple(target.shape)}."
         )
-    if not target.is_floating_point() and target.numel() and reads_labels(target, options.get("check_labels")):
+    if target.is_floating_point():
+        if options.get("ignore_index", -100) >= 0:
+            raise ValueError(
+                "Expected no `ignore_index` beside class probabilities, where it has no meaning, "
+                f"but got {options['ignore_index']}."
+            )
+        return target
+    target = target.long()  # before anything is compared: -100 would be 156 in uint8
+    if target.numel() and reads_labels(target, options.get("check_labels")):
         low, high = target.aminmax()
         if low < 0 or high >= num_classes:
             _refuse_labels(target, num_classes, options.get("ignore_index", -100))
+    return target
 
 
 def _refuse_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
@@ -181,7 +199,7 @@ def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]
     weight = options.get("weight")
     return F.cross_entropy(
         logits,
-        target.to(logits.dtype) if target.is_floating_point() else target.long(),
+        target.to(logits.dtype) if target.is_floating_point() else target,
         weight=None if weight is None else weight.to(logits.dtype),
         ignore_index=options.get("ignore_index", -100),
         reduction=options.get("reduction", "mean"),
@@ -214,7 +232,8 @@ def leave_out(
         target = kept
     else:
         ignored = target == ignore_index
-        target = position[target.long().masked_fill(ignored, 0)]
+        # gather, not indexing, which would take -1 for the last class
+        target = position.gather(0, target.masked_fill(ignored, 0).flatten()).view(target.shape)
         absent = (target == present.numel()) & ~ignored
         target = target.masked_fill(ignored, -100)
     if reads_labels(target, options.get("check_labels")) and absent.any():

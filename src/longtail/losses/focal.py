@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import along_classes, check_number, class_dim
-from longtail.losses._common import Loss, LossOptions, check_batch, check_options
+from longtail._arguments import along_classes, check_number, class_dim, told
+from longtail.losses._common import Loss, LossOptions, Reduction, check_batch, check_options
 
 __all__ = ["FocalLoss", "focal_loss"]
 
@@ -36,31 +36,40 @@ def focal_loss(logits: Tensor, target: Tensor, *, gamma: float, **options: Unpac
     """
     gamma = check_number("gamma", gamma)
     check_options(**options)
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"Expected `logits` to be a floating-point tensor, but got {told(logits)}.")
     dim = class_dim(logits)
     num_classes = logits.shape[dim] if logits.ndim else 0
-    check_batch(logits, target, num_classes, of="logits", **options)
+    target = check_batch(logits, target, num_classes, of="logits", **options)
+    smoothing, reduction = options.get("label_smoothing", 0.0), options.get("reduction", "mean")
 
     log_p = F.log_softmax(logits, dim, dtype=torch.promote_types(logits.dtype, torch.float32))
-    # The clamp keeps the gradient finite where p rounds to 1 and gamma < 1.
-    focus = (-log_p.expm1()).clamp(min=torch.finfo(log_p.dtype).tiny) ** gamma
-    weight = options.get("weight")
-    class_weight = torch.ones_like(log_p[:1] if dim else log_p)
-    if weight is not None:
-        class_weight = class_weight * along_classes(weight.to(log_p.dtype), logits)
-    losses = -focus * log_p * class_weight  # each class's, were it the target
-
-    smoothing = options.get("label_smoothing", 0.0)
-    reduction = options.get("reduction", "mean")
+    given = options.get("weight")
+    weight = log_p.new_ones(num_classes) if given is None else given.to(log_p.dtype)
+    weight = along_classes(weight, logits).expand_as(log_p)
     if target.is_floating_point():
-        loss = (losses * (target * (1 - smoothing) + smoothing / num_classes)).sum(dim)
-        return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+        share = target.to(log_p.dtype) * (1 - smoothing) + smoothing / num_classes
+        loss = (_focal(log_p, gamma) * weight * share).sum(dim)
+        return _reduced(loss, reduction, torch.ones_like(loss))
     ignored = target == options.get("ignore_index", -100)
-    label = target.long().masked_fill(ignored, 0).unsqueeze(dim)
-    loss = (1 - smoothing) * losses.gather(dim, label).squeeze(dim) + smoothing / num_classes * losses.sum(dim)
-    loss = loss.masked_fill(ignored, 0.0)
+    label = target.masked_fill(ignored, 0).unsqueeze(dim)
+    label_weight = weight.gather(dim, label).squeeze(dim).masked_fill(ignored, 0.0)
+    # Of the label alone, where that is all there is to it: a logit of -inf elsewhere must not make a NaN.
+    loss = _focal(log_p.gather(dim, label), gamma).squeeze(dim) * label_weight
+    if smoothing:
+        loss = (1 - smoothing) * loss + smoothing / num_classes * (_focal(log_p, gamma) * weight).sum(dim)
+    return _reduced(loss.masked_fill(ignored, 0.0), reduction, label_weight)
+
+
+def _focal(log_p: Tensor, gamma: float) -> Tensor:
+    """``-(1 - p)^gamma log p``; the clamp keeps its gradient finite where p rounds to 1 and gamma < 1."""
+    return -((-log_p.expm1()).clamp(min=torch.finfo(log_p.dtype).tiny) ** gamma) * log_p
+
+
+def _reduced(loss: Tensor, reduction: Reduction, weight: Tensor) -> Tensor:
+    """The loss reduced as ``F.cross_entropy`` does, a mean over the weight of the samples."""
     if reduction == "mean":
-        weights = class_weight.expand_as(log_p).gather(dim, label).squeeze(dim)
-        return loss.sum() / weights.masked_fill(ignored, 0.0).sum()
+        return loss.sum() / weight.sum()
     return loss.sum() if reduction == "sum" else loss
 
 

@@ -5,7 +5,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, ZeroCounts, check_number, class_dim, training_counts
+from longtail._arguments import Vector, ZeroCounts, check_logits, check_number, class_dim, training_counts
 from longtail.losses._common import CountedLoss, LossOptions, check_batch, check_options, cross_entropy, leave_out
 
 __all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
@@ -38,7 +38,7 @@ def _ldam(
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """LDAM over the classes ``present`` (``None``: all), in float32 or better."""
-    check_batch(logits, target, margins.numel(), of="counts", held=margins, **options)
+    target = check_batch(logits, target, margins.numel(), of="counts", held=margins, **options)
     if target.is_floating_point():
         raise TypeError(
             "Expected `target` to hold class indices, because a margin needs one true class, but got floats."
@@ -48,7 +48,7 @@ def _ldam(
         margins = margins[present]
     dim = class_dim(logits)
     ignored = target == options.get("ignore_index", -100)
-    label = target.long().masked_fill(ignored, 0)
+    label = target.masked_fill(ignored, 0)
     margin = torch.zeros_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
     margin.scatter_(dim, label.unsqueeze(dim), margins[label].unsqueeze(dim).to(margin.dtype))
     return cross_entropy(scale * (logits - margin), target, **options)
@@ -92,6 +92,7 @@ def ldam_loss(
     check_options(**options)
     scale = check_number("scale", scale)
     margins = ldam_margins(counts, max_margin, zero_counts=zero_counts)
+    check_logits(logits, margins.numel())
     present = None if margins.isfinite().all() else margins.isfinite().nonzero().flatten().to(logits.device)
     return _ldam(logits, target, margins.to(logits.device), present, scale, **options)
 

@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import Vector, ZeroCounts, along_classes, as_distribution, check_number, training_counts
+from longtail._arguments import (
+    Vector,
+    ZeroCounts,
+    along_classes,
+    as_distribution,
+    check_logits,
+    check_number,
+    training_counts,
+)
 from longtail.losses._common import (
     CountedLoss,
     Loss,
@@ -106,13 +114,20 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
         True
     """
-    if shift.shape != weight.shape[:1]:
-        raise ValueError(
-            f"Expected `shift` to have one entry for each row of `weight`, but got shapes {tuple(shift.shape)} "
-            f"and {tuple(weight.shape)}."
-        )
-    if shift.device != weight.device:
-        raise ValueError(f"Expected `shift` and `weight` on one device, but got {shift.device} and {weight.device}.")
+    for name, vector in (("shift", shift), ("bias", bias)):
+        if vector is None and name == "bias":
+            continue
+        if not isinstance(vector, Tensor):
+            raise TypeError(f"Expected `{name}` to be a tensor, but got {type(vector).__name__}.")
+        if vector.shape != weight.shape[:1]:
+            raise ValueError(
+                f"Expected `{name}` to have one entry for each row of `weight`, but got shapes {tuple(vector.shape)} "
+                f"and {tuple(weight.shape)}."
+            )
+        if vector.device != weight.device:
+            raise ValueError(
+                f"Expected `{name}` and `weight` on one device, but got {vector.device} and {weight.device}."
+            )
     shifted = shift if bias is None else bias + shift
     return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
 
@@ -121,7 +136,7 @@ def _shifted_cross_entropy(
     logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
 ) -> Tensor:
     """Cross entropy of ``logits + shift`` over the classes ``present`` (``None``: all), in float32 or better."""
-    check_batch(logits, target, shift.numel(), of=of, held=shift, **options)
+    target = check_batch(logits, target, shift.numel(), of=of, held=shift, **options)
     if present is not None:
         logits, target, options = leave_out(logits, target, present, **options)
         shift = shift[present]
@@ -170,6 +185,7 @@ def class_balanced_softmax(
     """
     check_options(**options)
     shift = class_shift(counts, beta, zero_counts=zero_counts)
+    check_logits(logits, shift.numel())
     present = None if shift.isfinite().all() else shift.isfinite().nonzero().flatten().to(logits.device)
     return _shifted_cross_entropy(logits, target, shift.to(logits.device), present, of="counts", **options)
 
@@ -234,8 +250,9 @@ def prior_shifted_softmax(
         tensor(0.7506)
     """
     check_options(**options)
-    shift = prior_shift(p_hat, p).to(logits.device)
-    return _shifted_cross_entropy(logits, target, shift, None, of="p_hat", **options)
+    shift = prior_shift(p_hat, p)
+    check_logits(logits, shift.numel(), of="p_hat")
+    return _shifted_cross_entropy(logits, target, shift.to(logits.device), None, of="p_hat", **options)
 
 
 class ClassBalancedSoftmaxLoss(CountedLoss):

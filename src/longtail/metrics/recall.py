@@ -64,12 +64,8 @@ def recall(
     """
     check_choice("absent", absent, Absent)
     confidence = check_number("confidence", confidence, below=1.0)
-    right, total = as_counts(correct, name="correct").cpu(), as_counts(samples, name="samples").cpu()
-    if right.shape != total.shape or total.numel() != groups.num_classes:
-        raise ValueError(
-            f"Expected `correct` and `samples` of {groups.num_classes} classes, as `groups` has, "
-            f"but got {right.numel()} and {total.numel()}."
-        )
+    right = as_counts(correct, groups.num_classes, name="correct").cpu()
+    total = as_counts(samples, groups.num_classes, name="samples").cpu()
     if (right > total).any():
         worst = int((right - total).argmax())
         raise ValueError(
@@ -83,7 +79,9 @@ def recall(
     if absent == "zero":
         per_class = per_class.where(present, 0.0)
     counted = present if absent == "skip" else torch.ones_like(present)
-    weights = torch.ones_like(per_class) if target_prior is None else _prior(target_prior, groups)
+    weights = torch.ones_like(per_class)
+    if target_prior is not None:
+        weights = as_distribution("target_prior", target_prior, groups.num_classes).cpu()
     weights = weights.where(counted, 0.0)
     return Recall(
         per_class=per_class,
@@ -93,13 +91,6 @@ def recall(
         all=float((per_class.where(counted, 0.0) * weights).sum() / weights.sum()),
         absent=tuple((~present).nonzero().flatten().tolist()),
     )
-
-
-def _prior(target_prior: Vector, groups: Groups) -> Tensor:
-    prior = as_distribution("target_prior", target_prior).cpu()
-    if prior.numel() != groups.num_classes:
-        raise ValueError(f"Expected `target_prior` to have {groups.num_classes} classes, but got {prior.numel()}.")
-    return prior
 
 
 def wilson_interval(fraction: Tensor, samples: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,357 @@
+"""Class counts, the imbalance factor, and the groups cut from counts."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from tests.losses.reference import property_test, refused
+
+from longtail import GroupMeans, Groups, class_counts, imbalance_factor
+
+
+class TestClassCounts:
+    """Against ``numpy.bincount``."""
+
+    @property_test
+    @given(
+        labels=st.lists(st.integers(0, 9), max_size=60),
+        more=st.integers(0, 5),
+        dtype=st.sampled_from([np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16, np.uint32, np.uint64]),
+    )
+    def test_against_numpy(self, labels: list[int], more: int, dtype: Any) -> None:
+        """Lists, arrays and tensors of any integer type; classes that no label names count 0."""
+        classes = max(labels, default=0) + 1 + more
+        expected = np.bincount(np.array(labels, dtype=int), minlength=classes)
+        for given_labels in (labels, tuple(labels), np.array(labels, dtype=dtype), torch.tensor(labels).long()):
+            counts = class_counts(given_labels, classes)
+            assert counts.dtype == torch.int64
+            assert counts.shape == (classes,)
+            assert counts.tolist() == expected.tolist()
+
+    @pytest.mark.parametrize("shape", [(), (3, 4), (2, 3, 2)])
+    def test_labels_of_any_shape(self, shape: tuple[int, ...]) -> None:
+        """Dense labels are counted pixel by pixel; the labels are not changed."""
+        labels = torch.randint(5, shape)
+        before = labels.clone()
+        assert class_counts(labels, 5).tolist() == np.bincount(labels.numpy().reshape(-1), minlength=5).tolist()
+        assert torch.equal(labels, before)
+
+    def test_no_label(self) -> None:
+        """Nothing to count is a count of 0 in every class."""
+        for labels in ([], np.array([], dtype=int), torch.tensor([]), torch.empty(0, 3, dtype=torch.int64)):
+            assert class_counts(labels, 3).tolist() == [0, 0, 0]
+
+    def test_numbers_of_classes_that_numpy_made(self) -> None:
+        """``labels.max() + 1`` of an array is one of numpy's integers."""
+        labels = np.array([0, 2, 1])
+        assert class_counts(labels, labels.max() + 1).tolist() == [1, 1, 1]
+
+    @pytest.mark.parametrize(("label", "value"), [(3, "3"), (-1, "-1"), (-100, "-100"), (10**9, "1000000000")])
+    def test_labels_out_of_range(self, label: int, value: str) -> None:
+        """Named, with the range."""
+        with refused(ValueError, "`labels`", "0…2", value):
+            class_counts([0, label, 2], 3)
+
+    def test_many_labels_out_of_range_are_not_all_listed(self) -> None:
+        """The first few, and how many."""
+        with refused(ValueError, "`labels`", "3, 4, 5", "97 in all"):
+            class_counts(range(100), 3)
+
+    @pytest.mark.parametrize(
+        ("labels", "kind"),
+        [
+            ([0.0, 1.0], "float64"),
+            ([0.5], "float64"),
+            ([float("nan")], "float64"),
+            (torch.tensor([1.0]), "float32"),
+            ([True, False], "bool"),
+            (torch.tensor([1j]), "complex64"),
+            (["cat", "dog"], ""),
+            ("cat", ""),
+            (None, "None"),
+            ([[0, 1], [2]], ""),
+        ],
+        ids=str,
+    )
+    def test_labels_of_another_type(self, labels: Any, kind: str) -> None:
+        """Class indices are integers."""
+        with refused(TypeError, "`labels`", kind):
+            class_counts(labels, 3)
+
+    @pytest.mark.parametrize("number", [0, -1, 2.0, "3", None, True], ids=repr)
+    def test_number_of_classes(self, number: Any) -> None:
+        """An integer >= 1."""
+        with refused((ValueError, TypeError), "`num_classes`", repr(number)):
+            class_counts([0], number)
+
+
+class TestImbalanceFactor:
+    """Largest over smallest class."""
+
+    @property_test
+    @given(counts=st.lists(st.integers(1, 10**9), min_size=1, max_size=20))
+    def test_against_python(self, counts: list[int]) -> None:
+        """Whatever the counts come in."""
+        assert imbalance_factor(counts) == max(counts) / min(counts)
+        assert imbalance_factor(torch.tensor(counts)) == max(counts) / min(counts)
+
+    def test_bad_counts(self) -> None:
+        """A class without examples has no ratio."""
+        with refused(ValueError, "`counts`", "0"):
+            imbalance_factor([5, 0])
+        with refused(ValueError, "`counts`", "-1"):
+            imbalance_factor([5, -1])
+        with refused(ValueError, "`counts`", "(0,)"):
+            imbalance_factor([])
+
+
+class TestCut:
+    """How classes come to groups."""
+
+    def test_the_papers_cut(self) -> None:
+        """More than 100, 20 to 100, fewer than 20, in whatever order the classes are."""
+        groups = Groups.from_counts([19, 20, 100, 101, 1280, 0, 1])
+        assert groups.names == ("head", "medium", "tail")
+        assert groups.index == (2, 1, 1, 0, 0, 2, 2)
+        assert groups.members("head") == (3, 4)
+        assert groups.members("medium") == (1, 2)
+        assert groups.members("tail") == (0, 5, 6)
+        assert groups.sizes == {"head": 2, "medium": 2, "tail": 3}
+        assert groups.num_classes == 7
+
+    def test_another_cut(self) -> None:
+        """LVIS by image count: more than 100, 11 to 100, at most 10."""
+        groups = Groups.from_counts([10, 11, 100, 101], head_over=100, tail_under=11)
+        assert groups.sizes == {"head": 1, "medium": 2, "tail": 1}
+
+    def test_no_medium(self) -> None:
+        """Cuts that meet leave nothing between, and put no class into two."""
+        assert Groups.from_counts([5, 10, 11], head_over=10, tail_under=11).sizes == {"head": 1, "medium": 0, "tail": 2}
+
+    @property_test
+    @given(
+        counts=st.lists(st.integers(0, 300), min_size=1, max_size=40),
+        tail_under=st.integers(0, 100),
+        more=st.integers(-1, 100),
+    )
+    def test_every_class_in_one_group(self, counts: list[int], tail_under: int, more: int) -> None:
+        """Sizes add up; each group holds what its rule says."""
+        head_over = max(tail_under + more, 0)
+        groups = Groups.from_counts(counts, head_over, tail_under)
+        assert sum(groups.sizes.values()) == groups.num_classes == len(counts)
+        head, medium, tail = (set(groups.members(name)) for name in ("head", "medium", "tail"))
+        assert head == {c for c, n in enumerate(counts) if n > head_over}
+        assert medium == {c for c, n in enumerate(counts) if tail_under <= n <= head_over}
+        assert tail == {c for c, n in enumerate(counts) if n < tail_under and n <= head_over}
+
+    def test_by_hand(self) -> None:
+        """CIFAR-100's cut by index in the paper, and classes in any order."""
+        groups = Groups.from_indices(head=range(35), medium=range(35, 70), tail=range(70, 100))
+        assert groups.sizes == {"head": 35, "medium": 35, "tail": 30}
+        mixed = Groups.from_indices(rare=[2, 0], common=np.array([1, 3]), none=torch.tensor([], dtype=torch.int64))
+        assert mixed.names == ("rare", "common", "none")
+        assert mixed.index == (0, 1, 0, 1)
+        assert mixed.members("none") == ()
+        assert mixed.sizes == {"rare": 2, "common": 2, "none": 0}
+
+    def test_a_value(self) -> None:
+        """Groups are equal when their cuts are, can be keys, copied, pickled."""
+        one, other = Groups.from_counts([500, 50, 5]), Groups.from_indices(head=[0], medium=[1], tail=[2])
+        assert one == other
+        assert hash(one) == hash(other)
+        assert one.means([1, 2, 3]) == other.means([1, 2, 3])
+        assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == one
+        with pytest.raises(AttributeError):
+            one.names = ("a",)
+
+    @pytest.mark.parametrize(
+        ("groups", "words"),
+        [
+            ({"head": [0, 1], "tail": [1, 2]}, ["class 1 2 times"]),
+            ({"head": [0, 0], "tail": [1]}, ["class 0 2 times"]),
+            ({"head": [0], "tail": [2]}, ["class 1 0 times"]),
+            ({"head": [-1, 0], "tail": [1]}, ["class -1"]),
+            ({"head": [], "tail": []}, ["class"]),
+            ({}, ["class"]),
+        ],
+        ids=str,
+    )
+    def test_by_hand_gone_wrong(self, groups: dict[str, list[int]], words: list[str]) -> None:
+        """Twice, not at all, negative, none."""
+        with refused(ValueError, *words):
+            Groups.from_indices(**groups)
+
+    @pytest.mark.parametrize("classes", [[0.7], ["0"], ["a"], 0, None, [None]], ids=repr)
+    def test_by_hand_of_another_type(self, classes: Any) -> None:
+        """A class is an integer; 0.7 is not 0."""
+        with refused((TypeError, ValueError), "`head`"):
+            Groups.from_indices(head=classes, tail=[1])
+
+    def test_cuts_that_cross(self) -> None:
+        """A class would be in head and tail."""
+        with refused(ValueError, "`tail_under`", "`head_over`", 20, 10):
+            Groups.from_counts([5], head_over=10, tail_under=20)
+
+    @pytest.mark.parametrize("cut", ["head_over", "tail_under"])
+    @pytest.mark.parametrize("value", [-1, float("nan"), "many", None, True], ids=repr)
+    def test_cuts_that_are_no_numbers(self, cut: str, value: Any) -> None:
+        """Numbers >= 0."""
+        with refused((ValueError, TypeError), f"`{cut}`", value):
+            Groups.from_counts([5], **{cut: value})
+
+    @pytest.mark.parametrize("counts", [[5, -1], [5, 1.5], [5, float("nan")], []], ids=str)
+    def test_bad_counts(self, counts: list[float]) -> None:
+        """As everywhere."""
+        with refused(ValueError, "`counts`"):
+            Groups.from_counts(counts)
+
+    @pytest.mark.parametrize(
+        ("names", "index", "argument"),
+        [
+            ((), (0,), "`names`"),
+            (("a", "a"), (0, 1), "`names`"),
+            (("a",), (0, 1), "`index`"),
+            (("a", "b"), (0, -1), "`index`"),
+            (("a",), (), "`index`"),
+        ],
+    )
+    def test_made_by_hand(self, names: tuple[str, ...], index: tuple[int, ...], argument: str) -> None:
+        """Names once each, an index that points at one, a class at least."""
+        with refused(ValueError, argument):
+            Groups(names, index)
+
+    def test_an_index_between_groups(self) -> None:
+        """Half a group is none."""
+        with refused((ValueError, TypeError), "`index`", "0.5"):
+            Groups(("a", "b"), (0, 0.5))
+
+    def test_an_unknown_group(self) -> None:
+        """Named, with those that there are."""
+        with refused(ValueError, "`name`", "'few'", "head, medium, tail"):
+            Groups.from_counts([5]).members("few")
+
+
+class TestMeans:
+    """Sums and means over groups."""
+
+    @property_test
+    @given(
+        index=st.lists(st.integers(0, 3), min_size=1, max_size=30),
+        seed=st.integers(0, 2**32 - 1),
+    )
+    def test_against_numpy(self, index: list[int], seed: int) -> None:
+        """Plain, over a part, weighted; groups with nothing to average are named, not averaged."""
+        rng = np.random.default_rng(seed)
+        groups = Groups(("a", "b", "c", "d"), tuple(index))
+        values, weights = rng.random(len(index)), rng.random(len(index)) + 0.1
+        where = rng.random(len(index)) < 0.5
+        member = [np.array(index) == g for g in range(4)]
+        assert_allclose(groups.sums(values), [values[m].sum() for m in member], atol=1e-12)
+        for keep, weight in ((None, None), (where, None), (None, weights), (where, weights)):
+            means = groups.means(
+                values,
+                None if keep is None else torch.tensor(keep),
+                weights=None if weight is None else torch.tensor(weight),
+            )
+            kept = [m if keep is None else m & keep for m in member]
+            expected = {
+                name: np.average(values[m], weights=None if weight is None else weight[m])
+                for name, m in zip(groups.names, kept, strict=True)
+                if m.any()
+            }
+            assert list(means) == list(expected)
+            assert_allclose(list(means.values()), list(expected.values()))
+            assert means.skipped == tuple(name for name in groups.names if name not in expected)
+
+    def test_empty_groups_are_skipped_and_named(self) -> None:
+        """In the result and in what it prints."""
+        means = Groups.from_counts([500, 400, 5]).means([0.9, 0.7, 0.2])
+        assert dict(means) == pytest.approx({"head": 0.8, "tail": 0.2})
+        assert means.skipped == ("medium",)
+        assert "medium" in repr(means)
+        assert "medium" not in means
+        assert Groups.from_counts([500, 50, 5]).means([1, 1, 1]).skipped == ()
+        assert "skipped" not in repr(Groups.from_counts([500, 50, 5]).means([1, 1, 1]))
+
+    def test_what_is_left_out_may_be_nan(self) -> None:
+        """A class that is not averaged may have no value."""
+        means = Groups.from_counts([500, 500, 5]).means([0.5, float("nan"), 0.1], torch.tensor([True, False, True]))
+        assert dict(means) == pytest.approx({"head": 0.5, "tail": 0.1})
+        assert means.skipped == ("medium",)
+
+    def test_a_group_weighted_with_nothing(self) -> None:
+        """No weight is nothing to average."""
+        means = Groups.from_counts([500, 5]).means([0.5, 0.1], weights=torch.tensor([1.0, 0.0]))
+        assert means.skipped == ("medium", "tail")
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            (0.9, 0.5, 0.1),
+            np.array([0.9, 0.5, 0.1], dtype=np.float32),
+            torch.tensor([0.9, 0.5, 0.1], dtype=torch.float64, requires_grad=True),
+        ],
+        ids=["tuple", "array", "tensor"],
+    )
+    def test_values_in_any_container(self, values: Any) -> None:
+        """Tuples, arrays, tensors with a history."""
+        means = Groups.from_counts([500, 50, 5]).means(values)
+        assert dict(means) == pytest.approx({"head": 0.9, "medium": 0.5, "tail": 0.1})
+        assert all(type(mean) is float for mean in means.values())
+
+    def test_where_and_weights_in_any_container(self) -> None:
+        """Lists and arrays, as values may be."""
+        groups = Groups.from_counts([500, 500, 5])
+        assert dict(groups.means([0.9, 0.5, 0.1], [True, False, True])) == pytest.approx({"head": 0.9, "tail": 0.1})
+        weighted = groups.means([0.9, 0.5, 0.1], weights=np.array([3, 1, 1]))
+        assert dict(weighted) == pytest.approx({"head": 0.8, "tail": 0.1})
+
+    def test_sums_of_rows(self) -> None:
+        """Classes in dimension 0, whatever follows."""
+        sums = Groups.from_counts([500, 5, 400]).sums(torch.arange(6.0).reshape(3, 2))
+        assert sums.tolist() == [[4.0, 6.0], [0.0, 0.0], [2.0, 3.0]]
+        assert sums.dtype == torch.float64
+
+    @pytest.mark.parametrize("values", [[0.5], [0.5] * 4, 0.5, []], ids=str)
+    def test_values_of_another_length(self, values: Any) -> None:
+        """One a class."""
+        groups = Groups.from_counts([500, 50, 5])
+        shape = tuple(np.shape(values))
+        with refused(ValueError, "`values`", 3, shape):
+            groups.means(values)
+        with refused(ValueError, "`values`", 3, shape):
+            groups.sums(values)
+
+    @pytest.mark.parametrize("length", [1, 2, 4])
+    def test_where_and_weights_of_another_length(self, length: int) -> None:
+        """One a class, and named as what they are."""
+        groups = Groups.from_counts([500, 50, 5])
+        with refused(ValueError, "`where`", 3, f"({length},)"):
+            groups.means([1.0, 2.0, 3.0], torch.ones(length, dtype=torch.bool))
+        with refused(ValueError, "`weights`", 3, f"({length},)"):
+            groups.means([1.0, 2.0, 3.0], weights=torch.ones(length))
+
+    def test_means_of_rows(self) -> None:
+        """A mean is one number: rows are refused."""
+        with refused((ValueError, TypeError), "`values`", "(3, 2)"):
+            Groups.from_counts([500, 50, 5]).means(torch.ones(3, 2))
+
+    @pytest.mark.parametrize("values", ["abc", None, ["a", "b", "c"]], ids=repr)
+    def test_values_of_another_type(self, values: Any) -> None:
+        """Numbers."""
+        with refused(TypeError, "`values`"):
+            Groups.from_counts([500, 50, 5]).means(values)
+
+    def test_a_result_can_be_copied(self) -> None:
+        """With what it skipped."""
+        means = GroupMeans({"head": 0.5}, ("tail",))
+        for twin in (copy.copy(means), copy.deepcopy(means), pickle.loads(pickle.dumps(means))):
+            assert twin == means
+            assert twin.skipped == ("tail",)
+            assert repr(twin) == repr(means)

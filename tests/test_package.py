@@ -1,0 +1,141 @@
+"""The package as a whole: its public names, what importing it costs, its version."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import longtail
+import longtail.losses
+import longtail.metrics
+
+LOSSES = {
+    "BalancedSoftmaxLoss",
+    "ClassBalancedSoftmaxLoss",
+    "FocalLoss",
+    "LDAMLoss",
+    "LogitAdjustedLoss",
+    "LossOptions",
+    "PriorShiftedSoftmaxLoss",
+    "balanced_softmax",
+    "class_balanced_softmax",
+    "class_shift",
+    "effective_number_weights",
+    "focal_loss",
+    "ldam_loss",
+    "ldam_margins",
+    "logit_adjusted_softmax",
+    "prior_shift",
+    "prior_shifted_softmax",
+    "shifted_linear",
+}
+METRICS = {
+    "CalibrationError",
+    "ClassStatistics",
+    "ClassStatisticsMetric",
+    "GradientBalance",
+    "Preference",
+    "ProbabilityShift",
+    "Recall",
+    "class_statistics",
+    "expected_calibration_error",
+    "gradient_balance",
+    "gradient_sums",
+    "implied_beta",
+    "mean_target_probability",
+    "preference_scores",
+    "probability_shift",
+    "recall",
+    "wilson_interval",
+}
+TOP = LOSSES | {
+    "GroupMeans",
+    "Groups",
+    "adjust_logits",
+    "class_counts",
+    "imbalance_factor",
+    "metrics",
+    "tau_normalize",
+    "tau_normalize_logits",
+}
+EXTRAS = {"torchmetrics", "scipy", "sklearn", "matplotlib", "rich", "torchvision", "timm", "pandas", "PIL", "jinja2"}
+
+IMPORT = """
+import json, sys, time
+import torch
+before = set(sys.modules)
+start = time.perf_counter()
+import longtail
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.modules) - before})]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [(longtail, TOP), (longtail.losses, LOSSES), (longtail.metrics, METRICS)],
+    ids=["longtail", "longtail.losses", "longtail.metrics"],
+)
+def test_public_names(module: ModuleType, names: set[str]) -> None:
+    """A name that comes or goes is a change to the API: change it here too, and in the changelog."""
+    assert set(module.__all__) == names
+    assert len(module.__all__) == len(names)
+    for name in names:
+        assert getattr(module, name) is not None
+
+
+def test_one_thing_under_one_name() -> None:
+    """What the package re-exports is the losses' own."""
+    for name in LOSSES:
+        assert getattr(longtail, name) is getattr(longtail.losses, name)
+
+
+def test_everything_public_is_documented() -> None:
+    """Functions and classes have a docstring."""
+    for module, names in ((longtail, TOP), (longtail.losses, LOSSES), (longtail.metrics, METRICS)):
+        for name in names:
+            assert (getattr(module, name).__doc__ or "").strip(), name
+
+
+def test_an_unknown_name() -> None:
+    """The lazy import in ``metrics`` does not swallow mistakes."""
+    with pytest.raises(AttributeError, match="no_such_name"):
+        longtail.metrics.no_such_name  # noqa: B018
+    with pytest.raises(ImportError):
+        from longtail.metrics import no_such_name  # noqa: F401
+
+
+def test_importing_is_cheap_and_pulls_in_no_extra() -> None:
+    """At most 0.3 s on top of torch (the best of three, on a machine that may be busy), and core packages only."""
+    seconds = []
+    for _ in range(3):
+        result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
+        took, modules = json.loads(result.stdout)
+        assert not EXTRAS & set(modules)
+        seconds.append(took)
+        if took <= 0.3:
+            return
+    pytest.fail(f"import longtail took {seconds} s on top of import torch")
+
+
+def test_version() -> None:
+    """One version, in the package and in pyproject.toml."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert longtail.__version__ == project["version"]
+
+
+def test_core_needs_torch_and_numpy_only() -> None:
+    """Everything else is an extra."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {dependency.split(">")[0].split("=")[0].strip() for dependency in project["dependencies"]}
+    assert names == {"torch", "numpy"}
+
+
+def test_typed() -> None:
+    """Type checkers of those who use it see its types."""
+    assert longtail.__file__ is not None
+    assert (Path(longtail.__file__).parent / "py.typed").exists()
