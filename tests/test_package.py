@@ -41,6 +41,7 @@ METRICS = {
     "Preference",
     "ProbabilityShift",
     "Recall",
+    "TargetProbability",
     "class_statistics",
     "expected_calibration_error",
     "gradient_balance",
@@ -50,6 +51,7 @@ METRICS = {
     "preference_scores",
     "probability_shift",
     "recall",
+    "theory",
     "wilson_interval",
 }
 TOP = LOSSES | {

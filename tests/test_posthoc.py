@@ -125,9 +125,16 @@ class TestAdjustLogits:
         z = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda logits: adjust_logits(logits, COUNTS, 1.0), z)
 
-    @pytest.mark.parametrize("prior", [[0.5, 0.5, 0.0], [0.5, 0.6, -0.1], [0.5, 0.5, float("nan")]], ids=str)
+    def test_a_class_that_does_not_occur_there_is_not_predicted(self) -> None:
+        """Its share is 0, and the others' as if it did not exist."""
+        z = torch.randn(4, 3, dtype=torch.float64)
+        adjusted = adjust_logits(z, COUNTS, 1, target_prior=[0.5, 0.5, 0.0]).softmax(1)
+        assert (adjusted[:, 2] == 0).all()
+        torch.testing.assert_close(adjusted[:, :2], adjust_logits(z[:, :2], COUNTS[:2], 1).softmax(1))
+
+    @pytest.mark.parametrize("prior", [[0.5, 0.6, -0.1], [0.5, 0.5, float("nan")]], ids=str)
     def test_bad_target_prior(self, prior: list[float]) -> None:
-        """Finite numbers > 0."""
+        """Finite numbers >= 0."""
         with refused(ValueError, "`target_prior`", prior[2]):
             adjust_logits(torch.randn(2, 3), COUNTS, 1, target_prior=prior)
 

@@ -98,31 +98,41 @@ def as_counts(counts: object, num_classes: int | None = None, *, name: str = "co
     return vector
 
 
-def training_counts(counts: object, zero_counts: ZeroCounts) -> Tensor:
-    """``counts`` as int64, with classes of zero training examples refused, kept (``"mask"``) or counted as one."""
-    check_choice("zero_counts", zero_counts, ZeroCounts)
+def positive_counts(counts: object, *, advice: str = "") -> Tensor:
+    """``counts`` as int64, at least 1 in every class."""
     vector = as_counts(counts)
     zero = vector == 0
     if zero.any():
-        if zero_counts == "error":
-            classes = shown(zero.nonzero().flatten().tolist())
-            raise ValueError(
-                f"Expected `counts` to be at least 1 in every class, but got 0 for class {classes}; "
-                "zero_counts='mask' leaves such classes out of the softmax, zero_counts='one' counts them as one."
-            )
-        if zero_counts == "one":
-            vector = vector.clamp(min=1)
-        elif zero.all():
-            raise ValueError("Expected `counts` to have a class with training examples, but got 0 for every class.")
+        classes = shown(zero.nonzero().flatten().tolist())
+        raise ValueError(f"Expected `counts` to be at least 1 in every class, but got 0 for class {classes}{advice}.")
     return vector
 
 
-def as_distribution(name: str, values: object, num_classes: int | None = None) -> Tensor:
-    """``values`` as float64 weights > 0, one a class; a distribution up to a constant factor."""
+def training_counts(counts: object, zero_counts: ZeroCounts) -> Tensor:
+    """``counts`` as int64, with classes of zero training examples refused, kept (``"mask"``) or counted as one."""
+    check_choice("zero_counts", zero_counts, ZeroCounts)
+    if zero_counts == "error":
+        return positive_counts(
+            counts,
+            advice="; zero_counts='mask' leaves such classes out of the softmax, zero_counts='one' counts them as one",
+        )
+    vector = as_counts(counts)
+    if zero_counts == "one":
+        return vector.clamp(min=1)
+    if not vector.any():
+        raise ValueError("Expected `counts` to have a class with training examples, but got 0 for every class.")
+    return vector
+
+
+def as_distribution(name: str, values: object, num_classes: int | None = None, *, zeros: bool = False) -> Tensor:
+    """``values`` as float64, one a class: a distribution up to a constant factor, ``zeros`` in it or not."""
     vector = as_vector(name, values, num_classes).to(torch.float64)
-    wrong = ~(torch.isfinite(vector) & (vector > 0))
+    wrong = ~(vector.isfinite() & ((vector >= 0) if zeros else (vector > 0)))
     if wrong.any():
-        raise ValueError(f"Expected `{name}` to hold finite numbers > 0, but got {shown(vector[wrong].tolist())}.")
+        bound = ">= 0" if zeros else "> 0"
+        raise ValueError(f"Expected `{name}` to hold finite numbers {bound}, but got {shown(vector[wrong].tolist())}.")
+    if not vector.any():
+        raise ValueError(f"Expected `{name}` to hold a number > 0, but got 0 for every class.")
     return vector
 
 

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_counts, as_tensor, check_integer, check_number, shown, told
+from longtail._arguments import Vector, as_counts, as_tensor, check_integer, check_number, positive_counts, shown, told
 
 __all__ = ["GroupMeans", "Groups", "class_counts", "imbalance_factor"]
 
@@ -52,11 +52,8 @@ def imbalance_factor(counts: Vector) -> float:
         >>> imbalance_factor([5000, 500, 50])
         100.0
     """
-    counts = as_counts(counts)
-    largest, smallest = int(counts.max()), int(counts.min())
-    if smallest == 0:
-        raise ValueError("Expected `counts` to be at least 1 in every class, but the smallest class has 0.")
-    return largest / smallest
+    counts = positive_counts(counts)
+    return int(counts.max()) / int(counts.min())
 
 
 class GroupMeans(dict[str, float]):

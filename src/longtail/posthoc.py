@@ -41,7 +41,8 @@ def adjust_logits(
         logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
         counts: training examples a class, shape ``(C,)``.
         tau: how strongly to adjust, >= 0; 1 is the paper's "Adjust logit".
-        target_prior: class probabilities where the model will be used, > 0, up to a constant factor.
+        target_prior: class probabilities where the model will be used, up to a constant factor. A class that does not
+            occur there (0) is never predicted: its logit becomes -inf.
         zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` (never predicted: its logit
             becomes -inf) or count it as ``"one"``.
 
@@ -62,7 +63,7 @@ def adjust_logits(
     # 0 * log 0 is NaN: a masked class is set apart, whatever tau is.
     adjustment = torch.where(number > 0, -tau * (number / number.sum()).log(), 0.0)
     if target_prior is not None:
-        prior = as_distribution("target_prior", target_prior, counts.numel()).cpu()
+        prior = as_distribution("target_prior", target_prior, counts.numel(), zeros=True).cpu()
         adjustment = adjustment + (prior / prior.sum()).log()
     adjustment = adjustment.where(number > 0, -torch.inf).to(logits.device, torch.float32)
     return logits + along_classes(adjustment, logits)

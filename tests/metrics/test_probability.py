@@ -139,10 +139,10 @@ def test_from_the_statistics_of_a_model():
     result = probability_shift(statistics.probability_sum, statistics.samples, groups)
     np.testing.assert_allclose(result.probability.numpy(), p.mean(0), rtol=1e-6)
     np.testing.assert_allclose(result.difference.numpy(), (p.mean(0) / (counts / counts.sum()) - 1) * 100, atol=1e-4)
-    means, by_group = mean_target_probability(statistics.target_probability_sum, statistics.samples, groups)
+    result = mean_target_probability(statistics.target_probability_sum, statistics.samples, groups)
     wanted = [p[label == c, c].mean() for c in range(3)]
-    np.testing.assert_allclose(means.numpy(), wanted, rtol=1e-6)
-    assert list(by_group.values()) == pytest.approx(wanted, rel=1e-6)
+    np.testing.assert_allclose(result.per_class.numpy(), wanted, rtol=1e-6)
+    assert list(result.groups.values()) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_sums_of_float32_are_exact_enough():
@@ -182,7 +182,8 @@ def test_negative_sums_are_refused():
 
 def test_mean_target_probability():
     groups = Groups.from_indices(head=[0], medium=[1, 2], tail=[3])
-    means, by_group = mean_target_probability([80.0, 3.0, 1.5, 0.0], [100, 10, 2, 0], groups)
+    result = mean_target_probability([80.0, 3.0, 1.5, 0.0], [100, 10, 2, 0], groups)
+    means, by_group = result.per_class, result.groups
     assert means[:3].tolist() == pytest.approx([0.8, 0.3, 0.75])
     assert means.dtype == torch.float64
     assert math.isnan(means[3])

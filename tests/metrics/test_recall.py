@@ -74,7 +74,7 @@ def test_wilson_interval_is_scipys(samples, confidence):
 
 def test_wilson_interval_by_hand():
     # 9 of 10 at 95 %: the textbook's 0.596 to 0.982.
-    low, high = wilson_interval(torch.tensor([0.9]), torch.tensor([10]))
+    low, high = wilson_interval([9], [10])
     assert low.item() == pytest.approx(0.59585, abs=1e-5)
     assert high.item() == pytest.approx(0.98212, abs=1e-5)
 
@@ -154,6 +154,15 @@ def test_under_the_splits_own_prior_it_is_plain_accuracy():
     correct, samples = tally(label, predicted)
     result = recall(correct, samples, GROUPS, target_prior=samples)
     assert result.all == pytest.approx(accuracy_score(label, predicted), rel=1e-14)
+
+
+def test_a_class_that_does_not_occur_there_has_no_part_in_the_mean():
+    groups = Groups.from_indices(head=[0], tail=[1, 2])
+    result = recall([5, 1, 4], [10, 4, 4], groups, target_prior=[0.5, 0.5, 0.0])
+    assert result.all == pytest.approx((0.5 + 0.25) / 2)
+    assert dict(result.groups) == pytest.approx({"head": 0.5, "tail": 0.25})
+    with pytest.raises(ValueError, match=r"`target_prior`.*0 for every class"):
+        recall([5, 1, 4], [10, 4, 4], groups, target_prior=[0, 0, 0])
 
 
 def test_a_target_prior_is_over_the_present_classes_unless_absent_ones_count_as_zero():

@@ -2,10 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
+from longtail.metrics import theory
 from longtail.metrics.calibration import CalibrationError, expected_calibration_error
 from longtail.metrics.gradients import GradientBalance, gradient_balance, gradient_sums
 from longtail.metrics.preference import Preference, preference_scores
-from longtail.metrics.probability import ProbabilityShift, implied_beta, mean_target_probability, probability_shift
+from longtail.metrics.probability import (
+    ProbabilityShift,
+    TargetProbability,
+    implied_beta,
+    mean_target_probability,
+    probability_shift,
+)
 from longtail.metrics.recall import Recall, recall, wilson_interval
 from longtail.metrics.statistics import ClassStatistics, class_statistics
 
@@ -20,6 +27,7 @@ __all__ = [
     "Preference",
     "ProbabilityShift",
     "Recall",
+    "TargetProbability",
     "class_statistics",
     "expected_calibration_error",
     "gradient_balance",
@@ -29,6 +37,7 @@ __all__ = [
     "preference_scores",
     "probability_shift",
     "recall",
+    "theory",
     "wilson_interval",
 ]
 

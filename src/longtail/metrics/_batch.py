@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from longtail._arguments import told
 from longtail.losses._common import check_batch
 
 
@@ -41,21 +42,34 @@ def flatten(
     if isinstance(target, Tensor) and target.is_floating_point():
         raise TypeError(f"Expected `target` to hold class indices, but got dtype {target.dtype}.")
     num_classes = logits.shape[1]
-    check_batch(
-        logits, target, num_classes, of="logits", held=shift, ignore_index=ignore_index, check_labels=check_labels
-    )
+    target = check_batch(logits, target, num_classes, of="logits", ignore_index=ignore_index, check_labels=check_labels)
+    for name, tensor in (("shift", shift), ("features", features)):
+        if tensor is not None:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"Expected `{name}` to be a tensor, but got {told(tensor)}.")
+            if tensor.device != logits.device:
+                raise ValueError(
+                    f"Expected `logits` and `{name}` on one device, but got {logits.device} and {tensor.device}."
+                )
     if shift is not None and shift.shape != (num_classes,):
         raise ValueError(f"Expected `shift` to have shape ({num_classes},), but got {tuple(shift.shape)}.")
-    if features is not None:
-        if features.ndim != logits.ndim or features.shape[2:] != logits.shape[2:] or len(features) != len(logits):
-            raise ValueError(
-                f"Expected `features` of shape (N, D, …) beside logits of shape {tuple(logits.shape)}, "
-                f"but got {tuple(features.shape)}."
-            )
-        features = _rows(features)
-    target = target.flatten().long()
-    valid = target != ignore_index
-    return Batch(_rows(logits), target.masked_fill(~valid, 0), valid, features, shift)
+    if features is not None and (
+        features.ndim != logits.ndim or features.shape[2:] != logits.shape[2:] or len(features) != len(logits)
+    ):
+        raise ValueError(
+            f"Expected `features` of shape (N, D, …) beside logits of shape {tuple(logits.shape)}, "
+            f"but got {tuple(features.shape)}."
+        )
+    target = target.flatten()
+    ignored = target == ignore_index
+    # Rows that are ignored may hold anything, NaN included, and NaN times 0 is NaN.
+    return Batch(
+        logits=_rows(logits).masked_fill(ignored[:, None], 0.0),
+        label=target.masked_fill(ignored, 0),
+        valid=~ignored,
+        features=None if features is None else _rows(features).masked_fill(ignored[:, None], 0.0),
+        shift=shift,
+    )
 
 
 def _rows(values: Tensor) -> Tensor:

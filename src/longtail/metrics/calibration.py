@@ -48,6 +48,10 @@ def expected_calibration_error(
             "Expected `bin_samples`, `bin_correct` and `bin_confidence` of one shape (C, bins), but got "
             f"{tuple(bin_samples.shape)}, {tuple(bin_correct.shape)} and {tuple(bin_confidence.shape)}."
         )
+    if len(bin_samples) != groups.num_classes:
+        raise ValueError(
+            f"Expected `bin_samples` to have {groups.num_classes} classes, as `groups` has, but got {len(bin_samples)}."
+        )
     samples, correct, confidence = (groups.sums(values) for values in (bin_samples, bin_correct, bin_confidence))
     # n_b / n * |acc_b - conf_b| is |correct_b - confidence_b| / n: empty bins need no care.
     errors = (correct - confidence).abs().sum(1) / samples.sum(1)

@@ -38,8 +38,10 @@ def reward_and_penalty(
     rows = missed if features is None else missed[:, None] * features
     reward = torch.zeros(probabilities.shape[1], *rows.shape[1:], dtype=dtype, device=label.device)
     reward.index_add_(0, label, rows.to(dtype))
-    penalty = others.sum(0, dtype=dtype) if features is None else (others.T @ features.to(others.dtype)).to(dtype)
-    return reward, penalty
+    if features is None:
+        return reward, others.sum(0, dtype=dtype)
+    with torch.autocast(label.device.type, enabled=False):  # nor TF32, which float64 does not know
+        return reward, others.T.to(dtype) @ features.to(dtype)
 
 
 @torch.no_grad()
@@ -113,6 +115,10 @@ def gradient_balance(
         raise ValueError(
             "Expected `reward` and `penalty` of one shape, (C,) or (C, D), but got "
             f"{tuple(reward.shape)} and {tuple(penalty.shape)}."
+        )
+    if len(reward) != groups.num_classes:
+        raise ValueError(
+            f"Expected `reward` to have {groups.num_classes} classes, as `groups` has, but got {len(reward)}."
         )
     pair = [values.detach().to("cpu", torch.float64) for values in (reward, penalty)]
     if reward.ndim == 2:

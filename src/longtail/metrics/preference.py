@@ -21,7 +21,7 @@ class Preference:
     score: GroupMeans
     """Preference score P of each group: training error plus G; lower is better served."""
     level: float
-    """Model imbalance level I, the range of P over the groups; NaN where a group's P is undefined."""
+    """Model imbalance level I, the range of P over the groups that have a class; NaN where one's P is undefined."""
     undefined: tuple[str, ...]
     """Groups with zero training recall, which have no G and no P."""
 

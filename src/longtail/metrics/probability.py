@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_counts, as_vector
+from longtail._arguments import Vector, as_counts, as_vector, shown
 from longtail.classes import GroupMeans, Groups
 
-__all__ = ["ProbabilityShift", "implied_beta", "mean_target_probability", "probability_shift"]
+__all__ = ["ProbabilityShift", "TargetProbability", "implied_beta", "mean_target_probability", "probability_shift"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class ProbabilityShift:
     slope: float
     r"""b of the fit log κ_c = b log N_c + const; NaN where all classes have the same count."""
     r_squared: float
-    """How much of the variation of log κ over the classes the fit explains."""
+    """How much of the variation of log κ over the classes the fit explains; NaN where it does not vary."""
     left_out: tuple[int, ...]
-    """Classes without a sample, or with p(y=c) = 0: the former have no Δp, neither is in the fit."""
+    """Classes that the fit leaves out: those with p(y=c) = 0, and those without a sample, which have no Δp either."""
 
 
 def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -> ProbabilityShift:
@@ -54,13 +54,8 @@ def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -
         >>> round(shift.slope, 4)
         -0.2105
     """
-    number = as_counts(counts).to("cpu", torch.float64)
-    sums = as_vector("probability_sum", probability_sum).to("cpu", torch.float64)
-    if sums.shape != number.shape or number.numel() != groups.num_classes:
-        raise ValueError(
-            f"Expected `probability_sum` and `counts` of {groups.num_classes} classes, as `groups` has, "
-            f"but got {sums.numel()} and {number.numel()}."
-        )
+    number = as_counts(counts, groups.num_classes).to("cpu", torch.float64)
+    sums = _as_sums("probability_sum", probability_sum, groups)
     total = float(number.sum())
     if not math.isclose(float(sums.sum()), total, rel_tol=1e-3) or total == 0:
         raise ValueError(
@@ -82,15 +77,24 @@ def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -
     )
 
 
+def _as_sums(name: str, values: Vector, groups: Groups) -> Tensor:
+    """Sums of probabilities, float64 on the CPU."""
+    sums = as_vector(name, values, groups.num_classes).to("cpu", torch.float64)
+    wrong = ~(sums.isfinite() & (sums >= 0))
+    if wrong.any():
+        raise ValueError(f"Expected `{name}` to hold finite numbers >= 0, but got {shown(sums[wrong].tolist())}.")
+    return sums
+
+
 def _fit(x: Tensor, y: Tensor) -> tuple[float, float]:
     """Slope and R² of the least-squares line through points; NaN where x does not vary."""
     dx, dy = x - x.mean(), y - y.mean()
     if x.numel() < 2 or float(dx.abs().max()) < 1e-12:
         return math.nan, math.nan
     slope = (dx * dy).sum() / (dx * dx).sum()
-    variation = (dy * dy).sum()
-    residual = ((dy - slope * dx) ** 2).sum()
-    return float(slope), float(1 - residual / variation) if variation > 0 else math.nan
+    if float(dy.abs().max()) < 1e-9:  # a flat line up to rounding: there is no variation to explain
+        return float(slope), math.nan
+    return float(slope), float(1 - ((dy - slope * dx) ** 2).sum() / (dy * dy).sum())
 
 
 def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> float:
@@ -109,9 +113,17 @@ def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> fl
     return imbalanced.slope - balanced.slope
 
 
-def mean_target_probability(
-    target_probability_sum: Vector, samples: Vector, groups: Groups
-) -> tuple[Tensor, GroupMeans]:
+@dataclass(frozen=True)
+class TargetProbability:
+    """The mean probability that samples give to their own class."""
+
+    per_class: Tensor
+    """float64 ``(C,)``; NaN for a class without a sample."""
+    groups: GroupMeans
+    """Means over the classes of each group that have a sample."""
+
+
+def mean_target_probability(target_probability_sum: Vector, samples: Vector, groups: Groups) -> TargetProbability:
     r"""The mean probability that samples give to their own class, :math:`\frac{1}{N_c} \sum_{n \in N_c} p_{nc}`.
 
     Args:
@@ -119,21 +131,20 @@ def mean_target_probability(
         samples: samples of each class, ``(C,)``.
         groups: the groups to average over.
 
-    Returns:
-        the means of the classes, float64 ``(C,)``, NaN for a class without a sample, and their means over groups.
-
     Example:
         >>> groups = Groups.from_indices(head=[0], tail=[1])
-        >>> mean_target_probability(torch.tensor([80.0, 3.0]), [100, 10], groups)[1]
+        >>> mean_target_probability(torch.tensor([80.0, 3.0]), [100, 10], groups).groups
         {'head': 0.8, 'tail': 0.3}
     """
-    number = as_counts(samples, name="samples").to("cpu", torch.float64)
-    sums = as_vector("target_probability_sum", target_probability_sum).to("cpu", torch.float64)
-    if sums.shape != number.shape:
+    number = as_counts(samples, groups.num_classes, name="samples").to("cpu", torch.float64)
+    sums = _as_sums("target_probability_sum", target_probability_sum, groups)
+    wrong = sums > number * (1 + 1e-6)
+    if wrong.any():
+        c = int(wrong.nonzero()[0])
         raise ValueError(
-            f"Expected `target_probability_sum` and `samples` of one length, "
-            f"but got {sums.numel()} and {number.numel()}."
+            "Expected `target_probability_sum` to be at most `samples`, "
+            f"but got {sums[c]:g} of {number[c]:g} in class {c}."
         )
     present = number > 0
     means = (sums / number).where(present, torch.nan)
-    return means, groups.means(means, present)
+    return TargetProbability(means, groups.means(means, present))

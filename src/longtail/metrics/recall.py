@@ -10,7 +10,7 @@ from torch import Tensor
 from longtail._arguments import Vector, as_counts, as_distribution, check_choice, check_number
 from longtail.classes import GroupMeans, Groups
 
-__all__ = ["Recall", "recall"]
+__all__ = ["Recall", "recall", "wilson_interval"]
 
 Absent = Literal["skip", "zero"]
 
@@ -63,7 +63,6 @@ def recall(
         {'head': 0.9, 'tail': 0.125}
     """
     check_choice("absent", absent, Absent)
-    confidence = check_number("confidence", confidence, below=1.0)
     right = as_counts(correct, groups.num_classes, name="correct").cpu()
     total = as_counts(samples, groups.num_classes, name="samples").cpu()
     if (right > total).any():
@@ -75,13 +74,13 @@ def recall(
     if not present.any() and absent == "skip":
         raise ValueError("Expected `samples` to have a class with a sample, but got 0 for every class.")
     per_class = right.to(torch.float64) / total
-    low, high = wilson_interval(per_class, total, confidence)
+    low, high = wilson_interval(right, total, confidence)
     if absent == "zero":
         per_class = per_class.where(present, 0.0)
     counted = present if absent == "skip" else torch.ones_like(present)
     weights = torch.ones_like(per_class)
     if target_prior is not None:
-        weights = as_distribution("target_prior", target_prior, groups.num_classes).cpu()
+        weights = as_distribution("target_prior", target_prior, groups.num_classes, zeros=True).cpu()
     weights = weights.where(counted, 0.0)
     return Recall(
         per_class=per_class,
@@ -93,14 +92,24 @@ def recall(
     )
 
 
-def wilson_interval(fraction: Tensor, samples: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-    r"""Wilson's score interval of a fraction :math:`\hat p` of :math:`n` samples.
+def wilson_interval(correct: Vector, samples: Vector, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
+    r"""Wilson's score interval of a fraction :math:`\hat p` of :math:`n` samples, good for few of them too.
 
     .. math:: \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
+
+    Returns:
+        lower and upper ends, float64; NaN where there is no sample.
+
+    Example:
+        >>> wilson_interval([0, 9], [10, 10])
+        (tensor([0.0000, 0.5958], dtype=torch.float64), tensor([0.2775, 0.9821], dtype=torch.float64))
     """
+    confidence = check_number("confidence", confidence, below=1.0)
+    n = as_counts(samples, name="samples").to("cpu", torch.float64)
+    fraction = as_counts(correct, n.numel(), name="correct").to("cpu", torch.float64) / n
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    n = samples.to(torch.float64)
     centre = fraction + z**2 / (2 * n)
     half = z * (fraction * (1 - fraction) / n + z**2 / (4 * n**2)).sqrt()
     scale = 1 + z**2 / n
-    return ((centre - half) / scale).clamp(min=0.0), ((centre + half) / scale).clamp(max=1.0)
+    low, high = (centre - half) / scale, (centre + half) / scale
+    return low.where(fraction != 0, 0.0), high.where(fraction != 1, 1.0)  # exact there, where rounding is not

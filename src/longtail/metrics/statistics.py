@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longtail._arguments import check_integer
 from longtail.metrics._batch import flatten, wide
 from longtail.metrics.gradients import reward_and_penalty
 
@@ -71,6 +72,8 @@ class ClassStatistics:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
+        if not isinstance(other, ClassStatistics):
+            return NotImplemented
         mine, theirs = self.tensors(), other.tensors()
         shapes = [{name: tuple(value.shape) for name, value in sums.items()} for sums in (mine, theirs)]
         for name in sorted(shapes[0].keys() | shapes[1].keys()):
@@ -115,8 +118,7 @@ def class_statistics(
         >>> statistics.correct, statistics.samples
         (tensor([1, 1]), tensor([1, 2]))
     """
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"Expected `bins` to be an integer >= 1, but got {bins!r}.")
+    bins = check_integer("bins", bins, minimum=1)
     batch = flatten(logits, target, features, shift, ignore_index=ignore_index, check_labels=check_labels)
     z, label, valid = batch.logits, batch.label, batch.valid
     num_classes = z.shape[1]

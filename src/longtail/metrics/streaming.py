@@ -1,11 +1,13 @@
 """The one streaming metric: class statistics over batches and ranks. Needs torchmetrics (``longtail[metrics]``)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from longtail._arguments import as_vector, check_integer, told
 from longtail.metrics.statistics import ClassStatistics, class_statistics
 
 __all__ = ["ClassStatisticsMetric"]
@@ -14,7 +16,8 @@ __all__ = ["ClassStatisticsMetric"]
 class ClassStatisticsMetric(Metric):
     """Gathers :class:`ClassStatistics <longtail.metrics.ClassStatistics>` over batches and ranks in one pass.
 
-    Every measure is a function of what :meth:`compute` returns. Memory is that of the classes, not of the samples.
+    Every measure is a function of what :meth:`compute` returns. Memory is that of the classes, not of the samples. A
+    CUDA graph can hold :meth:`update`, which waits for nothing; after ``reset`` it has to be captured anew.
 
     Args:
         num_classes: how many classes there are.
@@ -52,9 +55,12 @@ class ClassStatisticsMetric(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
-            raise ValueError(f"Expected `num_classes` to be an integer >= 1, but got {num_classes!r}.")
-        self.num_features = num_features
+        self.num_classes = check_integer("num_classes", num_classes, minimum=1)
+        self.num_features = None if num_features is None else check_integer("num_features", num_features, minimum=1)
+        if shift is not None:
+            if not isinstance(shift, Tensor):
+                raise TypeError(f"Expected `shift` to be a tensor, but got {told(shift)}.")
+            shift = as_vector("shift", shift, num_classes).to(torch.float32)
         self.bins = bins
         self.ignore_index = ignore_index
         self.check_labels = check_labels
@@ -75,6 +81,11 @@ class ClassStatisticsMetric(Metric):
                 "Expected `features` exactly where `num_features` was given, but got "
                 f"num_features={self.num_features} and " + ("no features." if features is None else "features.")
             )
+        for name, tensor, width in (("logits", logits, self.num_classes), ("features", features, self.num_features)):
+            if isinstance(tensor, Tensor) and tensor.ndim > 1 and tensor.shape[1] != width:
+                raise ValueError(
+                    f"Expected `{name}` to be {width} wide in dimension 1, but got shape {tuple(tensor.shape)}."
+                )
         batch = class_statistics(
             logits,
             target,
@@ -85,8 +96,15 @@ class ClassStatisticsMetric(Metric):
             check_labels=self.check_labels,
         )
         for name, value in batch.tensors().items():
-            setattr(self, name, getattr(self, name) + value)
+            getattr(self, name).add_(value)  # in place, so that a captured update adds up when it is replayed
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
+        shift = self.shift  # moves with the metric, but is not rounded with a model that it is part of
+        super()._apply(fn, *args, **kwargs)
+        if shift is not None and self.shift is not None:
+            self.shift = shift.to(self.shift.device)
+        return self
 
     def compute(self) -> ClassStatistics:
         """The statistics of all batches of all ranks."""
-        return ClassStatistics(**{name: getattr(self, name) for name in self._names})
+        return ClassStatistics(**{name: getattr(self, name).clone() for name in self._names})

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import Vector, along_classes, as_vector, check_logits, check_number, class_dim, training_counts
+from longtail._arguments import Vector, along_classes, as_vector, check_logits, check_number, class_dim, positive_counts
 from longtail.losses.softmax import prior_shift
 
 __all__ = ["balanced_model_shift", "imbalanced_model_shift", "initial_gradient", "two_prior_softmax"]
@@ -31,7 +31,7 @@ def initial_gradient(counts: Vector, beta: float = 0.0) -> Tensor:
         tensor([-8.7805,  8.7805], dtype=torch.float64)
     """
     beta = check_number("beta", beta)
-    number = training_counts(counts, "error").to("cpu", torch.float64)
+    number = positive_counts(counts).to("cpu", torch.float64)
     return number - number.sum() * F.softmax(beta * number.log(), 0)
 
 
@@ -50,8 +50,9 @@ def balanced_model_shift(counts: Vector, epsilon: float) -> Tensor:
         >>> balanced_model_shift([90, 10], epsilon=0.1)
         tensor([-0.0800,  0.0800], dtype=torch.float64)
     """
-    number = training_counts(counts, "error")
-    return imbalanced_model_shift(number, torch.full((number.numel(),), epsilon, dtype=torch.float64))
+    epsilon = check_number("epsilon", epsilon)
+    number = positive_counts(counts)
+    return imbalanced_model_shift(number, [epsilon] * number.numel())
 
 
 def imbalanced_model_shift(counts: Vector, epsilon: Vector) -> Tensor:
@@ -71,12 +72,10 @@ def imbalanced_model_shift(counts: Vector, epsilon: Vector) -> Tensor:
         >>> imbalanced_model_shift([90, 10], [0.01, 0.3])
         tensor([ 0.0210, -0.0210], dtype=torch.float64)
     """
-    number = training_counts(counts, "error").to("cpu", torch.float64)
-    error = as_vector("epsilon", epsilon).to("cpu", torch.float64)
+    number = positive_counts(counts).to("cpu", torch.float64)
+    error = as_vector("epsilon", epsilon, number.numel()).to("cpu", torch.float64)
     if number.numel() < 2:
         raise ValueError("Expected `counts` to have two classes or more, but got 1: there is no other class to err to.")
-    if error.shape != number.shape:
-        raise ValueError(f"Expected `epsilon` to have {number.numel()} classes, but got {error.numel()}.")
     wrong = error[~((error >= 0) & (error <= 1))]
     if wrong.numel():
         raise ValueError(f"Expected `epsilon` to be in [0, 1], but got {wrong[0].item():g}.")
@@ -97,7 +96,7 @@ def two_prior_softmax(logits: Tensor, p_hat: Vector, p: Vector) -> Tensor:
         p: class probabilities of model A, likewise.
 
     Returns:
-        probabilities of the logits' shape.
+        probabilities of the logits' shape; the ratio of the priors is held in float32.
 
     Example:
         >>> two_prior_softmax(torch.tensor([[0.0, 0.0]]), p_hat=[0.9, 0.1], p=[0.5, 0.5])
