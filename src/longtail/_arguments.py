@@ -38,7 +38,10 @@ def check_number(name: str, value: object, *, minimum: float = 0.0, below: float
     bound = f"a number >= {minimum:g}" + (f" and < {below:g}" if below < math.inf else "")
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"Expected `{name}` to be {bound}, but got {told(value)}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not (minimum <= number < below):  # NaN fails every comparison
         raise ValueError(f"Expected `{name}` to be {bound}, but got {value}.")
     return number
@@ -47,8 +50,8 @@ def check_number(name: str, value: object, *, minimum: float = 0.0, below: float
 def check_choice(name: str, value: object, choices: Any) -> None:
     """``value`` must be one of a ``Literal``'s strings."""
     if not isinstance(value, str) or value not in get_args(choices):
-        listed = ", ".join(map(repr, get_args(choices)))
-        raise ValueError(f"Expected `{name}` to be one of {listed}, but got {told(value)}.")
+        listed, found = ", ".join(map(repr, get_args(choices))), repr(value) if isinstance(value, str) else told(value)
+        raise ValueError(f"Expected `{name}` to be one of {listed}, but got {found}.")
 
 
 def check_integer(name: str, value: object, *, minimum: int | None = None) -> int:
@@ -91,7 +94,9 @@ def as_counts(counts: object, num_classes: int | None = None, *, name: str = "co
     if vector.is_floating_point():
         wrong = ~(vector.abs() < 2.0**63) | (vector != vector.round())
         if wrong.any():
-            raise ValueError(f"Expected `{name}` to hold whole numbers, but got {shown(vector[wrong].tolist())}.")
+            raise ValueError(
+                f"Expected `{name}` to hold whole numbers below 2^63, but got {shown(vector[wrong].tolist())}."
+            )
     vector = vector.to(torch.int64)
     if (vector < 0).any():
         raise ValueError(f"Expected `{name}` to hold numbers >= 0, but got {shown(vector[vector < 0].tolist())}.")

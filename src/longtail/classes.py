@@ -97,15 +97,17 @@ class Groups:
     index: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.names or len(set(self.names)) != len(self.names):
-            raise ValueError(f"Expected `names` to be one or more different names, but got {self.names!r}.")
-        wrong = sorted({group for group in self.index if group not in range(len(self.names))})
-        if wrong or not self.index:
-            raise ValueError(
-                f"Expected `index` to hold a group in 0…{len(self.names) - 1} for each class, but got "
-                + (shown(wrong) if wrong else "no class")
-                + "."
-            )
+        names = tuple(self.names)
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"Expected `names` to be one or more different names, but got {names!r}.")
+        index = as_tensor("index", self.index, what="a group for each class")
+        if index.ndim != 1 or not index.numel():
+            raise ValueError(f"Expected `index` to hold a group for each class, but got shape {tuple(index.shape)}.")
+        wrong = sorted({group for group in index.tolist() if group not in range(len(names))})
+        if wrong:
+            raise ValueError(f"Expected `index` to hold groups in 0…{len(names) - 1}, but got {shown(wrong)}.")
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "index", tuple(index.to(torch.int64).tolist()))
 
     @classmethod
     def from_counts(cls, counts: Vector, head_over: float = 100, tail_under: float = 20) -> Self:

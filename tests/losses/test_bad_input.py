@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from tests.losses.reference import refused
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from longtail.losses import (
     BalancedSoftmaxLoss,
@@ -513,6 +514,61 @@ class TestDevices:
         """In the product too."""
         with refused(ValueError, "`shift`", "`weight`", "cpu", "meta"):
             shifted_linear(Z, torch.ones(3, C), None, torch.zeros(3, device="meta"))
+
+
+class ReadsBack(TorchDispatchMode):
+    """Refuses what makes the host wait for a GPU: reading a value, and shapes that depend on values.
+
+    It sees on the CPU what a captured graph would not hold.
+    """
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_unique2", "bincount")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        masked = any(index is not None and index.dtype == torch.bool for index in indices)
+        assert name not in self.NAMES, f"{name} reads a value back"
+        assert not masked, f"{name} with a mask reads its size back"
+        return func(*args, **(kwargs or {}))
+
+
+class TestNothingIsReadBack:
+    """With labels unchecked, as on a GPU by default, no value reaches the host: a captured graph can hold the loss."""
+
+    def test_the_mode_notices(self) -> None:
+        """What the next test relies on."""
+        for read in (lambda: Z.sum().item(), lambda: Z[Z > 0], lambda: F.cross_entropy(Z, Y).isnan().any() or 0):
+            with pytest.raises(AssertionError, match="back"), ReadsBack():
+                read()
+
+    @pytest.mark.parametrize("name", [*MODULES, "cbs masked", "ldam masked"])
+    @reductions
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("soft", [False, True])
+    def test_forward_and_backward(
+        self, name: str, reduction: str, weighted: bool, smoothing: float, soft: bool
+    ) -> None:
+        """Every option, labels and soft targets; torch 2.11's own mean waits when it is weighted and smoothed."""
+        if soft and "ldam" in name:
+            pytest.skip("index targets only")
+        options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing, "check_labels": False}
+        if weighted:
+            options["weight"] = torch.rand(C) + 0.1
+        if not soft:
+            options["ignore_index"] = 3
+        masked = {"cbs masked": ClassBalancedSoftmaxLoss, "ldam masked": LDAMLoss}
+        if name in masked:
+            beta = {"beta": 1.5} if name == "cbs masked" else {}
+            loss: nn.Module = masked[name]([500, 0, 5, 1], zero_counts="mask", **beta, **options)
+        else:
+            loss = MODULES[name](**options)
+        z = Z.clone().requires_grad_()
+        target = torch.tensor([[0.5, 0.0, 0.3, 0.2]]).expand(6, C) if soft else torch.tensor([0, 2, 3, 0, 2, 3])
+        with ReadsBack():
+            loss(z, target).sum().backward()
+        assert z.grad is not None
 
 
 class TestShiftedLinear:

@@ -114,6 +114,7 @@ def test_unsigned_labels_are_not_taken_for_the_ignored_one() -> None:
     torch.testing.assert_close(loss, F.cross_entropy(z, y, reduction="none"))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("soft", [False, True])
 def test_compiled_without_a_graph_break(soft: bool) -> None:
     """Values and gradients."""

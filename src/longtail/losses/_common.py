@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from longtail._arguments import (
     ZeroCounts,
+    as_counts,
+    as_vector,
     check_choice,
     check_integer,
     check_logits,
@@ -79,6 +81,8 @@ class CountedLoss(Loss):
     def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.zero_counts: ZeroCounts = zero_counts
+        if self.weight is not None:
+            as_vector("weight", self.weight, as_counts(counts).numel())
         self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # theirs may change
         self.register_buffer("present", None, persistent=False)
         self.register_load_state_dict_post_hook(_counts_loaded)  # type: ignore[no-untyped-call]
@@ -90,7 +94,8 @@ class CountedLoss(Loss):
 
     def extra_repr(self) -> str:
         """Number of classes, the loss's own knobs, and options that differ from the defaults."""
-        return ", ".join(filter(None, [f"{self.counts.numel()} classes", *self.knobs(), super().extra_repr()]))
+        knobs = self.knobs() + ([f"zero_counts={self.zero_counts}"] if self.zero_counts != "error" else [])
+        return ", ".join(filter(None, [f"{self.counts.numel()} classes", *knobs, super().extra_repr()]))
 
     def knobs(self) -> list[str]:
         """The loss's own settings, for its ``repr``."""
@@ -149,7 +154,7 @@ def check_batch(
     weight = options.get("weight")
     if weight is not None and weight.numel() != num_classes:
         raise ValueError(f"Expected `weight` to have {num_classes} classes, but got {weight.numel()}.")
-    for name, tensor in (("target", target), ("weight", weight), ("the loss", held)):
+    for name, tensor in (("`target`", target), ("`weight`", weight), ("the loss", held)):
         if tensor is not None and tensor.device != logits.device:
             raise ValueError(
                 f"Expected `logits` and {name} on one device, but got {logits.device} and {tensor.device}."
@@ -196,15 +201,24 @@ def reads_labels(target: Tensor, check_labels: bool | None) -> bool:
 
 def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     """``F.cross_entropy`` under our options, with targets and weights in the types that it wants."""
-    weight = options.get("weight")
-    return F.cross_entropy(
+    given, ignore_index = options.get("weight"), options.get("ignore_index", -100)
+    reduction, smoothing = options.get("reduction", "mean"), options.get("label_smoothing", 0.0)
+    weight = None if given is None else given.to(logits.dtype)
+    labels = not target.is_floating_point()
+    # torch 2.11 waits for the GPU in this one combination, so we divide by the weight of the labels ourselves.
+    by_hand = weight is not None and labels and smoothing > 0 and reduction == "mean"
+    loss = F.cross_entropy(
         logits,
-        target.to(logits.dtype) if target.is_floating_point() else target,
-        weight=None if weight is None else weight.to(logits.dtype),
-        ignore_index=options.get("ignore_index", -100),
-        reduction=options.get("reduction", "mean"),
-        label_smoothing=options.get("label_smoothing", 0.0),
+        target if labels else target.to(logits.dtype),
+        weight=weight,
+        ignore_index=ignore_index,
+        reduction="none" if by_hand else reduction,
+        label_smoothing=smoothing,
     )
+    if weight is not None and by_hand:
+        ignored = target == ignore_index
+        return loss.sum() / weight[target.masked_fill(ignored, 0)].masked_fill(ignored, 0.0).sum()
+    return loss
 
 
 def leave_out(

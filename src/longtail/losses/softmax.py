@@ -17,6 +17,7 @@ from longtail._arguments import (
     ZeroCounts,
     along_classes,
     as_distribution,
+    as_vector,
     check_logits,
     check_number,
     training_counts,
@@ -66,7 +67,10 @@ def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error
     counts = training_counts(counts, zero_counts)
     log_counts = counts.to("cpu", torch.float64).log()
     present = log_counts.isfinite()
-    shift = torch.where(present, beta * (log_counts - log_counts[present].mean()), -torch.inf)
+    shift = beta * (log_counts[present] - log_counts[present].mean())
+    if not shift.to(torch.float32).isfinite().all():
+        raise ValueError(f"Expected `beta` to give a finite shift, but got {beta:g}.")
+    shift = torch.full_like(log_counts, -torch.inf).masked_scatter(present, shift)
     return shift.to(counts.device, torch.float32)
 
 
@@ -105,7 +109,8 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         shift: shape ``(C,)``, from :func:`class_shift`, :func:`prior_shift` or a loss's ``shift``.
 
     Returns:
-        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``.
+        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``. Where the shift masks a class they are -inf, which
+        its label smoothing does not take: use the loss then.
 
     Example:
         >>> head, h, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 0, 0])
@@ -280,9 +285,14 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
     ) -> None:
         super().__init__(counts, zero_counts, **options)
-        self.beta = check_number("beta", beta)
+        self._beta = check_number("beta", beta)
         self.register_buffer("shift", None, persistent=False)
         self.read_counts()
+
+    @property
+    def beta(self) -> float:
+        """How strongly the logits are shifted; for another beta make another loss."""
+        return self._beta
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
@@ -332,9 +342,14 @@ class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
     ) -> None:
         super().__init__(counts, beta=check_number("tau", tau), zero_counts=zero_counts, **options)
 
+    @property
+    def tau(self) -> float:
+        """How strongly the logits are adjusted."""
+        return self.beta
+
     def knobs(self) -> list[str]:
         """Tau."""
-        return [f"tau={self.beta:g}"]
+        return [f"tau={self.tau:g}"]
 
 
 class PriorShiftedSoftmaxLoss(Loss):
@@ -353,7 +368,13 @@ class PriorShiftedSoftmaxLoss(Loss):
     def __init__(self, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.register_buffer("shift", prior_shift(p_hat, p))
+        if self.weight is not None:
+            as_vector("weight", self.weight, self.shift.numel())
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
         return _shifted_cross_entropy(logits, target, self.shift, None, of="p_hat", **self.options)
+
+    def extra_repr(self) -> str:
+        """Number of classes, and options that differ from the defaults."""
+        return ", ".join(filter(None, [f"{self.shift.numel()} classes", super().extra_repr()]))
