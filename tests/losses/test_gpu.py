@@ -165,6 +165,7 @@ def test_a_captured_graph_holds_the_loss(name: str, options: str, kind: str) -> 
         torch.testing.assert_close(grad, torch.autograd.grad(expected.sum(), z)[0])
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # of the eager step that the replay is compared with
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_captured_graph_holds_the_shifted_product(bias: bool) -> None:
     """It reads the parameters at each replay, so training goes on."""

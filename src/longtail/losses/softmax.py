@@ -109,8 +109,8 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         shift: shape ``(C,)``, from :func:`class_shift`, :func:`prior_shift` or a loss's ``shift``.
 
     Returns:
-        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``. Where the shift masks a class they are -inf, which
-        its label smoothing does not take: use the loss then.
+        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``. Where the shift masks a class they are -inf,
+        which its label smoothing does not take: use the loss then.
 
     Example:
         >>> head, h, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 0, 0])
