@@ -15,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/.demo  ## Softmax, Balanced Softmax and CBS on long-tailed digits: two minutes, a table and a figure
+demo: $(VENV)/.demo  ## Softmax, Balanced Softmax and CBS on long-tailed digits: a minute, a table and a figure
 	$(BIN)/python examples/digits_lt.py
 
 test: lint types unit  ## Lint, types, doctests and tests

@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from longtail import BalancedSoftmaxLoss, ClassBalancedSoftmaxLoss
-from longtail.data import DigitsLT, digits_lt
+from longtail.data import DataSet, Split, load
 from longtail.metrics import class_statistics, preference_scores, recall
 from longtail.study import compare, holm
 
@@ -51,17 +51,22 @@ def small_cnn() -> nn.Sequential:
     )
 
 
+def images_of(split: Split) -> Tensor:
+    """All images of a split in [0, 1], shape (N, 1, 8, 8)."""
+    return torch.stack([split.images[i] for i in range(len(split))]) / 255
+
+
 def shifted_by_a_pixel(images: Tensor) -> Tensor:
     """All nine shifts by -1, 0 or 1 pixel in both directions, shape (9, N, 1, 8, 8)."""
     padded = F.pad(images, (1, 1, 1, 1))
     return torch.stack([padded[..., i : i + 8, j : j + 8] for i in range(3) for j in range(3)])
 
 
-def train(loss: nn.Module, digits: DigitsLT, seed: int, epochs: int) -> nn.Module:
+def train(loss: nn.Module, digits: DataSet, seed: int, epochs: int) -> nn.Module:
     """A plain training loop. The loss is all that differs between the methods."""
     torch.manual_seed(seed)
     model = small_cnn()
-    views, labels = shifted_by_a_pixel(digits.train_images), digits.train_labels
+    views, labels = shifted_by_a_pixel(images_of(digits.train)), digits.train.labels
     batches = torch.arange(len(labels)).split(32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=epochs * len(batches))
@@ -78,10 +83,10 @@ def train(loss: nn.Module, digits: DigitsLT, seed: int, epochs: int) -> nn.Modul
 
 
 @torch.no_grad()
-def measure(model: nn.Module, digits: DigitsLT) -> dict[str, object]:
+def measure(model: nn.Module, digits: DataSet) -> dict[str, object]:
     """Recall on test data, in fractions, and the model imbalance level, in the paper's per cent."""
-    of_train = class_statistics(model(digits.train_images), digits.train_labels)
-    of_test = class_statistics(model(digits.test_images), digits.test_labels)
+    of_train = class_statistics(model(images_of(digits.train)), digits.train.labels)
+    of_test = class_statistics(model(images_of(digits.test)), digits.test.labels)
     on_train = recall(of_train.correct, of_train.samples, digits.groups)
     on_test = recall(of_test.correct, of_test.samples, digits.groups)
     preference = preference_scores(on_train.per_class, on_test.per_class, digits.groups)
@@ -94,7 +99,7 @@ def mean_and_sd(values: list[float], scale: float = 1.0) -> str:
     return f"{scale * statistics.mean(values):.1f}±{scale * statistics.stdev(values):.1f}"
 
 
-def show_table(results: dict[str, list[dict]], digits: DigitsLT, console: Console) -> None:
+def show_table(results: dict[str, list[dict]], digits: DataSet, console: Console) -> None:
     seeds = len(next(iter(results.values())))
     table = Table(
         title="Recall on test data, per cent",
@@ -139,7 +144,7 @@ def show_differences(results: dict[str, list[dict]], console: Console) -> None:
     console.print(table)
 
 
-def draw(results: dict[str, list[dict]], digits: DigitsLT, path: Path) -> None:
+def draw(results: dict[str, list[dict]], digits: DataSet, path: Path) -> None:
     plt.rcParams.update(
         {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "longtail"}
     )
@@ -179,15 +184,20 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=5, help="runs of each loss (2 or more, so that there is something to test)"
     )
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=60, help="of each run")
     parser.add_argument("--beta", type=float, default=1.5, help="of Class-Balanced Softmax")
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="where table and figure go")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="where numbers and figure go")
     arguments = parser.parse_args()
     if arguments.seeds < 2 or arguments.epochs < 1:
         parser.error("--seeds must be 2 or more and --epochs 1 or more")
 
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out must be a folder: {error}")
+
     console = Console()
-    digits = digits_lt(IMBALANCE)
+    digits = load("digits-lt", imbalance=IMBALANCE)
     try:
         losses = {
             "Softmax": nn.CrossEntropyLoss(),
@@ -199,7 +209,7 @@ def main() -> None:
     counts = digits.counts.tolist()
     console.print(
         f"digits-lt, imbalance factor {IMBALANCE}: {sum(counts)} training images, {counts[0]} of the 0 down to "
-        f"{counts[-1]} of the 9; {len(digits.test_labels)} test images. "
+        f"{counts[-1]} of the 9; {len(digits.test)} test images. "
         f"Three losses, {arguments.seeds} seeds, {arguments.epochs} epochs; CBS with beta = {arguments.beta:g}."
     )
     start = time.perf_counter()
@@ -218,7 +228,6 @@ def main() -> None:
     show_table(results, digits, console)
     console.print()
     show_differences(results, console)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "results.json").write_text(json.dumps({"beta": arguments.beta, "runs": results}, indent=1) + "\n")
     draw(results, digits, arguments.out / "digits_lt")
     console.print(f"\nFigure: {arguments.out / 'digits_lt.png'} (and .svg), numbers: {arguments.out / 'results.json'}")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from tests.losses.reference import property_test, refused
 
-from longtail import GroupMeans, Groups, class_counts, imbalance_factor
+from longtail import Groups, GroupValues, class_counts, imbalance_factor
 
 
 class TestClassCounts:
@@ -350,7 +350,7 @@ class TestMeans:
 
     def test_a_result_can_be_copied(self) -> None:
         """With what it skipped."""
-        means = GroupMeans({"head": 0.5}, ("tail",))
+        means = GroupValues({"head": 0.5}, ("tail",))
         for twin in (copy.copy(means), copy.deepcopy(means), pickle.loads(pickle.dumps(means))):
             assert twin == means
             assert twin.skipped == ("tail",)

@@ -55,7 +55,7 @@ METRICS = {
     "wilson_interval",
 }
 TOP = LOSSES | {
-    "GroupMeans",
+    "GroupValues",
     "Groups",
     "adjust_logits",
     "class_counts",

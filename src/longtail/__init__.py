@@ -8,7 +8,7 @@ Train on ``loss(logits, target)``, predict with ``logits.argmax(1)``. Measures a
 """
 
 from longtail import metrics
-from longtail.classes import GroupMeans, Groups, class_counts, imbalance_factor
+from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
 from longtail.losses import (
     BalancedSoftmaxLoss,
     ClassBalancedSoftmaxLoss,
@@ -37,7 +37,7 @@ __all__ = [
     "BalancedSoftmaxLoss",
     "ClassBalancedSoftmaxLoss",
     "FocalLoss",
-    "GroupMeans",
+    "GroupValues",
     "Groups",
     "LDAMLoss",
     "LogitAdjustedLoss",

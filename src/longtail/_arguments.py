@@ -131,7 +131,7 @@ def training_counts(counts: object, zero_counts: ZeroCounts) -> Tensor:
 
 def as_distribution(name: str, values: object, num_classes: int | None = None, *, zeros: bool = False) -> Tensor:
     """``values`` as float64, one a class: a distribution up to a constant factor, ``zeros`` in it or not."""
-    vector = as_vector(name, values, num_classes).to(torch.float64)
+    vector = as_vector(name, values, num_classes).cpu().to(torch.float64)
     wrong = ~(vector.isfinite() & ((vector >= 0) if zeros else (vector > 0)))
     if wrong.any():
         bound = ">= 0" if zeros else "> 0"

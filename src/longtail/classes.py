@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail._arguments import Vector, as_counts, as_tensor, check_integer, check_number, positive_counts, shown, told
 
-__all__ = ["GroupMeans", "Groups", "class_counts", "imbalance_factor"]
+__all__ = ["GroupValues", "Groups", "class_counts", "imbalance_factor"]
 
 
 def class_counts(labels: Vector, num_classes: int) -> Tensor:
@@ -48,6 +48,9 @@ def imbalance_factor(counts: Vector) -> float:
 
     (How imbalanced a *model* is, is its ``level`` in :func:`longtail.metrics.preference_scores`.)
 
+    Args:
+        counts: examples of each class, shape ``(C,)``, at least 1.
+
     Example:
         >>> imbalance_factor([5000, 500, 50])
         100.0
@@ -56,8 +59,8 @@ def imbalance_factor(counts: Vector) -> float:
     return int(counts.max()) / int(counts.min())
 
 
-class GroupMeans(dict[str, float]):
-    """A mean for each group that has a class to average; the names of the others are in ``skipped``.
+class GroupValues(dict[str, float]):
+    """A value for each group that has a class; the names of the others are in ``skipped``.
 
     Example:
         >>> means = Groups.from_indices(head=[0], medium=[], tail=[1, 2]).means([0.9, 0.5, 0.3])
@@ -67,9 +70,16 @@ class GroupMeans(dict[str, float]):
         ('medium',)
     """
 
-    def __init__(self, means: dict[str, float], skipped: tuple[str, ...] = ()) -> None:
-        super().__init__(means)
+    def __init__(self, values: dict[str, float], skipped: tuple[str, ...] = ()) -> None:
+        super().__init__(values)
         self.skipped = skipped
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict):
+            return NotImplemented
+        return dict(self) == dict(other) and self.skipped == getattr(other, "skipped", self.skipped)
+
+    __hash__ = None
 
     def __repr__(self) -> str:
         return super().__repr__() + (f" (skipped: {', '.join(self.skipped)})" if self.skipped else "")
@@ -114,6 +124,10 @@ class Groups:
         """Cut by training examples a class: head > ``head_over``, tail < ``tail_under``, medium between.
 
         The defaults are the cut of ImageNet-LT, Places-LT and iNaturalist2018: > 100, 20…100, < 20.
+
+        Example:
+            >>> Groups.from_counts([5000, 60, 5]).index
+            (0, 1, 2)
         """
         check_number("head_over", head_over)
         check_number("tail_under", tail_under)
@@ -174,10 +188,10 @@ class Groups:
         """Sums of ``values`` (classes in dimension 0) over each group, float64, empty groups 0."""
         values = as_tensor("values", values).to("cpu", torch.float64)
         self._check_classes("values", values)
-        sums = torch.zeros(len(self.names), *values.shape[1:], dtype=torch.float64)
+        sums = torch.zeros(len(self.names), *values.shape[1:], dtype=torch.float64, device="cpu")
         return sums.index_add_(0, self._index, values)
 
-    def means(self, values: Vector, where: Vector | None = None, *, weights: Vector | None = None) -> GroupMeans:
+    def means(self, values: Vector, where: Vector | None = None, *, weights: Vector | None = None) -> GroupValues:
         """Means of ``values`` over the classes of each group, or over those of them ``where`` it is true.
 
         Args:
@@ -197,7 +211,7 @@ class Groups:
         values, weight = values.where(counted, 0.0), weight.where(counted, 0.0)
         totals, sums = self.sums(weight).tolist(), self.sums(values * weight).tolist()
         kept = {name: s / w for name, s, w in zip(self.names, sums, totals, strict=True) if w > 0}
-        return GroupMeans(kept, tuple(name for name in self.names if name not in kept))
+        return GroupValues(kept, tuple(name for name in self.names if name not in kept))
 
     def _check_classes(self, name: str, values: Tensor, *, rows: bool = True) -> None:
         if values.ndim == 0 or values.shape[0] != self.num_classes or (values.ndim > 1 and not rows):
@@ -208,4 +222,4 @@ class Groups:
 
     @cached_property
     def _index(self) -> Tensor:
-        return torch.tensor(self.index)
+        return torch.tensor(self.index, device="cpu")

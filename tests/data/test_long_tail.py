@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
-from longtail.data import digits_lt, long_tail_counts, long_tail_indices
+from longtail.data import long_tail_counts, long_tail_indices
 
 
 @pytest.mark.parametrize(
@@ -60,30 +59,27 @@ def test_an_imbalance_factor_below_one_is_refused():
         long_tail_counts(10, 100, 0.5)
 
 
-def test_digits_lt_is_real_and_disjoint():
-    digits = digits_lt()
-    assert torch.bincount(digits.test_labels).tolist() == [50] * 10
-    assert digits.counts.tolist() == torch.bincount(digits.train_labels).tolist()
-    assert digits.counts[0] >= 50 * digits.counts[-1]
-    train = {tuple(image.flatten().tolist()) for image in digits.train_images}
-    assert not any(tuple(image.flatten().tolist()) in train for image in digits.test_images)
-    assert digits.train_images.min() == 0
-    assert digits.train_images.max() == 1
+def test_step_profile():
+    assert long_tail_counts(5, 100, 10, profile="step").tolist() == [100, 100, 100, 10, 10]
+    assert long_tail_counts(10, 5000, 100, profile="step").tolist() == [5000] * 5 + [50] * 5
 
 
-def test_digits_lt_depends_on_its_seed_alone():
-    torch.manual_seed(1)
-    first = digits_lt()
-    torch.manual_seed(2)
-    assert torch.equal(first.train_images, digits_lt().train_images)
-    other = digits_lt(subset_seed=1)
-    assert not torch.equal(first.train_images, other.train_images)
-    assert torch.equal(first.test_images, other.test_images)
+def test_pareto_profile_is_a_power_of_the_rank():
+    counts = long_tail_counts(100, 1000, 50, profile="pareto").numpy()
+    assert counts[0] == 1000
+    assert counts[-1] == 20
+    slope = np.polyfit(np.log(np.arange(1, 101)), np.log(counts), 1)[0]
+    assert slope == pytest.approx(-np.log(50) / np.log(100), rel=0.01)
 
 
-def test_the_last_digits_are_the_test_images():
-    labels = load_digits().target
-    expected = np.concatenate([load_digits().images[labels == c][-50:] for c in range(10)])
-    assert np.array_equal(digits_lt().test_images.squeeze(1).numpy() * 16, expected)
-    with pytest.raises(ValueError, match="test_per_class"):
-        digits_lt(test_per_class=0)
+def test_order_says_which_class_is_how_frequent():
+    plain = long_tail_counts(6, 100, 20)
+    given = long_tail_counts(6, 100, 20, order=[5, 4, 3, 2, 1, 0])
+    assert given.tolist() == plain.flip(0).tolist()
+    drawn = [long_tail_counts(6, 100, 20, order="random", seed=seed).tolist() for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert sorted(drawn[0]) == sorted(plain.tolist())
+    with pytest.raises(ValueError, match="`order`"):
+        long_tail_counts(3, 10, 2, order=[0, 1, 1])
+    with pytest.raises(ValueError, match="`profile`"):
+        long_tail_counts(3, 10, 2, profile="linear")

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from longtail._arguments import (
     ZeroCounts,
-    as_counts,
     as_vector,
     check_choice,
     check_integer,
@@ -25,7 +24,7 @@ Reduction = Literal["none", "mean", "sum"]
 
 
 class LossOptions(TypedDict, total=False):
-    """Keyword options that every loss takes, with the meaning and the defaults that ``F.cross_entropy`` gives them."""
+    """Keyword options that every loss takes: those of ``F.cross_entropy``, as it means them, and ``check_labels``."""
 
     weight: Tensor | None
     """What each class weighs, shape ``(C,)``; default: all the same."""
@@ -36,7 +35,8 @@ class LossOptions(TypedDict, total=False):
     label_smoothing: float
     """How much of a target is spread evenly over the classes, in [0, 1]; default: 0."""
     check_labels: bool | None
-    """Check each batch's labels; default: on for CPU tensors, off for others, where it would wait for the device."""
+    """Check each batch's labels. Default: on for CPU tensors; off for others, where it would wait for the device, and
+    under ``torch.compile``. Under ``torch.func.vmap`` turn it off."""
 
 
 class Loss(nn.Module):
@@ -81,9 +81,9 @@ class CountedLoss(Loss):
     def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.zero_counts: ZeroCounts = zero_counts
-        if self.weight is not None:
-            as_vector("weight", self.weight, as_counts(counts).numel())
         self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # theirs may change
+        if self.weight is not None:
+            as_vector("weight", self.weight, self.counts.numel())
         self.register_buffer("present", None, persistent=False)
         self.register_load_state_dict_post_hook(_counts_loaded)  # type: ignore[no-untyped-call]
 
@@ -91,6 +91,11 @@ class CountedLoss(Loss):
         """Derive from ``counts`` what the loss needs: at construction, and when other counts were loaded."""
         self.counts = training_counts(self.counts, self.zero_counts)
         self.present = None if self.counts.all() else self.counts.nonzero().flatten()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}counts" in state_dict:
+            training_counts(state_dict[f"{prefix}counts"], self.zero_counts)  # refused before anything is changed
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         """Number of classes, the loss's own knobs, and options that differ from the defaults."""
@@ -156,8 +161,9 @@ def check_batch(
         raise ValueError(f"Expected `weight` to have {num_classes} classes, but got {weight.numel()}.")
     for name, tensor in (("`target`", target), ("`weight`", weight), ("the loss", held)):
         if tensor is not None and tensor.device != logits.device:
+            advice = f"; move it with .to({str(logits.device)!r})" if tensor is held else ""
             raise ValueError(
-                f"Expected `logits` and {name} on one device, but got {logits.device} and {tensor.device}."
+                f"Expected `logits` and {name} on one device, but got {logits.device} and {tensor.device}{advice}."
             )
     dim = class_dim(logits)
     expected = logits.shape if target.is_floating_point() else logits.shape[:dim] + logits.shape[dim + 1 :]
@@ -206,7 +212,7 @@ def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]
     weight = None if given is None else given.to(logits.dtype)
     labels = not target.is_floating_point()
     # torch 2.11 waits for the GPU in this one combination, so we divide by the weight of the labels ourselves.
-    by_hand = weight is not None and labels and smoothing > 0 and reduction == "mean"
+    by_hand = labels and smoothing > 0 and reduction == "mean" and weight is not None
     loss = F.cross_entropy(
         logits,
         target if labels else target.to(logits.dtype),
@@ -219,6 +225,12 @@ def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]
         ignored = target == ignore_index
         return loss.sum() / weight[target.masked_fill(ignored, 0)].masked_fill(ignored, 0.0).sum()
     return loss
+
+
+def present_classes(vector: Tensor) -> Tensor | None:
+    """The classes for which ``vector`` has a value, or ``None`` where it has one for all. Reads values."""
+    finite = vector.isfinite()
+    return None if finite.all() else finite.nonzero().flatten()
 
 
 def leave_out(

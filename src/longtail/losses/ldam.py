@@ -6,13 +6,26 @@ import torch
 from torch import Tensor
 
 from longtail._arguments import Vector, ZeroCounts, check_logits, check_number, class_dim, training_counts
-from longtail.losses._common import CountedLoss, LossOptions, check_batch, check_options, cross_entropy, leave_out
+from longtail.losses._common import (
+    CountedLoss,
+    LossOptions,
+    check_batch,
+    check_options,
+    cross_entropy,
+    leave_out,
+    present_classes,
+)
 
 __all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
 
 
 def ldam_margins(counts: Vector, max_margin: float = 0.5, *, zero_counts: ZeroCounts = "error") -> Tensor:
     r"""The margins of LDAM, :math:`m_c \propto N_c^{-1/4}`, scaled so that the largest is ``max_margin``.
+
+    Args:
+        counts: training examples a class, shape ``(C,)``.
+        max_margin: the margin of the rarest class, >= 0.
+        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class of zero examples.
 
     Returns:
         float32 margins of shape ``(C,)``; NaN for a class of zero examples under ``zero_counts="mask"``.
@@ -93,8 +106,8 @@ def ldam_loss(
     scale = check_number("scale", scale)
     margins = ldam_margins(counts, max_margin, zero_counts=zero_counts)
     check_logits(logits, margins.numel())
-    present = None if margins.isfinite().all() else margins.isfinite().nonzero().flatten().to(logits.device)
-    return _ldam(logits, target, margins.to(logits.device), present, scale, **options)
+    margins = margins.to(logits.device)
+    return _ldam(logits, target, margins, present_classes(margins), scale, **options)
 
 
 class LDAMLoss(CountedLoss):
@@ -118,10 +131,15 @@ class LDAMLoss(CountedLoss):
         **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(counts, zero_counts, **options)
-        self.max_margin = check_number("max_margin", max_margin)
+        self._max_margin = check_number("max_margin", max_margin)
         self.scale = check_number("scale", scale)
         self.register_buffer("margins", None, persistent=False)
         self.read_counts()
+
+    @property
+    def max_margin(self) -> float:
+        """The margin of the rarest class; for another make another loss."""
+        return self._max_margin
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of cosines ``logits``, shape ``(N, C, …)``, and ``target``, indices."""

@@ -20,6 +20,7 @@ from longtail._arguments import (
     as_vector,
     check_logits,
     check_number,
+    told,
     training_counts,
 )
 from longtail.losses._common import (
@@ -30,6 +31,7 @@ from longtail.losses._common import (
     check_options,
     cross_entropy,
     leave_out,
+    present_classes,
 )
 
 __all__ = [
@@ -91,8 +93,8 @@ def prior_shift(p_hat: Vector, p: Vector) -> Tensor:
     trained, wanted = as_distribution("p_hat", p_hat), as_distribution("p", p)
     if trained.shape != wanted.shape:
         raise ValueError(f"Expected `p_hat` and `p` of one length, but got {trained.numel()} and {wanted.numel()}.")
-    shift = trained.cpu().log() - wanted.cpu().log()
-    return (shift - shift.mean()).to(trained.device, torch.float32)
+    shift = trained.log() - wanted.log()
+    return (shift - shift.mean()).to(p_hat.device if isinstance(p_hat, Tensor) else "cpu", torch.float32)
 
 
 def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> Tensor:
@@ -100,7 +102,8 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
 
     ``F.cross_entropy(shifted_linear(h, W, b, shift), y)`` equals the shifted loss of ``F.linear(h, W, b)``, but no
     second array of logits is made, which matters from some ten thousand classes on. The parameters are not changed,
-    so weight decay pulls at :math:`b`, never at the shift. Predict with ``F.linear(h, W, b)``.
+    so weight decay pulls at :math:`b`, never at the shift. Predict with ``F.linear(h, W, b)``. In half precision
+    :math:`b + a` is rounded as the logits are, whereas the loss adds the shift in float32.
 
     Args:
         features: shape ``(..., D)``.
@@ -119,22 +122,29 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
         True
     """
-    for name, vector in (("shift", shift), ("bias", bias)):
-        if vector is None and name == "bias":
-            continue
-        if not isinstance(vector, Tensor):
-            raise TypeError(f"Expected `{name}` to be a tensor, but got {type(vector).__name__}.")
-        if vector.shape != weight.shape[:1]:
-            raise ValueError(
-                f"Expected `{name}` to have one entry for each row of `weight`, but got shapes {tuple(vector.shape)} "
-                f"and {tuple(weight.shape)}."
-            )
-        if vector.device != weight.device:
-            raise ValueError(
-                f"Expected `{name}` and `weight` on one device, but got {vector.device} and {weight.device}."
-            )
+    _check_product(features, weight, bias, shift)
     shifted = shift if bias is None else bias + shift
     return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
+
+
+def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> None:
+    """Refuse what does not fit the product; a bias or a shift of one entry would broadcast."""
+    given = {"features": features, "weight": weight, "shift": shift} | ({} if bias is None else {"bias": bias})
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"Expected `{name}` to be a tensor, but got {told(tensor)}.")
+        if tensor.device != weight.device:
+            raise ValueError(
+                f"Expected `{name}` and `weight` on one device, but got {tensor.device} and {weight.device}."
+            )
+        rows = name in {"bias", "shift"}
+        wanted = weight.shape[:1] if rows else weight.shape[-1:]
+        if (tensor.shape if rows else tensor.shape[-1:]) != wanted or weight.ndim != 2:
+            side = "entry for each row" if rows else "column for each column"
+            raise ValueError(
+                f"Expected `{name}` to have one {side} of `weight`, but got shapes {tuple(tensor.shape)} "
+                f"and {tuple(weight.shape)}."
+            )
 
 
 def _shifted_cross_entropy(
@@ -191,8 +201,8 @@ def class_balanced_softmax(
     check_options(**options)
     shift = class_shift(counts, beta, zero_counts=zero_counts)
     check_logits(logits, shift.numel())
-    present = None if shift.isfinite().all() else shift.isfinite().nonzero().flatten().to(logits.device)
-    return _shifted_cross_entropy(logits, target, shift.to(logits.device), present, of="counts", **options)
+    shift = shift.to(logits.device)
+    return _shifted_cross_entropy(logits, target, shift, present_classes(shift), of="counts", **options)
 
 
 def balanced_softmax(

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from longtail.classes import GroupMeans, Groups
+from longtail._arguments import Vector, as_tensor
+from longtail.classes import Groups, GroupValues
 
 __all__ = ["CalibrationError", "expected_calibration_error"]
 
@@ -16,12 +16,12 @@ class CalibrationError:
 
     all: float
     """Over all samples; NaN where there are none."""
-    groups: GroupMeans
+    groups: GroupValues
     """Over the samples whose true class is in the group."""
 
 
 def expected_calibration_error(
-    bin_samples: Tensor, bin_correct: Tensor, bin_confidence: Tensor, groups: Groups
+    bin_samples: Vector, bin_correct: Vector, bin_confidence: Vector, groups: Groups
 ) -> CalibrationError:
     r"""Expected calibration error, over all samples and over those of each group.
 
@@ -43,6 +43,8 @@ def expected_calibration_error(
         >>> error
         CalibrationError(all=0.2, groups={'head': 0.0, 'tail': 0.4})
     """
+    bin_samples, bin_correct = as_tensor("bin_samples", bin_samples), as_tensor("bin_correct", bin_correct)
+    bin_confidence = as_tensor("bin_confidence", bin_confidence)
     if not bin_samples.shape == bin_correct.shape == bin_confidence.shape or bin_samples.ndim != 2:
         raise ValueError(
             "Expected `bin_samples`, `bin_correct` and `bin_confidence` of one shape (C, bins), but got "
@@ -52,6 +54,8 @@ def expected_calibration_error(
         raise ValueError(
             f"Expected `bin_samples` to have {groups.num_classes} classes, as `groups` has, but got {len(bin_samples)}."
         )
+    if (bin_correct > bin_samples).any():
+        raise ValueError("Expected `bin_correct` to be at most `bin_samples`, but got a bin where it is not.")
     samples, correct, confidence = (groups.sums(values) for values in (bin_samples, bin_correct, bin_confidence))
     # n_b / n * |acc_b - conf_b| is |correct_b - confidence_b| / n: empty bins need no care.
     errors = (correct - confidence).abs().sum(1) / samples.sum(1)
@@ -59,5 +63,5 @@ def expected_calibration_error(
     overall = (correct.sum(0) - confidence.sum(0)).abs().sum() / samples.sum()
     return CalibrationError(
         all=float(overall) if samples.sum() > 0 else torch.nan,
-        groups=GroupMeans(kept, tuple(name for name in groups.names if name not in kept)),
+        groups=GroupValues(kept, tuple(name for name in groups.names if name not in kept)),
     )

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import check_choice
-from longtail.classes import GroupMeans, Groups
+from longtail._arguments import as_tensor, check_choice
+from longtail.classes import Groups, GroupValues
 from longtail.metrics._batch import flatten, wide
 
 __all__ = ["GradientBalance", "gradient_balance", "gradient_sums"]
@@ -24,19 +24,21 @@ __all__ = ["GradientBalance", "gradient_balance", "gradient_sums"]
 OverFeatures = Literal["sum", "norm"]
 
 
-def reward_and_penalty(
-    probabilities: Tensor, label: Tensor, valid: Tensor, features: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def other_probabilities(probabilities: Tensor, label: Tensor, valid: Tensor) -> Tensor:
+    """What each row gives to the classes that are not its own, ``(M, C)``; nothing for a row that is ignored."""
+    return probabilities.scatter(1, label[:, None], 0.0) * valid[:, None]
+
+
+def reward_and_penalty(others: Tensor, label: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Reward and penalty of a batch of rows, ``(C,)``, or ``(C, D)`` with features; float64.
 
     What a sample's own class misses, 1 - p, is taken as the sum of the other classes' p, which keeps its precision
     when p is close to 1, as it is once a network fits its training data.
     """
-    others = probabilities.scatter(1, label[:, None], 0.0) * valid[:, None]
     missed = others.sum(1)
     dtype = wide(label.device)
     rows = missed if features is None else missed[:, None] * features
-    reward = torch.zeros(probabilities.shape[1], *rows.shape[1:], dtype=dtype, device=label.device)
+    reward = torch.zeros(others.shape[1], *rows.shape[1:], dtype=dtype, device=label.device)
     reward.index_add_(0, label, rows.to(dtype))
     if features is None:
         return reward, others.sum(0, dtype=dtype)
@@ -77,19 +79,21 @@ def gradient_sums(
     """
     batch = flatten(logits, target, features, shift, ignore_index=ignore_index, check_labels=check_labels)
     shifted = batch.logits if batch.shift is None else batch.logits + batch.shift
-    return reward_and_penalty(F.softmax(shifted, 1), batch.label, batch.valid, batch.features)
+    others = other_probabilities(F.softmax(shifted, 1), batch.label, batch.valid)
+    return reward_and_penalty(others, batch.label, batch.features)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GradientBalance:
     """Whom the gradient works for, in per cent: above 0 rewards prevail, below 0 penalties do."""
 
     per_class: Tensor
     """(reward - penalty) / reward * 100, float64 ``(C,)``; NaN for a class without reward."""
-    groups: GroupMeans
+    groups: GroupValues
     """Means of it over the classes of each group."""
     undefined: tuple[int, ...]
-    """Classes without reward (no sample, or every one of them predicted with p = 1); left out of the means."""
+    """Classes without a reward > 0, which the means leave out: no sample, or all of them predicted with p = 1, or
+    features of either sign that add up to less than nothing (take ``over_features="norm"`` then)."""
 
 
 def gradient_balance(
@@ -111,6 +115,7 @@ def gradient_balance(
         {'head': 66.66666666666666, 'tail': -200.0}
     """
     check_choice("over_features", over_features, OverFeatures)
+    reward, penalty = as_tensor("reward", reward), as_tensor("penalty", penalty)
     if reward.shape != penalty.shape or reward.ndim not in {1, 2}:
         raise ValueError(
             "Expected `reward` and `penalty` of one shape, (C,) or (C, D), but got "
@@ -124,6 +129,6 @@ def gradient_balance(
     if reward.ndim == 2:
         pair = [values.sum(1) if over_features == "sum" else torch.linalg.vector_norm(values, dim=1) for values in pair]
     rewards, penalties = pair
-    defined = rewards != 0
+    defined = rewards > 0
     per_class = torch.where(defined, (rewards - penalties) / rewards * 100, torch.nan)
     return GradientBalance(per_class, groups.means(per_class, defined), tuple((~defined).nonzero().flatten().tolist()))

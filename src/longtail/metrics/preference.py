@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longtail._arguments import Vector, as_vector
-from longtail.classes import GroupMeans, Groups
+from longtail.classes import Groups, GroupValues
 
 __all__ = ["Preference", "preference_scores"]
 
@@ -16,9 +16,9 @@ __all__ = ["Preference", "preference_scores"]
 class Preference:
     """The paper's G, P and I, in its per cent."""
 
-    gap: GroupMeans
+    gap: GroupValues
     """Relative generalisation gap G of each group, in per cent of its training recall."""
-    score: GroupMeans
+    score: GroupValues
     """Preference score P of each group: training error plus G; lower is better served."""
     level: float
     """Model imbalance level I, the range of P over the groups that have a class; NaN where one's P is undefined."""
@@ -65,10 +65,10 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
         gap[name] = 100 * (train[name] - test[name]) / train[name]
         score[name] = (100 - 100 * train[name]) + gap[name]
     level = math.nan if undefined or not score else max(score.values()) - min(score.values())
-    return Preference(GroupMeans(gap, skipped), GroupMeans(score, skipped), level, tuple(undefined))
+    return Preference(GroupValues(gap, skipped), GroupValues(score, skipped), level, tuple(undefined))
 
 
-def _group_means(name: str, recall: Vector, groups: Groups) -> GroupMeans:
+def _group_means(name: str, recall: Vector, groups: Groups) -> GroupValues:
     values = as_vector(name, recall).to("cpu", torch.float64)
     if values.numel() != groups.num_classes:
         raise ValueError(f"Expected `{name}` to have {groups.num_classes} classes, but got {values.numel()}.")

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from longtail._arguments import Vector, as_counts, as_vector, shown
-from longtail.classes import GroupMeans, Groups
+from longtail.classes import Groups, GroupValues
 
 __all__ = ["ProbabilityShift", "TargetProbability", "implied_beta", "mean_target_probability", "probability_shift"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ProbabilityShift:
     r"""How a model's class probabilities :math:`p(y=c)` differ from class frequency :math:`N_c / N`."""
 
@@ -20,7 +20,7 @@ class ProbabilityShift:
     r"""p(y=c), float64 ``(C,)``."""
     difference: Tensor
     """The paper's Δp (Δp̂ for an imbalanced model): relative difference to class frequency, in per cent, ``(C,)``."""
-    groups: GroupMeans
+    groups: GroupValues
     """Means of it over the classes of each group."""
     slope: float
     r"""b of the fit log κ_c = b log N_c + const; NaN where all classes have the same count."""
@@ -103,6 +103,10 @@ def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> fl
     Both are measured on the same long-tailed training set: the balanced model was trained on balanced data, the
     imbalanced one on the long-tailed set with plain softmax.
 
+    Args:
+        balanced: :func:`probability_shift` of the balanced model.
+        imbalanced: :func:`probability_shift` of the imbalanced one.
+
     Example:
         >>> groups = Groups.from_indices(head=[0], tail=[1])
         >>> balanced = probability_shift(torch.tensor([85.0, 15.0]), [90, 10], groups)
@@ -113,13 +117,13 @@ def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> fl
     return imbalanced.slope - balanced.slope
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TargetProbability:
     """The mean probability that samples give to their own class."""
 
     per_class: Tensor
     """float64 ``(C,)``; NaN for a class without a sample."""
-    groups: GroupMeans
+    groups: GroupValues
     """Means over the classes of each group that have a sample."""
 
 

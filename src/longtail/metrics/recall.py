@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from longtail._arguments import Vector, as_counts, as_distribution, check_choice, check_number
-from longtail.classes import GroupMeans, Groups
+from longtail.classes import Groups, GroupValues
 
 __all__ = ["Recall", "recall", "wilson_interval"]
 
 Absent = Literal["skip", "zero"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recall:
     """Recall as fractions in [0, 1]."""
 
@@ -25,7 +25,7 @@ class Recall:
     """Lower end of each class's Wilson interval, ``(C,)``; NaN for an absent class."""
     high: Tensor
     """Upper end of it."""
-    groups: GroupMeans
+    groups: GroupValues
     """Means over the classes of each group; with a target prior, weighted by it."""
     all: float
     """Mean over all classes; with a target prior, the accuracy to expect under it."""
@@ -65,16 +65,11 @@ def recall(
     check_choice("absent", absent, Absent)
     right = as_counts(correct, groups.num_classes, name="correct").cpu()
     total = as_counts(samples, groups.num_classes, name="samples").cpu()
-    if (right > total).any():
-        worst = int((right - total).argmax())
-        raise ValueError(
-            f"Expected `correct` to be at most `samples`, but got {right[worst]} of {total[worst]} in class {worst}."
-        )
     present = total > 0
     if not present.any() and absent == "skip":
         raise ValueError("Expected `samples` to have a class with a sample, but got 0 for every class.")
-    per_class = right.to(torch.float64) / total
     low, high = wilson_interval(right, total, confidence)
+    per_class = right.to(torch.float64) / total
     if absent == "zero":
         per_class = per_class.where(present, 0.0)
     counted = present if absent == "skip" else torch.ones_like(present)
@@ -82,6 +77,8 @@ def recall(
     if target_prior is not None:
         weights = as_distribution("target_prior", target_prior, groups.num_classes, zeros=True).cpu()
     weights = weights.where(counted, 0.0)
+    if not weights.any():
+        raise ValueError("Expected `target_prior` to be > 0 for a class with a sample, but it is 0 for all of them.")
     return Recall(
         per_class=per_class,
         low=low,
@@ -97,16 +94,28 @@ def wilson_interval(correct: Vector, samples: Vector, confidence: float = 0.95) 
 
     .. math:: \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
 
+    Args:
+        correct: how many are right, ``(C,)``.
+        samples: of how many, ``(C,)``.
+        confidence: of the interval.
+
     Returns:
-        lower and upper ends, float64; NaN where there is no sample.
+        lower and upper ends, float64 ``(C,)``; NaN where there is no sample.
 
     Example:
         >>> wilson_interval([0, 9], [10, 10])
         (tensor([0.0000, 0.5958], dtype=torch.float64), tensor([0.2775, 0.9821], dtype=torch.float64))
     """
     confidence = check_number("confidence", confidence, below=1.0)
-    n = as_counts(samples, name="samples").to("cpu", torch.float64)
-    fraction = as_counts(correct, n.numel(), name="correct").to("cpu", torch.float64) / n
+    total = as_counts(samples, name="samples").cpu()
+    right = as_counts(correct, total.numel(), name="correct").cpu()
+    if (right > total).any():
+        worst = int((right - total).argmax())
+        raise ValueError(
+            f"Expected `correct` to be at most `samples`, but got {right[worst]} of {total[worst]} in class {worst}."
+        )
+    n = total.to(torch.float64)
+    fraction = right / n
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     centre = fraction + z**2 / (2 * n)
     half = z * (fraction * (1 - fraction) / n + z**2 / (4 * n**2)).sqrt()

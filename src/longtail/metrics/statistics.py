@@ -6,7 +6,7 @@ from torch import Tensor
 
 from longtail._arguments import check_integer
 from longtail.metrics._batch import flatten, wide
-from longtail.metrics.gradients import reward_and_penalty
+from longtail.metrics.gradients import other_probabilities, reward_and_penalty
 
 __all__ = ["ClassStatistics", "class_statistics"]
 
@@ -30,6 +30,11 @@ class ClassStatistics:
         bias_penalty: penalty in it, ``(C,)``.
         weight_reward: reward in the gradient of the classifier's weight, ``(C, D)``, where features were given.
         weight_penalty: penalty in it, ``(C, D)``.
+
+    Example:
+        >>> first = class_statistics(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+        >>> first + class_statistics(torch.tensor([[0.0, 1.0], [3.0, 0.0]]), torch.tensor([1, 1]))
+        ClassStatistics(2 classes, 3 samples)
     """
 
     # Not a dataclass: torchmetrics goes through those that a metric returns and squeezes vectors of one class.
@@ -134,9 +139,10 @@ def class_statistics(
     counted = valid.long()
     cell = label * bins + (confidence * bins).ceil().long().clamp(1, bins) - 1
     gradient = p if batch.shift is None else F.softmax(z + batch.shift, 1)
-    bias_reward, bias_penalty = reward_and_penalty(gradient, label, valid)
+    others = other_probabilities(gradient, label, valid)
+    bias_reward, bias_penalty = reward_and_penalty(others, label)
     weight_reward, weight_penalty = (
-        (None, None) if batch.features is None else reward_and_penalty(gradient, label, valid, batch.features)
+        (None, None) if batch.features is None else reward_and_penalty(others, label, batch.features)
     )
     return ClassStatistics(
         samples=by_class(counted),

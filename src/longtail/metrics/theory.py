@@ -21,6 +21,10 @@ def initial_gradient(counts: Vector, beta: float = 0.0) -> Tensor:
     for a model with equal logits and features :math:`h_{ni} = \upsilon`, here 1. At :math:`\beta = 0` it is
     proportional to :math:`C N_c - N`, at 1 it vanishes, above 1 it favours the tail.
 
+    Args:
+        counts: training examples a class, shape ``(C,)``.
+        beta: of the loss, >= 0.
+
     Returns:
         float64 ``(C,)``.
 
@@ -43,6 +47,10 @@ def balanced_model_shift(counts: Vector, epsilon: float) -> Tensor:
     for a model that gives every sample's class :math:`1 - \epsilon` and the others equal shares of :math:`\epsilon`.
     Negative for head classes (:math:`C N_c > N`), positive for tail classes.
 
+    Args:
+        counts: training examples a class, shape ``(C,)``, of two classes or more.
+        epsilon: the model's error, in [0, 1].
+
     Returns:
         float64 ``(C,)``.
 
@@ -64,6 +72,10 @@ def imbalanced_model_shift(counts: Vector, epsilon: Vector) -> Tensor:
     for a model that gives the samples of class c on it :math:`1 - \epsilon_c` and the others equal shares. It is
     positive exactly when :math:`N_c \epsilon_c` is below the mean of :math:`N_d \epsilon_d` over the other classes;
     that head classes have smaller :math:`\epsilon_c` does not suffice.
+
+    Args:
+        counts: training examples a class, shape ``(C,)``, of two classes or more.
+        epsilon: the model's error in each class, shape ``(C,)``, in [0, 1].
 
     Returns:
         float64 ``(C,)``.

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from longtail._arguments import check_number
+
 __all__ = ["Comparison", "compare", "holm"]
 
 
@@ -43,6 +45,7 @@ def compare(first: Sequence[float], second: Sequence[float], *, paired: bool, co
     """
     from scipy import stats  # noqa: PLC0415 - an extra
 
+    confidence = check_number("confidence", confidence, below=1.0)
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.ndim != 1 or b.ndim != 1 or len(a) < 2 or len(b) < 2:
         raise ValueError(f"Expected two runs or more of each method to test, but got {a.shape} and {b.shape}.")
@@ -51,7 +54,7 @@ def compare(first: Sequence[float], second: Sequence[float], *, paired: bool, co
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("Expected results to be finite numbers, but got one that is not.")
     difference = float(a.mean() - b.mean())
-    pooled = (((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / (len(a) + len(b) - 2)) ** 0.5
+    pooled = float(((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / (len(a) + len(b) - 2)) ** 0.5
     effect_size = difference / pooled if pooled > 0 else float("nan")
     spread = float(np.std(a - b)) if paired else pooled
     if spread < 1e-12:  # no variation at all: the difference is what it is, and scipy would divide by zero
@@ -71,7 +74,13 @@ def compare(first: Sequence[float], second: Sequence[float], *, paired: bool, co
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of p-values when several differences are tested.
+    """Holm's correction of p-values when several differences are tested: the chance of one false find stays below p.
+
+    Args:
+        p_values: one a difference.
+
+    Returns:
+        corrected p-values, in the same order.
 
     Example:
         >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]

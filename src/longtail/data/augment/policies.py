@@ -1,0 +1,186 @@
+"""AutoAugment's policy for CIFAR, and RandAugment: which operations, how likely, how strong."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail._arguments import check_integer
+from longtail.data.augment._batch import check_colour, check_level, check_uniforms, integers, over
+from longtail.data.augment.operations import OPERATIONS, apply_operation, chosen
+
+__all__ = ["CIFAR_POLICIES", "AutoAugmentCIFAR", "RandAugment"]
+
+CIFAR_POLICIES = (
+    (("Invert", 1, 0), ("Contrast", 2, 6)),
+    (("Rotate", 7, 2), ("TranslateX", 3, 9)),
+    (("Sharpness", 8, 1), ("Sharpness", 9, 3)),
+    (("ShearY", 5, 8), ("TranslateY", 7, 9)),
+    (("AutoContrast", 5, 0), ("Equalize", 9, 0)),
+    (("ShearY", 2, 7), ("Posterize", 3, 7)),
+    (("Color", 4, 3), ("Brightness", 6, 7)),
+    (("Sharpness", 3, 9), ("Brightness", 7, 9)),
+    (("Equalize", 6, 0), ("Equalize", 5, 0)),
+    (("Contrast", 6, 7), ("Sharpness", 6, 5)),
+    (("Color", 7, 7), ("TranslateX", 5, 8)),
+    (("Equalize", 3, 0), ("AutoContrast", 4, 0)),
+    (("TranslateY", 4, 3), ("Sharpness", 2, 6)),
+    (("Brightness", 9, 6), ("Color", 2, 8)),
+    (("Solarize", 5, 2), ("Invert", 0, 0)),
+    (("Equalize", 2, 0), ("AutoContrast", 6, 0)),
+    (("Equalize", 2, 0), ("Equalize", 6, 0)),
+    (("Color", 9, 9), ("Equalize", 6, 0)),
+    (("AutoContrast", 8, 0), ("Solarize", 2, 8)),
+    (("Brightness", 1, 3), ("Color", 7, 0)),
+    (("Solarize", 4, 5), ("AutoContrast", 9, 0)),
+    (("TranslateY", 9, 9), ("TranslateY", 7, 9)),
+    (("AutoContrast", 9, 0), ("Solarize", 8, 3)),
+    (("Equalize", 8, 0), ("Invert", 1, 0)),
+    (("TranslateY", 7, 9), ("AutoContrast", 9, 0)),
+)
+"""Cubuk et al. (2019): 25 pairs of (operation, probability in tenths, level of 0 to 9; 0 where there is none)."""
+
+_CIFAR_BINS = 10  # levels of the policy's magnitudes
+_SIGNED = OPERATIONS[1:10]  # from ShearX to Sharpness: either way with the same probability
+
+
+def _looked_up(index: Tensor, values: tuple[int, ...]) -> Tensor:
+    """``values[index]``, for whole numbers below 16.
+
+    The numbers are packed into words that are arguments of the kernels, 15 to a word: a table on the device would have
+    to be copied there, which no CUDA graph can hold, or kept, which would make it state.
+    """
+    found = torch.zeros_like(index)
+    for start in range(0, len(values), 15):
+        word = sum(value << (4 * place) for place, value in enumerate(values[start : start + 15]))
+        part = (torch.full_like(index, word) >> (4 * (index - start).clamp(0, 14))) & 15
+        found = torch.where(index >= start, part, found)
+    return found
+
+
+def magnitudes(operation: Tensor, level: Tensor, bins: int, height: int, width: int) -> Tensor:
+    """The magnitude of each image's operation at a level of 0 to ``bins`` - 1, without its sign, as torchvision has it.
+
+    Shear to 0.3; translation to 150 / 331 of the side; rotation to 30 degrees; factors to 0.9 more or less; posterise
+    from 8 bits to 4; solarise from 255 to 0.
+    """
+    last = bins - 1
+    end = torch.zeros_like(level, dtype=torch.float32)
+    for strongest, names in (
+        (0.3, ("ShearX", "ShearY")),
+        (150.0 / 331.0 * width, ("TranslateX",)),
+        (150.0 / 331.0 * height, ("TranslateY",)),
+        (30.0, ("Rotate",)),
+        (0.9, ("Brightness", "Color", "Contrast", "Sharpness")),
+        (255.0, ("Solarize",)),
+    ):
+        end = torch.where(chosen(operation, *names), strongest, end)
+    step, rest = over(end, last), last - level
+    # From the nearer end, as torch.linspace counts: where levels are cut off, the last bit of a factor shows.
+    near, far = step * torch.minimum(level, rest), end - step * torch.minimum(level, rest)
+    falling = chosen(operation, "Solarize")
+    magnitude = torch.where((level < bins // 2) ^ falling, near, far)
+    return torch.where(chosen(operation, "Posterize"), 8 - over(level.float(), last / 4).round(), magnitude)
+
+
+def _signed(operation: Tensor, magnitude: Tensor, uniform: Tensor) -> Tensor:
+    """``magnitude`` with a minus half of the time, where the operation has two ways."""
+    return torch.where(chosen(operation, *_SIGNED) & (uniform < 0.5), -magnitude, magnitude)
+
+
+@dataclass(frozen=True)
+class AutoAugmentCIFAR:
+    """One of the 25 pairs of operations that AutoAugment (Cubuk et al., 2019) found on CIFAR-10, as torchvision has it.
+
+    Draws: which pair; whether to apply its first operation, and its second; the sign of the first, and of the second.
+
+    Args:
+        fill: the level of pixels from outside the image. torchvision's is 0; repositories with the PIL version of
+            these policies (``CIFAR10Policy``) fill with 128.
+
+    Example:
+        >>> operation, magnitude = AutoAugmentCIFAR().parameters(torch.tensor([[0.05, 0.0, 0.0, 0.9, 0.1]]), 32, 32)
+        >>> [(OPERATIONS[i], round(m, 3)) for i, m in zip(operation[0].tolist(), magnitude[0].tolist())]
+        [('Rotate', 6.667), ('TranslateX', -14.502)]
+    """
+
+    fill: int = 0
+
+    def __post_init__(self) -> None:
+        check_level("fill", self.fill)
+
+    @property
+    def draws(self) -> int:
+        """The pair, and for each of its operations whether to apply it and its sign."""
+        return 5
+
+    def parameters(self, uniforms: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Operations ``(B, 2)``, places in ``OPERATIONS``, and their magnitudes ``(B, 2)``."""
+        pair = integers(uniforms[:, 0], len(CIFAR_POLICIES))
+        operations, strengths = [], []
+        for step in (0, 1):
+            names, tenths, levels = zip(*(policy[step] for policy in CIFAR_POLICIES), strict=True)
+            operation = _looked_up(pair, tuple(OPERATIONS.index(name) for name in names))
+            operation = torch.where(10 * uniforms[:, 1 + step] < _looked_up(pair, tenths), operation, 0)
+            magnitude = magnitudes(operation, _looked_up(pair, levels), _CIFAR_BINS, height, width)
+            operations.append(operation)
+            strengths.append(_signed(operation, magnitude, uniforms[:, 3 + step]))
+        return torch.stack(operations, dim=1), torch.stack(strengths, dim=1)
+
+    def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
+        """The images after their two operations."""
+        check_colour(images, byte=True)
+        parameters = self.parameters(check_uniforms(images, uniforms, self.draws), *images.shape[2:])
+        for operation, magnitude in zip(*(each.unbind(dim=1) for each in parameters), strict=True):
+            images = apply_operation(images, operation, magnitude, self.fill)
+        return images
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """``n`` operations of 14, any of them each time, all at the same level (Cubuk et al., 2020), as torchvision has it.
+
+    Draws: for each of the ``n``, which operation and its sign.
+
+    Args:
+        n: how many operations.
+        m: their level, of 0 to ``bins`` - 1. With the default 31 bins, 30 is the strongest; in repositories that count
+            to 10, such as timm's, m = 10 is that.
+        bins: how many levels there are.
+        fill: the level of pixels from outside the image.
+
+    Example:
+        >>> RandAugment(n=2, m=10).draws
+        4
+    """
+
+    n: int = 2
+    m: int = 9
+    bins: int = 31
+    fill: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("n", self.n, minimum=0)
+        check_integer("bins", self.bins, minimum=2)
+        check_level("fill", self.fill)
+        if check_integer("m", self.m, minimum=0) >= self.bins:
+            raise ValueError(f"Expected `m` to be an integer below `bins`, {self.bins}, but got {self.m}.")
+
+    @property
+    def draws(self) -> int:
+        """The operations and their signs."""
+        return 2 * self.n
+
+    def parameters(self, uniforms: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Operations ``(B, n)``, places in ``OPERATIONS``, and their magnitudes ``(B, n)``."""
+        operation = integers(uniforms[:, 0::2], len(OPERATIONS) - 1)  # all but Invert
+        magnitude = magnitudes(operation, torch.full_like(operation, self.m), self.bins, height, width)
+        return operation, _signed(operation, magnitude, uniforms[:, 1::2])
+
+    def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
+        """The images after their ``n`` operations."""
+        check_colour(images, byte=True)
+        parameters = self.parameters(check_uniforms(images, uniforms, self.draws), *images.shape[2:])
+        for operation, magnitude in zip(*(each.unbind(dim=1) for each in parameters), strict=True):
+            images = apply_operation(images, operation, magnitude, self.fill)
+        return images

@@ -1,0 +1,82 @@
+"""From an image file to pixels. Needs Pillow (``longtail[data]``)."""
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["UnreadableImageError", "decode"]
+
+
+class UnreadableImageError(ValueError):
+    """A file that the decoder refuses, and why."""
+
+    def __init__(self, path: Path | str, reason: str = "") -> None:
+        # A DataLoader that hands it over from a worker makes it anew from the message alone.
+        super().__init__(f"Expected {path} to be an image, but {reason}." if reason else str(path))
+        self.path = Path(path)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["UnreadableImageError"], tuple[Path, str]]:
+        return type(self), (self.path, self.reason)
+
+
+def decode(path: Path) -> Tensor:
+    """An image file as RGB pixels, uint8 ``(3, height, width)``.
+
+    Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is taken.
+    Nothing is repaired: a file that is cut off, empty, no image, or larger than Pillow's limit against decompression
+    bombs raises :class:`UnreadableImageError`.
+    """
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    try:
+        if path.stat().st_size == 0:
+            raise UnreadableImageError(path, "it is empty")
+        with _quiet(), Image.open(path) as image:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
+                raise UnreadableImageError(path, f"it has {image.width} x {image.height} pixels")
+            if image.mode.startswith("I"):  # 16 bits a pixel, grey
+                grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
+                pixels = np.repeat(grey[..., None], 3, axis=2)
+            else:
+                pixels = np.array(image.convert("RGB"))
+    except UnreadableImageError:
+        raise
+    except FileNotFoundError:
+        raise UnreadableImageError(path, "it is not there") from None
+    except Exception as error:  # a decoder meets damage in as many ways as there are formats
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise UnreadableImageError(path, f"the decoder says: {reason}") from None
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+class _Filters:
+    """Python's filters of warnings belong to the whole process: the first thread sets them, the last puts them back."""
+
+    lock = threading.Lock()
+    inside = 0
+    context: "warnings.catch_warnings[None] | None" = None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of Pillow's about damage that does no harm, or that is refused anyway."""
+    with _Filters.lock:
+        if _Filters.inside == 0:
+            _Filters.context = warnings.catch_warnings()
+            _Filters.context.__enter__()
+            warnings.simplefilter("ignore")
+        _Filters.inside += 1
+    try:
+        yield
+    finally:
+        with _Filters.lock:
+            _Filters.inside -= 1
+            if _Filters.inside == 0 and _Filters.context is not None:
+                _Filters.context.__exit__(None, None, None)

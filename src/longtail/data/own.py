@@ -1,0 +1,215 @@
+"""Anybody's own data: a folder of class folders, a list of paths and labels, or a data set object."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail._arguments import as_tensor, told
+from longtail.data.dataset import DataSet, FileImages, Split
+from longtail.data.readers.folders import read_folder
+from longtail.data.readers.lists import inside, read_lines
+
+__all__ = ["AdaptedImages", "from_dataset", "open_path"]
+
+_PARTS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+def open_path(path: Path | str) -> DataSet:
+    """Your own data, as a data set.
+
+    Args:
+        path: a folder of class folders, or a folder of such folders named ``train``, ``val``, ``test``; or a list of
+            images: ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
+            ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` a line). Labels are class names; where
+            all of them are whole numbers, class indices. Paths are relative to the list's folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected {path} to be a folder or a list of images, but it is not there.")
+    readers: dict[str, Callable[[Path], list[dict[str, str]]]] = {
+        ".csv": _read_csv,
+        ".tsv": _read_csv,
+        ".parquet": _read_parquet,
+        ".txt": _read_text,
+    }
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"Expected {path} to end in {', '.join(readers)}, or to be a folder, but got {path.suffix!r}.")
+    return _from_rows(path, readers[path.suffix.lower()](path))
+
+
+def _open_folder(root: Path) -> DataSet:
+    visible = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    parts = [_PARTS.get(folder.name.lower()) for folder in visible]
+    if "train" not in parts or None in parts:  # one of the classes may be called train
+        train, class_names = read_folder(root)
+        return DataSet(root.name, class_names, train)
+    inner: dict[str, Path] = {}
+    for part, folder in zip(parts, visible, strict=True):
+        if part is not None and inner.setdefault(part, folder) != folder:
+            raise ValueError(f"Expected one folder for {part} in {root}, but got {inner[part].name} and {folder.name}.")
+    names = {part: [f.name for f in folder.iterdir() if f.is_dir()] for part, folder in inner.items()}
+    class_names = tuple(sorted({name for found in names.values() for name in found if not name.startswith(".")}))
+    splits = {part: read_folder(folder, class_names)[0] for part, folder in inner.items()}
+    return DataSet(root.name, class_names, splits["train"], splits.get("test"), splits.get("val"))
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    reader = csv.DictReader(read_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    _check_columns(path, reader.fieldnames or [])
+    return [{key: value for key, value in row.items() if isinstance(key, str)} for row in reader]
+
+
+def _read_parquet(path: Path) -> list[dict[str, str]]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ImportError("Parquet needs pyarrow: pip install pyarrow.") from error
+    table = parquet.read_table(path)
+    _check_columns(path, table.column_names)
+    columns = {
+        name: ["" if value is None else str(value) for value in table[name].to_pylist()]
+        for name in table.column_names
+        if name in _COLUMNS
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+_COLUMNS = ("path", "label", "split")
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    missing = [name for name in _COLUMNS[:2] if name not in columns]
+    if missing:
+        raise ValueError(f"Expected {path} to have the columns path and label, but got {', '.join(columns) or 'none'}.")
+
+
+def _read_text(path: Path) -> list[dict[str, str]]:
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            name, _, label = line.strip().rpartition(" ")
+            if not name:
+                raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
+            rows.append({"path": name, "label": label})
+    return rows
+
+
+def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
+    if not rows:
+        raise ValueError(f"Expected {path} to list images, but it lists none.")
+    for number, row in enumerate(rows, 1):
+        if not row.get("path") or not row.get("label"):
+            raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
+        if not inside(row["path"]):
+            raise ValueError(f"Expected row {number} of {path} to stay in its folder, but got {row['path']!r}.")
+    if all(row["label"].isascii() and row["label"].isdigit() for row in rows):
+        rows = [{**row, "label": str(int(row["label"]))} for row in rows]  # 07 is 7
+    labels = {row["label"] for row in rows}
+    # Numbers far beyond the number of rows are names that look like numbers, not indices.
+    if all(label.isascii() and label.isdigit() and int(label) < 100 * len(rows) + 10_000 for label in labels):
+        class_names = tuple(str(c) for c in range(max(map(int, labels)) + 1))
+    else:
+        class_names = tuple(sorted(labels))
+    index = {name: c for c, name in enumerate(class_names)}
+    by_part: dict[str, list[dict[str, str]]] = {}
+    for number, row in enumerate(rows, 1):
+        part = (row.get("split") or "train").lower()
+        if part not in _PARTS:
+            raise ValueError(f"Expected `split` in row {number} of {path} to be train, val or test, but got {part!r}.")
+        by_part.setdefault(_PARTS[part], []).append(row)
+    if "train" not in by_part:
+        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(by_part)}.")
+    splits = {
+        part: Split(
+            FileImages(path.parent, [row["path"] for row in found]),
+            torch.tensor([index[row["label"]] for row in found]),
+        )
+        for part, found in by_part.items()
+    }
+    return DataSet(path.stem, class_names, splits["train"], splits.get("test"), splits.get("val"))
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedImages:
+    """Images of somebody's map-style data set."""
+
+    dataset: Any
+    key: str | int
+    """Where a sample has its image: a column's name, or a place in a tuple."""
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int, /) -> Tensor:
+        return _pixels(self.dataset[int(self.indices[index])][self.key])
+
+    def subset(self, indices: Tensor, /) -> "AdaptedImages":
+        """Some of them, in that order."""
+        return AdaptedImages(self.dataset, self.key, self.indices[indices])
+
+
+def _pixels(image: Any) -> Tensor:
+    """A PIL image, an array ``(height, width[, channels])`` or a tensor ``(channels, height, width)`` as uint8."""
+    if isinstance(image, Tensor):
+        pixels = image
+    else:
+        array = np.array(image.convert("RGB") if hasattr(image, "convert") else image)
+        if array.dtype != np.uint8 or array.ndim not in {2, 3}:
+            raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
+        pixels = torch.from_numpy(array[..., None] if array.ndim == 2 else array).permute(2, 0, 1)
+    if pixels.ndim != 3 or pixels.dtype != torch.uint8:
+        raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
+    return pixels.contiguous()
+
+
+def from_dataset(
+    dataset: Any, *, image: str | int | None = None, label: str | int | None = None, class_names: Sequence[str] = ()
+) -> Split:
+    """A split from any map-style ``torch`` or Hugging Face data set.
+
+    Args:
+        dataset: has a length, and samples by index: tuples, or dictionaries. Give it without its transform, or with one
+            that leaves uint8: augmentation is ours.
+        image: where a sample has its image; default: ``"image"`` in a dictionary, 0 in a tuple.
+        label: where it has its label; default: ``"label"``, 1.
+        class_names: to check the labels against, where they are known.
+
+    Returns:
+        the split. Labels are read at once (from a column, ``targets`` or ``labels`` where there is one), images later.
+
+    Example:
+        >>> samples = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0), (torch.ones(3, 4, 4, dtype=torch.uint8), 1)]
+        >>> split = from_dataset(samples)
+        >>> split.labels, split.images[1].shape
+        (tensor([0, 1]), torch.Size([3, 4, 4]))
+    """
+    if len(dataset) == 0:
+        raise ValueError("Expected `dataset` to have samples, but it has none.")
+    by_name = isinstance(dataset[0], Mapping)
+    image_key = ("image" if by_name else 0) if image is None else image
+    label_key = ("label" if by_name else 1) if label is None else label
+    if by_name and hasattr(dataset, "column_names"):  # Hugging Face: a column without decoding the images
+        labels = dataset[label_key]
+    else:
+        labels = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
+        if labels is None or label is not None:
+            labels = [dataset[i][label_key] for i in range(len(dataset))]
+    found = as_tensor("label", labels, what="class indices")
+    if found.is_floating_point():
+        raise TypeError(f"Expected `label` to hold class indices, but got dtype {found.dtype}.")
+    found = found.to(torch.int64)
+    if found.shape != (len(dataset),):
+        raise ValueError(f"Expected a label for each of {len(dataset)} samples, but got shape {tuple(found.shape)}.")
+    if int(found.min()) < 0 or (class_names and int(found.max()) >= len(class_names)):
+        wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
+        raise ValueError(f"Expected labels in 0…{len(class_names) - 1 if class_names else 'C-1'}, but got {wrong}.")
+    return Split(AdaptedImages(dataset, image_key, torch.arange(len(dataset))), found)

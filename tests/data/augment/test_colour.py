@@ -1,0 +1,189 @@
+"""Colours: torchvision's, image by image.
+
+Tolerances: on uint8, brightness, contrast, saturation and grey equal torchvision's (both cut off float32 results below
+the level); hue within 1 level, since its formula is another; against PIL, which rounds elsewhere, 2 levels. On floats
+0.01 of 255 levels. A row of changes: within 2 levels on uint8, as each may cut off another way.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import functional as F1
+from torchvision.transforms.v2 import functional as F
+
+from longtail.data.augment import (
+    ColorJitter,
+    RandomGrey,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    grey,
+    jitter,
+)
+
+Adjust = Callable[[Tensor, Tensor], Tensor]
+ADJUST: dict[str, Adjust] = {
+    "brightness": adjust_brightness,
+    "contrast": adjust_contrast,
+    "saturation": adjust_saturation,
+    "hue": adjust_hue,
+}
+FACTORS = {
+    "hue": [-0.5, -0.3, -0.1, 0.0, 0.05, 1 / 3, 0.49, 0.5],
+    **{name: [0.0, 0.3, 0.6, 0.999, 1.0, 1.1, 1.4, 3.0] for name in ("brightness", "contrast", "saturation")},
+}
+every_change = pytest.mark.parametrize("name", ADJUST)
+every_shape = pytest.mark.parametrize("shape", [(8, 3, 32, 32), (8, 3, 9, 21), (8, 1, 12, 8)], ids=str)
+
+
+def pictures(shape: tuple[int, ...] = (8, 3, 32, 32)) -> Tensor:
+    images = torch.randint(0, 256, shape, dtype=torch.uint8)
+    images[:, :, 0] = images[:, :1, 0]  # grey pixels
+    images[:, :, 1, :4] = torch.tensor([0, 0, 255, 255], dtype=torch.uint8)
+    images[:, 0, 2] = images[:, -1, 2]  # two channels alike: ties of the largest and smallest
+    return images
+
+
+def apart(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours.float() - theirs.float()).abs().max())
+
+
+@every_change
+@every_shape
+def test_uint8_is_torchvisions(name: str, shape: tuple[int, ...]) -> None:
+    images, factor = pictures(shape), torch.tensor(FACTORS[name])
+    result = ADJUST[name](images, factor)
+    assert result.dtype == torch.uint8
+    for i, image in enumerate(images):
+        wanted = getattr(F1, f"adjust_{name}")(image, float(factor[i]))
+        assert apart(result[i], wanted) <= (1 if name == "hue" else 0)
+        assert apart(result[i], getattr(F, f"adjust_{name}")(image, float(factor[i]))) <= 1
+
+
+@every_change
+@every_shape
+def test_floats_are_torchvisions(name: str, shape: tuple[int, ...]) -> None:
+    images, factor = pictures(shape).float(), torch.tensor(FACTORS[name])
+    result = ADJUST[name](images, factor)
+    assert result.dtype == torch.float32
+    for i, image in enumerate(images):
+        wanted = getattr(F, f"adjust_{name}")(image / 255, float(factor[i])) * 255
+        assert apart(result[i], wanted) <= 0.01
+
+
+@every_change
+def test_uint8_is_pils(name: str) -> None:
+    images, factor = pictures(), torch.tensor(FACTORS[name])
+    result = ADJUST[name](images, factor).permute(0, 2, 3, 1).numpy().astype(int)
+    for i, image in enumerate(images):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        wanted = np.asarray(getattr(F1, f"adjust_{name}")(picture, float(factor[i])))
+        if name == "hue":  # PIL keeps hue and saturation in 8 bits, so that single pixels are off by more
+            assert np.abs(result[i] - wanted).mean() < 3
+        else:
+            assert np.abs(result[i] - wanted).max() <= 2
+
+
+@every_change
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
+def test_the_neutral_factor_changes_nothing(name: str, dtype: torch.dtype) -> None:
+    images = pictures().to(dtype)
+    result = ADJUST[name](images, torch.full((8,), float(name != "hue")))
+    torch.testing.assert_close(result, images, rtol=0, atol=1e-3)
+    assert result.dtype == dtype
+
+
+@every_shape
+def test_grey_is_torchvisions(shape: tuple[int, ...]) -> None:
+    images, greyed = pictures(shape), torch.arange(8) % 2 == 0
+    result = grey(images, greyed)
+    for i, image in enumerate(images):
+        wanted = F1.rgb_to_grayscale(image, num_output_channels=shape[1]) if greyed[i] else image
+        assert torch.equal(result[i], wanted)
+
+
+def changed(image: Tensor, factors: list[float], order: list[int]) -> Tensor:
+    for which in order:
+        image = getattr(F1, f"adjust_{list(ADJUST)[which]}")(image, factors[which])
+    return image
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_order_of_the_changes(steps: int, channels: int) -> None:
+    order = torch.tensor(list(itertools.permutations(range(steps))))
+    images = pictures((len(order), channels, 16, 12))
+    factors = torch.stack([*torch.empty(3, len(order)).uniform_(0.6, 1.4), torch.empty(len(order)).uniform_(-0.1, 0.1)])
+    factors = factors.T[:, :steps]
+    result, floats = jitter(images, factors, order), jitter(images.float(), factors, order)
+    for i, image in enumerate(images):
+        wanted = changed(image, factors[i].tolist(), order[i].tolist())
+        assert apart(result[i], wanted) <= (0 if steps == 3 or channels == 1 else 2)
+        wanted = changed(image / 255, factors[i].tolist(), order[i].tolist()) * 255
+        assert apart(floats[i], wanted) <= 0.01
+
+
+def test_color_jitter_draws_as_torchvision_does() -> None:
+    uniforms = torch.rand(24_000, 9)
+    factors, order, applied = ColorJitter(0.4, (0.5, 2.0), 1.5, 0.1, p=0.8).parameters(uniforms)
+    for column, low, high in zip(factors.T, (0.6, 0.5, 0.0, -0.1), (1.4, 2.0, 2.5, 0.1), strict=True):
+        share = (column - low) / (high - low)
+        assert 0 <= float(share.min()) < 0.01
+        assert 0.99 < float(share.max()) <= 1
+        assert torch.histc(share, bins=10, min=0, max=1).sub(2400).abs().max() < 5 * 2400**0.5
+    assert torch.equal(order.sort(dim=1).values, torch.arange(4).expand(24_000, 4))
+    orders = (order * torch.tensor([64, 16, 4, 1])).sum(dim=1).bincount()
+    assert orders[orders > 0].numel() == 24
+    assert orders[orders > 0].sub(1000).abs().max() < 5 * 1000**0.5
+    assert abs(float(applied.float().mean()) - 0.8) < 0.02
+
+
+def test_color_jitter_applies_what_it_draws() -> None:
+    images, augment = pictures(), ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)
+    uniforms = torch.rand(8, augment.draws)
+    factors, order, applied = augment.parameters(uniforms)
+    result = augment(images, uniforms)
+    assert 0 < int(applied.sum()) < 8
+    for i, image in enumerate(images):
+        wanted = changed(image, factors[i].tolist(), order[i].tolist()) if applied[i] else image
+        assert apart(result[i], wanted) <= 2
+
+
+def test_color_jitter_of_nothing_changes_nothing() -> None:
+    images = pictures()
+    assert torch.equal(ColorJitter()(images, torch.rand(8, 7)), images)
+    assert torch.equal(ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.0)(images, torch.rand(8, 9)), images)
+
+
+def test_random_grey_greys_with_probability_p() -> None:
+    images = torch.tensor([255.0, 0.0, 0.0]).view(1, 3, 1, 1).expand(10_000, 3, 1, 1)
+    greyed = RandomGrey(0.2)(images, torch.rand(10_000, 1))[:, 1, 0, 0] > 0
+    assert 1800 < int(greyed.sum()) < 2200
+
+
+def test_bad_arguments() -> None:
+    two = torch.randint(0, 256, (2, 2, 4, 4), dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"`images` to have 1 or 3 channels, but got shape \(2, 2, 4, 4\)\."):
+        grey(two, torch.ones(2).bool())
+    with pytest.raises(ValueError, match=r"`brightness` to be a number or a pair in \[0, inf\], but got -1\."):
+        ColorJitter(-1)
+    with pytest.raises(TypeError, match=r"`contrast` to be a number or a pair in \[0, inf\], but got high\."):
+        ColorJitter(contrast="high")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"`hue` to be a number or a pair in \[0, 0\.5\], but got 0\.6\."):
+        ColorJitter(hue=0.6)
+    with pytest.raises(
+        ValueError, match=r"`hue` to be two numbers, low <= high, in \[-0\.5, 0\.5\], but got \(0, 1\)\."
+    ):
+        ColorJitter(hue=(0, 1))
+    with pytest.raises(ValueError, match=r"`p` to be a number in \[0, 1\], but got -0\.1\."):
+        RandomGrey(-0.1)
+    with pytest.raises(ValueError, match=r"`factors` and `order` to have shape \(8, 3 or 4\), but got \(8, 2\) and"):
+        jitter(pictures(), torch.ones(8, 2), torch.zeros(8, 2).long())
+    with pytest.raises(ValueError, match=r"`shift` to be a tensor of shape \(8,\)"):
+        adjust_hue(pictures(), torch.tensor(0.1))

@@ -1,0 +1,244 @@
+"""What every augmentation promises: chance from outside, each sample for itself, dtype and device kept, capturable."""
+
+import dataclasses
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from longtail.data.augment import (
+    Augmentation,
+    AutoAugmentCIFAR,
+    Blur,
+    CentreCrop,
+    ColorJitter,
+    Compose,
+    Cutout,
+    Normalise,
+    RandAugment,
+    RandomCrop,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    Resize,
+)
+
+CIFAR = Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "crop": RandomCrop(32, padding=4),
+    "flip": RandomFlip(),
+    "cutout": Cutout(16),
+    "centre": CentreCrop(24),
+    "resize": Resize(20),
+    "resized crop": RandomResizedCrop(32),
+    "jitter": ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+    "jitter without hue": ColorJitter(0.4, 0.4, 0.4),
+    "grey": RandomGrey(0.2),
+    "blur": Blur(5),
+    "autoaugment": AutoAugmentCIFAR(),
+    "randaugment": RandAugment(n=2, m=10),
+    "normalise": CIFAR,
+    "paper": Compose((RandomCrop(32, padding=4), RandomFlip(), CIFAR)),
+    "classifier view": Compose((RandomCrop(32, padding=4), RandomFlip(), AutoAugmentCIFAR(128), Cutout(16), CIFAR)),
+    "contrast view": Compose(
+        (RandomResizedCrop(32), RandomFlip(), ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2), CIFAR)
+    ),
+}
+# Sums of floats whose order the library chooses by shape and device: a level where they round to uint8, in float32 what
+# a level is once normalised.
+MIXES = {"resize", "resized crop", "blur", "contrast view"}
+every_augmentation = pytest.mark.parametrize("name", AUGMENTATIONS)
+
+
+def pictures(samples: int, height: int = 32, width: int = 36, channels: int = 3) -> Tensor:
+    return torch.randint(0, 256, (samples, channels, height, width), dtype=torch.uint8)
+
+
+def assert_same(ours: Tensor, theirs: Tensor, name: str) -> None:
+    assert ours.dtype == theirs.dtype
+    if name not in MIXES:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0 if ours.dtype == torch.uint8 else 1e-6)
+    else:
+        apart = (ours.float() - theirs.float()).abs()
+        assert float(apart.max()) <= (1 if ours.dtype == torch.uint8 else 0.2)
+        assert float((apart > 0).float().mean()) < 0.01
+
+
+@every_augmentation
+@settings(deadline=None, max_examples=8)
+@given(samples=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
+def test_a_sample_is_the_same_in_any_batch(name: str, samples: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    augment, images = AUGMENTATIONS[name], pictures(samples)
+    uniforms = torch.rand(samples, augment.draws)
+    before = images.clone()
+    together = augment(images, uniforms)
+    assert torch.equal(images, before)  # the batch is not written to
+    for i in range(samples):
+        assert_same(augment(images[i : i + 1], uniforms[i : i + 1])[0], together[i], name)
+    assert torch.equal(augment(images, uniforms), together)
+
+
+@every_augmentation
+def test_an_empty_batch_stays_one(name: str) -> None:
+    augment = AUGMENTATIONS[name]
+    assert augment(pictures(0), torch.rand(0, augment.draws)).shape[0] == 0
+
+
+@every_augmentation
+def test_no_random_number_is_drawn(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(4)
+    uniforms, state = torch.rand(4, augment.draws), torch.get_rng_state()
+    augment(images, uniforms)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@every_augmentation
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
+def test_the_dtype_is_kept(name: str, dtype: torch.dtype) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(2).to(dtype)
+    if dtype != torch.uint8 and name in {"autoaugment", "randaugment", "classifier view"}:
+        with pytest.raises(TypeError, match="`images` to be a uint8 tensor"):
+            augment(images, torch.rand(2, augment.draws))
+        return
+    result = augment(images, torch.rand(2, augment.draws))
+    normalised = name in {"normalise", "paper", "classifier view", "contrast view"}
+    assert result.dtype == (torch.float32 if normalised else dtype)
+    assert result.isfinite().all()
+
+
+@every_augmentation
+def test_one_channel(name: str) -> None:
+    augment = AUGMENTATIONS[name]
+    if name in {"normalise", "paper", "classifier view", "contrast view"}:
+        return  # three means
+    assert augment(pictures(3, channels=1), torch.rand(3, augment.draws)).shape[1] == 1
+
+
+@every_augmentation
+def test_images_that_are_not_contiguous(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(3)
+    uniforms = torch.rand(3, augment.draws)
+    wanted = augment(images, uniforms)
+    assert_same(augment(images.contiguous(memory_format=torch.channels_last), uniforms), wanted, name)
+    wider = torch.rand(3, 2 * augment.draws)[:, ::2].copy_(uniforms)
+    assert_same(augment(images, wider), wanted, name)
+
+
+@every_augmentation
+def test_uniform_numbers_of_another_shape_or_kind(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(2)
+    with pytest.raises(
+        ValueError, match=rf"Expected `uniforms` to have shape \(2, {augment.draws}\), but got \(2, 99\)\."
+    ):
+        augment(images, torch.rand(2, 99))
+    with pytest.raises(TypeError, match="Expected `uniforms` to be a floating-point tensor, but got"):
+        augment(images, torch.zeros(2, augment.draws, dtype=torch.int64))
+    if augment.draws:
+        with pytest.raises(TypeError, match="Expected `uniforms` to be a floating-point tensor, but got None"):
+            augment(images)
+    with pytest.raises(ValueError, match=r"Expected `images` to have shape \(B, C, H, W\), but got \(3, 32, 36\)\."):
+        augment(images[0], torch.rand(3, augment.draws))
+    with pytest.raises(TypeError, match="Expected `images` to be a uint8 "):
+        augment(images.long(), torch.rand(2, augment.draws))
+
+
+@every_augmentation
+def test_an_augmentation_is_a_value(name: str) -> None:
+    augment = AUGMENTATIONS[name]
+    assert dataclasses.is_dataclass(augment)
+    assert not isinstance(augment, type)
+    assert augment == dataclasses.replace(augment)
+    assert hash(augment) == hash(dataclasses.replace(augment))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        augment.size = 1  # type: ignore[attr-defined]
+
+
+@every_augmentation
+def test_torch_compile_takes_it_whole(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(2)
+    uniforms = torch.rand(2, augment.draws)
+    torch.compiler.reset()
+    compiled = torch.compile(augment.__call__, fullgraph=True, backend="eager")  # refuses what waits for the data
+    assert torch.equal(compiled(images, uniforms), augment(images, uniforms))
+
+
+def test_compose_hands_out_columns_in_order() -> None:
+    images, parts = pictures(5), (RandomCrop(32, padding=4), RandomFlip(), Cutout(16), CIFAR)
+    uniforms = torch.rand(5, 5)
+    wanted = parts[0](images, uniforms[:, :2])
+    wanted = parts[2](parts[1](wanted, uniforms[:, 2:3]), uniforms[:, 3:])
+    assert Compose(parts).draws == 5
+    assert torch.equal(Compose(parts)(images, uniforms), CIFAR(wanted))
+    assert torch.equal(Compose((Compose(parts[:2]), Compose(parts[2:])))(images, uniforms), CIFAR(wanted))
+    assert torch.equal(Compose(())(images), images)
+
+
+def test_what_compose_refuses() -> None:
+    with pytest.raises(TypeError, match=r"Expected `augmentations` to be a tuple, but got \[RandomFlip\(p=0\.5\)\]"):
+        Compose([RandomFlip()])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Expected `augmentations` to hold augmentations, but got 3 of type int"):
+        Compose((3,))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Expected `augmentations` to hold augmentations, but got"):
+        Compose((RandomFlip,))  # type: ignore[arg-type]
+
+
+def test_padding_comes_before_normalisation() -> None:
+    augment = Compose((RandomCrop(32, padding=4), CIFAR))
+    corner = augment(torch.full((1, 3, 32, 32), 255, dtype=torch.uint8), torch.zeros(1, 2))[0, :, 0, 0]
+    torch.testing.assert_close(corner, -torch.tensor(CIFAR.mean) / torch.tensor(CIFAR.std))  # black, not 0
+
+
+def test_torchvision_is_not_needed() -> None:
+    code = "import sys; sys.modules['torchvision'] = None; import longtail.data.augment"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.gpu
+@every_augmentation
+def test_the_gpu_gives_the_same(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(64)
+    uniforms = torch.rand(64, augment.draws)
+    result = augment(images.cuda(), uniforms.cuda())
+    assert result.is_cuda
+    assert_same(result.cpu(), augment(images, uniforms), name)
+
+
+@pytest.mark.gpu
+@every_augmentation
+def test_a_cuda_graph_can_hold_it(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(16).cuda()
+    uniforms = torch.rand(16, augment.draws, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        augment(images, uniforms)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = augment(images, uniforms)
+    others, numbers = pictures(16), torch.rand(16, augment.draws)
+    images.copy_(others)
+    uniforms.copy_(numbers)
+    graph.replay()
+    assert torch.equal(result, augment(images, uniforms))
+
+
+@pytest.mark.gpu
+@every_augmentation
+def test_nothing_waits_for_the_gpu(name: str) -> None:
+    augment, images = AUGMENTATIONS[name], pictures(16).cuda()
+    uniforms = torch.rand(16, augment.draws, device="cuda")
+    augment(images, uniforms)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode announces that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            augment(images, uniforms)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,209 @@
+"""Splits, data sets, what is held out and what is made long-tailed, against formulas written here."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from longtail.classes import Groups
+from longtail.data import ArrayImages, DataSet, FileImages, Split, hold_out, long_tailed
+
+
+def split_of(labels, first=0):
+    """Images whose four bytes are a number of their own, so that each can be found again."""
+    labels = torch.as_tensor(labels, dtype=torch.int64)
+    numbers = np.arange(first, first + len(labels), dtype="<u4")
+    return Split(ArrayImages(torch.from_numpy(numbers.view(np.uint8).reshape(-1, 1, 2, 2).copy())), labels)
+
+
+def numbers_of(split):
+    return split.images.pixels.numpy().reshape(len(split), 4).copy().view("<u4").flatten().tolist()
+
+
+def dataset_of(counts, **others):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    np.random.default_rng(0).shuffle(labels)
+    test = split_of(np.repeat(np.arange(len(counts)), 2), first=1_000_000)
+    return DataSet("made", tuple(f"class {c}" for c in range(len(counts))), split_of(labels), test, **others)
+
+
+@pytest.mark.parametrize(
+    "pixels", [torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.uint8), torch.zeros(2, 3, 4, 4).int()]
+)
+def test_arrays_that_are_not_raw_pixels_are_refused(pixels):
+    with pytest.raises(ValueError, match=r"^Expected `pixels` to be uint8 of shape .*, but got .*\.$"):
+        ArrayImages(pixels)
+
+
+def test_a_subset_is_in_the_order_that_was_asked_for():
+    split = split_of([0, 1, 2, 3, 4])
+    for indices in ([4, 0, 2], torch.tensor([4, 0, 2]), np.array([4, 0, 2])):
+        chosen = split.subset(indices)
+        assert chosen.labels.tolist() == [4, 0, 2]
+        assert numbers_of(chosen) == [4, 0, 2]
+        assert len(chosen) == len(chosen.images) == 3
+    assert len(split.subset([])) == 0
+
+
+def test_images_and_labels_must_be_as_many():
+    with pytest.raises(ValueError, match="a label for each of 2 images, but got 3"):
+        Split(ArrayImages(torch.zeros(2, 1, 1, 1, dtype=torch.uint8)), torch.tensor([0, 1, 2]))
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 1000])
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+def test_a_label_out_of_range_is_named_with_its_split(part, wrong):
+    splits = {"train": split_of([0, 1, 2]), "val": split_of([0]), "test": split_of([1])}
+    splits[part] = split_of([0, wrong])
+    with pytest.raises(ValueError, match=rf"birds to be in 0…2, but got {wrong} in {part}\.$"):
+        DataSet("birds", ("a", "b", "c"), **splits)
+
+
+def test_what_a_data_set_says_of_its_classes():
+    data = dataset_of([101, 100, 20, 19, 0])
+    assert data.num_classes == 5
+    assert data.counts.tolist() == [101, 100, 20, 19, 0]
+    assert data.groups.index == (0, 1, 1, 2, 2)  # > 100, 20…100, < 20
+    assert list(data.splits) == ["train", "test"]
+    cut = Groups.from_indices(head=[4], medium=[0, 1], tail=[2, 3])
+    assert dataset_of([101, 100, 20, 19, 0], cut=cut).groups == cut
+
+
+def test_files_are_decoded_when_they_are_asked_for(tmp_path):
+    names = ["a b.png", "ünï/鳥.png", "missing.png"]
+    (tmp_path / "ünï").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3), dtype=np.uint8)
+    for name, image in zip(names, pixels, strict=False):
+        Image.fromarray(image).save(tmp_path / name)
+    images = FileImages(tmp_path, names)
+    assert len(images) == 3
+    assert torch.equal(images[1], torch.from_numpy(pixels[1]).permute(2, 0, 1))
+    swapped = images.subset(torch.tensor([1, 0]))
+    assert swapped.names == [names[1], names[0]]
+    assert swapped.path(1) == tmp_path / "a b.png"
+    assert torch.equal(swapped[1], images[0])
+
+
+# --- hold_out
+
+
+def held(count, fraction):
+    """How many of a class: the share, rounded to even as Python rounds; one at least, all but one at most."""
+    return 0 if count < 2 else min(max(int(np.rint(fraction * count)), 1), count - 1)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.25, 0.5, 0.99])
+def test_hold_out_takes_its_share_of_each_class(fraction):
+    counts = [200, 57, 10, 3, 2, 1, 0]
+    data = dataset_of(counts)
+    cut = hold_out(data, fraction)
+    expected = [held(count, fraction) for count in counts]
+    assert torch.bincount(cut.val.labels, minlength=7).tolist() == expected
+    assert cut.counts.tolist() == [n - h for n, h in zip(counts, expected, strict=True)]
+    assert all(left >= 1 for left, count in zip(cut.counts.tolist(), counts, strict=True) if count)
+
+
+def test_hold_out_is_disjoint_complete_and_never_from_test():
+    data = dataset_of([40, 20, 8, 2])
+    cut = hold_out(data, 0.3)
+    train, val = set(numbers_of(cut.train)), set(numbers_of(cut.val))
+    assert not train & val
+    assert train | val == set(numbers_of(data.train))
+    assert len(train) + len(val) == len(data.train) == len(cut.train) + len(cut.val)
+    assert cut.test is data.test
+    of = dict(zip(numbers_of(data.train), data.train.labels.tolist(), strict=True))
+    for part in (cut.train, cut.val):
+        assert [of[number] for number in numbers_of(part)] == part.labels.tolist()
+
+
+def test_hold_out_is_the_same_for_the_same_seed_and_another_for_another():
+    data = dataset_of([40, 20, 8, 2])
+    first, again, other = (numbers_of(hold_out(data, 0.3, seed=seed).val) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_hold_out_keeps_the_groups_of_the_whole_training_set():
+    data = dataset_of([110, 105, 21, 10])
+    cut = hold_out(data, 0.2)
+    assert cut.counts.tolist() == [88, 84, 17, 8]
+    assert cut.groups == data.groups
+
+
+def test_hold_out_nothing():
+    data = dataset_of([4, 3])
+    cut = hold_out(data, 0.0)
+    assert len(cut.val) == 0
+    assert numbers_of(cut.train) == numbers_of(data.train)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 2, float("nan")])
+def test_hold_out_refuses_what_is_no_share(fraction):
+    with pytest.raises(ValueError, match="`fraction`"):
+        hold_out(dataset_of([4, 3]), fraction)
+    with pytest.raises(ValueError, match="`seed`"):
+        hold_out(dataset_of([4, 3]), 0.5, seed=-1)
+
+
+# --- long_tailed
+
+
+def profile_counts(profile, num_classes, largest, factor):
+    """The three profiles by rank, each by its own formula in rational or 50-digit arithmetic."""
+    from mpmath import floor, log, mp, mpf
+
+    mp.dps = 50
+    c, n, f = mpf(num_classes), mpf(largest), mpf(factor)
+    tiny = mpf(10) ** -12
+    if profile == "step":
+        return [largest if 2 * k < num_classes else int(floor(n / f + tiny)) for k in range(num_classes)]
+    if profile == "exp":
+        return [int(floor(n * f ** (-k / (c - 1)) + tiny)) for k in range(num_classes)]
+    return [int(floor(n * (k + 1) ** (-log(f) / log(c)) + tiny)) for k in range(num_classes)]
+
+
+@pytest.mark.parametrize("profile", ["exp", "step", "pareto"])
+@pytest.mark.parametrize("order", ["label", "random", [4, 2, 0, 1, 3]])
+@pytest.mark.parametrize("factor", [1, 4, 20.0])
+def test_any_data_set_can_be_made_long_tailed(profile, order, factor):
+    data = dataset_of([70, 60, 80, 65, 90])
+    tail = long_tailed(data, factor, profile=profile, order=order, subset_seed=3)
+    expected = profile_counts(profile, 5, 60, factor)  # as many as every class has
+    if order == "random":
+        assert sorted(tail.counts.tolist(), reverse=True) == expected
+    else:
+        by_rank = range(5) if order == "label" else order
+        assert [int(tail.counts[c]) for c in by_rank] == expected
+    of = dict(zip(numbers_of(data.train), data.train.labels.tolist(), strict=True))
+    numbers = numbers_of(tail.train)
+    assert len(set(numbers)) == len(numbers) == sum(expected)
+    assert [of[number] for number in numbers] == tail.train.labels.tolist()
+    assert tail.test is data.test
+
+
+def test_the_subset_follows_its_seed():
+    data = dataset_of([50, 50, 50])
+    draws = [set(numbers_of(long_tailed(data, 10, subset_seed=seed).train)) for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_how_large_the_largest_class_may_be():
+    data = dataset_of([90, 60, 30])
+    assert long_tailed(data, 9, largest=45).counts.tolist() == [45, 15, 5]
+    assert long_tailed(data, 9, largest=90).counts.tolist() == [90, 30, 10]  # each class has enough
+    with pytest.raises(ValueError, match="at least 50 examples of class 1, but got 30"):
+        long_tailed(dataset_of([50, 30]), 1, largest=50)
+
+
+def test_groups_of_a_long_tail_are_cut_by_its_own_counts():
+    data = dataset_of([200, 200, 200])
+    assert data.groups.sizes == {"head": 3, "medium": 0, "tail": 0}
+    assert long_tailed(data, 20).counts.tolist() == [200, 44, 10]
+    assert long_tailed(data, 20).groups.index == (0, 1, 2)
+    assert long_tailed(hold_out(data, 0.1), 18).counts.tolist() == [180, 42, 10]
+    assert long_tailed(hold_out(data, 0.1), 18).groups.index == (0, 1, 2)  # not those of the balanced set
+
+
+def test_a_class_without_images_cannot_be_long_tailed_and_is_named():
+    with pytest.raises(ValueError, match="class"):
+        long_tailed(dataset_of([5, 0, 5]), 2)

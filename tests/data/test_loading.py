@@ -1,0 +1,200 @@
+"""Resident and streaming: the same batches from the same (seed, epoch), in one process and in two, resumed or not."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from longtail.data import (
+    ArrayImages,
+    ClassAware,
+    Draws,
+    FileImages,
+    Plan,
+    Resident,
+    Split,
+    Streaming,
+    UnreadableImageError,
+)
+from longtail.data.augment import (
+    CentreCrop,
+    ColorJitter,
+    Compose,
+    Normalise,
+    RandomCrop,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+)
+
+N, C = 37, 5
+NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+WEAK = Compose((RandomResizedCrop(12), RandomFlip(), NORMALISE))
+STRONG = Compose((RandomResizedCrop(12), ColorJitter(0.4, 0.4, 0.4, 0.1), NORMALISE))
+PLAIN = Compose((Resize(16), CentreCrop(12), NORMALISE))
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return torch.randint(256, (N, 3, 20, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def labels():
+    return torch.arange(N) % C
+
+
+@pytest.fixture(scope="module")
+def files(pixels, labels, tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    names = [f"{i}.png" for i in range(N)]
+    for name, image in zip(names, pixels, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(root / name)
+    return Split(FileImages(root, names), labels)
+
+
+@pytest.fixture(scope="module")
+def memory(pixels, labels):
+    return Split(ArrayImages(pixels), labels)
+
+
+def plan(labels, **more):
+    return Plan(labels, more.pop("views", (WEAK, STRONG)), more.pop("batch_size", 8), **more)
+
+
+def assert_same(first, second):
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.indices, b.indices)
+        assert torch.equal(a.labels, b.labels)
+        for x, y in zip(a.views, b.views, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
+
+
+def test_an_epoch_visits_every_sample_once(memory, labels):
+    batches = list(Resident(memory, plan(labels)).training(seed=3, epoch=1))
+    assert [len(batch.labels) for batch in batches] == [8, 8, 8, 8, 5]
+    assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == list(range(N))
+    for batch in batches:
+        assert torch.equal(batch.labels, labels[batch.indices])
+
+
+def test_views_are_the_augmentations_of_the_images_with_the_drawn_numbers(memory, labels, pixels):
+    loader = Resident(memory, plan(labels))
+    order = Draws(3, 1).permutation(N)
+    for number, batch in enumerate(loader.training(seed=3, epoch=1)):
+        chosen = order[8 * number : 8 * number + 8]
+        assert torch.equal(batch.indices, chosen)
+        for stream, view in enumerate((WEAK, STRONG)):
+            uniforms = Draws(3, 1).uniforms(8 * number, 8 * number + len(chosen), view.draws, stream)
+            torch.testing.assert_close(batch.views[stream], view(pixels[chosen], uniforms))
+
+
+def test_the_two_views_differ_and_epochs_and_seeds_differ(memory, labels):
+    loader = Resident(memory, plan(labels, views=(WEAK, WEAK)))
+    first = next(loader.training(seed=0, epoch=0))
+    assert not torch.equal(first.views[0], first.views[1])
+    for seed, epoch in ((0, 1), (1, 0)):
+        assert not torch.equal(first.indices, next(loader.training(seed, epoch)).indices)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streaming_gives_the_batches_of_resident(memory, files, labels, workers):
+    expected = list(Resident(memory, plan(labels)).training(seed=5, epoch=2))
+    assert_same(list(Streaming(files, plan(labels), workers=workers).training(seed=5, epoch=2)), expected)
+
+
+@pytest.mark.parametrize("start", [1, 3, 5])
+def test_resuming_in_the_middle(memory, files, labels, start):
+    whole = list(Resident(memory, plan(labels)).training(seed=5, epoch=2))
+    assert_same(list(Resident(memory, plan(labels)).training(seed=5, epoch=2, start=start)), whole[start:])
+    assert_same(list(Streaming(files, plan(labels)).training(seed=5, epoch=2, start=start)), whole[start:])
+
+
+@pytest.mark.parametrize("sampler", [None, ClassAware(2)])
+def test_two_ranks_make_the_batches_of_one_process(memory, labels, sampler):
+    more = {} if sampler is None else {"sampler": sampler}
+    one = list(Resident(memory, plan(labels, batch_size=8, **more)).training(seed=1, epoch=4))
+    ranks = [
+        list(Resident(memory, plan(labels, batch_size=4, rank=rank, world=2, **more)).training(seed=1, epoch=4))
+        for rank in range(2)
+    ]
+    assert len(ranks[0]) == len(ranks[1]) == len(one)
+    for k, batch in enumerate(one):
+        for stream in range(2):
+            together = torch.stack([ranks[0][k].views[stream], ranks[1][k].views[stream]], 1).flatten(0, 1)
+            torch.testing.assert_close(together[: len(batch.labels)], batch.views[stream])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_in_evaluation_nothing_is_dropped_and_nothing_counted_twice(memory, files, labels, world):
+    seen = []
+    for rank in range(world):
+        planned = plan(labels, views=(PLAIN,), rank=rank, world=world, drop_last=True)
+        resident = list(Resident(memory, planned).evaluation())
+        assert_same(list(Streaming(files, planned).evaluation()), resident)
+        seen += torch.cat([batch.indices for batch in resident]).tolist()
+    assert sorted(seen) == list(range(N))
+
+
+def test_drop_last_and_steps(memory, labels):
+    for drop_last, expected in ((True, 4), (False, 5)):
+        planned = plan(labels, drop_last=drop_last)
+        assert len(list(Resident(memory, planned).training(0, 0))) == planned.steps == expected
+
+
+def test_evaluation_refuses_chance(memory, labels):
+    with pytest.raises(ValueError, match="`views` that draw nothing"):
+        next(Resident(memory, plan(labels)).evaluation())
+
+
+def test_bad_images_stop_or_are_left_out_and_listed(files, labels, tmp_path):
+    names = []
+    for i, name in enumerate(files.images.names):
+        data = (files.images.root / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2] if i in {4, 20} else data)
+        names.append(name)
+    split = Split(FileImages(tmp_path, names), labels)
+    with pytest.raises(UnreadableImageError, match=r"(4|20)\.png"):
+        list(Streaming(split, plan(labels), workers=2).training(0, 0))
+    loader = Streaming(split, plan(labels), workers=2, bad_images="skip")
+    batches = list(loader.training(0, 0))
+    assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == [i for i in range(N) if i not in {4, 20}]
+    assert sorted(loader.unreadable) == sorted(str(tmp_path / f"{i}.png") for i in (4, 20))
+    whole = {
+        int(i): image
+        for batch in Streaming(files, plan(labels)).training(0, 0)
+        for i, image in zip(batch.indices, batch.views[0], strict=True)
+    }
+    for batch in batches:  # the others are what they would have been
+        for i, image in zip(batch.indices, batch.views[0], strict=True):
+            torch.testing.assert_close(image, whole[int(i)])
+
+
+def test_resident_wants_images_of_one_size(files, labels):
+    with pytest.raises(TypeError, match="Streaming"):
+        Resident(files, plan(labels))
+
+
+def test_bad_plans_are_refused(labels):
+    with pytest.raises(ValueError, match="`batch_size`"):
+        plan(labels, batch_size=0)
+    with pytest.raises(ValueError, match="`views`"):
+        plan(labels, views=())
+    with pytest.raises(ValueError, match="samples"):
+        plan(torch.empty(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="`bad_images`"):
+        Streaming(
+            Split(ArrayImages(torch.zeros(1, 3, 2, 2, dtype=torch.uint8)), labels[:1]), plan(labels[:1]), bad_images="x"
+        )
+
+
+def test_cifar_style_augmentation_is_a_crop_of_the_padded_image(memory, labels, pixels):
+    view = Compose((RandomCrop(20, padding=4), RandomFlip()))
+    planned = Plan(labels, (view,), 8)
+    split = Split(ArrayImages(pixels[..., :20].contiguous()), labels)
+    padded = np.pad(split.images.pixels.numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)))
+    for batch in Resident(split, planned).training(0, 0):
+        for i, image in zip(batch.indices.tolist(), batch.views[0].numpy(), strict=True):
+            windows = [padded[i, :, t : t + 20, x : x + 20] for t in range(9) for x in range(9)]
+            assert any(np.array_equal(image, w) or np.array_equal(image, w[..., ::-1]) for w in windows)

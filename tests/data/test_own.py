@@ -1,0 +1,424 @@
+"""Anybody's own data, in every form that it may come in."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from longtail.data import DataSet, from_dataset, open_path
+
+
+def touch(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def listed(split):
+    return list(zip(split.images.names, split.labels.tolist(), strict=True))
+
+
+# --- folders
+
+
+def test_a_folder_of_class_folders(tmp_path):
+    touch(tmp_path / "birds", "鷲/1.png", "sparrow/1.png", "sparrow/2.png")
+    data = open_path(str(tmp_path / "birds"))
+    assert data.name == "birds"
+    assert data.class_names == ("sparrow", "鷲")
+    assert list(data.splits) == ["train"]
+    assert listed(data.train) == [("sparrow/1.png", 0), ("sparrow/2.png", 0), ("鷲/1.png", 1)]
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "val", "test"), ("Train", "Valid", "TEST"), ("training", "validation", "test")]
+)
+def test_a_folder_of_splits(tmp_path, names):
+    train, val, test = names
+    touch(tmp_path, f"{train}/b/1.png", f"{train}/a/1.png", f"{val}/b/2.png", f"{test}/c/3.png")
+    data = open_path(tmp_path)
+    assert data.class_names == ("a", "b", "c")  # of all splits: c has no training image, and says so in its count
+    assert data.counts.tolist() == [1, 1, 0]
+    assert {part: listed(split) for part, split in data.splits.items()} == {
+        "train": [("a/1.png", 0), ("b/1.png", 1)],
+        "val": [("b/2.png", 1)],
+        "test": [("c/3.png", 2)],
+    }
+    assert data.val.images.path(0) == tmp_path / val / "b" / "2.png"
+
+
+def test_training_and_test_only(tmp_path):
+    touch(tmp_path, "train/a/1.png", "test/a/2.png")
+    data = open_path(tmp_path)
+    assert list(data.splits) == ["train", "test"]
+    assert data.val is None
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    touch(tmp_path, "bus/1.png", "car/1.png", "train/1.png", "train/2.png")  # images right in it: no split
+    data = open_path(tmp_path)
+    assert data.class_names == ("bus", "car", "train")
+    assert data.counts.tolist() == [1, 1, 2]
+
+
+def test_two_folders_for_one_split_lose_nothing(tmp_path):
+    touch(tmp_path, "train/a/1.png", "val/a/2.png", "validation/a/3.png")
+    with pytest.raises(ValueError, match=r"^Expected .*\bval\b.*validation.*\.$"):  # which of them is it?
+        open_path(tmp_path)
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^Expected .*nowhere to be a folder or a list .* is not there\.$"):
+        open_path(tmp_path / "nowhere")
+    touch(tmp_path, "list.xlsx")
+    with pytest.raises(ValueError, match=r"^Expected .*list\.xlsx to end in \.csv, .*, but got '\.xlsx'\.$"):
+        open_path(tmp_path / "list.xlsx")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="but it has none"):
+        open_path(tmp_path / "empty")
+
+
+# --- lists
+
+
+def write_list(folder, kind, columns):
+    """The same table in each format."""
+    rows = list(zip(*columns.values(), strict=True))
+    path = folder / f"list.{kind}"
+    if kind == "parquet":
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table(columns), path)
+        return path
+    separator = {"csv": ",", "tsv": "\t", "txt": " "}[kind]
+    head = [] if kind == "txt" else [tuple(columns)]
+    text = "\n".join(separator.join("" if cell is None else str(cell) for cell in row) for row in [*head, *rows])
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+KINDS = ["csv", "tsv", "parquet", "txt"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_are_class_names(tmp_path, kind):
+    columns = {"path": ["a b.png", "x/鳥.png", "c.png"], "label": ["sparrow", "鷲", "sparrow"]}
+    data = open_path(write_list(tmp_path, kind, columns))
+    assert data.name == "list"
+    assert data.class_names == ("sparrow", "鷲")
+    assert listed(data.train) == [("a b.png", 0), ("x/鳥.png", 1), ("c.png", 0)]
+    assert data.train.images.path(1) == tmp_path / "x" / "鳥.png"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_are_indices(tmp_path, kind):
+    columns = {"path": ["a.png", "b.png", "c.png", "d.png"], "label": [10, 2, 0, 10]}
+    data = open_path(write_list(tmp_path, kind, columns))
+    assert data.class_names == tuple(str(c) for c in range(11))
+    assert data.train.labels.tolist() == [10, 2, 0, 10]  # not the order of "0", "10", "2"
+    assert data.counts.tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]
+
+
+def test_indices_with_leading_zeros(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png", "c.png"], "label": ["07", "7", "001"]}))
+    assert data.train.labels.tolist() == [7, 7, 1]
+    assert data.num_classes == 8
+
+
+def test_names_that_are_partly_numbers(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["7", "seven"]}))
+    assert data.class_names == ("7", "seven")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+def test_a_split_column(tmp_path, kind):
+    columns = {
+        "label": ["x", "y", "x", "y", "z"],
+        "split": ["train", "Validation", "TEST", "training", "val"],
+        "path": ["1.png", "2.png", "3.png", "4.png", "5.png"],
+        "photographer": ["p", "q", "r", "s", "t"],
+    }
+    data = open_path(write_list(tmp_path, kind, columns))
+    assert data.class_names == ("x", "y", "z")
+    assert listed(data.train) == [("1.png", 0), ("4.png", 1)]
+    assert listed(data.val) == [("2.png", 1), ("5.png", 2)]
+    assert listed(data.test) == [("3.png", 0)]
+
+
+def test_an_unknown_split_is_named(tmp_path):
+    path = write_list(tmp_path, "csv", {"path": ["a", "b"], "label": ["x", "x"], "split": ["train", "dev"]})
+    with pytest.raises(ValueError, match=r"`split` in row 2 of .*list\.csv to be train, val or test, but got 'dev'\.$"):
+        open_path(path)
+    path = write_list(tmp_path, "csv", {"path": ["a"], "label": ["x"], "split": ["test"]})
+    with pytest.raises(ValueError, match=r"list\.csv to have training images, but got only test\.$"):
+        open_path(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("names", [("file", "class"), ("path", "class"), ("Path", "label")])
+def test_missing_columns_are_named(tmp_path, kind, names):
+    path = write_list(tmp_path, kind, {names[0]: ["a.png"], names[1]: ["x"]})
+    with pytest.raises(ValueError, match=rf"to have the columns path and label, but got {names[0]}, {names[1]}\.$"):
+        open_path(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_line_twice_stays_twice(tmp_path, kind):
+    data = open_path(write_list(tmp_path, kind, {"path": ["a.png", "a.png"], "label": ["x", "x"]}))
+    assert listed(data.train) == [("a.png", 0), ("a.png", 0)]  # `describe` reports it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["../x.png", "/x.png", "C:/x.png", "a/../../x.png", "..\\x.png"])
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path, kind, name):
+    path = write_list(tmp_path, kind, {"path": ["a.png", name], "label": ["x", "x"]})
+    with pytest.raises(ValueError, match=r"^Expected row 2 of .* to stay in its folder, but got .*\.$"):
+        open_path(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_list(tmp_path, kind):
+    import pyarrow as pa
+
+    empty = pa.array([], pa.string()) if kind == "parquet" else []
+    path = write_list(tmp_path, kind, {"path": empty, "label": empty})
+    with pytest.raises(ValueError, match=r"list\.\w+ to list images, but it lists none\.$"):
+        open_path(path)
+    if kind in ("csv", "tsv"):
+        path.write_bytes(b"")
+        with pytest.raises(ValueError, match="path and label, but got none"):
+            open_path(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize(("column", "value"), [("label", None), ("path", None), ("label", ""), ("path", "")])
+def test_a_cell_without_a_value_is_named(tmp_path, kind, column, value):
+    columns = {"path": ["a.png", "b.png"], "label": ["x", "y"]}
+    columns[column][1] = value
+    with pytest.raises(ValueError, match=r"^Expected a path and a label in row 2 of .*list.*, but got .*\.$"):
+        open_path(write_list(tmp_path, kind, columns))
+
+
+def test_no_split_given_is_training_in_every_format(tmp_path):
+    columns = {"path": ["a.png", "b.png"], "label": ["x", "y"], "split": [None, "test"]}
+    for kind in ("csv", "parquet"):
+        data = open_path(write_list(tmp_path, kind, columns))
+        assert (listed(data.train), listed(data.test)) == ([("a.png", 0)], [("b.png", 1)])
+
+
+def test_a_table_as_spreadsheets_write_it(tmp_path):
+    path = tmp_path / "list.CSV"
+    path.write_bytes('\ufeffpath,label\r\n"a, b.png","x ""y"""\r\n\r\nc.png,z\r\n'.encode())
+    data = open_path(path)
+    assert data.class_names == ('x "y"', "z")
+    assert listed(data.train) == [("a, b.png", 0), ("c.png", 1)]
+
+
+def test_a_text_list_as_windows_writes_it(tmp_path):
+    (tmp_path / "list.txt").write_bytes("\ufeffa b.png cat\r\n\r\n  \r\nc.png dog\r\n".encode())
+    data = open_path(tmp_path / "list.txt")
+    assert listed(data.train) == [("a b.png", 0), ("c.png", 1)]
+    (tmp_path / "list.txt").write_text("a.png cat\nalone.png\n")
+    with pytest.raises(ValueError, match=r"^Expected `path label` in line 2 of .*list\.txt, but got 'alone\.png'\.$"):
+        open_path(tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize("kind", ["csv", "txt"])
+def test_a_list_in_another_encoding_is_named(tmp_path, kind):
+    path = write_list(tmp_path, kind, {"path": ["é.png"], "label": ["x"]})
+    path.write_bytes(path.read_text(encoding="utf-8").encode("latin1"))
+    with pytest.raises(ValueError, match=rf"list\.{kind}"):
+        open_path(path)
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path):
+    (tmp_path / "list.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises((ValueError, OSError), match=r"list\.parquet"):
+        open_path(tmp_path / "list.parquet")
+
+
+HUGE = """
+import resource, sys
+from longtail.data import open_path
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+try:
+    data = open_path(sys.argv[1])
+except ValueError as error:
+    print("refused:", error)
+else:
+    print("classes:", data.num_classes)
+"""
+
+
+def test_numbers_that_are_no_indices_do_not_fill_the_memory(tmp_path):
+    """Two articles by their EAN: names or a refusal, but not 4,006,381,333,932 classes."""
+    path = write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["4006381333931", "4012345123456"]})
+    done = subprocess.run(
+        [sys.executable, "-c", HUGE, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-300:]
+    assert done.stdout.startswith("refused: Expected") or done.stdout == "classes: 2\n"
+
+
+# --- data set objects
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
+FIRST = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+
+
+class Tuples(Dataset):
+    """Like torchvision's: a tuple a sample."""
+
+    def __init__(self, images, labels):
+        self.images, self.answers = images, labels
+        self.asked = 0
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        self.asked += 1
+        return self.images[index], self.answers[index]
+
+
+class WithTargets(Tuples):
+    @property
+    def targets(self):
+        return self.answers
+
+
+class HuggingFace:
+    """Like `datasets.Dataset`: dictionaries by index, columns by name; what was decoded is counted."""
+
+    def __init__(self, **columns):
+        self.columns = columns
+        self.column_names = list(columns)
+        self.decoded = 0
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            assert not key.startswith("im"), "reads all images"
+            return self.columns[key]
+        self.decoded += 1
+        return {name: values[key] for name, values in self.columns.items()}
+
+
+def as_pil(pixels):
+    return [Image.fromarray(image) for image in pixels]
+
+
+@pytest.mark.parametrize("images", [as_pil(PIXELS), PIXELS, FIRST], ids=["PIL", "arrays", "tensors"])
+def test_tuples_of_anything_that_is_an_image(images):
+    split = from_dataset(Tuples(images, [3, 0, 1, 0]))
+    assert len(split) == 4
+    assert split.labels.tolist() == [3, 0, 1, 0]
+    assert split.labels.dtype == torch.int64
+    for index in range(4):
+        found = split.images[index]
+        assert found.is_contiguous()
+        assert torch.equal(found, FIRST[index])
+    some = split.subset([2, 1])
+    assert some.labels.tolist() == [1, 0]
+    assert torch.equal(some.images[0], FIRST[2])
+    assert torch.equal(some.subset([1]).images[0], FIRST[1])
+
+
+def test_grey_images():
+    grey = PIXELS[..., 0]
+    assert torch.equal(from_dataset(Tuples(grey, [0] * 4)).images[1], torch.from_numpy(grey[1])[None])
+    expanded = torch.from_numpy(grey[1]).expand(3, -1, -1)
+    assert torch.equal(from_dataset(Tuples(as_pil(grey), [0] * 4)).images[1], expanded)
+
+
+def test_labels_are_read_from_targets_without_decoding():
+    data = WithTargets(FIRST, [3, 0, 1, 0])
+    assert from_dataset(data).labels.tolist() == [3, 0, 1, 0]
+    assert data.asked <= 1
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 1, 2], np.array([1, 0, 1, 2]), torch.tensor([1, 0, 1, 2])])
+def test_labels_of_any_kind(labels):
+    assert from_dataset(Tuples(FIRST, labels)).labels.tolist() == [1, 0, 1, 2]
+    assert from_dataset(WithTargets(FIRST, labels)).labels.tolist() == [1, 0, 1, 2]
+
+
+def test_torchs_own_data_sets():
+    whole = TensorDataset(FIRST, torch.tensor([1, 0, 1, 2]))
+    assert from_dataset(whole).labels.tolist() == [1, 0, 1, 2]
+    part = from_dataset(Subset(WithTargets(FIRST, [3, 0, 1, 2]), [2, 0]))
+    assert part.labels.tolist() == [1, 3]
+    assert torch.equal(part.images[0], FIRST[2])
+
+
+def test_hugging_face_reads_labels_from_a_column():
+    data = HuggingFace(image=as_pil(PIXELS), label=[3, 0, 1, 0])
+    split = from_dataset(data)
+    assert split.labels.tolist() == [3, 0, 1, 0]
+    assert data.decoded <= 1
+    assert torch.equal(split.images[3], FIRST[3])
+
+
+def test_other_names_and_places():
+    data = HuggingFace(img=as_pil(PIXELS), fine_label=[3, 0, 1, 0], label=[9, 9, 9, 9])
+    split = from_dataset(data, image="img", label="fine_label")
+    assert split.labels.tolist() == [3, 0, 1, 0]
+    assert torch.equal(split.images[2], FIRST[2])
+    triples = [(f"id {i}", i % 2, FIRST[i]) for i in range(4)]
+    split = from_dataset(triples, image=2, label=1)
+    assert split.labels.tolist() == [0, 1, 0, 1]
+    assert torch.equal(split.images[2], FIRST[2])
+    dictionaries = [{"image": FIRST[i], "label": i} for i in range(4)]  # without columns
+    assert from_dataset(dictionaries).labels.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        FIRST[0] / 255,
+        PIXELS[0] / 255,
+        FIRST[0].int(),
+        FIRST[0, 0],
+        FIRST[:1],
+        np.zeros(5, dtype=np.uint8),
+        "a.png",
+        None,
+    ],
+    ids=["float tensor", "float array", "int tensor", "matrix", "batch", "vector", "path", "none"],
+)
+def test_what_is_no_raw_image_is_refused(image):
+    split = from_dataset([(image, 0)])
+    with pytest.raises(TypeError, match=r"^Expected raw images of uint8, .*, but got .*\.$"):
+        split.images[0]
+
+
+def test_an_empty_data_set_is_refused():
+    with pytest.raises(ValueError, match=r"^Expected `dataset` to have samples, but it has none\.$"):
+        from_dataset([])
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 5], [0, 1, 2, -1]])
+def test_labels_are_checked_against_the_class_names(labels):
+    assert len(from_dataset(Tuples(FIRST, [0, 1, 2, 2]), class_names=["a", "b", "c"])) == 4
+    with pytest.raises(ValueError, match=rf"^Expected labels in 0…2, but got {labels[-1]}\.$"):
+        from_dataset(Tuples(FIRST, labels), class_names=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    "labels", [["cat", "dog", "cat", "cat"], [0.5, 1.0, 0.0, 1.0], [[0, 1]] * 4, [None] * 4], ids=str
+)
+def test_labels_that_are_no_class_indices_are_refused_in_one_sentence(labels):
+    with pytest.raises((TypeError, ValueError), match=r"^Expected .*label.*, but got .*\.$"):
+        from_dataset(Tuples(FIRST, labels))
+
+
+def test_an_adapted_split_makes_a_data_set():
+    data = DataSet("mine", ("a", "b"), from_dataset(Tuples(as_pil(PIXELS), [0, 1, 0, 0])))
+    assert data.counts.tolist() == [3, 1]

@@ -1,0 +1,404 @@
+"""The command: what it prints, what it exits with, and that a person's mistake is one sentence without a traceback."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from longtail import cli
+from longtail.data import CATALOG
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments):
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as left:
+            code = left.code
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return code, printed.out, printed.err
+
+    return call
+
+
+def picture(path, seed, suffix="PNG"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, suffix)
+
+
+def one_sentence(text):
+    text = text.strip()
+    assert text.startswith("longtail: ")
+    assert text.endswith(".")
+    assert "\n" not in text
+    return text
+
+
+# --- help and mistakes of usage
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help(run, arguments):
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "data" in out
+
+
+def test_help_of_the_data_commands(run):
+    code, out, _ = run("data", "--help")
+    assert code == 0
+    for command in ("list", "get", "check", "describe"):
+        assert command in out
+
+
+@pytest.mark.parametrize(
+    ("command", "mentioned"),
+    [
+        ("list", ["--root"]),
+        ("get", ["NAME", "--root"]),
+        ("check", ["NAME", "--root", "--imbalance"]),
+        ("describe", ["PATH", "--figure"]),
+    ],
+)
+def test_help_of_each_command(run, command, mentioned):
+    code, out, _ = run("data", command, "--help")
+    assert code == 0
+    for word in mentioned:
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["data"],
+        ["data", "nonsense"],
+        ["data", "get"],
+        ["data", "check"],
+        ["data", "describe"],
+        ["data", "list", "--nonsense"],
+        ["data", "check", "digits-lt", "--imbalance", "many"],
+    ],
+)
+def test_what_is_no_command_exits_with_2(run, arguments):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err.strip()
+
+
+# --- list
+
+
+def rows_of(out):
+    return {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+
+
+def test_list_shows_every_data_set(run, tmp_path):
+    code, out, _ = run("data", "list", "--root", tmp_path)
+    assert code == 0
+    rows = rows_of(out)
+    assert rows["name"] == ["name", "classes", "train", "val", "test", "imbalance", "here"]
+    assert set(rows) == {"name", *CATALOG}
+    assert rows["imagenet-lt"] == ["imagenet-lt", "1000", "115,846", "20,000", "50,000", "256", "no"]
+    assert rows["places-lt"] == ["places-lt", "365", "62,500", "7,300", "36,500", "996", "no"]
+    assert rows["inaturalist2018"] == ["inaturalist2018", "8142", "437,513", "-", "24,426", "500", "no"]
+    assert rows["cifar10"] == ["cifar10", "10", "50,000", "-", "10,000", "1", "no"]
+    assert rows["cifar10-lt"] == ["cifar10-lt", "10", "12,406", "-", "10,000", "100", "no"]
+    assert rows["cifar100-lt"] == ["cifar100-lt", "100", "10,847", "-", "10,000", "100", "no"]
+    assert rows["digits"][-1] == "yes"  # they come with scikit-learn
+
+
+def test_list_knows_what_is_here(run, tmp_path):
+    (tmp_path / "cifar-100-python").mkdir()
+    _, out, _ = run("data", "list", "--root", tmp_path)
+    rows = rows_of(out)
+    assert (rows["cifar100"][-1], rows["cifar100-lt"][-1], rows["cifar10"][-1]) == ("yes", "yes", "no")
+
+
+def test_list_in_a_narrow_terminal_keeps_the_names(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run("data", "list")
+    assert set(CATALOG) <= set(rows_of(out))
+
+
+def test_as_a_program(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "longtail.cli", "data", "list"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "imagenet-lt" in done.stdout
+    assert "\x1b" not in done.stdout  # no colours into a pipe
+
+
+# --- get
+
+
+def test_get_what_is_there_already(run, tmp_path):
+    (tmp_path / "imagenet" / "train").mkdir(parents=True)
+    (tmp_path / "imagenet" / "val").mkdir(parents=True)
+    code, out, err = run("data", "get", "imagenet", "--root", tmp_path)
+    assert code == 2  # what is there is looked at: nothing is in it
+    assert "already" in out
+    assert "class folders" in err
+    code, out, _ = run("data", "get", "digits-lt", "--root", tmp_path)
+    assert code == 0
+    assert "scikit-learn" in out
+
+
+@pytest.mark.parametrize("name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt"])
+def test_get_says_how_where_it_cannot(run, tmp_path, name):
+    code, out, _ = run("data", "get", name, "--root", tmp_path)
+    assert code == 1
+    assert CATALOG[name].steps in out  # whole, on one line: to be copied
+    assert name in out
+
+
+def test_get_an_unknown_name(run, tmp_path):
+    code, out, err = run("data", "get", "cifar11", "--root", tmp_path)
+    assert code == 2
+    assert out == ""
+    assert "'cifar11'" in one_sentence(err)
+
+
+def test_get_fetches_what_it_can_and_checks_it(run, tmp_path, monkeypatch):
+    called = []
+
+    def fetch(root, progress):
+        called.append(root)
+        progress("somewhere", 5, 10)
+        progress("somewhere", 10, None)
+        raise OSError("Expected the net to be there, but it is not.")
+
+    monkeypatch.setitem(cli.FETCHERS, "cifar10", fetch)
+    code, _, err = run("data", "get", "cifar10-lt", "--root", tmp_path)
+    assert called == [tmp_path]
+    assert code == 2
+    assert "Expected the net to be there" in one_sentence(err)
+
+
+# --- check
+
+
+def test_check_without_differences(run):
+    code, out, _ = run("data", "check", "digits-lt", "--imbalance", "20")
+    assert code == 0
+    assert "digits-lt is as it should be." in out
+
+
+def write_places(root):
+    (root / "places-lt").mkdir(parents=True)
+    for part in ("train", "val", "test"):
+        (root / "places-lt" / f"Places_LT_{part}.txt").write_text(f"{part}/a b.jpg 0\n{part}/鳥.jpg 364\n")
+
+
+def test_check_with_differences(run, tmp_path):
+    write_places(tmp_path)
+    picture(tmp_path / "places365" / "train" / "a b.jpg", 0)
+    code, out, _ = run("data", "check", "places-lt", "--root", tmp_path)
+    assert code == 1
+    lines = out.splitlines()
+    assert "train images: expected 62500, found 2" in lines
+    assert "smallest training class: expected 5, found 0" in lines
+    assert "largest training class: expected 4980, found 1" in lines
+    assert "head, medium and tail classes: expected (131, 163, 71), found (0, 0, 365)" in lines
+    first = tmp_path / "places365" / "train" / "鳥.jpg"
+    assert f"train files that are not there (the first: {first}): expected 0, found 1" in lines
+
+
+@pytest.mark.parametrize("name", ["[red]", "[/]", "[data] of mine"])
+def test_check_prints_names_as_they_are(run, tmp_path, name):
+    write_places(tmp_path / name)
+    code, out, _ = run("data", "check", "places-lt", "--root", tmp_path / name)
+    assert code == 1
+    assert str(tmp_path / name / "places365" / "train" / "a b.jpg") in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cifar11"],
+        ["cifar10"],
+        ["imagenet-lt"],
+        ["digits", "--imbalance", "10"],
+        ["digits-lt", "--imbalance", "0.5"],
+        ["digits-lt", "--imbalance", "0"],
+        ["digits-lt", "--imbalance", "nan"],
+    ],
+)
+def test_check_and_mistakes(run, tmp_path, arguments):
+    code, out, err = run("data", "check", *arguments, "--root", tmp_path)
+    assert code == 2
+    assert out == ""
+    assert "Expected" in one_sentence(err)
+
+
+def test_check_of_damaged_files_is_no_crash(run, tmp_path):
+    write_places(tmp_path)
+    (tmp_path / "places-lt" / "Places_LT_val.txt").write_text("a.jpg -3\n")
+    code, _, err = run("data", "check", "places-lt", "--root", tmp_path)
+    assert code == 2
+    assert "line 1 of" in one_sentence(err)
+    (tmp_path / "places-lt" / "Places_LT_val.txt").write_bytes(b"\xff\xfe\x00")
+    code, _, err = run("data", "check", "places-lt", "--root", tmp_path)
+    assert code == 2
+    assert "Places_LT_val.txt" in one_sentence(err)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    code, _, err = run("data", "check", "cifar10", "--root", tmp_path)
+    assert code == 2
+    assert "batches.meta" in one_sentence(err)
+    (tmp_path / "tiny-imagenet-200" / "val").mkdir(parents=True)
+    picture(tmp_path / "tiny-imagenet-200" / "train" / "n01" / "images" / "1.JPEG", 0)
+    code, _, err = run("data", "check", "tiny-imagenet", "--root", tmp_path)
+    assert code == 2
+    assert "val_annotations.txt" in err
+    (tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn99\t0\t0\t1\t1\n")
+    code, _, err = run("data", "check", "tiny-imagenet", "--root", tmp_path)
+    assert code == 2
+    assert "n99" in one_sentence(err)
+
+
+# --- describe
+
+
+@pytest.fixture
+def birds(tmp_path):
+    root = tmp_path / "birds"
+    for seed in range(30):
+        picture(root / "train" / "sparrow" / f"{seed}.png", seed)
+    picture(root / "train" / "鷲 [rare]" / "30.png", 30)
+    picture(root / "test" / "sparrow" / "31.png", 31)
+    return root
+
+
+def test_describe_a_sound_folder(run, birds):
+    code, out, _ = run("data", "describe", birds)
+    assert code == 0
+    assert "birds: 2 classes, 31 train, 1 test images" in out
+    assert "imbalance factor 30" in out
+    assert "0 head, 1 medium, 1 tail" in out
+    rows = [line.split() for line in out.splitlines() if "█" in line]
+    assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
+    assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # the longest bar, and none that cannot be seen
+    for fault in ("unreadable", "more than", "without"):
+        assert fault not in out
+
+
+def test_describe_finds_every_fault(run, birds):
+    (birds / "train" / "empty").mkdir()
+    picture(birds / "test" / "sparrow" / "copy.png", 3)
+    picture(birds / "train" / "sparrow" / "twice.png", 4)
+    for number in range(7):
+        (birds / "train" / "sparrow" / f"bad {number}.jpg").write_bytes(b"no image")
+    code, out, _ = run("data", "describe", birds)
+    assert code == 1
+    lines = out.splitlines()
+    assert "1 classes without a training image:" in lines or "1 class without a training image:" in lines
+    assert "  empty" in lines
+    assert "  train: sparrow/3.png = test: sparrow/copy.png" in lines
+    assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
+    assert "7 unreadable files:" in lines
+    assert sum(line.startswith("  Expected ") for line in lines) == 5
+    assert "  … and 2 more" in lines
+    assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # whole, not wrapped
+
+
+def test_describe_without_reading_images(run, birds):
+    (birds / "train" / "sparrow" / "bad.jpg").write_bytes(b"no image")
+    code, out, _ = run("data", "describe", birds, "--no-read-images")
+    assert code == 0
+    assert "32 train" in out
+    assert "unreadable" not in out
+
+
+def test_describe_many_classes_shows_both_ends(run, tmp_path):
+    for c in range(100):
+        for number in range(100 - c):
+            path = tmp_path / f"class {c:02d}" / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    code, out, _ = run("data", "describe", tmp_path, "--no-read-images")
+    assert code == 0
+    assert "100 classes" in out
+    assert "class 00" in out
+    assert "class 99" in out
+    assert "class 50" not in out
+    assert len(out.splitlines()) < 40
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # `test_describe.py` looks at them
+def test_describe_draws_a_figure(run, birds, tmp_path):
+    figure = tmp_path / "[tail].png"
+    code, out, _ = run("data", "describe", birds, "--figure", figure)
+    assert code == 0
+    with Image.open(figure) as image:
+        assert image.format == "PNG"
+    assert str(figure) in out.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["[/]", "[bold] birds", "[red]"])
+def test_describe_prints_names_as_they_are(run, tmp_path, name):
+    folder = tmp_path / "list"
+    folder.mkdir()
+    picture(folder / "a.png", 0)
+    path = folder / f"{name.replace('/', '')}.csv"
+    path.write_text(f"path,label\na.png,{name}\nb.png,{name}\n")
+    code, out, _ = run("data", "describe", path)
+    assert code == 1  # b.png is not there
+    assert f"{path.stem}: 1 classes" in out
+    assert any(line.split("█")[0].rsplit(maxsplit=1)[0].strip() == name for line in out.splitlines() if "█" in line)
+    assert str(folder / "b.png") in out
+
+
+def test_describe_a_list(run, tmp_path):
+    for seed in range(3):
+        picture(tmp_path / f"{seed}.png", seed)
+    (tmp_path / "mine.csv").write_text("path,label,split\r\n0.png,cat,train\r\n1.png,dog,train\r\n2.png,cat,test\r\n")
+    code, out, _ = run("data", "describe", tmp_path / "mine.csv")
+    assert code == 0
+    assert "mine: 2 classes, 2 train, 1 test images" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("nowhere", None),
+        ("list.csv", b"file,class\na.png,x\n"),
+        ("list.csv", b""),
+        ("list.csv", b"path,label\n../a.png,x\n"),
+        ("list.csv", b"path,label\na.png,\n"),
+        ("list.csv", b"path,label\n\xe9.png,x\n"),
+        ("list.csv", b"path,label,split\na.png,x,dev\n"),
+        ("list.txt", b"alone\n"),
+        ("list.txt", b"\xff\xfea\x00\n"),
+        ("list.xlsx", b"PK"),
+    ],
+)
+def test_describe_and_mistakes(run, tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, out, err = run("data", "describe", tmp_path / name)
+    assert code == 2
+    assert out == ""
+    assert str(tmp_path / name) in one_sentence(err)
+
+
+def test_describe_a_file_that_is_no_parquet(run, tmp_path):
+    (tmp_path / "list.parquet").write_bytes(b"PAR1 but not really")
+    code, _, err = run("data", "describe", tmp_path / "list.parquet")
+    assert code == 2
+    assert "list.parquet" in err

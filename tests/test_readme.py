@@ -1,0 +1,44 @@
+"""What README prints runs as printed."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from longtail import ClassBalancedSoftmaxLoss
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_one_line_change():
+    (diff,) = blocks("diff")
+    added = "\n".join(line[1:] for line in diff.splitlines() if line.startswith("+"))
+    names = {"train_labels": [0] * 50 + [1] * 5, "num_classes": 2, "device": "cpu", "torch": torch}
+    exec(added, names)
+    loss = names["loss"]
+    assert isinstance(loss, ClassBalancedSoftmaxLoss)
+    assert loss.counts.tolist() == [50, 5]
+    assert loss(torch.zeros(1, 2), torch.tensor([1])) > torch.nn.functional.cross_entropy(
+        torch.zeros(1, 2), torch.tensor([1])
+    )
+
+
+def test_the_measures(capsys):
+    (snippet,) = blocks("python")
+    batches = [(torch.randn(20, 4), torch.randint(3, (20,))) for _ in range(3)]
+    names = {"counts": [500, 50, 5], "num_classes": 3, "test_loader": batches, "model": torch.nn.Linear(4, 3)}
+    lines = snippet.splitlines()
+    after = next(i for i, line in enumerate(lines) if line.startswith("test = ")) + 1
+    exec("\n".join([*lines[:after], "train = test", *lines[after:]]), names)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("{'head': ")
+    assert float(printed[1]) >= 0
+
+
+def test_the_demos_figure_and_table_are_there():
+    assert (Path(__file__).parents[1] / "docs" / "images" / "digits_lt.png").is_file()
+    assert re.search(r"^  CBS +\d", README, re.MULTILINE)
