@@ -30,8 +30,9 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-bench: $(VENV)/.dev  ## What CBS costs, on this machine (benchmarks/results has the H200's figures)
+bench: $(VENV)/.dev  ## What CBS costs and how fast images come, on this machine (benchmarks/results has an H200's)
 	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/data.py
 
 clean:  ## Remove .venv and what tools leave behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
