@@ -259,133 +259,132 @@ _IMAGENET_STEPS = _by_hand(
 _LISTS = "download the lists of OpenLongTailRecognition-OLTR (liuziwei7, GitHub)"
 
 
-def _entries() -> list[Entry]:
-    ten = {"train": 50000, "test": 10000}
-    rows = [
-        Entry(
-            "digits",
-            10,
-            {"train": 1297, "test": 500},
-            (),
-            _digits,
-            "pip install 'longtail[data]'.",
-            train_range=(124, 133),
-            group_sizes=(3, 3, 4),
+_TEN_THOUSAND = {"train": 50000, "test": 10000}
+
+_BALANCED = (
+    Entry(
+        "digits",
+        10,
+        {"train": 1297, "test": 500},
+        (),
+        _digits,
+        "pip install 'longtail[data]'.",
+        train_range=(124, 133),
+        group_sizes=(3, 3, 4),
+    ),
+    Entry(
+        "cifar10",
+        10,
+        _TEN_THOUSAND,
+        ("cifar-10-batches-py",),
+        _cifar("cifar10"),
+        _GET.format(name="cifar10"),
+        train_range=(5000, 5000),
+        group_sizes=(3, 3, 4),
+    ),
+    Entry(
+        "cifar100",
+        100,
+        _TEN_THOUSAND,
+        ("cifar-100-python",),
+        _cifar("cifar100"),
+        _GET.format(name="cifar100"),
+        train_range=(500, 500),
+        group_sizes=(35, 35, 30),
+    ),
+    Entry(
+        "fashion-mnist",
+        10,
+        {"train": 60000, "test": 10000},
+        ("FashionMNIST/raw",),
+        _fashion_mnist,
+        _GET.format(name="fashion-mnist"),
+        train_range=(6000, 6000),
+        group_sizes=(3, 3, 4),
+    ),
+    Entry(
+        "tiny-imagenet",
+        200,
+        {"train": 100000, "test": 10000},
+        ("tiny-imagenet-200",),
+        _tiny_imagenet,
+        "download tiny-imagenet-200.zip from http://cs231n.stanford.edu and unpack it in the data folder.",
+        train_range=(500, 500),
+    ),
+)
+_FACTORS = {"digits": 50.0, "cifar10": 100.0, "cifar100": 100.0, "fashion-mnist": 100.0, "tiny-imagenet": 100.0}
+_MADE_LONG_TAILED = tuple(replace(row, name=f"{row.name}-lt", imbalance=_FACTORS[row.name]) for row in _BALANCED)
+
+_AS_THEY_ARE = (
+    Entry(
+        "imagenet",
+        1000,
+        {"train": 1281167, "test": 50000},
+        ("imagenet/train", "imagenet/val"),
+        _imagenet,
+        _IMAGENET_STEPS,
+        train_range=(732, 1300),
+        group_sizes=(385, 479, 136),
+    ),
+    Entry(
+        "imagenet-lt",
+        1000,
+        {"train": 115846, "val": 20000, "test": 50000},
+        (
+            "imagenet-lt/ImageNet_LT_train.txt",
+            "imagenet-lt/ImageNet_LT_val.txt",
+            "imagenet-lt/ImageNet_LT_test.txt",
         ),
-        Entry(
-            "cifar10",
-            10,
-            ten,
-            ("cifar-10-batches-py",),
-            _cifar("cifar10"),
-            _GET.format(name="cifar10"),
-            train_range=(5000, 5000),
-            group_sizes=(3, 3, 4),
-        ),
-        Entry(
-            "cifar100",
-            100,
-            ten,
-            ("cifar-100-python",),
-            _cifar("cifar100"),
-            _GET.format(name="cifar100"),
-            train_range=(500, 500),
-            group_sizes=(35, 35, 30),
-        ),
-        Entry(
-            "fashion-mnist",
-            10,
-            {"train": 60000, "test": 10000},
-            ("FashionMNIST/raw",),
-            _fashion_mnist,
-            _GET.format(name="fashion-mnist"),
-            train_range=(6000, 6000),
-            group_sizes=(3, 3, 4),
-        ),
-        Entry(
-            "tiny-imagenet",
-            200,
-            {"train": 100000, "test": 10000},
-            ("tiny-imagenet-200",),
-            _tiny_imagenet,
-            "download tiny-imagenet-200.zip from http://cs231n.stanford.edu and unpack it in the data folder.",
-            train_range=(500, 500),
-        ),
-    ]
-    factors = {"digits": 50.0, "cifar10": 100.0, "cifar100": 100.0, "fashion-mnist": 100.0, "tiny-imagenet": 100.0}
-    rows += [replace(row, name=f"{row.name}-lt", imbalance=factors[row.name]) for row in rows]
-    rows += [
-        Entry(
-            "imagenet",
-            1000,
-            {"train": 1281167, "test": 50000},
-            ("imagenet/train", "imagenet/val"),
-            _imagenet,
-            _IMAGENET_STEPS,
-            train_range=(732, 1300),
-            group_sizes=(385, 479, 136),
-        ),
-        Entry(
-            "imagenet-lt",
-            1000,
-            {"train": 115846, "val": 20000, "test": 50000},
-            (
-                "imagenet-lt/ImageNet_LT_train.txt",
-                "imagenet-lt/ImageNet_LT_val.txt",
-                "imagenet-lt/ImageNet_LT_test.txt",
-            ),
-            _listed("imagenet-lt", "imagenet", {p: f"ImageNet_LT_{p}.txt" for p in ("train", "val", "test")}, 1000),
-            f"{_LISTS} into imagenet-lt; of the images, {_IMAGENET_STEPS}",
-            train_range=(5, 1280),
-            group_sizes=(385, 479, 136),
-            counts="imagenet-lt",
-        ),
-        Entry(
-            "places-lt",
-            365,
-            {"train": 62500, "val": 7300, "test": 36500},
-            ("places-lt/Places_LT_train.txt", "places-lt/Places_LT_val.txt", "places-lt/Places_LT_test.txt"),
-            _listed("places-lt", "places365", {p: f"Places_LT_{p}.txt" for p in ("train", "val", "test")}, 365),
-            f"{_LISTS} into places-lt; "
-            + _by_hand("download Places365-Standard (256 x 256) from http://places2.csail.mit.edu", "places365"),
-            train_range=(5, 4980),
-            group_sizes=(131, 163, 71),
-            counts="places-lt",
-        ),
-        Entry(
+        _listed("imagenet-lt", "imagenet", {p: f"ImageNet_LT_{p}.txt" for p in ("train", "val", "test")}, 1000),
+        f"{_LISTS} into imagenet-lt; of the images, {_IMAGENET_STEPS}",
+        train_range=(5, 1280),
+        group_sizes=(385, 479, 136),
+        counts="imagenet-lt",
+    ),
+    Entry(
+        "places-lt",
+        365,
+        {"train": 62500, "val": 7300, "test": 36500},
+        ("places-lt/Places_LT_train.txt", "places-lt/Places_LT_val.txt", "places-lt/Places_LT_test.txt"),
+        _listed("places-lt", "places365", {p: f"Places_LT_{p}.txt" for p in ("train", "val", "test")}, 365),
+        f"{_LISTS} into places-lt; "
+        + _by_hand("download Places365-Standard (256 x 256) from http://places2.csail.mit.edu", "places365"),
+        train_range=(5, 4980),
+        group_sizes=(131, 163, 71),
+        counts="places-lt",
+    ),
+    Entry(
+        "inaturalist2018",
+        8142,
+        {"train": 437513, "test": 24426},
+        ("inaturalist2018/iNaturalist18_train.txt", "inaturalist2018/iNaturalist18_val.txt"),
+        _listed(
             "inaturalist2018",
+            "inaturalist2018",
+            {"train": "iNaturalist18_train.txt", "test": "iNaturalist18_val.txt"},
             8142,
-            {"train": 437513, "test": 24426},
-            ("inaturalist2018/iNaturalist18_train.txt", "inaturalist2018/iNaturalist18_val.txt"),
-            _listed(
-                "inaturalist2018",
-                "inaturalist2018",
-                {"train": "iNaturalist18_train.txt", "test": "iNaturalist18_val.txt"},
-                8142,
-                Normalisation((0.466, 0.471, 0.380), (0.195, 0.194, 0.192)),
-            ),
-            "download the lists of classifier-balancing (facebookresearch, GitHub) into inaturalist2018; "
-            + _by_hand(
-                "download train_val2018.tar.gz of inat_comp 2018 (visipedia, GitHub)", "inaturalist2018/train_val2018"
-            ),
-            train_range=(2, 1000),
-            group_sizes=(842, 4076, 3224),
-            counts="inaturalist2018",
+            Normalisation((0.466, 0.471, 0.380), (0.195, 0.194, 0.192)),
         ),
-        Entry(
-            "lvis-crops",
-            1203,
-            {"train": 1_270_141, "test": 244_707},
-            ("lvis-crops/train/index.json", "lvis-crops/val/index.json"),
-            read_lvis_crops,
-            "download lvis_v1_train.json and lvis_v1_val.json (https://www.lvisdataset.org) and COCO's train2017 and "
-            "val2017 images, then cut the boxes out with longtail.data.lvis_crops.build_lvis_crops.",
-            train_range=(1, 50_552),
-            group_sizes=(405, 461, 337),
+        "download the lists of classifier-balancing (facebookresearch, GitHub) into inaturalist2018; "
+        + _by_hand(
+            "download train_val2018.tar.gz of inat_comp 2018 (visipedia, GitHub)", "inaturalist2018/train_val2018"
         ),
-    ]
-    return rows
+        train_range=(2, 1000),
+        group_sizes=(842, 4076, 3224),
+        counts="inaturalist2018",
+    ),
+    Entry(
+        "lvis-crops",
+        1203,
+        {"train": 1_270_141, "test": 244_707},
+        ("lvis-crops/train/index.json", "lvis-crops/val/index.json"),
+        read_lvis_crops,
+        "download lvis_v1_train.json and lvis_v1_val.json (https://www.lvisdataset.org) and COCO's train2017 and "
+        "val2017 images, then cut the boxes out with longtail.data.lvis_crops.build_lvis_crops.",
+        train_range=(1, 50_552),
+        group_sizes=(405, 461, 337),
+    ),
+)
 
-
-CATALOG: dict[str, Entry] = {row.name: row for row in _entries()}
+CATALOG: dict[str, Entry] = {row.name: row for row in (*_BALANCED, *_MADE_LONG_TAILED, *_AS_THEY_ARE)}
 """All data sets that are known by name."""
