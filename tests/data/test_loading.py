@@ -99,9 +99,57 @@ def test_the_two_views_differ_and_epochs_and_seeds_differ(memory, labels):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_streaming_gives_the_batches_of_resident(memory, files, labels, workers):
+@pytest.mark.parametrize("decode_in", ["workers", "device"])
+def test_streaming_gives_the_batches_of_resident(memory, files, labels, workers, decode_in):
     expected = list(Resident(memory, plan(labels)).training(seed=5, epoch=2))
-    assert_same(list(Streaming(files, plan(labels), workers=workers).training(seed=5, epoch=2)), expected)
+    loader = Streaming(files, plan(labels), workers=workers, decode_in=decode_in)
+    assert_same(list(loader.training(seed=5, epoch=2)), expected)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """JPEGs of different sizes, smooth as photographs are."""
+    root = tmp_path_factory.mktemp("jpeg")
+    generator = np.random.default_rng(0)
+    names = [f"{i}.jpg" for i in range(24)]
+    for name in names:
+        coarse = Image.fromarray(generator.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        size = tuple(int(side) for side in generator.integers(40, 90, 2))
+        coarse.resize(size, Image.Resampling.BICUBIC).save(root / name, quality=95)
+    return Split(FileImages(root, names), torch.arange(24) % C)
+
+
+def test_images_of_different_sizes_are_cut_together_as_one_by_one(photographs):
+    planned = plan(photographs.labels)
+    one_by_one = list(Streaming(photographs, planned).training(2, 0))
+    assert_same(list(Streaming(photographs, planned, decode_in="device").training(2, 0)), one_by_one)
+    plain = plan(photographs.labels, views=(PLAIN,))
+    assert_same(
+        list(Streaming(photographs, plain, decode_in="device").evaluation()),
+        list(Streaming(photographs, plain).evaluation()),
+    )
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_batches_of_the_cpu(memory, files, photographs, labels):
+    expected = list(Resident(memory, plan(labels)).training(seed=5, epoch=2))
+    for loader in (
+        Resident(memory, plan(labels), "cuda"),
+        Streaming(files, plan(labels), "cuda"),
+        Streaming(files, plan(labels), "cuda", decode_in="device"),
+    ):
+        for a, b in zip(expected, loader.training(seed=5, epoch=2), strict=True):
+            assert torch.equal(a.indices, b.indices)
+            assert torch.equal(a.labels, b.labels.cpu())
+            for x, y in zip(a.views, b.views, strict=True):  # one level of 255, over the smallest SD of 0.2
+                torch.testing.assert_close(x, y.cpu(), rtol=0, atol=0.021)
+    # Another JPEG decoder: some levels a pixel, nothing on average.
+    planned = plan(photographs.labels, views=(Compose((RandomResizedCrop(12), NORMALISE)),))
+    here = torch.cat([batch.views[0] for batch in Streaming(photographs, planned).training(2, 0)])
+    on_gpu = Streaming(photographs, planned, "cuda", decode_in="device").training(2, 0)
+    there = torch.cat([batch.views[0].cpu() for batch in on_gpu])
+    assert (here - there).abs().mean() < 0.03
+    assert (here - there).mean().abs() < 0.01
 
 
 @pytest.mark.parametrize("start", [1, 3, 5])
@@ -148,7 +196,8 @@ def test_evaluation_refuses_chance(memory, labels):
         next(Resident(memory, plan(labels)).evaluation())
 
 
-def test_bad_images_stop_or_are_left_out_and_listed(files, labels, tmp_path):
+@pytest.mark.parametrize("decode_in", ["workers", "device"])
+def test_bad_images_stop_or_are_left_out_and_listed(files, labels, tmp_path, decode_in):
     names = []
     for i, name in enumerate(files.images.names):
         data = (files.images.root / name).read_bytes()
@@ -156,8 +205,8 @@ def test_bad_images_stop_or_are_left_out_and_listed(files, labels, tmp_path):
         names.append(name)
     split = Split(FileImages(tmp_path, names), labels)
     with pytest.raises(UnreadableImageError, match=r"(4|20)\.png"):
-        list(Streaming(split, plan(labels), workers=2).training(0, 0))
-    loader = Streaming(split, plan(labels), workers=2, bad_images="skip")
+        list(Streaming(split, plan(labels), workers=2, decode_in=decode_in).training(0, 0))
+    loader = Streaming(split, plan(labels), workers=2, decode_in=decode_in, bad_images="skip")
     batches = list(loader.training(0, 0))
     assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == [i for i in range(N) if i not in {4, 20}]
     assert sorted(loader.unreadable) == sorted(str(tmp_path / f"{i}.png") for i in (4, 20))
