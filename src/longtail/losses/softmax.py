@@ -122,13 +122,18 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
         True
     """
-    _check_product(features, weight, bias, shift)
-    shifted = shift if bias is None else bias + shift
-    return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
+    try:
+        if shift.shape != weight.shape[:1] or (bias is not None and bias.shape != shift.shape):
+            raise TypeError("a bias or a shift of one entry would broadcast")
+        shifted = shift if bias is None else bias + shift
+        return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
+    except (AttributeError, RuntimeError, TypeError):
+        _check_product(features, weight, bias, shift)  # only now: a small step's time is its launches
+        raise
 
 
 def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> None:
-    """Refuse what does not fit the product; a bias or a shift of one entry would broadcast."""
+    """Say in one sentence what does not fit the product."""
     given = {"features": features, "weight": weight, "shift": shift} | ({} if bias is None else {"bias": bias})
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
