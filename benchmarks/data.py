@@ -14,6 +14,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -178,7 +179,7 @@ def main() -> None:
     more = large(arguments.large, workers=16) if arguments.large and device == "cuda" else {}
     if arguments.out:
         result = {
-            "command": "python benchmarks/data.py",
+            "command": " ".join(["python", *sys.argv]),
             "device": name,
             "torch": torch.__version__,
             "date": time.strftime("%Y-%m-%d"),

@@ -18,6 +18,7 @@ import functools
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -231,7 +232,7 @@ def main() -> None:
         arguments.out.write_text(
             json.dumps(
                 {
-                    "command": "python benchmarks/loss.py",
+                    "command": " ".join(["python", *sys.argv]),
                     "device": name,
                     "torch": torch.__version__,
                     "python": platform.python_version(),

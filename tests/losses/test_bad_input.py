@@ -590,6 +590,13 @@ class TestShiftedLinear:
         """A tensor."""
         with refused(TypeError, "`shift`", "list"):
             shifted_linear(Z, torch.ones(3, C), None, [0.0, 0.0, 0.0])
+        with refused(TypeError, "`weight`", "list"):
+            shifted_linear(Z, [[0.0] * C], None, torch.zeros(1))
+
+    def test_features_of_another_width(self) -> None:
+        """One column for each of the weight's."""
+        with refused(ValueError, "`features`", "`weight`", (6, C), (3, 2)):
+            shifted_linear(Z, torch.ones(3, 2), None, torch.zeros(3))
 
 
 class TestParity:

@@ -98,12 +98,12 @@ def prior_shift(p_hat: Vector, p: Vector) -> Tensor:
 
 
 def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> Tensor:
-    r"""Logits with the shift inside the product, :math:`W h + (b + a)`: a shifted loss at no cost.
+    r"""Logits with the shift inside the product, :math:`W h + (b + a)`: a shifted loss for next to nothing.
 
     ``F.cross_entropy(shifted_linear(h, W, b, shift), y)`` equals the shifted loss of ``F.linear(h, W, b)``, but no
-    second array of logits is made, which matters from some ten thousand classes on. The parameters are not changed,
-    so weight decay pulls at :math:`b`, never at the shift. Predict with ``F.linear(h, W, b)``. In half precision
-    :math:`b + a` is rounded as the logits are, whereas the loss adds the shift in float32.
+    second array of logits is made, which matters with many classes (``benchmarks/loss.py``). The parameters are not
+    changed, so weight decay pulls at :math:`b`, never at the shift. Predict with ``F.linear(h, W, b)``. In half
+    precision :math:`b + a` is rounded as the logits are, whereas the loss adds the shift in float32.
 
     Args:
         features: shape ``(..., D)``.
@@ -134,7 +134,7 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
 
 def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> None:
     """Say in one sentence what does not fit the product."""
-    given = {"features": features, "weight": weight, "shift": shift} | ({} if bias is None else {"bias": bias})
+    given = {"weight": weight, "features": features, "shift": shift} | ({} if bias is None else {"bias": bias})
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"Expected `{name}` to be a tensor, but got {told(tensor)}.")
