@@ -11,8 +11,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from longtail.data import FileImages, UnreadableImageError, decode, describe
+from longtail.data import FileImages, Plan, Streaming, UnreadableImageError, decode, describe
+from longtail.data.augment import RandomResizedCrop
 from longtail.data.dataset import DataSet, Split
+from longtail.data.decode import image_size
 
 RANDOM = np.random.default_rng(0)
 RGB = RANDOM.integers(0, 256, (9, 7, 3), dtype=np.uint8)
@@ -101,6 +103,27 @@ def test_a_dark_image_of_sixteen_bits_stays_dark(tmp_path):
         for name, wide in (("dark.png", dark), ("bright.png", bright))
     )
     assert torch.equal(alone[:, 1:], beside[:, 1:])
+
+
+def test_floating_point_pixels_are_refused(tmp_path):
+    """In [0, 1], in [0, 255] or beyond: nobody knows, and guessing would make some of them black."""
+    for scale in (1.0, 255.0):
+        path = saved(tmp_path / "x.tiff", Image.fromarray(RGB[..., 0].astype(np.float32) / 255 * scale))
+        assert "floating-point" in refusal(path)
+        with pytest.raises(UnreadableImageError, match="floating-point"):
+            image_size(path)
+
+
+def test_the_size_that_a_header_tells(tmp_path):
+    assert image_size(saved(tmp_path / "x.png", Image.fromarray(RGB))) == (9, 7)
+    whole = jpeg((64, 48))
+    (tmp_path / "cut off.jpg").write_bytes(whole[:800])
+    assert image_size(tmp_path / "cut off.jpg") == (48, 64)  # its pixels are not looked at
+    for name, content in {"empty.jpg": b"", "text.jpg": b"this is no image"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UnreadableImageError) as caught:
+            image_size(tmp_path / name)
+        assert str(caught.value) == refusal(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["x.gif", "x.webp", "x.png", "x.tiff"])
@@ -293,6 +316,26 @@ def test_damaged_images_crash_no_worker(damaged):
     assert len(found) == 1000
     alone = [Reported(damaged)[index] for index in range(1000)]
     assert [str(sample) for sample in found] == [str(sample) for sample in alone]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("decode_in", "workers"), [("workers", 2), ("device", 3)])
+def test_a_thousand_damaged_images_are_streamed_and_every_refusal_is_listed(damaged, decode_in, workers):
+    refused = {}
+    for index in range(1000):
+        try:
+            damaged[index]
+        except UnreadableImageError as error:
+            refused[str(error.path)] = error.reason
+    labels = torch.zeros(1000, dtype=torch.int64)
+    plan = Plan(labels, (RandomResizedCrop(8),), batch_size=64)
+    loader = Streaming(Split(damaged, labels), plan, workers=workers, decode_in=decode_in, bad_images="skip")
+    seen = torch.cat([batch.indices for batch in loader.training(0, 0)])
+    assert loader.unreadable == refused
+    assert sorted(seen.tolist()) == [i for i in range(1000) if str(damaged.path(i)) not in refused]
+    strict = Streaming(Split(damaged, labels), plan, workers=workers, decode_in=decode_in)
+    with pytest.raises(UnreadableImageError, match=r"\d+ in this batch cannot be read: "):
+        list(strict.training(0, 0))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -18,14 +18,8 @@ from PIL import Image
 
 from longtail.data import expected_counts, lvis_crops
 from longtail.data.decode import UnreadableImageError, decode
-from longtail.data.lvis_crops import (
-    Window,
-    build_lvis_crops,
-    cut_window,
-    lvis_groups,
-    read_lvis_crops,
-    window,
-)
+from longtail.data.lvis_crops import build_lvis_crops, lvis_groups, read_lvis_crops
+from longtail.data.lvis_windows import Window, cut_window, window
 from longtail.data.shards import ShardImages
 
 NAN, INF = float("nan"), float("inf")
@@ -223,7 +217,7 @@ def damage(coco):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_images_are_listed_and_counted(coco, workers):
     wanted = damage(coco)
-    report = build(coco, workers=workers)
+    report = build(coco, workers=workers, bad_images="skip")
     listed = dropped(coco / "out")
     assert {line["annotation"]: line["reason"] for line in listed} == wanted
     assert report.dropped == Counter(wanted.values())
@@ -236,13 +230,22 @@ def test_bad_images_are_listed_and_counted(coco, workers):
     assert details[30] == "it has 48 x 64 pixels and not 64 x 48"
 
 
-def test_bad_images_stop_the_build_where_that_is_wanted(coco):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_images_stop_the_build_with_their_names_and_number(coco, workers):
+    sound = {i: (coco / "coco" / name_of(i)).read_bytes() for i in SIZES}
+    build(coco, "whole")
     damage(coco)
     with pytest.raises(FileNotFoundError, match=r"these are not there: train2017/000000000005.png"):
-        build(coco, bad_images="error")
-    Image.new("RGB", SIZES[5]).save(coco / "coco" / name_of(5))
-    with pytest.raises(UnreadableImageError, match="truncated"):
-        build(coco, bad_images="error")
+        build(coco, workers=workers)
+    (coco / "coco" / name_of(5)).write_bytes(sound[5])
+    with pytest.raises(UnreadableImageError, match="truncated") as caught:
+        build(coco, workers=workers)
+    listed = ", ".join(str(coco / "coco" / name_of(i)) for i in (10, 30, 40))
+    assert f"(3 of 5 images cannot be read: {listed})." in str(caught.value)
+    for i, content in sound.items():  # mended, it goes on as if nothing had been
+        (coco / "coco" / name_of(i)).write_bytes(content)
+    build(coco, workers=workers)
+    assert files(coco / "out") == files(coco / "whole")
     with pytest.raises(ValueError, match="`bad_images` to be one of 'error', 'skip', but got 'repair'"):
         build(coco, bad_images="repair")
 
@@ -275,7 +278,7 @@ def test_workers_make_the_same_bytes(coco):
 def test_stopped_after_any_image_it_goes_on_to_the_same_bytes(coco, stop, per_shard):
     damage(coco)
     Image.new("RGB", SIZES[30], "red").save(coco / "coco" / name_of(30))
-    build(coco, "whole", samples_per_shard=per_shard)
+    build(coco, "whole", samples_per_shard=per_shard, bad_images="skip")
     told = []
 
     def interrupt(name, done, total):
@@ -284,9 +287,9 @@ def test_stopped_after_any_image_it_goes_on_to_the_same_bytes(coco, stop, per_sh
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(coco, "cut", samples_per_shard=per_shard, progress=interrupt)
+        build(coco, "cut", samples_per_shard=per_shard, bad_images="skip", progress=interrupt)
     kept = {name: content for name, content in files(coco / "cut").items() if name.startswith("shard")}
-    build(coco, "cut", samples_per_shard=per_shard, progress=lambda *now: told.append(now))
+    build(coco, "cut", samples_per_shard=per_shard, bad_images="skip", progress=lambda *now: told.append(now))
     assert files(coco / "cut") == files(coco / "whole")
     assert kept.items() <= files(coco / "cut").items()
     assert told[-1] == ("lvis.json", len(BOXES), len(BOXES))
@@ -314,6 +317,32 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(coco):
     assert child.returncode in (-signal.SIGKILL, 0)
     build(coco, "cut")
     assert files(coco / "cut") == files(coco / "whole")
+
+
+HOLD = """
+import sys, time
+from longtail.data.lvis_crops import build_lvis_crops
+def hold(*now):
+    print("building", flush=True)
+    time.sleep(60)
+build_lvis_crops(*sys.argv[1:4], size=24, samples_per_shard=2, progress=hold)
+"""
+
+
+def test_two_builders_of_one_folder_and_the_lock_dies_with_its_process(coco):
+    command = [sys.executable, "-c", HOLD, str(coco / "lvis.json"), str(coco / "coco"), str(coco / "out")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as child:
+        assert child.stdout.readline() == "building\n"
+        before = files(coco / "out")
+        with pytest.raises(ValueError, match=r"^Expected to build in .*out alone, but another process is .* there\.$"):
+            build(coco)
+        assert files(coco / "out") == before
+        build(coco, "elsewhere")  # only this folder
+        child.send_signal(signal.SIGKILL)
+    build(coco)
+    assert files(coco / "out") == files(coco / "elsewhere")
 
 
 def test_a_folder_of_another_build_is_refused(coco):
@@ -347,7 +376,9 @@ def test_no_boxes_at_all(coco):
 
 def test_reading_the_data_set(coco):
     build(coco, "lvis-crops/train")
-    with pytest.raises(FileNotFoundError, match=r"Expected whole LVIS crops in .*val, .* lvis_v1_val.json"):
+    with pytest.raises(
+        FileNotFoundError, match=r"Expected whole LVIS crops in .*val, .*build-lvis-crops.* lvis_v1_val.json"
+    ):
         read_lvis_crops(coco)
     (coco / "lvis.json").write_text(json.dumps(annotations({1: BOXES[7], 2: BOXES[6]}, SIZES)))
     build(coco, "lvis-crops/val")

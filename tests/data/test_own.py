@@ -124,6 +124,18 @@ def test_labels_that_are_indices(tmp_path, kind):
     assert data.counts.tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "txt"])
+def test_an_index_below_zero_is_named(tmp_path, kind):
+    path = write_list(tmp_path, kind, {"path": ["a.png", "b.png", "c.png"], "label": ["1", "0", "-1"]})
+    with pytest.raises(ValueError, match=r"^Expected the label in row 3 of .*list.* to be 0 or more, but got -1\.$"):
+        open_path(path)
+
+
+def test_a_name_may_begin_with_a_dash(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["-1", "none"]}))
+    assert data.class_names == ("-1", "none")
+
+
 def test_indices_with_leading_zeros(tmp_path):
     data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png", "c.png"], "label": ["07", "7", "001"]}))
     assert data.train.labels.tolist() == [7, 7, 1]

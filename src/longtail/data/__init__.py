@@ -10,6 +10,7 @@ from longtail.data.long_tail import long_tail_counts, long_tail_indices
 from longtail.data.own import from_dataset, open_path
 from longtail.data.plan import Batch, Plan
 from longtail.data.resident import Resident
+from longtail.data.resident_files import ResidentFiles
 from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
 from longtail.data.streaming import Streaming
 
@@ -31,6 +32,7 @@ __all__ = [
     "Plan",
     "Progressive",
     "Resident",
+    "ResidentFiles",
     "Sampler",
     "Split",
     "SquareRoot",

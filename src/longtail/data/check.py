@@ -1,15 +1,19 @@
 """Is the data set on disk the one that it should be?"""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from longtail.classes import class_counts
 from longtail.data.catalog import entry, expected_counts, load
-from longtail.data.dataset import DataSet, FileImages
+from longtail.data.dataset import DataSet, FileImages, Split
 from longtail.data.long_tail import long_tail_counts
+from longtail.data.lvis_crops import BadImage
+from longtail.data.shards import ShardImages
 
 __all__ = ["Difference", "check"]
 
@@ -30,7 +34,8 @@ def check(name: str, root: Path | str = "data", **options: Any) -> list[Differen
     """Compare a data set on disk with what should be there.
 
     Compared are the number of classes, the images of each split, the smallest and the largest class, the sizes of the
-    groups, each class's count where the true counts ship with the package, and whether listed files exist.
+    groups, each class's count where the true counts ship with the package, and whether listed files exist. Boxes of
+    LVIS that give no crop count as there, since the build has listed them; unless it was for want of a sound image.
 
     Args:
         name: one of the catalogue's names.
@@ -48,29 +53,51 @@ def check(name: str, root: Path | str = "data", **options: Any) -> list[Differen
         factor = options.get("imbalance") or known.imbalance
         counts = long_tail_counts(known.num_classes, train_range[0], factor, profile=options.get("profile", "exp"))
         sizes["train"], train_range = int(counts.sum()), (int(counts.min()), int(counts.max()))
+    counted = {part: _counts(dataset, split) for part, split in dataset.splits.items()}
     pairs: list[tuple[str, object, object]] = [("classes", known.num_classes, dataset.num_classes)]
     pairs += [
-        (f"{part} images", size, len(dataset.splits[part]) if part in dataset.splits else 0)
-        for part, size in sizes.items()
+        (f"{part} images", size, int(counted[part].sum()) if part in counted else 0) for part, size in sizes.items()
     ]
     if train_range is not None:
-        pairs.append(("smallest training class", train_range[0], int(dataset.counts.min())))
-        pairs.append(("largest training class", train_range[1], int(dataset.counts.max())))
+        pairs.append(("smallest training class", train_range[0], int(counted["train"].min())))
+        pairs.append(("largest training class", train_range[1], int(counted["train"].max())))
     if group_sizes is not None:
         pairs.append(("head, medium and tail classes", group_sizes, tuple(dataset.groups.sizes.values())))
     if known.counts is not None:
-        pairs += _class_by_class(dataset, expected_counts(known.counts))
+        pairs += _class_by_class(counted, expected_counts(known.counts))
+    pairs += _bad_images(dataset)
     differences = [Difference(what, expected, found) for what, expected, found in pairs if expected != found]
     return differences + _missing_files(dataset)
 
 
-def _class_by_class(dataset: DataSet, expected: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Classes whose counts are off, split by split."""
+def _counts(dataset: DataSet, split: Split) -> Tensor:
+    """Images of each class, with what was listed as left out when they were packed."""
+    counts = class_counts(split.labels, dataset.num_classes)
+    if isinstance(split.images, ShardImages):
+        index = {name: c for c, name in enumerate(dataset.class_names)}
+        for note in split.images.notes:
+            counts[index[note["class"]]] += 1
+    return counts
+
+
+def _bad_images(dataset: DataSet) -> list[tuple[str, object, object]]:
+    """What is missing from packed images because of the files that they were made of."""
     pairs: list[tuple[str, object, object]] = []
     for part, split in dataset.splits.items():
+        if isinstance(split.images, ShardImages):
+            found = Counter(note["reason"] for note in split.images.notes)
+            pairs += [(f"{part} boxes left out ({reason})", 0, found[reason]) for reason in get_args(BadImage)]
+    return pairs
+
+
+def _class_by_class(counted: dict[str, Tensor], expected: dict[str, Any]) -> list[tuple[str, object, object]]:
+    """Classes whose counts are off, split by split."""
+    pairs: list[tuple[str, object, object]] = []
+    for part, found in counted.items():
+        if part not in expected:  # of LVIS's validation boxes only the total is known
+            continue
         wanted = expected[part]
-        counts = torch.tensor([wanted] * dataset.num_classes if isinstance(wanted, int) else wanted)
-        found = class_counts(split.labels, dataset.num_classes)
+        counts = torch.tensor([wanted] * len(found) if isinstance(wanted, int) else wanted)
         if counts.shape == found.shape:
             wrong = (counts != found).nonzero().flatten().tolist()
             pairs += [(f"{part} images of class {c}", int(counts[c]), int(found[c])) for c in wrong[:3]]

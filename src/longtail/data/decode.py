@@ -2,15 +2,24 @@
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["UnreadableImageError", "decode"]
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["BadImages", "UnreadableImageError", "decode", "image_size"]
+
+BadImages = Literal["error", "skip"]
+"""What to do about images that cannot be decoded: stop and name them, or leave them out and list them."""
+
+_NAMED = 5  # files that a message names
 
 
 class UnreadableImageError(ValueError):
@@ -25,14 +34,47 @@ class UnreadableImageError(ValueError):
     def __reduce__(self) -> tuple[type["UnreadableImageError"], tuple[Path, str]]:
         return type(self), (self.path, self.reason)
 
+    @classmethod
+    def of_several(cls, errors: Sequence["UnreadableImageError"], where: str) -> "UnreadableImageError":
+        """One for all: what is wrong with the first, the names of the first few, and how many there are.
+
+        Example:
+            >>> errors = [UnreadableImageError(f"{i}.png", "it is empty") for i in range(2)]
+            >>> str(UnreadableImageError.of_several(errors, "in this batch"))
+            'Expected 0.png to be an image, but it is empty (2 in this batch cannot be read: 0.png, 1.png).'
+        """
+        first = errors[0]
+        if len(errors) == 1:
+            return first
+        listed = ", ".join(str(error.path) for error in errors[:_NAMED]) + (", …" if len(errors) > _NAMED else "")
+        return cls(first.path, f"{first.reason} ({len(errors)} {where} cannot be read: {listed})")
+
 
 def decode(path: Path) -> Tensor:
     """An image file as RGB pixels, uint8 ``(3, height, width)``.
 
     Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is taken.
-    Nothing is repaired: a file that is cut off, empty, no image, or larger than Pillow's limit against decompression
-    bombs raises :class:`UnreadableImageError`.
+    Nothing is repaired or guessed: a file that is cut off, empty, no image, larger than Pillow's limit against
+    decompression bombs, or of floating-point pixels, whose range nobody knows, raises :class:`UnreadableImageError`.
     """
+    with _opened(path) as image:
+        if image.mode.startswith("I"):  # 16 bits a pixel, grey
+            grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
+            pixels = np.repeat(grey[..., None], 3, axis=2)
+        else:
+            pixels = np.array(image.convert("RGB"))
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Height and width that an image file's header tells; what :func:`decode` refuses by the header is refused."""
+    with _opened(path) as image:
+        return image.height, image.width
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator["Image.Image"]:
+    """A file opened by Pillow, its pixels not yet read; what goes wrong then or later says which file it is."""
     from PIL import Image  # noqa: PLC0415 - an extra
 
     try:
@@ -41,11 +83,9 @@ def decode(path: Path) -> Tensor:
         with _quiet(), Image.open(path) as image:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
                 raise UnreadableImageError(path, f"it has {image.width} x {image.height} pixels")
-            if image.mode.startswith("I"):  # 16 bits a pixel, grey
-                grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
-                pixels = np.repeat(grey[..., None], 3, axis=2)
-            else:
-                pixels = np.array(image.convert("RGB"))
+            if image.mode == "F":
+                raise UnreadableImageError(path, "its pixels are floating-point numbers of unknown range")
+            yield image
     except UnreadableImageError:
         raise
     except FileNotFoundError:
@@ -53,7 +93,6 @@ def decode(path: Path) -> Tensor:
     except Exception as error:  # a decoder meets damage in as many ways as there are formats
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise UnreadableImageError(path, f"the decoder says: {reason}") from None
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
 class _Filters:

@@ -1,74 +1,106 @@
 """JPEG files decoded on the GPU, where torchvision can; what it cannot goes the way of all files."""
 
+import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from longtail.data.decode import UnreadableImageError, decode
 
-__all__ = ["decode_on", "padded", "read_bytes"]
+__all__ = ["decode_on", "read_image"]
 
-_JPEG = b"\xff\xd8"
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
+_ADOBE, _FILL = 0xEE, 0xFF
 
 
-def read_bytes(path: Path) -> Tensor:
-    """A file as it is, uint8; empty where it cannot be read, which :func:`decode_on` then reports."""
-    try:
-        return torch.from_numpy(np.fromfile(path, dtype=np.uint8))
-    except OSError:
-        return torch.empty(0, dtype=torch.uint8)
+def read_image(path: str, device: torch.device) -> Tensor | UnreadableImageError:
+    """An image file, as far as the CPU has to go with it.
+
+    Args:
+        path: a string, since joining a ``Path`` takes as long as reading a small file.
+        device: where it will be decoded.
+
+    Returns:
+        The bytes of a JPEG that a CUDA device can decode, uint8 and one-dimensional; of any other file, and on any
+        other device, pixels ``(3, height, width)``, or why there are none. :func:`decode_on` takes either.
+    """
+    if device.type == "cuda":
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see `path`
+                content = bytearray(os.fstat(file.fileno()).st_size)
+                file.readinto(content)
+        except OSError:
+            content = bytearray()  # `decode` says what is wrong with it
+        if _suits_the_gpu(content):
+            return torch.frombuffer(content, dtype=torch.uint8)
+    return _on_cpu(Path(path))
 
 
 def decode_on(
-    device: torch.device, files: Sequence[Tensor], paths: Sequence[Path]
+    device: torch.device, found: Sequence[Tensor | UnreadableImageError], paths: Sequence[str]
 ) -> list[Tensor | UnreadableImageError]:
-    """Files as RGB pixels on a device, uint8 ``(3, height, width)``, or why not.
+    """What :func:`read_image` gave, as RGB pixels on the device, uint8 ``(3, height, width)``, or why not.
 
-    JPEGs are decoded there in one call; nvJPEG and the CPU's decoder differ by a few levels a pixel. Where the call
-    fails, and for other formats, each file is decoded on the CPU, which says which it is and what is wrong with it.
+    JPEGs are decoded together; nvJPEG and the CPU's decoder differ by a few levels a pixel. What nvJPEG refuses is
+    decoded on the CPU, which says what is wrong with it.
 
     Args:
-        device: a CUDA device.
-        files: what :func:`read_bytes` gave.
-        paths: where they came from.
+        device: any; bytes only where it is a CUDA device.
+        found: one a file.
+        paths: where each of them lies.
     """
-    decoded: dict[int, Tensor] = {}
-    jpegs = [i for i, file in enumerate(files) if bytes(file[:2].numpy()) == _JPEG] if device.type == "cuda" else []
-    if jpegs:
-        from torchvision.io import ImageReadMode, decode_jpeg  # noqa: PLC0415 - an extra
-
-        try:
-            images = decode_jpeg([files[i] for i in jpegs], mode=ImageReadMode.RGB, device=device)
-            decoded = dict(zip(jpegs, images, strict=True))
-        except RuntimeError:  # one of them is damaged: which, the CPU tells
-            decoded = {}
-    return [decoded[i] if i in decoded else _on_cpu(path, device) for i, path in enumerate(paths)]
+    images = list(found)
+    places = [i for i, image in enumerate(found) if isinstance(image, Tensor) and image.ndim == 1]
+    if places:
+        # The decoder writes on a stream of its own into memory that this stream may have freed but not yet done with.
+        torch.cuda.current_stream(device).synchronize()
+        for i, image in zip(places, _decode_jpegs([images[i] for i in places], device), strict=True):
+            images[i] = _on_cpu(Path(paths[i])) if image is None else image
+    return [image.to(device, non_blocking=True) if isinstance(image, Tensor) else image for image in images]
 
 
-def _on_cpu(path: Path, device: torch.device) -> Tensor | UnreadableImageError:
+def _decode_jpegs(files: list[Tensor | UnreadableImageError], device: torch.device) -> list[Tensor | None]:
+    """Each decoded, or None where nvJPEG refuses it, which is found by halving: it refuses all that come with it."""
+    from torchvision.io import ImageReadMode, decode_jpeg  # noqa: PLC0415 - an extra
+
     try:
-        return decode(path).to(device, non_blocking=True)
+        decoded: list[Tensor | None] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
+        return decoded
+    except RuntimeError:
+        if len(files) == 1:
+            return [None]
+        middle = len(files) // 2
+        return _decode_jpegs(files[:middle], device) + _decode_jpegs(files[middle:], device)
+
+
+def _on_cpu(path: Path) -> Tensor | UnreadableImageError:
+    try:
+        return decode(path)
     except UnreadableImageError as error:
         return error
 
 
-def padded(images: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Images of different sizes in one batch, black beyond their right and lower ends.
+def _suits_the_gpu(content: bytearray) -> bool:
+    """Whether a file is a whole JPEG, grey or YCbCr, with no more pixels than Pillow allows.
 
-    Returns:
-        the batch, ``(B, channels, height, width)`` of the largest sides, and the images' heights and widths, ``(B,)``.
-
-    Example:
-        >>> batch, heights, widths = padded([torch.ones(3, 2, 5), torch.ones(3, 4, 3)])
-        >>> batch.shape, heights, widths
-        (torch.Size([2, 3, 4, 5]), tensor([2, 4]), tensor([5, 3]))
+    nvJPEG fills up what is cut off, takes CMYK for something else and knows no limit: all these are Pillow's.
     """
-    height, width = (max(image.shape[side] for image in images) for side in (1, 2))
-    batch = images[0].new_zeros(len(images), images[0].shape[0], height, width)
-    for place, image in zip(batch, images, strict=True):
-        place[:, : image.shape[1], : image.shape[2]] = image
-    sizes = torch.tensor([image.shape[1:] for image in images]).to(batch.device, non_blocking=True)
-    return batch, sizes[:, 0], sizes[:, 1]
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    if not (content.startswith(_START) and content.endswith(_END)):
+        return False
+    place = len(_START)
+    while place + 16 <= len(content) and content[place] == _FILL:
+        marker, length = struct.unpack_from(">BH", content, place + 1)
+        if marker == _ADOBE and content[place + 4 : place + 9] == b"Adobe" and content[place + 15] == 0:
+            return False  # colours that are RGB or CMYK already
+        if marker in _FRAMES:
+            bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
+            pixels = height * width
+            return bits == 8 and channels in {1, 3} and 0 < pixels <= (Image.MAX_IMAGE_PIXELS or pixels)
+        place += 1 if marker == _FILL else 2 + length
+    return False

@@ -3,126 +3,36 @@
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from longtail._arguments import Vector, check_choice, check_integer, shown
 from longtail.classes import Groups
 from longtail.data.dataset import DataSet, Split
-from longtail.data.decode import UnreadableImageError, decode
+from longtail.data.decode import BadImages, UnreadableImageError, decode
+from longtail.data.lvis_windows import NoWindow, Window, cut_window, window
 from longtail.data.readers.lvis import Lvis, read_lvis
 from longtail.data.shards import ShardImages, ShardWriter, write_whole
 
-__all__ = ["Progress", "Report", "Window", "build_lvis_crops", "cut_window", "lvis_groups", "read_lvis_crops", "window"]
+__all__ = ["BadImage", "Progress", "Report", "build_lvis_crops", "lvis_groups", "read_lvis_crops"]
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the annotations, the boxes that are done, and how many there are."""
 
-Reason = Literal["not-finite", "outside", "empty", "missing-image", "unreadable-image", "wrong-size"]
+BadImage = Literal["missing-image", "unreadable-image", "wrong-size"]
+Reason = NoWindow | BadImage
 """Why a box gives no crop."""
 
-BadImages = Literal["error", "skip"]
-
 _SOURCE, _DROPPED, _REPORT = "source.json", "dropped.jsonl", "report.json"
-
-
-class Window(NamedTuple):
-    """Whole pixels of an image, ``right`` and ``bottom`` excluded."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-
-
-def window(box: Vector, width: int, height: int) -> Window | Reason:
-    """The square around a box, as far as the image allows; or why there is none.
-
-    The box is cut off at the image's border. With what remains of it, :math:`w \\times h` around
-    :math:`(c_x, c_y)`, the window has side :math:`s = \\max(w, h)`, rounded to whole pixels, starts at
-    :math:`(c_x - s/2, c_y - s/2)`, rounded likewise (halves up), and is cut off at the border in its turn: a window
-    that would reach over it is no square.
-
-    Args:
-        box: left, top, width and height in pixels.
-        width: of the image.
-        height: of the image.
-
-    Returns:
-        The window, or ``"not-finite"`` for a box with NaN or infinity in it, ``"outside"`` for one that has nothing in
-        common with the image, ``"empty"`` for one that is less than a pixel wide or high, there or from the beginning.
-
-    Example:
-        >>> window([10, 20, 30, 20], width=640, height=480)
-        Window(left=10, top=15, right=40, bottom=45)
-        >>> window([0, 0, 30, 20], width=640, height=480)
-        Window(left=0, top=0, right=30, bottom=25)
-        >>> window([700, 20, 30, 20], width=640, height=480)
-        'outside'
-        >>> window([10, 20, 0.5, 20], width=640, height=480)
-        'empty'
-    """
-    x, y, w, h = (float(value) for value in box)
-    if not all(map(math.isfinite, (x, y, w, h))):
-        return "not-finite"
-    if w < 1 or h < 1:
-        return "empty"
-    left, right, top, bottom = max(x, 0.0), min(x + w, float(width)), max(y, 0.0), min(y + h, float(height))
-    if right <= left or bottom <= top:
-        return "outside"
-    # A box that lies within the image keeps its own width: x + w - x may be another number.
-    w, h = min(w, right - left), min(h, bottom - top)
-    if w < 1 or h < 1:
-        return "empty"
-    side = math.floor(max(w, h) + 0.5)
-    first_column, first_row = (
-        math.floor((low + high - side) / 2 + 0.5) for low, high in ((left, right), (top, bottom))
-    )
-    return Window(
-        max(first_column, 0), max(first_row, 0), min(first_column + side, width), min(first_row + side, height)
-    )
-
-
-def cut_window(image: Tensor, window: Window, size: int) -> Tensor:
-    """A window of an image, its longest side made ``size`` and the other in proportion, in the middle of black.
-
-    Bilinear and antialiased, within a level of Pillow's. Every pixel is a sum of its own, so that the bytes do not
-    depend on the number of threads, as those of a matrix product may; and in float32, since torch 2.11's uint8 path is
-    up to two levels off and refuses results of one pixel.
-
-    Args:
-        image: uint8 ``(channels, height, width)``.
-        window: what to cut.
-        size: side of the result.
-
-    Returns:
-        uint8 ``(channels, size, size)``.
-
-    Example:
-        >>> cut_window(torch.full((1, 4, 4), 9, dtype=torch.uint8), Window(0, 0, 2, 1), size=4)[0]
-        tensor([[0, 0, 0, 0],
-                [9, 9, 9, 9],
-                [9, 9, 9, 9],
-                [0, 0, 0, 0]], dtype=torch.uint8)
-    """
-    cut = image[None, :, window.top : window.bottom, window.left : window.right]
-    longest = max(cut.shape[2:])
-    high, wide = (max(1, math.floor(side * size / longest + 0.5)) for side in cut.shape[2:])
-    resized = F.interpolate(cut.float(), size=(high, wide), mode="bilinear", antialias=True)[0]
-    top, left = (size - high) // 2, (size - wide) // 2
-    padded = torch.zeros(len(image), size, size, dtype=torch.uint8)
-    padded[:, top : top + high, left : left + wide] = resized.round_().clamp_(0, 255).to(torch.uint8)
-    return padded
 
 
 @dataclass(frozen=True)
@@ -151,7 +61,7 @@ def build_lvis_crops(
     *,
     size: int = 224,
     workers: int = 0,
-    bad_images: BadImages = "skip",
+    bad_images: BadImages = "error",
     samples_per_shard: int = 4096,
     progress: Progress | None = None,
 ) -> Report:
@@ -166,11 +76,12 @@ def build_lvis_crops(
     Args:
         annotations: ``lvis_v1_train.json`` or ``lvis_v1_val.json``.
         images: the folder that has COCO's ``train2017`` and ``val2017`` in it.
-        out: the folder to write; of this build alone, and of one build at a time.
+        out: the folder to write, of this build alone. A second process that builds there at the same time is refused.
         size: side of the crops.
         workers: processes that decode and cut; 0 does so in this one.
-        bad_images: the boxes of an image that is missing, cannot be decoded or has another size than the file says are
-            left out and listed (``"skip"``), or it stops the build (``"error"``), which looks for missing files first.
+        bad_images: images that are missing, cannot be decoded or have another size than the file says stop the build
+            (``"error"``): missing ones before it begins, others once all that is left has been looked at, so that the
+            message has their number; or their boxes are left out and listed (``"skip"``).
         samples_per_shard: how many crops make a shard full.
         progress: called after each image.
 
@@ -184,22 +95,49 @@ def build_lvis_crops(
     if not images.is_dir():
         raise FileNotFoundError(f"Expected `images` to be a folder, but got {images}.")
     lvis = read_lvis(annotations)
-    _take_up(lvis, annotations.name, out, size, samples_per_shard)
-    order = np.lexsort((lvis.annotation_ids, lvis.image_ids[lvis.image_index]))
-    with ShardWriter(out, samples_per_shard) as writer:
-        if not writer.finished:
-            _check_there(lvis, images, bad_images)
-            done = 0
-            if writer.last_id is not None:
-                done = int(np.flatnonzero(lvis.annotation_ids[order] == writer.last_id)[0]) + 1
-            for cuts in _all_cuts(lvis, order[done:], images, size, workers):
-                if cuts.error is not None and bad_images == "error":
-                    raise cuts.error
-                _write(writer, lvis, cuts)
-                done += len(cuts.boxes)
-                if progress is not None:
-                    progress(annotations.name, done, len(order))
-    return _report(lvis, annotations.name, out)
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        _take_up(lvis, annotations.name, out, size, samples_per_shard)
+        order = np.lexsort((lvis.annotation_ids, lvis.image_ids[lvis.image_index]))
+        with ShardWriter(out, samples_per_shard) as writer:
+            if not writer.finished:
+                _check_there(lvis, images, bad_images)
+                done = 0
+                if writer.last_id is not None:
+                    done = int(np.flatnonzero(lvis.annotation_ids[order] == writer.last_id)[0]) + 1
+                errors: list[UnreadableImageError] = []
+                for cuts in _all_cuts(lvis, order[done:], images, size, workers):
+                    if cuts.error is not None and bad_images == "error":
+                        errors.append(cuts.error)
+                    if not errors:
+                        _write(writer, lvis, cuts)
+                    done += len(cuts.boxes)
+                    if progress is not None:
+                        progress(annotations.name, done, len(order))
+                if errors:
+                    raise UnreadableImageError.of_several(errors, f"of {len(lvis.file_names)} images")
+        return _report(lvis, annotations.name, out)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep others from building in a folder (where the system can lock it); the lock ends with the process."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"Expected to build in {folder} alone, but another process is building there.") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def lvis_groups(image_counts: Vector) -> Groups:
@@ -230,7 +168,7 @@ def read_lvis_crops(root: Path | str) -> DataSet:
         if not (folder / part / _SOURCE).exists() or not (folder / part / "index.json").exists():
             raise FileNotFoundError(
                 f"Expected whole LVIS crops in {folder / part}, but they are not; "
-                f"build_lvis_crops with lvis_v1_{part}.json makes or completes them."
+                f"`longtail data build-lvis-crops` makes or completes them from lvis_v1_{part}.json."
             )
         images = ShardImages(folder / part)
         sources[part], splits[part] = _read_source(folder / part), Split(images, images.labels)
@@ -288,7 +226,7 @@ class _Cutter(Dataset[_Cuts]):
         return _Cuts(boxes, crops)
 
     @staticmethod
-    def _none(boxes: NDArray[np.int64], reason: Reason, error: UnreadableImageError) -> _Cuts:
+    def _none(boxes: NDArray[np.int64], reason: BadImage, error: UnreadableImageError) -> _Cuts:
         return _Cuts(boxes, [reason] * len(boxes), error.reason, error)
 
 
@@ -347,7 +285,6 @@ def _take_up(lvis: Lvis, name: str, out: Path, size: int, samples_per_shard: int
         return
     if out.exists() and any(out.glob("shard-*")):
         raise ValueError(f"Expected {out} to be empty or begun with the same arguments, but it has other shards.")
-    out.mkdir(parents=True, exist_ok=True)
     write_whole(out / _SOURCE, json.dumps(source, ensure_ascii=False) + "\n")
 
 

@@ -110,7 +110,11 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
             raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
         if not inside(row["path"]):
             raise ValueError(f"Expected row {number} of {path} to stay in its folder, but got {row['path']!r}.")
-    if all(row["label"].isascii() and row["label"].isdigit() for row in rows):
+    if all(row["label"].isascii() and row["label"].removeprefix("-").isdigit() for row in rows):
+        for number, row in enumerate(rows, 1):
+            if row["label"].startswith("-"):
+                found = row["label"]
+                raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {found}.")
         rows = [{**row, "label": str(int(row["label"]))} for row in rows]  # 07 is 7
     labels = {row["label"] for row in rows}
     # Numbers far beyond the number of rows are names that look like numbers, not indices.

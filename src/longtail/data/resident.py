@@ -38,7 +38,7 @@ class Resident:
         if not isinstance(split.images, ArrayImages):
             raise TypeError(
                 "Expected `split` to have its images in memory, all of one size, "
-                f"but got {type(split.images).__name__}; Streaming reads them from files."
+                f"but got {type(split.images).__name__}; ResidentFiles and Streaming take image files."
             )
         self.plan = plan
         self.pixels = split.images.pixels.to(device)

@@ -1,117 +1,58 @@
-"""Loading from files: read in worker processes, cut to size there or on the device, augmented further on the device."""
+"""Loading from files: read ahead, cut to size in worker processes or on the device, augmented further on the device."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from longtail._arguments import check_choice, check_integer
-from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
+from longtail.data.augment import Compose
 from longtail.data.dataset import FileImages, Split
-from longtail.data.decode import UnreadableImageError
-from longtail.data.device_decode import decode_on, padded, read_bytes
+from longtail.data.decode import BadImages, UnreadableImageError
+from longtail.data.device_decode import decode_on, read_image
 from longtail.data.plan import Batch, Plan, PlannedBatch
+from longtail.data.prefetch import batches_ahead, each_ahead
+from longtail.data.sizing import ImagesInARow, cut, to_size
 
-__all__ = ["Streaming", "cut"]
+__all__ = ["Streaming"]
 
-BadImages = Literal["error", "skip"]
 DecodeIn = Literal["workers", "device"]
 
-
-def cut(view: Augmentation) -> tuple[Compose, Compose]:
-    """A view in two: what brings images to one size, and the rest, which can then run on a whole batch.
-
-    Example:
-        >>> from longtail.data.augment import Normalise, RandomFlip
-        >>> sized, rest = cut(Compose((Resize(256), CentreCrop(224), Normalise((0.5,), (0.5,)))))
-        >>> len(sized.augmentations), len(rest.augmentations)
-        (2, 1)
-    """
-    parts = view.augmentations if isinstance(view, Compose) else (view,)
-    sizing = [i for i, part in enumerate(parts) if isinstance(part, RandomResizedCrop | Resize | CentreCrop)]
-    first = sizing[-1] + 1 if sizing else 0
-    return Compose(tuple(parts[:first])), Compose(tuple(parts[first:]))
+_READ_AHEAD = 3  # batches whose files are read, or being read, by the time the device asks for them
 
 
-@dataclass
-class _Read:
-    """A batch as a worker hands it over."""
+class _Sized(NamedTuple):
+    """A planned batch whose images have one size."""
 
     planned: PlannedBatch
     views: tuple[Tensor, ...]
-    """Each view's images, cut to size, where workers decode."""
-    content: Tensor
-    """The files' bytes end to end, where the device decodes: one tensor, because each costs a worker a handle."""
-    lengths: list[int]
-    """How many bytes each file has."""
+    """Each view's images, of those that could be decoded."""
     unreadable: dict[int, UnreadableImageError]
-    """Places in the planned batch whose image could not be decoded."""
-
-    @property
-    def kept(self) -> Tensor:
-        """The other places."""
-        return torch.tensor([i for i in range(len(self.planned.indices)) if i not in self.unreadable])
-
-
-class _Reader(IterableDataset[_Read]):
-    """Reads planned batches; of several workers each takes its turn."""
-
-    def __init__(
-        self,
-        split: Split,
-        sized: tuple[Compose, ...],
-        batches: Callable[[], Iterator[PlannedBatch]],
-        decode_in: DecodeIn,
-    ) -> None:
-        self.split, self.sized, self.batches = split, sized, batches
-        self.read = self._bytes if decode_in == "device" else self._pixels
-
-    def __iter__(self) -> Iterator[_Read]:
-        worker = get_worker_info()
-        turn, turns = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for number, planned in enumerate(self.batches()):
-            if number % turns == turn:
-                yield self.read(planned)
-
-    def _bytes(self, planned: PlannedBatch) -> _Read:
-        images = self.split.images
-        assert isinstance(images, FileImages)
-        files = [read_bytes(images.path(i)) for i in planned.indices.tolist()]
-        return _Read(planned, (), torch.cat(files), [len(file) for file in files], {})
-
-    def _pixels(self, planned: PlannedBatch) -> _Read:
-        views: list[list[Tensor]] = [[] for _ in self.sized]
-        unreadable = {}
-        for place, index in enumerate(planned.indices.tolist()):
-            try:
-                image = self.split.images[index][None]
-            except UnreadableImageError as error:
-                unreadable[place] = error
-                continue
-            for view, sized, uniforms in zip(views, self.sized, planned.uniforms, strict=True):
-                view.append(sized(image, uniforms[place : place + 1, : sized.draws]))
-        stacked = tuple(torch.cat(view) if view else torch.empty(0, dtype=torch.uint8) for view in views)
-        return _Read(planned, stacked, torch.empty(0, dtype=torch.uint8), [], unreadable)
+    """Places in the planned batch whose image could not."""
 
 
 class Streaming:
     """A split of image files of any size.
+
+    The next two batches are made in the background, on a GPU on a stream of their own, while one is being used. Memory
+    is bounded by them and by what is read ahead: three batches of files, or two batches a worker.
 
     Args:
         split: what to read.
         plan: which samples and views. Each view must bring images to one size (:class:`RandomResizedCrop`,
             :class:`Resize` and :class:`CentreCrop`).
         device: where batches go.
-        workers: processes that read; 0 reads in this one.
+        workers: how many read. With ``decode_in="workers"`` these are processes, and 0 reads in this one; with
+            ``"device"`` they are threads, at least one.
         decode_in: ``"workers"`` decodes and cuts to size in the workers, the rest of a view runs on the device;
-            ``"device"`` has them read bytes only, and all else runs on the device (JPEG on a GPU; other files and
-            other devices by way of the CPU).
-        bad_images: an image that cannot be decoded stops the epoch (``"error"``), or is left out of its batch and
-            listed in ``unreadable`` (``"skip"``).
+            ``"device"`` has them read bytes only, and all else runs on the device (JPEG on a GPU; other files, and all
+            files on other devices, are decoded in the threads).
+        bad_images: images that cannot be decoded stop the epoch at their batch, which is named (``"error"``), or are
+            left out of it and listed in ``unreadable`` (``"skip"``).
     """
 
     def __init__(
@@ -144,51 +85,93 @@ class Streaming:
         return self._batches(self.plan.evaluation)
 
     def _batches(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Iterator[Batch]:
-        reader = _Reader(self.split, tuple(sized for sized, _ in self._cuts), planned, self.decode_in)
-        for read in DataLoader(reader, batch_size=None, num_workers=self.workers):
-            sized = self._sized_on_device(read) if self.decode_in == "device" else self._sent(read)
-            if read.unreadable:
-                self._report(list(read.unreadable.values()))
-            kept = read.kept
-            if len(kept) == 0:
-                continue
-            indices = read.planned.indices[kept]
-            views = tuple(
-                rest(images, uniforms[kept, first.draws :].to(self.device, non_blocking=True))
-                for (first, rest), images, uniforms in zip(self._cuts, sized, read.planned.uniforms, strict=True)
-            )
-            yield Batch(views, self.split.labels[indices].to(self.device), indices)
+        sized = self._sized_on_device(planned()) if self.decode_in == "device" else self._sized_in_workers(planned)
+        return batches_ahead(self._finished(sized), self.device)
 
-    def _sent(self, read: _Read) -> list[Tensor]:
-        """What the workers cut to size, on the device."""
+    def _finished(self, batches: Generator[_Sized, None, None]) -> Generator[Batch, None, None]:
+        """What is left to do once images have one size."""
+        with closing(batches):
+            for planned, sized, unreadable in batches:
+                if unreadable:
+                    self._report(list(unreadable.values()))
+                kept = _others(planned, unreadable)
+                if len(kept) == 0:
+                    continue
+                indices = planned.indices[kept]
+                views = tuple(
+                    rest(images, uniforms[kept, first.draws :].to(self.device, non_blocking=True))
+                    for (first, rest), images, uniforms in zip(self._cuts, sized, planned.uniforms, strict=True)
+                )
+                yield Batch(views, self.split.labels[indices].to(self.device, non_blocking=True), indices)
+
+    def _sized_in_workers(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Generator[_Sized, None, None]:
+        reader = _Reader(self.split, tuple(sized for sized, _ in self._cuts), planned)
         pin = self.device.type == "cuda"
-        return [(v.pin_memory() if pin else v).to(self.device, non_blocking=True) for v in read.views]
+        for batch, views, unreadable in DataLoader(reader, batch_size=None, num_workers=self.workers):
+            sent = [(view.pin_memory() if pin else view).to(self.device, non_blocking=True) for view in views]
+            yield _Sized(batch, tuple(sent), unreadable)
 
-    def _sized_on_device(self, read: _Read) -> list[Tensor]:
-        """The files decoded and cut to size there."""
-        assert isinstance(self.split.images, FileImages)
-        paths = [self.split.images.path(i) for i in read.planned.indices.tolist()]
-        files = torch.split(read.content, read.lengths)
-        found = decode_on(self.device, files, paths)
-        read.unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
-        images = [image for image in found if isinstance(image, Tensor)]
-        if not images:
-            return [torch.empty(0) for _ in self._cuts]
-        batch, heights, widths = padded(images)
-        kept = read.kept
-        sized = []
-        for (first, _), uniforms in zip(self._cuts, read.planned.uniforms, strict=True):
-            drawn = uniforms[kept, : first.draws].to(self.device, non_blocking=True)
-            parts = first.augmentations
-            if len(parts) == 1 and isinstance(parts[0], RandomResizedCrop):  # all windows at once, whatever the sizes
-                windows = parts[0].parameters(drawn, heights, widths)
-                sized.append(resized_crop(batch, *windows, size=parts[0].size))
-            else:
-                sized.append(torch.cat([first(image[None], drawn[i : i + 1]) for i, image in enumerate(images)]))
-        return sized
+    def _sized_on_device(self, planned: Iterator[PlannedBatch]) -> Generator[_Sized, None, None]:
+        images = self.split.images
+        assert isinstance(images, FileImages)
+        root, names = str(images.root), images.names
+
+        def groups() -> Iterator[tuple[tuple[PlannedBatch, list[str]], list[str]]]:
+            for batch in planned:
+                paths = [f"{root}/{names[i]}" for i in batch.indices.tolist()]
+                yield (batch, paths), paths
+
+        read = partial(read_image, device=self.device)
+        with closing(each_ahead(read, groups(), threads=max(1, self.workers), depth=_READ_AHEAD)) as batches:
+            for (batch, paths), files in batches:
+                yield self._decoded(batch, decode_on(self.device, files, paths))
+
+    def _decoded(self, planned: PlannedBatch, found: Sequence[Tensor | UnreadableImageError]) -> _Sized:
+        unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
+        decoded = [image for image in found if isinstance(image, Tensor)]
+        if not decoded:
+            return _Sized(planned, (), unreadable)
+        row, kept = ImagesInARow.of(decoded), _others(planned, unreadable)
+        sized = (
+            to_size(row, first, uniforms[kept, : first.draws])
+            for (first, _), uniforms in zip(self._cuts, planned.uniforms, strict=True)
+        )
+        return _Sized(planned, tuple(sized), unreadable)
 
     def _report(self, unreadable: list[UnreadableImageError]) -> None:
         if self.bad_images == "error":
-            more = f" (and {len(unreadable) - 1} more in this batch)" if len(unreadable) > 1 else ""
-            raise UnreadableImageError(unreadable[0].path, unreadable[0].reason + more)
+            raise UnreadableImageError.of_several(unreadable, "in this batch")
         self.unreadable.update({str(error.path): error.reason for error in unreadable})
+
+
+def _others(planned: PlannedBatch, unreadable: dict[int, UnreadableImageError]) -> Tensor:
+    """Places of a batch whose image could be decoded."""
+    return torch.tensor([i for i in range(len(planned.indices)) if i not in unreadable], dtype=torch.int64)
+
+
+class _Reader(IterableDataset[_Sized]):
+    """Decodes planned batches and cuts them to size; of several workers each takes its turn."""
+
+    def __init__(self, split: Split, sized: tuple[Compose, ...], batches: Callable[[], Iterator[PlannedBatch]]) -> None:
+        self.split, self.sized, self.batches = split, sized, batches
+
+    def __iter__(self) -> Iterator[_Sized]:
+        worker = get_worker_info()
+        turn, turns = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for number, planned in enumerate(self.batches()):
+            if number % turns == turn:
+                yield self._read(planned)
+
+    def _read(self, planned: PlannedBatch) -> _Sized:
+        views: list[list[Tensor]] = [[] for _ in self.sized]
+        unreadable = {}
+        for place, index in enumerate(planned.indices.tolist()):
+            try:
+                image = self.split.images[index][None]
+            except UnreadableImageError as error:
+                unreadable[place] = error
+                continue
+            for view, sized, uniforms in zip(views, self.sized, planned.uniforms, strict=True):
+                view.append(sized(image, uniforms[place : place + 1, : sized.draws]))
+        stacked = tuple(torch.cat(view) if view else torch.empty(0, dtype=torch.uint8) for view in views)
+        return _Sized(planned, stacked, unreadable)

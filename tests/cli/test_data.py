@@ -1,31 +1,13 @@
-"""The command: what it prints, what it exits with, and that a person's mistake is one sentence without a traceback."""
+"""The data commands: what they print and exit with; a person's mistake is one sentence without a traceback."""
 
-import subprocess
-import sys
+import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from longtail import cli
+import longtail.cli.data
 from longtail.data import CATALOG
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments):
-        try:
-            code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as left:
-            code = left.code
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.out + printed.err
-        return code, printed.out, printed.err
-
-    return call
 
 
 def picture(path, seed, suffix="PNG"):
@@ -45,17 +27,10 @@ def one_sentence(text):
 # --- help and mistakes of usage
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-def test_help(run, arguments):
-    code, out, _ = run(*arguments)
-    assert code == 0
-    assert "data" in out
-
-
 def test_help_of_the_data_commands(run):
     code, out, _ = run("data", "--help")
     assert code == 0
-    for command in ("list", "get", "check", "describe"):
+    for command in ("list", "get", "build-lvis-crops", "check", "describe"):
         assert command in out
 
 
@@ -64,6 +39,7 @@ def test_help_of_the_data_commands(run):
     [
         ("list", ["--root"]),
         ("get", ["NAME", "--root"]),
+        ("build-lvis-crops", ["--root", "--annotations", "--images", "--size", "--workers", "--bad-images"]),
         ("check", ["NAME", "--root", "--imbalance"]),
         ("describe", ["PATH", "--figure"]),
     ],
@@ -78,8 +54,6 @@ def test_help_of_each_command(run, command, mentioned):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["nonsense"],
-        ["--nonsense"],
         ["data"],
         ["data", "nonsense"],
         ["data", "get"],
@@ -130,21 +104,6 @@ def test_list_in_a_narrow_terminal_keeps_the_names(run, monkeypatch):
     assert set(CATALOG) <= set(rows_of(out))
 
 
-def test_as_a_program(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "longtail.cli", "data", "list"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert "imagenet-lt" in done.stdout
-    assert "\x1b" not in done.stdout  # no colours into a pipe
-
-
 # --- get
 
 
@@ -160,7 +119,9 @@ def test_get_what_is_there_already(run, tmp_path):
     assert "scikit-learn" in out
 
 
-@pytest.mark.parametrize("name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt"])
+@pytest.mark.parametrize(
+    "name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt", "lvis-crops"]
+)
 def test_get_says_how_where_it_cannot(run, tmp_path, name):
     code, out, _ = run("data", "get", name, "--root", tmp_path)
     assert code == 1
@@ -184,7 +145,7 @@ def test_get_fetches_what_it_can_and_checks_it(run, tmp_path, monkeypatch):
         progress("somewhere", 10, None)
         raise OSError("Expected the net to be there, but it is not.")
 
-    monkeypatch.setitem(cli.FETCHERS, "cifar10", fetch)
+    monkeypatch.setitem(longtail.cli.data.FETCHERS, "cifar10", fetch)
     code, _, err = run("data", "get", "cifar10-lt", "--root", tmp_path)
     assert called == [tmp_path]
     assert code == 2
@@ -272,6 +233,80 @@ def test_check_of_damaged_files_is_no_crash(run, tmp_path):
     assert "n99" in one_sentence(err)
 
 
+# --- build-lvis-crops
+
+
+@pytest.fixture
+def lvis(tmp_path):
+    """A data folder with LVIS's files and COCO's images: two sound boxes, an empty one, one on an image of its own."""
+    (tmp_path / "lvis").mkdir()
+    for number, part in enumerate(("train", "val")):
+        for image in range(2):
+            picture(tmp_path / "coco" / f"{part}2017" / f"{image}.png", 10 * number + image)
+        content = {
+            "images": [
+                {"id": i, "width": 5, "height": 6, "coco_url": f"http://x/{part}2017/{i}.png"} for i in range(2)
+            ],
+            "categories": [{"id": 1, "name": "[apple]", "image_count": 2, "frequency": "r"}],
+            "annotations": [
+                {"id": n, "image_id": image, "category_id": 1, "bbox": box}
+                for n, (image, box) in enumerate(
+                    [(0, [0, 0, 3, 3]), (0, [1, 1, 4, 4]), (0, [1, 1, 0, 2]), (1, [0, 0, 2, 2])]
+                )
+            ],
+        }
+        (tmp_path / "lvis" / f"lvis_v1_{part}.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_building_lvis_crops(run, lvis):
+    code, out, _ = run("data", "build-lvis-crops", "--root", lvis, "--size", "8", "--workers", "0")
+    lines = out.splitlines()
+    assert code == 1  # it is not the official LVIS: `check` says so
+    assert "classes: expected 1203, found 1" in lines
+    assert "train images: expected 1270141, found 4" in lines
+    for part in ("train", "val"):
+        folder = lvis / "lvis-crops" / part
+        assert f"{part}: 3 crops of 4 boxes in {folder}" in lines
+        assert f"  each is listed in {folder / 'dropped.jsonl'}" in lines
+    assert lines.count("  1 dropped: empty") == 2
+    assert run("data", "build-lvis-crops", "--root", lvis, "--size", "8", "--workers", "0")[1] == out  # again, at once
+
+
+def test_building_lvis_crops_from_elsewhere(run, lvis, tmp_path):
+    root = tmp_path / "other"
+    places = ("--annotations", lvis / "lvis", "--images", lvis / "coco")
+    code, out, _ = run("data", "build-lvis-crops", "--root", root, "--size", "8", "--workers", "0", *places)
+    assert code == 1
+    assert f"val: 3 crops of 4 boxes in {root / 'lvis-crops' / 'val'}" in out.splitlines()
+
+
+def test_bad_images_of_lvis_stop_the_build_or_are_left_out(run, lvis):
+    path = lvis / "coco" / "train2017" / "1.png"
+    path.write_bytes(b"no image")
+    options = ("--root", lvis, "--size", "8", "--workers", "0")
+    code, out, err = run("data", "build-lvis-crops", *options)
+    assert code == 2
+    assert out.strip() == ""
+    assert str(path) in one_sentence(err)
+    code, out, _ = run("data", "build-lvis-crops", *options, "--bad-images", "skip")
+    assert code == 1
+    assert "  1 dropped: unreadable-image" in out.splitlines()
+    assert "train boxes left out (unreadable-image): expected 0, found 1" in out.splitlines()
+    assert run("data", "build-lvis-crops", *options, "--bad-images", "repair")[0] == 2
+
+
+def test_building_lvis_crops_without_its_files(run, lvis):
+    (lvis / "lvis" / "lvis_v1_val.json").unlink()
+    code, _, err = run("data", "build-lvis-crops", "--root", lvis)
+    assert code == 2
+    assert str(lvis / "lvis" / "lvis_v1_val.json") in one_sentence(err)
+    assert not (lvis / "lvis-crops").exists()  # found before hours are spent on the first half
+    code, out, _ = run("data", "get", "lvis-crops", "--root", lvis)
+    assert code == 1
+    assert "longtail data build-lvis-crops" in out
+
+
 # --- describe
 
 
@@ -348,6 +383,15 @@ def test_describe_draws_a_figure(run, birds, tmp_path):
     with Image.open(figure) as image:
         assert image.format == "PNG"
     assert str(figure) in out.replace("\n", "")
+
+
+def test_a_figure_into_a_folder_that_is_not_there_is_refused_before_anything_is_read(run, birds, tmp_path, monkeypatch):
+    monkeypatch.setattr(longtail.cli.data, "open_path", lambda path: pytest.fail("it was read"))
+    figure = tmp_path / "nowhere" / "tail.png"
+    code, out, err = run("data", "describe", birds, "--figure", figure)
+    assert code == 2
+    assert out == ""
+    assert str(figure) in one_sentence(err)
 
 
 @pytest.mark.parametrize("name", ["[/]", "[bold] birds", "[red]"])

@@ -1,9 +1,8 @@
-"""The command ``longtail``: parse, call, print. Needs ``longtail[cli]``."""
+"""``longtail data``: list, get, build, check, and describe your own."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -11,14 +10,17 @@ from rich.progress import Progress
 from rich.table import Table
 
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
+from longtail.data.decode import BadImages
 from longtail.data.describe import draw_tail
 from longtail.data.fetch import get_cifar10, get_cifar100, get_fashion_mnist
+from longtail.data.lvis_crops import build_lvis_crops
 
 console = Console()
 FETCHERS = {"cifar10": get_cifar10, "cifar100": get_cifar100, "fashion-mnist": get_fashion_mnist}
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 Root = Annotated[Path, tyro.conf.arg(help="the data folder", metavar="DIR")]
+OnBadImages = Annotated[BadImages, tyro.conf.arg(help="stop and name them, or leave them out and list them")]
 data = tyro.extras.SubcommandApp()
 
 
@@ -70,12 +72,60 @@ def get_data(name: Name, root: Root = Path("data")) -> int:
     return check_data(base, root=root)
 
 
+@data.command(name="build-lvis-crops")
+def build_crops(
+    *,
+    root: Root = Path("data"),
+    annotations: Annotated[
+        Path | None, tyro.conf.arg(help="has lvis_v1_train.json and lvis_v1_val.json; else lvis in the data folder")
+    ] = None,
+    images: Annotated[
+        Path | None, tyro.conf.arg(help="has train2017 and val2017; else coco in the data folder")
+    ] = None,
+    size: Annotated[int, tyro.conf.arg(help="side of the crops in pixels")] = 224,
+    workers: Annotated[int, tyro.conf.arg(help="processes that decode and cut")] = 4,
+    bad_images: OnBadImages = "error",
+) -> int:
+    """Cut the boxes of LVIS v1 out of COCO's images into lvis-crops; a build that was stopped goes on."""
+    folder = root / "lvis" if annotations is None else annotations
+    parts = {part: folder / f"lvis_v1_{part}.json" for part in ("train", "val")}
+    missing = [path for path in parts.values() if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(f"Expected {missing[0]}, but it is not there; {CATALOG['lvis-crops'].steps}")
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        for part, path in parts.items():
+            bar.update(task, description=f"reading {path.name}", total=None)
+            report = build_lvis_crops(
+                path,
+                root / "coco" if images is None else images,
+                root / "lvis-crops" / part,
+                size=size,
+                workers=workers,
+                bad_images=bad_images,
+                progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+            )
+            _tell(f"{part}: {report.crops:,} crops of {report.boxes:,} boxes in {report.folder}")
+            for reason, number in report.dropped.items():
+                _tell(f"  {number:,} dropped: {reason}")
+            if report.dropped:
+                _tell(f"  each is listed in {report.folder / 'dropped.jsonl'}")
+            if report.emptied:
+                _tell(f"  classes that have boxes but no crop: {', '.join(report.emptied)}")
+    return check_data("lvis-crops", root=root)
+
+
+def _tell(line: str) -> None:
+    """Print a line as it is: whole, whatever brackets or numbers are in it."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 @data.command(name="check")
 def check_data(name: Name, root: Root = Path("data"), imbalance: float | None = None) -> int:
     """Compare a data set on disk with what should be there."""
     differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
     for difference in differences:
-        console.print(str(difference), soft_wrap=True, markup=False, highlight=False)
+        _tell(str(difference))
     if not differences:
         console.print(f"{name} is as it should be.")
     return 1 if differences else 0
@@ -88,6 +138,8 @@ def describe_data(
     read_images: Annotated[bool, tyro.conf.arg(help="read every image, to find bad and repeated ones")] = True,
 ) -> int:
     """Show what there is in your own data: classes, counts, imbalance, groups, repeated and unreadable images."""
+    if figure is not None and not figure.absolute().parent.is_dir():  # or all images would be read first
+        raise FileNotFoundError(f"Expected `figure` to be in a folder that is there, but got {figure}.")
     dataset = open_path(path)
     total = sum(len(split) for split in dataset.splits.values())
     with Progress(console=console, transient=True) as bar:
@@ -96,7 +148,7 @@ def describe_data(
     show(found)
     if figure is not None:
         draw_tail(found, figure)
-        console.print(f"Figure: {figure}", soft_wrap=True, markup=False, highlight=False)
+        _tell(f"Figure: {figure}")
     return 1 if found.unreadable or found.across or found.empty else 0
 
 
@@ -132,22 +184,6 @@ def show(found: Description) -> None:
                 console.print(f"  … and {len(items) - 5} more", highlight=False)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what a person did wrong is one sentence and exit code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    groups: dict[str, tyro.extras.SubcommandApp] = {"data": data}
-    if not given or given[0] not in groups:
-        asked: Literal[0, 2] = 0 if given[:1] in ([], ["-h"], ["--help"]) else 2
-        Console(stderr=bool(asked)).print(
-            f"usage: longtail {{{','.join(groups)}}} …; `longtail data --help` tells more"
-        )
-        return asked
-    try:
-        return int(groups[given[0]].cli(prog=f"longtail {given[0]}", args=given[1:], description="Data sets.") or 0)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        Console(stderr=True).print(f"longtail: {error}", soft_wrap=True, highlight=False, markup=False)
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(arguments: Sequence[str]) -> int:
+    """Run one of the data commands."""
+    return int(data.cli(prog="longtail data", args=list(arguments), description="Data sets.") or 0)

@@ -1,0 +1,46 @@
+"""The command ``longtail``: a table of commands, each a module of its own. Needs ``longtail[cli]``.
+
+A command's module offers ``run(arguments) -> int``: parse, call, print, and give the exit code. Modules are imported on
+use, so that one command does not wait for what another needs.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "data": ("data sets: list, get, build, check, and describe your own", "longtail.cli.data"),
+    "methods": ("the methods, with their references and knobs", "longtail.cli.methods"),
+    "train": ("train a model, several at once, or go on with one", "longtail.cli.train"),
+}
+"""Each command's summary and module."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; what a person did wrong is one sentence and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in {"-h", "--help"}:
+        sys.stdout.write(_usage())
+        return 0
+    name, rest = given[0], given[1:]
+    if name not in COMMANDS:
+        return _refuse(f"Expected a command that `longtail --help` shows, but got {name!r}.")
+    try:
+        return int(import_module(COMMANDS[name][1]).run(rest))
+    except ModuleNotFoundError as error:
+        return _refuse(f"{error}; `pip install 'longtail[cli]'` brings what `longtail {name}` needs.")
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return _refuse(str(error))
+
+
+def _usage() -> str:
+    widest = max(map(len, COMMANDS))
+    rows = "".join(f"  {name:<{widest}}  {summary}\n" for name, (summary, _) in COMMANDS.items())
+    return f"usage: longtail COMMAND …\n\n{rows}\n`longtail COMMAND --help` tells more.\n"
+
+
+def _refuse(sentence: str) -> int:
+    sys.stderr.write(f"longtail: {sentence}\n")
+    return 2

@@ -1,0 +1,28 @@
+"""``longtail methods``: what there is to train with."""
+
+from collections.abc import Sequence
+
+import tyro
+from rich.console import Console
+
+from longtail.methods import METHODS
+
+__all__ = ["run"]
+
+
+def show_methods() -> int:
+    """Show the methods: one line each, its reference and its knobs."""
+    console = Console()
+    for method in METHODS.values():
+        reference = f" ({method.reference})" if method.reference else ""
+        console.print(f"[bold]{method.name}[/bold]  {method.summary}{reference}", soft_wrap=True, highlight=False)
+        for name, knob in method.knobs.items():
+            default = "" if knob.default is None else f", default {knob.default}"
+            flag = name.replace("_", "-")
+            console.print(f"    --{flag}  {knob.what}{default}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, print."""
+    return tyro.cli(show_methods, args=arguments, prog="longtail methods")

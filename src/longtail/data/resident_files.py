@@ -1,0 +1,176 @@
+"""Loading large sets of files, the fast way: decoded once, held in device memory, cut to size and augmented there."""
+
+import copy
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from longtail._arguments import check_choice, check_integer
+from longtail.data.augment import Resize
+from longtail.data.dataset import FileImages, Split
+from longtail.data.decode import BadImages, UnreadableImageError, image_size
+from longtail.data.device_decode import decode_on, read_image
+from longtail.data.plan import Batch, Plan, PlannedBatch
+from longtail.data.prefetch import each_ahead
+from longtail.data.sizing import ImagesInARow, cut, to_size
+
+__all__ = ["ResidentFiles"]
+
+_SAMPLE = 512  # files whose headers tell how large the whole will be
+_TOGETHER = 256  # files that are decoded together
+
+
+class ResidentFiles:
+    """A split of image files of any size, each decoded once and held as uint8 on a device.
+
+    An image whose shorter side is longer than ``short_side`` is shrunk to it, in proportion and whole; ImageNet-LT then
+    takes about 30 GB. This changes what :class:`RandomResizedCrop` gives: windows are drawn by the same shares of area
+    and the same ratios, but from the shrunk image, on its coarser grid. A window that has fewer pixels than the view is
+    enlarged; from 500 x 375 into 224 x 224 those are the windows of less than 57 % of the area, where they would be
+    less than 27 % with the file itself. So small windows are blurrier than those that :class:`Streaming
+    <longtail.data.Streaming>` cuts. Evaluation with ``Resize(256)`` and ``CentreCrop(224)`` sees the same pixels.
+
+    Args:
+        split: image files.
+        plan: which samples and views. Each view must bring images to one size, as for ``Streaming``.
+        device: where to hold them. What would not fit there is refused: first by the headers of some files, then by
+            those of all, before anything is decoded.
+        short_side: the longest that an image's shorter side may be.
+        workers: threads that read.
+        bad_images: images that cannot be decoded stop the packing once all have been tried (``"error"``), or are left
+            out of every batch and listed in ``unreadable`` (``"skip"``).
+        progress: called with the number of images packed since the last call.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        plan: Plan,
+        device: torch.device | str = "cpu",
+        short_side: int = 256,
+        *,
+        workers: int = 8,
+        bad_images: BadImages = "error",
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        check_choice("bad_images", bad_images, BadImages)
+        if not isinstance(split.images, FileImages):
+            raise TypeError(f"Expected `split` to have image files, but got {type(split.images).__name__}.")
+        self.plan, self.device = plan, torch.device(device)
+        self.short_side = check_integer("short_side", short_side, minimum=1)
+        self.unreadable: dict[str, str] = {}
+        """Files that were left out, and why."""
+        self._workers, self._bad_images = check_integer("workers", workers, minimum=1), bad_images
+        self._cuts = [cut(view) for view in plan.views]
+        self.labels = split.labels.to(self.device)
+        self.images, self._readable = self._pack(split.images, progress or (lambda _: None))
+
+    def with_plan(self, plan: Plan) -> "ResidentFiles":
+        """The same images in other batches or views, for evaluation for instance; nothing is packed again."""
+        other = copy.copy(self)
+        other.plan, other._cuts = plan, [cut(view) for view in plan.views]
+        return other
+
+    def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch of training, from batch ``start`` on."""
+        return self._batches(self.plan.training(seed, epoch, start))
+
+    def evaluation(self) -> Iterator[Batch]:
+        """Every sample once, in order."""
+        return self._batches(self.plan.evaluation())
+
+    def _batches(self, planned: Iterator[PlannedBatch]) -> Iterator[Batch]:
+        for batch in planned:
+            kept = self._readable[batch.indices].nonzero().flatten()
+            if len(kept) == 0:
+                continue
+            indices = batch.indices[kept]
+            images = self.images.subset(indices)
+            views = []
+            for (first, rest), uniforms in zip(self._cuts, batch.uniforms, strict=True):
+                sized = to_size(images, first, uniforms[kept, : first.draws])
+                views.append(rest(sized, uniforms[kept, first.draws :].to(self.device, non_blocking=True)))
+            yield Batch(tuple(views), self.labels[indices.to(self.device, non_blocking=True)], indices)
+
+    def _pack(self, files: FileImages, progress: Callable[[int], None]) -> tuple[ImagesInARow, Tensor]:
+        """All images in a row, and which of them could be decoded; the place of each follows from the headers."""
+        sizes, errors = self._measure(files)
+        lengths = 3 * sizes.prod(dim=1)
+        starts = lengths.cumsum(0) - lengths
+        pixels = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
+        row = ImagesInARow(pixels, starts, sizes[:, 0], sizes[:, 1])
+        shrink = Resize(self.short_side)
+        there = [i for i in range(len(files)) if i not in errors]
+        progress(len(errors))
+        groups = (
+            (there[begin : begin + _TOGETHER], [str(files.path(i)) for i in there[begin : begin + _TOGETHER]])
+            for begin in range(0, len(there), _TOGETHER)
+        )
+        read = partial(read_image, device=self.device)
+        with closing(each_ahead(read, groups, threads=self._workers, depth=3)) as batches:
+            for chosen, found in batches:
+                decoded = decode_on(self.device, found, [str(files.path(i)) for i in chosen])
+                for i, image in zip(chosen, decoded, strict=True):
+                    if isinstance(image, UnreadableImageError):
+                        errors[i] = image
+                        continue
+                    small = image if min(image.shape[1:]) <= self.short_side else shrink(image[None])[0]
+                    if small.shape == row[i].shape:
+                        row[i].copy_(small)
+                    else:
+                        errors[i] = UnreadableImageError(files.path(i), "its header says another size")
+                progress(len(chosen))
+        if errors:
+            self._report([errors[i] for i in sorted(errors)], len(files))
+        readable = torch.ones(len(files), dtype=torch.bool)
+        readable[list(errors)] = False
+        return row, readable
+
+    def _measure(self, files: FileImages) -> tuple[Tensor, dict[int, UnreadableImageError]]:
+        """Each image's height and width once it is shrunk, from its header, or what is wrong with that."""
+        shrunk = partial(_shrunk_size, short_side=self.short_side)
+        with ThreadPoolExecutor(self._workers) as pool:
+            for every in (len(files) // _SAMPLE, 1) if len(files) > _SAMPLE else (1,):
+                found = list(pool.map(shrunk, (files.path(i) for i in range(0, len(files), every))))
+                sizes = torch.tensor([size if isinstance(size, tuple) else (0, 0) for size in found])
+                self._check_room(int(3 * sizes.prod(dim=1).sum()) * len(files) // len(found))
+        return sizes, {i: error for i, error in enumerate(found) if isinstance(error, UnreadableImageError)}
+
+    def _check_room(self, needed: int) -> None:
+        free = _free_bytes(self.device)
+        if free is not None and needed > free:
+            raise ValueError(
+                f"Expected the images to fit into the {free / 1e9:.3g} GB that {self.device} has free, "
+                f"but got {needed / 1e9:.3g} GB of them; Streaming reads them from files."
+            )
+
+    def _report(self, errors: list[UnreadableImageError], number: int) -> None:
+        if self._bad_images == "error":
+            raise UnreadableImageError.of_several(errors, f"of {number} images")
+        self.unreadable = {str(error.path): error.reason for error in errors}
+
+
+def _shrunk_size(path: Path, short_side: int) -> tuple[int, int] | UnreadableImageError:
+    try:
+        height, width = image_size(path)
+    except UnreadableImageError as error:
+        return error
+    shorter = min(height, width)
+    return (height, width) if shorter <= short_side else (short_side * height // shorter, short_side * width // shorter)
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    """What a device has free; None where nobody says."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps what was freed
+        return torch.cuda.mem_get_info(device)[0] + unused
+    memory = Path("/proc/meminfo")
+    if device.type != "cpu" or not memory.exists():
+        return None
+    lines = dict(line.split(":") for line in memory.read_text().splitlines())
+    return 1024 * int(lines["MemAvailable"].split()[0])

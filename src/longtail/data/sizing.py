@@ -1,0 +1,126 @@
+"""Images of different sizes: held end to end in one tensor, and brought to one size, many at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
+
+__all__ = ["ImagesInARow", "cut", "to_size"]
+
+_TOGETHER = 2**24  # positions that are gathered together: their indices take 128 MB
+
+
+def cut(view: Augmentation) -> tuple[Compose, Compose]:
+    """A view in two: what brings images to one size, and the rest, which can then run on a whole batch.
+
+    Example:
+        >>> from longtail.data.augment import Normalise
+        >>> sized, rest = cut(Compose((Resize(256), CentreCrop(224), Normalise((0.5,), (0.5,)))))
+        >>> len(sized.augmentations), len(rest.augmentations)
+        (2, 1)
+    """
+    parts = view.augmentations if isinstance(view, Compose) else (view,)
+    sizing = [i for i, part in enumerate(parts) if isinstance(part, RandomResizedCrop | Resize | CentreCrop)]
+    first = sizing[-1] + 1 if sizing else 0
+    return Compose(tuple(parts[:first])), Compose(tuple(parts[first:]))
+
+
+@dataclass(frozen=True, eq=False)
+class ImagesInARow:
+    """Images of different sizes and three channels, one behind the other."""
+
+    pixels: Tensor
+    """uint8, one-dimensional: each image as ``(3, height, width)``, flattened. On any device."""
+    starts: Tensor
+    """Where in ``pixels`` each image begins, int64 ``(N,)``, on the CPU as the next two: shapes follow from them."""
+    heights: Tensor
+    widths: Tensor
+
+    @classmethod
+    def of(cls, images: Sequence[Tensor]) -> "ImagesInARow":
+        """Images of shape ``(3, height, width)``, put one behind the other on their device.
+
+        Example:
+            >>> row = ImagesInARow.of([torch.zeros(3, 2, 5, dtype=torch.uint8), torch.ones(3, 4, 3, dtype=torch.uint8)])
+            >>> row.starts, row.heights, row.widths, row[1].shape
+            (tensor([ 0, 30]), tensor([2, 4]), tensor([5, 3]), torch.Size([3, 4, 3]))
+        """
+        sizes = torch.tensor([image.shape[1:] for image in images])
+        lengths = 3 * sizes.prod(dim=1)
+        pixels = torch.cat([image.flatten() for image in images])
+        return cls(pixels, lengths.cumsum(0) - lengths, sizes[:, 0], sizes[:, 1])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> Tensor:
+        start, height, width = (int(values[index]) for values in (self.starts, self.heights, self.widths))
+        return self.pixels[start : start + 3 * height * width].view(3, height, width)
+
+    def subset(self, indices: Tensor) -> "ImagesInARow":
+        """Some of them, in that order; the pixels stay where they are."""
+        return ImagesInARow(self.pixels, self.starts[indices], self.heights[indices], self.widths[indices])
+
+
+def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
+    """The images brought to one size by the first half of a view (:func:`cut`).
+
+    Windows of :class:`RandomResizedCrop` are gathered and resized many at a time, whatever the images' sizes; any other
+    augmentation runs image by image.
+
+    Args:
+        images: as many as there are rows of numbers.
+        sized: what brings them to one size.
+        uniforms: the numbers it draws, float32 ``(B, draws)``, on the CPU.
+
+    Returns:
+        uint8 ``(B, 3, height, width)`` on the images' device.
+    """
+    parts, device = sized.augmentations, images.pixels.device
+    if len(parts) == 1 and isinstance(parts[0], RandomResizedCrop):
+        windows = torch.stack(parts[0].parameters(uniforms, images.heights, images.widths))
+        return _resized_windows(images, windows, parts[0].size)
+    drawn = uniforms.to(device, non_blocking=True)
+    return torch.cat([sized(images[i][None], drawn[i : i + 1]) for i in range(len(images))])
+
+
+def _resized_windows(images: ImagesInARow, windows: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """:func:`resized_crop` of a window of each image; ``windows`` is top, left, height and width, ``(4, B)``."""
+    device = images.pixels.device
+    found, places = [], []
+    for chosen in _of_like_size(windows[2], windows[3]):
+        some = images.subset(chosen)
+        top, left, height, width = windows[:, chosen]
+        # Everything is known on the CPU, so that the shapes below need not be read back from the device.
+        corner = some.starts + top * some.widths + left
+        plane = some.heights * some.widths
+        corner, plane, stride, height, width = (
+            torch.stack([corner, plane, some.widths, height, width]).to(device, non_blocking=True).unbind()
+        )
+        row = torch.arange(int(windows[2, chosen].max()), device=device).view(1, -1, 1)
+        column = torch.arange(int(windows[3, chosen].max()), device=device).view(1, 1, -1)
+        # Beyond its window a sample repeats the last row and column, which weigh nothing.
+        inside_row = torch.minimum(row, height.view(-1, 1, 1) - 1)
+        inside_column = torch.minimum(column, width.view(-1, 1, 1) - 1)
+        index = corner.view(-1, 1, 1) + inside_row * stride.view(-1, 1, 1) + inside_column
+        gathered = torch.stack([images.pixels[index + channel * plane.view(-1, 1, 1)] for channel in range(3)], dim=1)
+        zero = torch.zeros_like(height)
+        found.append(resized_crop(gathered, zero, zero, height, width, size))
+        places.append(chosen)
+    together, order = torch.cat(found), torch.cat(places)
+    return together[order.argsort().to(device, non_blocking=True)]
+
+
+def _of_like_size(heights: Tensor, widths: Tensor) -> Iterator[Tensor]:
+    """Windows in groups, largest first, such that a group, filled up to its largest sides, stays within bounds."""
+    order = (heights * widths).argsort(descending=True, stable=True)
+    begin = 0
+    while begin < len(order):
+        rest = order[begin:]
+        filled = heights[rest].cummax(0).values * widths[rest].cummax(0).values * torch.arange(1, len(rest) + 1)
+        number = max(1, int((filled <= _TOGETHER).sum()))
+        yield rest[:number]
+        begin += number

@@ -1,0 +1,186 @@
+"""JPEGs on the GPU: which files go there, how near its decoder is to the CPU's, and what becomes of damage."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from longtail.data import FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError, decode, device_decode
+from longtail.data.augment import Compose, RandomResizedCrop
+from longtail.data.device_decode import decode_on, read_image
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+COARSE = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+
+
+def photograph(size=(97, 64), mode="RGB", **options):
+    """A smooth JPEG, as bytes."""
+    file = io.BytesIO()
+    image = Image.fromarray(COARSE).resize(size, Image.Resampling.BICUBIC).convert(mode)
+    image.save(file, "JPEG", **{"quality": 95, **options})
+    return file.getvalue()
+
+
+def png():
+    file = io.BytesIO()
+    Image.fromarray(COARSE).save(file, "PNG")
+    return file.getvalue()
+
+
+WHOLE = photograph()
+ADOBE_RGB = WHOLE[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00" + WHOLE[2:]
+FOR_THE_GPU = {
+    "baseline": WHOLE,
+    "progressive": photograph(progressive=True),
+    "grey": photograph(mode="L"),
+    "full colour": photograph(subsampling=0),
+    "with what cameras write": photograph(exif=Image.Exif().tobytes(), comment=b"x" * 5000, dpi=(72, 72)),
+    "a fill byte before a marker": WHOLE[:2] + b"\xff" + WHOLE[2:],
+}
+FOR_THE_CPU = {
+    "CMYK": photograph(mode="CMYK"),
+    "RGB without a transform": ADOBE_RGB,
+    "cut off": WHOLE[:-100],
+    "bytes behind the end": WHOLE + b"more",
+    "only a start": WHOLE[:2],
+    "start and end": WHOLE[:2] + WHOLE[-2:],
+    "no frame": WHOLE[:4] + b"\x00\x02" + WHOLE[-2:],
+    "empty": b"",
+    "PNG": png(),
+    "text": b"this is no image",
+}
+
+
+@pytest.mark.parametrize("name", FOR_THE_GPU)
+def test_what_goes_to_the_gpu_goes_as_bytes(tmp_path, name):
+    (tmp_path / "x").write_bytes(FOR_THE_GPU[name])
+    found = read_image(str(tmp_path / "x"), CUDA)
+    assert found.dtype == torch.uint8
+    assert bytes(found.numpy()) == FOR_THE_GPU[name]
+
+
+@pytest.mark.parametrize("name", FOR_THE_CPU)
+def test_what_does_not_is_decoded_or_refused_by_the_cpu(tmp_path, name):
+    path = tmp_path / "x"
+    path.write_bytes(FOR_THE_CPU[name])
+    found = read_image(str(path), CUDA)
+    if isinstance(found, UnreadableImageError):
+        with pytest.raises(UnreadableImageError) as caught:
+            decode(path)
+        assert str(found) == str(caught.value)
+    else:
+        assert torch.equal(found, decode(path))
+    assert isinstance(found, UnreadableImageError) == (
+        name not in {"CMYK", "RGB without a transform", "PNG", "bytes behind the end"}
+    )
+
+
+def test_a_bomb_does_not_go_to_the_gpu(tmp_path, monkeypatch):
+    (tmp_path / "x.jpg").write_bytes(WHOLE)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 97 * 64 - 1)
+    assert "97 x 64 pixels" in str(read_image(str(tmp_path / "x.jpg"), CUDA))
+    for limit in (97 * 64, None):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        assert read_image(str(tmp_path / "x.jpg"), CUDA).ndim == 1
+
+
+def test_files_that_cannot_be_opened(tmp_path):
+    (tmp_path / "folder.jpg").mkdir()
+    for name in ("missing.jpg", "folder.jpg"):
+        for device in (CPU, CUDA):
+            assert str(tmp_path / name) in str(read_image(str(tmp_path / name), device))
+
+
+def test_on_a_cpu_all_is_decoded_when_it_is_read(tmp_path):
+    paths = []
+    for name, content in {**FOR_THE_GPU, **FOR_THE_CPU}.items():
+        paths.append(str(tmp_path / name))
+        (tmp_path / name).write_bytes(content)
+    found = [read_image(path, CPU) for path in paths]
+    assert all(isinstance(image, UnreadableImageError) or image.ndim == 3 for image in found)
+    assert all(a is b for a, b in zip(decode_on(CPU, found, paths), found, strict=True))
+
+
+@pytest.mark.parametrize("bad", [set(), {0}, {3}, {2, 6}, set(range(7))])
+def test_one_that_the_gpu_refuses_does_not_cost_the_others(monkeypatch, bad):
+    """nvJPEG refuses a whole call; which file it was is found by halving."""
+    calls = []
+
+    def decode_jpeg(files, mode, device):
+        calls.append(len(files))
+        if any(int(file[0]) in bad for file in files):
+            raise RuntimeError("Error while decoding JPEG images")
+        return [file + 100 for file in files]
+
+    monkeypatch.setattr("torchvision.io.decode_jpeg", decode_jpeg)
+    found = device_decode._decode_jpegs([torch.tensor([i]) for i in range(7)], CUDA)
+    assert [None if image is None else int(image) for image in found] == [
+        None if i in bad else 100 + i for i in range(7)
+    ]
+    assert len(calls) <= 1 + 2 * 3 * len(bad)
+
+
+# --- on a GPU
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in {**FOR_THE_GPU, **FOR_THE_CPU}.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+@pytest.mark.gpu
+def test_nvjpeg_is_near_the_cpus_decoder(tmp_path):
+    """Colour at full resolution: 4 levels at most. At half: colours are spread another way, 4 levels in the mean."""
+    for subsampling in (0, 2):
+        for progressive in (False, True):
+            path = tmp_path / "x.jpg"
+            path.write_bytes(photograph((300, 200), subsampling=subsampling, progressive=progressive))
+            (found,) = decode_on(CUDA, [read_image(str(path), CUDA)], [str(path)])
+            assert found.is_cuda
+            difference = found.cpu().int() - decode(path).int()
+            if subsampling == 0:
+                assert difference.abs().max() <= 4
+            assert difference.abs().float().mean() < 4
+            assert difference.float().mean().abs() < 0.5
+
+
+@pytest.mark.gpu
+def test_a_gpu_refuses_what_the_cpu_refuses(folder):
+    names = [*FOR_THE_GPU, *FOR_THE_CPU]
+    labels = torch.zeros(len(names), dtype=torch.int64)
+    split, plan = Split(FileImages(folder, names), labels), Plan(labels, (Compose((RandomResizedCrop(16),)),), 6)
+    expected = Streaming(split, plan, bad_images="skip")
+    here = list(expected.training(0, 0))
+    for loader in (
+        Streaming(split, plan, "cuda", decode_in="device", workers=3, bad_images="skip"),
+        ResidentFiles(split, plan, "cuda", bad_images="skip"),
+    ):
+        there = list(loader.training(0, 0))
+        assert loader.unreadable == expected.unreadable
+        for a, b in zip(here, there, strict=True):
+            assert torch.equal(a.indices, b.indices)
+            assert (a.views[0].float() - b.views[0].cpu().float()).abs().mean() < 4
+
+
+@pytest.mark.gpu
+def test_decoding_does_not_overwrite_what_the_stream_still_reads(tmp_path):
+    """The decoder has a stream of its own: images that were freed before their reader ran must not be written over."""
+    paths = []
+    for number in range(64):
+        paths.append(str(tmp_path / f"{number}.jpg"))
+        level = Image.new("RGB", (256, 256), (4 * number,) * 3)
+        level.save(paths[-1], "JPEG", quality=100)
+    weight = torch.eye(4096, device="cuda")
+    means = []
+    for first in range(0, 64, 8):
+        some = paths[first : first + 8]
+        images = decode_on(CUDA, [read_image(path, CUDA) for path in some], some)
+        for _ in range(20):
+            weight = weight @ weight  # keeps the stream busy while the next are decoded
+        means.append(torch.stack([image.float().mean() for image in images]))
+        del images
+    torch.testing.assert_close(torch.cat(means).cpu(), 4.0 * torch.arange(64), rtol=0, atol=1.0)

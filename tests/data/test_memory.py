@@ -1,0 +1,74 @@
+"""Memory of streaming does not grow from epoch to epoch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+EPOCHS = 12
+BYTES_OF_AN_EPOCH = 96 * 3 * 64 * 64 * 4  # float32 batches, 4.7 MB; decoded before that 17 MB
+
+SCRIPT = """
+import ctypes, gc, json, os, sys
+from pathlib import Path
+import torch
+from longtail.data import FileImages, Plan, Split, Streaming
+from longtail.data.augment import Compose, Normalise, RandomFlip, RandomResizedCrop
+
+root, decode_in, workers, keep, epochs = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+labels = torch.zeros(96, dtype=torch.int64)
+view = Compose((RandomResizedCrop(64), RandomFlip(), Normalise((0.5,) * 3, (0.5,) * 3)))
+split = Split(FileImages(root, [f"{i}.jpg" for i in range(96)]), labels)
+loader = Streaming(split, Plan(labels, (view,), 16), workers=workers, decode_in=decode_in)
+kept, resident = [], []
+for epoch in range(epochs):
+    for batch in loader.training(0, epoch):
+        if keep:
+            kept.append(batch)
+    del batch
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later, is no leak
+    with open("/proc/self/statm") as file:
+        resident.append(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+print(json.dumps(resident))
+"""
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photographs")
+    generator = np.random.default_rng(0)
+    for i in range(96):
+        coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        size = tuple(int(side) for side in generator.integers(200, 300, 2))  # not all of one: heaps love sameness
+        coarse.resize(size, Image.Resampling.BICUBIC).save(root / f"{i}.jpg", quality=90)
+    return root
+
+
+def growth(root, decode_in, workers, keep=""):
+    """Bytes by which the process has grown from its first epochs to its last; of each the least, as heaps breathe."""
+    command = [sys.executable, "-c", SCRIPT, str(root), decode_in, str(workers), keep, str(EPOCHS)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment)
+    resident = json.loads(done.stdout)
+    return min(resident[-4:]) - min(resident[1:5])
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
+
+
+@needs_proc
+@pytest.mark.parametrize(("decode_in", "workers"), [("device", 2), ("workers", 0), ("workers", 1)])
+def test_memory_of_streaming_does_not_grow(photographs, decode_in, workers):
+    # Seven epochs lie between: a leak of the batches alone would be 33 MB.
+    assert growth(photographs, decode_in, workers) < 3 * BYTES_OF_AN_EPOCH
+
+
+@needs_proc
+def test_a_leak_would_be_seen(photographs):
+    assert growth(photographs, "device", 2, "keep") > 4 * BYTES_OF_AN_EPOCH

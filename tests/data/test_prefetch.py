@@ -1,0 +1,188 @@
+"""Things made ahead: the same, in order, not too many, errors told, and no thread left behind."""
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+
+from longtail.data.plan import Batch
+from longtail.data.prefetch import ahead, batches_ahead, each_ahead
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("longtail-")]
+
+
+def settled(condition, seconds=5.0):
+    """Whether something comes true."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    gc.collect()
+    assert settled(lambda: not threads())
+
+
+class Source:
+    """Numbers, and how many of them were made; `closed` once nobody can want more."""
+
+    def __init__(self, number, wrong=None):
+        self.number, self.wrong = number, wrong
+        self.made, self.closed, self.thread = 0, False, None
+
+    def items(self):
+        self.thread = threading.current_thread()
+        try:
+            for i in range(self.number):
+                if i == self.wrong:
+                    raise ValueError(f"number {i}")
+                self.made += 1
+                yield i
+        finally:
+            self.closed = True
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_the_same_in_order_from_another_thread(depth):
+    source = Source(20)
+    assert list(ahead(source.items(), depth)) == list(range(20))
+    assert source.thread is not threading.current_thread()
+    assert source.closed
+
+
+def test_nothing_starts_before_it_is_asked_for():
+    source = Source(3)
+    waiting = ahead(source.items(), 2)
+    assert not threads()
+    waiting.close()
+    assert source.made == 0
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_no_more_are_made_than_may_wait(depth):
+    source = Source(100)
+    items = ahead(source.items(), depth)
+    for taken in range(1, 4):
+        next(items)
+        assert settled(lambda taken=taken: source.made == taken + depth)
+        time.sleep(0.02)
+        assert source.made == taken + depth
+    items.close()
+
+
+def test_what_goes_wrong_there_is_raised_here_in_its_turn():
+    items = ahead(Source(10, wrong=3).items(), 2)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="number 3"):
+        next(items)
+    assert list(items) == []
+
+
+@pytest.mark.parametrize("how", ["close", "forget", "error"])
+def test_a_consumer_that_leaves_ends_it(how):
+    source = Source(1000)
+    items = ahead(source.items(), 2)
+    assert next(items) == 0
+    if how == "close":
+        items.close()
+    elif how == "forget":
+        del items
+    else:
+        with pytest.raises(ZeroDivisionError):
+            items.throw(ZeroDivisionError)
+    assert source.closed
+    assert source.made <= 4
+    assert not threads()
+
+
+def test_items_are_not_kept():
+    class Thing:
+        alive = 0
+
+        def __init__(self):
+            Thing.alive += 1
+
+        def __del__(self):
+            Thing.alive -= 1
+
+    for thing in ahead((Thing() for _ in range(50)), 2):
+        assert thing.alive <= 1 + 2 + 1  # here, waiting, and in the making
+    del thing
+    assert Thing.alive == 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_each_of_every_group(workers, depth):
+    groups = [(name, list(range(size))) for name, size in (("a", 7), ("b", 0), ("c", 1), ("d", 20), ("e", 3))]
+    found = list(each_ahead(lambda i: i * i, iter(groups), threads=workers, depth=depth))
+    assert found == [(name, [i * i for i in items]) for name, items in groups]
+
+
+def test_groups_are_shared_out_among_threads():
+    barrier = threading.Barrier(4, timeout=10)  # passes only if four work at once on a single group
+    assert list(each_ahead(lambda _: barrier.wait() >= 0, iter([("a", range(4))]), threads=4, depth=1)) == [
+        ("a", [True] * 4)
+    ]
+
+
+def test_no_more_groups_are_begun_than_may_wait():
+    begun = []
+
+    def groups():
+        for i in range(100):
+            begun.append(i)
+            yield i, [i]
+
+    found = each_ahead(lambda i: i, groups(), threads=2, depth=3)
+    assert next(found) == (0, [0])
+    assert begun == [0, 1, 2]
+    assert next(found) == (1, [1])
+    assert begun == [0, 1, 2, 3]
+    found.close()
+
+
+def test_an_error_in_a_group_comes_in_its_turn():
+    found = each_ahead(lambda i: 1 / i, iter([("a", [1]), ("b", [2, 0]), ("c", [3])]), threads=2, depth=3)
+    assert next(found) == ("a", [1.0])
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def batches(number):
+    for i in range(number):
+        yield Batch((torch.full((2, 3), i),), torch.tensor([i, i]), torch.tensor([i, i]))
+
+
+def test_batches_on_a_cpu():
+    found = list(batches_ahead(batches(5), torch.device("cpu")))
+    assert [int(batch.labels[0]) for batch in found] == list(range(5))
+
+
+@pytest.mark.gpu
+def test_batches_on_a_gpu_are_whole_when_used_and_not_overwritten_while_used():
+    """Each batch is a long row of kernels on the side stream; the consumer's stream is kept busy behind it."""
+
+    def made():
+        for i in range(30):
+            image = torch.zeros(2048, 2048, device="cuda")
+            for _ in range(20):
+                image = image + 1
+            yield Batch((image + i,), torch.full((4,), i, device="cuda"), torch.arange(4))
+
+    sums = []
+    weight = torch.eye(2048, device="cuda")
+    for batch in batches_ahead(made(), torch.device("cuda")):
+        image = batch.views[0]
+        for _ in range(10):
+            image = image @ weight  # slow, and leaves it as it is
+        sums.append((image.double().mean(), batch.labels.sum()))
+        del batch, image
+    assert [(round(float(a)), int(b)) for a, b in sums] == [(20 + i, 4 * i) for i in range(30)]

@@ -1,0 +1,173 @@
+"""Files made resident: what streaming would give from images shrunk first, within what the device has room for."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from longtail.data import ArrayImages, FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError
+from longtail.data import resident_files as module
+from longtail.data.augment import CentreCrop, ColorJitter, Compose, Normalise, RandomFlip, RandomResizedCrop, Resize
+
+NORMALISE = Normalise((0.0, 0.0, 0.0), (1 / 255,) * 3)  # levels as floats
+WEAK = Compose((RandomResizedCrop(20), RandomFlip(), NORMALISE))
+STRONG = Compose((RandomResizedCrop(16), ColorJitter(0.4, 0.4, 0.4), NORMALISE))
+PLAIN = Compose((Resize(32), CentreCrop(28), NORMALISE))
+SIZES = [(50, 70), (70, 50), (32, 32), (20, 90), (64, 48), (33, 200), (31, 31), (40, 40), (90, 91), (35, 64), (8, 8)]
+N = len(SIZES)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """PNGs: what comes out does not hang on a JPEG decoder."""
+    generator = np.random.default_rng(0)
+    for i, (high, wide) in enumerate(SIZES):
+        Image.fromarray(generator.integers(0, 256, (high, wide, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    return Split(FileImages(tmp_path, [f"{i}.png" for i in range(N)]), torch.arange(N) % 3)
+
+
+def shrunk_by_hand(files, folder, short_side):
+    """The files again, shrunk by the same augmentation and saved without loss."""
+    folder.mkdir()
+    for i, name in enumerate(files.images.names):
+        image = files.images[i][None]
+        if min(image.shape[2:]) > short_side:
+            image = Resize(short_side)(image)
+        Image.fromarray(image[0].permute(1, 2, 0).numpy()).save(folder / name)
+    return Split(FileImages(folder, files.images.names), files.labels)
+
+
+def plan(views, **more):
+    return Plan(torch.arange(N) % 3, views, more.pop("batch_size", 4), **more)
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.indices, b.indices)
+        assert torch.equal(a.labels, b.labels)
+        for x, y, levels in zip(a.views, b.views, (1, 3), strict=False):
+            difference = (x - y).abs()
+            assert difference.max() < levels + 0.01  # another order of sums rounds some pixels to the next level
+            assert (difference > 0.01).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("short_side", [32, 1000])
+def test_batches_are_those_of_streaming_from_shrunk_files(files, tmp_path, short_side):
+    small = shrunk_by_hand(files, tmp_path / "small", short_side)
+    loader = ResidentFiles(files, plan((WEAK, STRONG)), short_side=short_side)
+    expected = list(Streaming(small, plan((WEAK, STRONG))).training(3, 1))
+    assert_close(list(loader.training(3, 1)), expected)
+    assert_close(list(loader.training(3, 1, start=1)), expected[1:])
+    assert not torch.equal(next(loader.training(3, 2)).indices, expected[0].indices)
+
+
+def test_evaluation_sees_the_same_pixels_as_from_the_files(files):
+    expected = list(Streaming(files, plan((PLAIN,))).evaluation())
+    found = list(ResidentFiles(files, plan((PLAIN,)), short_side=32).evaluation())
+    assert [batch.indices.tolist() for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.views[0], b.views[0])
+
+
+def test_another_plan_over_the_same_images(files):
+    training = ResidentFiles(files, plan((WEAK,)), short_side=32)
+    evaluation = training.with_plan(plan((PLAIN,)))
+    assert evaluation.images is training.images
+    assert_close(list(evaluation.evaluation()), list(ResidentFiles(files, plan((PLAIN,)), short_side=32).evaluation()))
+    assert len(list(training.training(0, 0))) == 3
+
+
+def test_what_it_holds(files):
+    loader = ResidentFiles(files, plan((WEAK,)), short_side=32)
+    expected = [  # the shorter side 32, the other in proportion, cut off; small ones as they are
+        *((32, 44), (44, 32), (32, 32), (20, 90), (42, 32), (32, 193), (31, 31), (32, 32), (32, 32), (32, 58), (8, 8))
+    ]
+    assert [tuple(loader.images[i].shape[1:]) for i in range(N)] == expected
+    assert loader.images.pixels.numel() == 3 * sum(high * wide for high, wide in expected)
+    assert loader.images.pixels.dtype == torch.uint8
+    assert torch.equal(loader.images[10], files.images[10])
+
+
+def test_progress_counts_every_image(files):
+    (files.images.root / "3.png").write_bytes(b"")
+    told = []
+    ResidentFiles(files, plan((WEAK,)), bad_images="skip", progress=told.append)
+    assert sum(told) == N
+
+
+def damage(files):
+    """One that has no header, one whose pixels are cut off, one that is not there."""
+    root = files.images.root
+    (root / "1.png").write_bytes(b"no image")
+    whole = (root / "4.png").read_bytes()
+    (root / "4.png").write_bytes(whole[: len(whole) // 2])
+    (root / "9.png").unlink()
+    return {1, 4, 9}
+
+
+def test_bad_images_stop_it_with_their_names_and_number(files):
+    bad = damage(files)
+    with pytest.raises(UnreadableImageError) as caught:
+        ResidentFiles(files, plan((WEAK,)), short_side=32)
+    for i in bad:
+        assert str(files.images.path(i)) in str(caught.value)
+    assert "3 of 11 images cannot be read" in str(caught.value)
+
+
+def test_bad_images_are_left_out_and_listed(files):
+    whole = {}
+    for batch in ResidentFiles(files, plan((WEAK,)), short_side=32).training(0, 0):
+        whole |= dict(zip(batch.indices.tolist(), batch.views[0], strict=True))
+    bad = damage(files)
+    loader = ResidentFiles(files, plan((WEAK,)), short_side=32, bad_images="skip")
+    assert set(loader.unreadable) == {str(files.images.path(i)) for i in bad}
+    found = {}
+    for batch in loader.training(0, 0):
+        assert torch.equal(batch.labels, files.labels[batch.indices])
+        found |= dict(zip(batch.indices.tolist(), batch.views[0], strict=True))
+    assert set(found) == set(range(N)) - bad
+    for i, image in found.items():  # the others are what they would have been
+        assert (image - whole[i]).abs().max() <= 1.01
+    assert [batch.indices.tolist() for batch in loader.with_plan(plan((PLAIN,), batch_size=1)).evaluation()] == [
+        [i] for i in range(N) if i not in bad
+    ]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_decoded(files, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(module, "read_image", lambda *given, **more: decoded.append(given))
+    needed = 3 * sum(high * wide for high, wide in SIZES)
+    monkeypatch.setattr(module, "_free_bytes", lambda device: needed - 1)
+    with pytest.raises(ValueError, match="Expected the images to fit into") as caught:
+        ResidentFiles(files, plan((WEAK,)))
+    assert f"{(needed - 1) / 1e9:.3g} GB that cpu has free" in str(caught.value)
+    assert f"but got {needed / 1e9:.3g} GB" in str(caught.value)
+    assert decoded == []
+
+
+def test_a_sample_is_enough_to_refuse(files, monkeypatch):
+    measured = []
+    size = module.image_size
+    monkeypatch.setattr(module, "image_size", lambda path: (measured.append(path), size(path))[1])
+    monkeypatch.setattr(module, "_SAMPLE", 3)
+    monkeypatch.setattr(module, "_free_bytes", lambda device: 10)
+    with pytest.raises(ValueError, match="fit into"):
+        ResidentFiles(files, plan((WEAK,)))
+    assert len(measured) == 4  # every third of eleven
+
+
+def test_the_machine_says_what_it_has_free():
+    free = module._free_bytes(torch.device("cpu"))
+    assert free is None or 2**20 < free < 2**50
+    assert module._free_bytes(torch.device("meta")) is None
+
+
+def test_bad_arguments(files):
+    with pytest.raises(TypeError, match="image files"):
+        ResidentFiles(
+            Split(ArrayImages(torch.zeros(1, 3, 2, 2, dtype=torch.uint8)), torch.zeros(1).long()), plan((WEAK,))
+        )
+    for name, value in (("short_side", 0), ("workers", 0), ("bad_images", "repair")):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            ResidentFiles(files, plan((WEAK,)), **{name: value})

@@ -1,0 +1,93 @@
+"""Images in a row: cut to size many at a time as one by one."""
+
+import pytest
+import torch
+
+from longtail.data import sizing
+from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
+from longtail.data.sizing import ImagesInARow, to_size
+
+GENERATOR = torch.Generator().manual_seed(0)
+SIZES = [(60, 90), (1, 1), (200, 17), (33, 33), (5, 120), (90, 60), (256, 341)]
+IMAGES = [torch.randint(256, (3, *size), dtype=torch.uint8, generator=GENERATOR) for size in SIZES]
+CROP = RandomResizedCrop(24)
+UNIFORMS = torch.rand(len(IMAGES), CROP.draws, generator=GENERATOR)
+
+
+def assert_within_a_level(found, expected):
+    """Sums of float32 in another order may round to the next level; few are that close to a half."""
+    assert found.dtype == expected.dtype == torch.uint8
+    difference = (found.int() - expected.int()).abs()
+    assert difference.max() <= 1
+    assert (difference > 0).float().mean() < 1e-3
+
+
+def one_by_one(crop, images, uniforms):
+    return torch.cat([crop(image[None], uniforms[i : i + 1]) for i, image in enumerate(images)])
+
+
+def test_a_row_gives_its_images_back():
+    row = ImagesInARow.of(IMAGES)
+    assert len(row) == len(IMAGES)
+    assert row.pixels.shape == (sum(image.numel() for image in IMAGES),)
+    for i, image in enumerate(IMAGES):
+        assert torch.equal(row[i], image)
+    some = row.subset(torch.tensor([4, 0, 4]))
+    assert some.pixels is row.pixels
+    assert [torch.equal(some[k], IMAGES[i]) for k, i in enumerate((4, 0, 4))] == [True] * 3
+
+
+@pytest.mark.parametrize("together", [1, 5000, 2**24])
+def test_windows_are_cut_together_as_one_by_one(monkeypatch, together):
+    monkeypatch.setattr(sizing, "_TOGETHER", together)
+    found = to_size(ImagesInARow.of(IMAGES), Compose((CROP,)), UNIFORMS)
+    assert_within_a_level(found, one_by_one(CROP, IMAGES, UNIFORMS))
+
+
+def test_windows_are_those_of_a_padded_batch():
+    high, wide = (max(image.shape[side] for image in IMAGES) for side in (1, 2))
+    padded = torch.zeros(len(IMAGES), 3, high, wide, dtype=torch.uint8)
+    for place, image in zip(padded, IMAGES, strict=True):
+        place[:, : image.shape[1], : image.shape[2]] = image
+    sides = torch.tensor(SIZES)
+    windows = CROP.parameters(UNIFORMS, sides[:, 0], sides[:, 1])
+    found = to_size(ImagesInARow.of(IMAGES), Compose((CROP,)), UNIFORMS)
+    assert_within_a_level(found, resized_crop(padded, *windows, size=24))
+
+
+def test_only_the_window_is_looked_at():
+    """A window's neighbours, in its image and in the row, have another level: none of it may come in."""
+    high, wide = 40, 30
+    image = torch.full((3, high, wide), 255, dtype=torch.uint8)
+    uniforms = torch.rand(50, CROP.draws, generator=GENERATOR)
+    windows = torch.stack(CROP.parameters(uniforms, high, wide), dim=1)
+    images = []
+    for top, left, height, width in windows.tolist():
+        one = image.clone()
+        one[:, top : top + height, left : left + width] = 7
+        images.append(one)
+    assert (to_size(ImagesInARow.of(images), Compose((CROP,)), uniforms) == 7).all()
+
+
+def test_other_augmentations_run_image_by_image():
+    sized = Compose((Resize(32), CentreCrop(24)))
+    images = [image for image in IMAGES if image.shape[1] > 1]
+    found = to_size(ImagesInARow.of(images), sized, torch.empty(len(images), 0))
+    assert torch.equal(found, torch.cat([sized(image[None]) for image in images]))
+
+
+def test_groups_stay_within_bounds_and_miss_nobody(monkeypatch):
+    monkeypatch.setattr(sizing, "_TOGETHER", 10_000)
+    heights, widths = torch.randint(1, 150, (2, 300), generator=GENERATOR)
+    groups = list(sizing._of_like_size(heights, widths))
+    assert sorted(torch.cat(groups).tolist()) == list(range(300))
+    for group in groups:
+        filled = len(group) * int(heights[group].max()) * int(widths[group].max())
+        assert filled <= 10_000 or len(group) == 1
+    assert len(groups) < 300
+
+
+@pytest.mark.gpu
+def test_a_gpu_cuts_the_same_windows():
+    row = ImagesInARow.of([image.cuda() for image in IMAGES])
+    assert_within_a_level(to_size(row, Compose((CROP,)), UNIFORMS).cpu(), one_by_one(CROP, IMAGES, UNIFORMS))
