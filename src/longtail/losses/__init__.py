@@ -1,8 +1,26 @@
 """One file a loss; a pure function and the module over it."""
 
 from longtail.losses._common import LossOptions
+from longtail.losses.balanced_contrastive import BalancedContrastiveLoss, balanced_contrastive_loss
+from longtail.losses.bessel import vmf_log_normalizer, vmf_mean_length
 from longtail.losses.focal import FocalLoss, focal_loss
 from longtail.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
+from longtail.losses.probabilistic_contrastive import (
+    ProCoLoss,
+    Reducer,
+    VonMisesFisherStatistics,
+    proco_logits,
+    proco_loss,
+)
+from longtail.losses.reslt import (
+    ResLTLoss,
+    ResLTTerms,
+    branches_from_counts,
+    branches_from_groups,
+    branches_from_index,
+    reslt_loss,
+    reslt_terms,
+)
 from longtail.losses.softmax import (
     BalancedSoftmaxLoss,
     ClassBalancedSoftmaxLoss,
@@ -19,6 +37,7 @@ from longtail.losses.softmax import (
 from longtail.losses.weights import effective_number_weights
 
 __all__ = [
+    "BalancedContrastiveLoss",
     "BalancedSoftmaxLoss",
     "ClassBalancedSoftmaxLoss",
     "FocalLoss",
@@ -26,7 +45,16 @@ __all__ = [
     "LogitAdjustedLoss",
     "LossOptions",
     "PriorShiftedSoftmaxLoss",
+    "ProCoLoss",
+    "Reducer",
+    "ResLTLoss",
+    "ResLTTerms",
+    "VonMisesFisherStatistics",
+    "balanced_contrastive_loss",
     "balanced_softmax",
+    "branches_from_counts",
+    "branches_from_groups",
+    "branches_from_index",
     "class_balanced_softmax",
     "class_shift",
     "effective_number_weights",
@@ -36,5 +64,11 @@ __all__ = [
     "logit_adjusted_softmax",
     "prior_shift",
     "prior_shifted_softmax",
+    "proco_logits",
+    "proco_loss",
+    "reslt_loss",
+    "reslt_terms",
     "shifted_linear",
+    "vmf_log_normalizer",
+    "vmf_mean_length",
 ]

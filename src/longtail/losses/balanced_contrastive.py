@@ -1,0 +1,150 @@
+"""Balanced contrastive learning (BCL): a supervised contrastive loss in which every class weighs the same."""
+
+import torch
+from torch import Tensor, nn
+
+from longtail._arguments import check_choice
+from longtail.losses._common import Reduction, reads_labels
+from longtail.losses._embeddings import (
+    at_least_float32,
+    check_features,
+    check_row_labels,
+    check_temperature,
+    full_precision,
+)
+
+__all__ = ["BalancedContrastiveLoss", "balanced_contrastive_loss"]
+
+
+def balanced_contrastive_loss(
+    queries: Tensor,
+    query_labels: Tensor,
+    keys: Tensor,
+    key_labels: Tensor,
+    prototypes: Tensor,
+    *,
+    temperature: float,
+    query_index: Tensor | None = None,
+    reduction: Reduction = "mean",
+    check_labels: bool | None = None,
+) -> Tensor:
+    r"""The loss of balanced contrastive learning (Zhu et al., 2022).
+
+    Keys :math:`k` are the features of the batch (all views) and one prototype a class, so that every class is there.
+    For a query :math:`i` with similarities :math:`s_{ik} = q_i \cdot k / T`, the members :math:`M_{ic}` of class
+    :math:`c` among the keys, :math:`i` itself not among them,
+
+    .. math:: l_i = \log \sum_c \frac{1}{|M_{ic}|} \sum_{k \in M_{ic}} e^{s_{ik}}
+              - \frac{1}{|M_{i y_i}|} \sum_{k \in M_{i y_i}} s_{ik}
+
+    That is what the published code computes (FlamieZhu/Balanced-Contrastive-Learning, ``loss/contrastive.py``), from
+    which the published numbers came: each class of the denominator is averaged over its members, its prototype
+    included, and the query's own class over those but the query, so the number it is divided by is less by one; the
+    positives, its other members, stay in. The mean is over the queries of both views.
+
+    The classes' sums are never made: a key of class :math:`c` counts :math:`1 / |M_{ic}|`, so that the denominator is a
+    log-sum-exp over :math:`s_{ik} - \log |M_{i y_k}|`. One product of queries and keys, some passes over its result.
+
+    A batch on several ranks: each passes its own queries and the keys of all, with ``reduction="sum"``; the sums add up
+    and are divided by the number of all queries. Gradients flow to queries, keys and prototypes.
+
+    Args:
+        queries: normalised features, shape ``(Q, p)``.
+        query_labels: their classes, shape ``(Q,)``.
+        keys: normalised features of the batch, all views, shape ``(K, p)``.
+        key_labels: their classes, shape ``(K,)``.
+        prototypes: normalised, one a class, shape ``(C, p)``. The authors': a projection of the classifier's weights.
+        temperature: :math:`T`, above 0. The authors': 0.1 on CIFAR-LT, 0.07 on larger sets.
+        query_index: where each query is among the keys, shape ``(Q,)``; ``None``: they are not among them.
+        reduction: ``"mean"`` over the queries, ``"sum"`` or ``"none"``.
+        check_labels: check labels and ``query_index``; default: on the CPU.
+
+    Returns:
+        the loss, float32 (float64 for float64 features); a scalar, or shape ``(Q,)`` with ``reduction="none"``.
+
+    Example:
+        >>> keys = torch.nn.functional.normalize(torch.tensor([[1.0, 0.2], [1.0, -0.2], [-0.1, 1.0]]), dim=1)
+        >>> labels = torch.tensor([0, 0, 1])
+        >>> balanced_contrastive_loss(
+        ...     keys, labels, keys, labels, torch.eye(2), temperature=0.5, query_index=torch.arange(3)
+        ... )
+        tensor(0.1285)
+    """
+    temperature = check_temperature(temperature)
+    check_choice("reduction", reduction, Reduction)
+    check_features("queries", queries)
+    check_features("keys", keys, like=queries)
+    check_features("prototypes", prototypes, like=queries)
+    classes = prototypes.shape[0]
+    query_labels = check_row_labels("query_labels", query_labels, queries, classes, check_labels)
+    key_labels = check_row_labels("key_labels", key_labels, keys, classes, check_labels)
+    if query_index is not None:
+        query_index = check_row_labels("query_index", query_index, queries, keys.shape[0], check_labels)
+        if reads_labels(query_index, check_labels) and (key_labels[query_index] != query_labels).any():
+            raise ValueError("Expected `query_index` to point to keys of the queries' classes, but got other classes.")
+
+    queries, keys, prototypes = at_least_float32(queries), at_least_float32(keys), at_least_float32(prototypes)
+    with full_precision(queries):
+        similarity = (queries / temperature) @ torch.cat([keys, prototypes]).T  # (Q, K + C)
+    labels = torch.cat([key_labels, torch.arange(classes, device=key_labels.device)])
+    members = torch.ones(classes, device=labels.device, dtype=similarity.dtype)  # the prototypes
+    members = members.index_add(0, key_labels, torch.ones_like(key_labels, dtype=members.dtype))
+    own_members = members[query_labels] - (0 if query_index is None else 1)
+    own = query_labels.unsqueeze(1) == labels
+    averaged = similarity - torch.where(own, own_members.log().unsqueeze(1), members.log()[labels])
+    if query_index is not None:
+        at = query_index.unsqueeze(1)
+        averaged = averaged.scatter(1, at, -torch.inf)
+        own = own.scatter(1, at, False)
+    loss = averaged.logsumexp(1) - similarity.where(own, 0.0).sum(1) / own_members
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+class BalancedContrastiveLoss(nn.Module):
+    """Balanced contrastive learning (Zhu et al., 2022) of a batch; see :func:`balanced_contrastive_loss`.
+
+    Example:
+        >>> loss = BalancedContrastiveLoss(temperature=0.1)
+        >>> loss
+        BalancedContrastiveLoss(temperature=0.1)
+        >>> views = torch.nn.functional.normalize(torch.randn(2, 8, 16), dim=-1)
+        >>> prototypes = torch.nn.functional.normalize(torch.randn(10, 16), dim=-1)
+        >>> loss(views, torch.arange(8), prototypes).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self, temperature: float = 0.1, *, reduction: Reduction = "mean", check_labels: bool | None = None
+    ) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        check_choice("reduction", reduction, Reduction)
+        self.reduction: Reduction = reduction
+        self.check_labels = check_labels
+
+    def forward(self, features: Tensor, target: Tensor, prototypes: Tensor) -> Tensor:
+        """The loss of normalised ``features``, shape ``(views, N, p)``, each a query and a key; labels ``(N,)``.
+
+        With ``reduction="none"`` of shape ``(views, N)``. For a batch on several ranks use the function.
+        """
+        check_features("features", features, ndim=3)
+        target = check_row_labels("target", target, features[0], prototypes.shape[0], self.check_labels)
+        views, samples = features.shape[:2]
+        rows, labels = features.flatten(0, 1), target.repeat(views)
+        loss = balanced_contrastive_loss(
+            rows,
+            labels,
+            rows,
+            labels,
+            prototypes,
+            temperature=self.temperature,
+            query_index=torch.arange(views * samples, device=rows.device),
+            reduction=self.reduction,
+            check_labels=False,  # they are what they must be
+        )
+        return loss.view(views, samples) if self.reduction == "none" else loss
+
+    def extra_repr(self) -> str:
+        """What differs from the defaults."""
+        text = f"temperature={self.temperature:g}"
+        return text + (f", reduction={self.reduction}" if self.reduction != "mean" else "")

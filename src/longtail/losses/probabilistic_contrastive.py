@@ -1,0 +1,420 @@
+"""Probabilistic contrastive learning (ProCo): contrast with a distribution a class, not with samples."""
+
+from collections.abc import Callable
+from typing import Any, Self, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from longtail._arguments import Vector, ZeroCounts, check_integer, check_number
+from longtail.losses._common import CountedLoss, LossOptions, check_options
+from longtail.losses._embeddings import (
+    at_least_float32,
+    check_features,
+    check_row_labels,
+    check_temperature,
+    full_precision,
+)
+from longtail.losses.bessel import ERROR, log_bessel
+from longtail.losses.softmax import _shifted_cross_entropy, class_shift
+
+__all__ = ["ProCoLoss", "Reducer", "VonMisesFisherStatistics", "proco_logits", "proco_loss"]
+
+Reducer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Takes one rank's sums and counts of a batch, shapes ``(C, p)`` and ``(C,)``; gives those of all ranks."""
+
+
+class _LogRatio(torch.autograd.Function):
+    """Cosines as logits: in float64 between the two, with one number a cosine kept for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, cosines: Tensor, kappa: Tensor, temperature: float, order: float) -> Tensor:
+        # ||kappa mu + z / T||² = kappa² + 2 kappa cos / T + 1 / T², below 0 by rounding only
+        factor = kappa * (2 / temperature)
+        square = torch.addcmul(kappa.square() + temperature**-2, cosines.double(), factor).clamp_(min=0.0)
+        # kappa itself as a row before the others: in a small batch it is launches that count, not numbers
+        square = torch.cat([kappa.square().expand(*square.shape[:-2], 1, -1), square], dim=-2)
+        wanted = ctx.needs_input_grad[0]
+        error = ERROR if cosines.dtype == torch.float64 else 20 * ERROR  # float32 knows the logits to 1e-6
+        value, ratio = log_bessel(square, order, slope=wanted, error=error)
+        if wanted:
+            assert ratio is not None
+            ctx.save_for_backward((ratio[..., 1:, :] * (0.5 * factor)).to(cosines.dtype))
+        return (value[..., 1:, :] - value[..., :1, :]).to(cosines.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grad * slope, None, None, None
+
+
+def proco_logits(features: Tensor, mu: Tensor, kappa: Tensor, temperature: float) -> Tensor:
+    r"""The logits of ProCo: how much likelier features make a class's distribution, in expectation of its samples.
+
+    .. math:: z_{nc} = \log C_p(\kappa_c) - \log C_p\big(\|\kappa_c \mu_c + f_n / T\|\big)
+                     = \log \mathrm{E}_{g \sim \mathrm{vMF}(\mu_c, \kappa_c)} \, e^{f_n \cdot g / T}
+
+    The norm needs one product of features and directions,
+    :math:`\|\kappa \mu + f / T\|^2 = \kappa^2 + 2 \kappa \mu \cdot f / T + 1 / T^2`, so nothing of shape ``(N, C, p)``
+    is made, and :math:`C_p` costs the same in any dimension (:mod:`longtail.losses.bessel`). Between the cosines and
+    the logits everything is in float64, where the difference of two numbers near 1e5 keeps 10 digits. In float32 a
+    logit is then within 3e-7 / T of the formula, which is the rounding of the product (terms of the expansion below
+    2e-7 are left out; with float64 features, below 1e-8).
+
+    Features and directions are taken to be of length 1, so the gradient has no part that would make a feature longer:
+    where features come from a normalisation, which takes such a part away, it is the gradient of the formula as it
+    stands.
+
+    Args:
+        features: normalised, shape ``(N, p)`` or ``(views, N, p)``.
+        mu: mean directions, normalised, shape ``(C, p)``, or ``(views, C, p)`` with one set a view.
+        kappa: concentrations >= 0, shape ``(C,)`` or ``(views, C)``; no gradient flows to them.
+        temperature: :math:`T`, above 0. The authors': 0.1 on CIFAR-LT, 0.07 on larger sets.
+
+    Returns:
+        logits of shape ``(N, C)`` or ``(views, N, C)``, float32 (float64 for float64 features), once differentiable.
+
+    Example:
+        >>> features = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]])
+        >>> proco_logits(features, torch.eye(3), torch.tensor([0.0, 50.0, 50.0]), temperature=0.5)
+        tensor([[0.5952, 0.0392, 0.0392],
+                [0.5952, 1.2008, 1.5822]])
+    """
+    temperature = check_temperature(temperature)
+    check_features("features", features, ndim=None)
+    check_features("mu", mu, like=features, ndim=None)
+    if features.ndim > 3 or (mu.ndim > 2 and mu.shape[:-2] != features.shape[:-2]):
+        raise ValueError(
+            "Expected `features` of shape (N, p) or (views, N, p) and `mu` of shape (C, p) or one a view, "
+            f"but got {tuple(features.shape)} and {tuple(mu.shape)}."
+        )
+    check_features("kappa", kappa.unsqueeze(-2) if isinstance(kappa, Tensor) else kappa, ndim=None)
+    if kappa.shape != mu.shape[:-1]:
+        raise ValueError(
+            f"Expected `kappa` to have shape {tuple(mu.shape[:-1])}, as `mu` has classes, but got {tuple(kappa.shape)}."
+        )
+    check_integer("the number of features", features.shape[-1], minimum=2)
+    features = at_least_float32(features)
+    with full_precision(features):
+        cosines = features @ mu.to(features.dtype).mT
+    concentration = kappa.detach().double().unsqueeze(-2)
+    logits: Tensor = _LogRatio.apply(cosines, concentration, temperature, features.shape[-1] / 2 - 1)
+    return logits
+
+
+def _over_views(
+    logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
+) -> Tensor:
+    """The shifted cross entropy of ``(N, C)`` or ``(views, N, C)``, averaged over views, then reduced over samples."""
+    if logits.ndim == 2:
+        return _shifted_cross_entropy(logits, target, shift, present, of=of, **options)
+    views, reduction = logits.shape[0], options.get("reduction", "mean")
+    loss = _shifted_cross_entropy(logits.flatten(0, 1), target.repeat(views), shift, present, of=of, **options)
+    if reduction == "none":
+        return loss.view(views, -1).mean(0)
+    return loss / views if reduction == "sum" else loss  # views have the same labels, so a mean is a mean of means
+
+
+def proco_loss(
+    features: Tensor,
+    target: Tensor,
+    mu: Tensor,
+    kappa: Tensor,
+    *,
+    shift: Tensor,
+    temperature: float,
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    r"""ProCo (Du et al., 2024): the cross entropy of :func:`proco_logits` + shift, averaged over the views.
+
+    .. math:: l_n = \frac1V \sum_v -\log \frac{e^{z^v_{ny} + a_y}}{\sum_c e^{z^v_{nc} + a_c}}
+
+    The authors' shift is Balanced Softmax's, :math:`a_c = \log N_c`, in the contrastive and in the classifier's loss
+    alike; ``class_shift(counts, beta)`` makes it that of CBS.
+
+    Args:
+        features: normalised, shape ``(N, p)`` or ``(views, N, p)``.
+        target: class indices, shape ``(N,)``.
+        mu: mean directions, shape ``(C, p)`` or ``(views, C, p)``.
+        kappa: concentrations, shape ``(C,)`` or ``(views, C)``.
+        shift: shape ``(C,)``, from :func:`class_shift <longtail.losses.class_shift>` or ``torch.zeros(C)``. Where it is
+            -inf the class is left out, which label smoothing does not take.
+        temperature: above 0.
+        **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`. A batch on several
+            ranks: with ``reduction="sum"`` sums add up and are divided by the number of all samples.
+
+    Returns:
+        the loss, float32 (float64 for float64 features); a scalar, or shape ``(N,)`` with ``reduction="none"``.
+
+    Example:
+        >>> features, target = torch.eye(3)[[0, 1, 1]], torch.tensor([0, 1, 2])
+        >>> kappa, shift = torch.full((3,), 50.0), torch.tensor([1.0, 0.0, -1.0])
+        >>> proco_loss(features, target, torch.eye(3), kappa, shift=shift, temperature=0.5)
+        tensor(1.2461)
+    """
+    check_options(**options)
+    _check_indices(target)
+    logits = proco_logits(features, mu, kappa, temperature)
+    return _over_views(logits, target, shift, None, of="mu", **options)
+
+
+def _check_indices(target: object) -> None:
+    """Class probabilities have no class to which a feature could be counted."""
+    if isinstance(target, Tensor) and (target.is_floating_point() or target.ndim != 1):
+        raise TypeError(
+            f"Expected `target` to hold class indices in one dimension, but got {target.dtype} of shape "
+            f"{tuple(target.shape)}."
+        )
+
+
+class VonMisesFisherStatistics(nn.Module):
+    r"""A von Mises-Fisher distribution a class, from the features of the epoch so far and of the last one.
+
+    With :math:`\bar f_c` the mean of the class's features over both epochs, of length :math:`R_c`,
+
+    .. math:: \mu_c = \bar f_c / R_c, \qquad \kappa_c = \frac{p R_c}{1 - R_c^2} \le 10^5
+
+    As in the authors' repository (LeapLabTHU/ProCo, ``loss/proco.py``): there two estimators run, one over the current
+    epoch and one that starts an epoch as the other ended the last; the losses use the latter, after it was updated with
+    the features of the view that is about to be contrasted. Every feature counts the same, and the mean that a class
+    starts with, a random direction of length 0.9, is forgotten at its first feature. One thing differs: of a class
+    that a whole epoch did not show, they draw a new random direction, whereas here its last mean stays until it is seen
+    again (and then is forgotten too).
+
+    The state is ``mean`` and ``mean_counts`` (the last epoch's; at first the random directions and 0) and
+    ``sums`` and ``counts`` (the epoch so far). All are changed in place, without waiting for a GPU, and in the same
+    order of additions each time.
+
+    Args:
+        num_classes: :math:`C`.
+        dim: :math:`p`, the features' dimension, at least 2.
+        seed: of the directions to start from.
+        max_kappa: the largest concentration.
+        dtype: of means and sums; ``.half()`` leaves it, ``.double()`` does not.
+
+    Example:
+        >>> statistics = VonMisesFisherStatistics(num_classes=2, dim=3)
+        >>> statistics.update(torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0]]), torch.tensor([1, 1]))
+        >>> mu, kappa = statistics.estimate()
+        >>> mu[1], kappa
+        (tensor([0.8944, 0.4472, 0.0000]), tensor([14.2105, 13.4164], dtype=torch.float64))
+        >>> statistics.end_epoch()
+    """
+
+    mean: Tensor
+    mean_counts: Tensor
+    sums: Tensor
+    counts: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        *,
+        seed: int = 0,
+        max_kappa: float = 1e5,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        num_classes = check_integer("num_classes", num_classes, minimum=1)
+        dim = check_integer("dim", dim, minimum=2)
+        generator = torch.Generator().manual_seed(check_integer("seed", seed))
+        start = torch.randn(num_classes, dim, dtype=torch.float64, generator=generator)
+        self.max_kappa = check_number("max_kappa", max_kappa)
+        self.register_buffer("mean", (0.9 * start / start.norm(dim=1, keepdim=True)).to(dtype))
+        self.register_buffer("mean_counts", torch.zeros(num_classes, dtype=torch.int64))
+        self.register_buffer("sums", torch.zeros(num_classes, dim, dtype=dtype))
+        self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
+
+    @torch.no_grad()
+    def update(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        *,
+        reduce: Reducer | None = None,
+        ignore_index: int = -100,
+        check_labels: bool | None = None,
+    ) -> None:
+        """Count a batch's features.
+
+        Args:
+            features: normalised, shape ``(N, p)``. On several ranks either those of all, the same on each, or each
+                rank's own with ``reduce``.
+            labels: their classes, shape ``(N,)``.
+            reduce: called with this rank's sums, shape ``(C, p)``, and counts, shape ``(C,)``; its results are added.
+                For large ``C`` and ``p`` gathering features moves less.
+            ignore_index: features with this label are not counted.
+            check_labels: check the labels; default: on the CPU.
+        """
+        check_features("features", features)
+        check_features("features", features, like=self.sums)
+        classes = self.sums.shape[0]
+        labels = check_row_labels("labels", labels, features, classes, check_labels, ignore_index=ignore_index)
+        kept = labels != ignore_index
+        index = labels.masked_fill(~kept, 0)
+        # Adding rows where they belong would, on a GPU, add them in a different order each time. So the batch's rows
+        # are summed class by class, in a product, and of each class one row is added to the sums.
+        same = (index.unsqueeze(1) == index) & kept
+        first = kept & ~same.tril(-1).any(1)
+        with full_precision(features):
+            rows = same.to(self.sums.dtype) @ features.to(self.sums.dtype)
+        rows, number = rows * first.unsqueeze(1), same.sum(1) * first
+        if reduce is None:
+            self.sums.index_add_(0, index, rows)
+            self.counts.index_add_(0, index, number)
+        else:
+            sums = torch.zeros_like(self.sums).index_add_(0, index, rows)
+            counts = torch.zeros_like(self.counts).index_add_(0, index, number)
+            sums, counts = reduce(sums, counts)
+            self.sums.add_(sums)
+            self.counts.add_(counts)
+
+    @torch.no_grad()
+    def estimate(self) -> tuple[Tensor, Tensor]:
+        """Mean directions, shape ``(C, p)``, and concentrations, float64 of shape ``(C,)``, as things stand."""
+        number = self.mean_counts + self.counts
+        before = self.mean_counts.where(number > 0, 1).to(self.mean.dtype)  # 1: the mean itself
+        mean = torch.addcmul(self.sums, self.mean, before.unsqueeze(1)).div_(number.clamp(min=1).unsqueeze(1))
+        length = torch.linalg.vector_norm(mean, dim=1, dtype=torch.float64)
+        kappa = mean.shape[1] * length / (1 - length.square()).clamp(min=1e-300)  # R above 1 by rounding: no end
+        mu = mean.div_(length.clamp(min=1e-12).to(mean.dtype).unsqueeze(1))
+        return mu, kappa.clamp(max=self.max_kappa)
+
+    @torch.no_grad()
+    def end_epoch(self) -> None:
+        """The epoch so far becomes the last one. A class that it did not show keeps its mean, which counts for 0."""
+        seen = self.counts > 0
+        mean = self.sums / self.counts.clamp(min=1).unsqueeze(1)
+        self.mean.copy_(mean.where(seen.unsqueeze(1), self.mean))
+        self.mean_counts.copy_(self.counts)
+        self.sums.zero_()
+        self.counts.zero_()
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        return f"{self.sums.shape[0]} classes, {self.sums.shape[1]} dimensions"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.half()` must not round what grows over an epoch; `.double()` may have its way.
+        kept = {name: buffer for name, buffer in self.named_buffers(recurse=False) if buffer.is_floating_point()}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in kept.items():
+            moved: Tensor = getattr(self, name)
+            if moved.dtype.itemsize < buffer.dtype.itemsize and not buffer.is_meta:
+                setattr(self, name, buffer.to(moved.device))
+        return self
+
+
+class ProCoLoss(CountedLoss):
+    r"""Probabilistic contrastive learning (Du et al., 2024), with the classes' distributions that it learns.
+
+    For each view in turn, as the authors have it: count its features (:class:`VonMisesFisherStatistics`; in training
+    mode only), estimate the distributions, take the loss of that view's features with them (:func:`proco_loss`). Call
+    :meth:`end_epoch` after an epoch. Train on the classifier's loss plus this one, both with the same shift; predict
+    with the classifier alone.
+
+    Args:
+        counts: training examples a class, shape ``(C,)``.
+        dim: :math:`p`, the features' dimension. The authors': 128 on CIFAR-LT, 1024 on larger sets.
+        beta: the shift is :math:`\beta \log N_c`: 1 is the authors', others make it CBS, 0 is no shift.
+        temperature: above 0.
+        seed: of the directions that the classes start from.
+        max_kappa: the largest concentration.
+        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class of zero examples.
+        **options: as in ``F.cross_entropy``.
+
+    Example:
+        >>> loss = ProCoLoss([500, 50, 5], dim=16, beta=1.5)
+        >>> views = torch.nn.functional.normalize(torch.randn(2, 8, 16), dim=-1)
+        >>> loss(views, torch.tensor([0, 0, 0, 0, 1, 1, 1, 2])).shape
+        torch.Size([])
+        >>> loss.end_epoch()
+    """
+
+    shift: Tensor
+
+    def __init__(
+        self,
+        counts: Vector,
+        dim: int,
+        *,
+        beta: float,
+        temperature: float = 0.1,
+        seed: int = 0,
+        max_kappa: float = 1e5,
+        zero_counts: ZeroCounts = "error",
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(counts, zero_counts, **options)
+        self._beta = check_number("beta", beta)
+        self.temperature = check_temperature(temperature)
+        self.register_buffer("shift", None, persistent=False)
+        self.read_counts()
+        self.statistics = VonMisesFisherStatistics(self.counts.numel(), dim, seed=seed, max_kappa=max_kappa)
+        self.statistics.to(self.counts.device)
+
+    @property
+    def beta(self) -> float:
+        """How strongly the logits are shifted; for another beta make another loss."""
+        return self._beta
+
+    def forward(
+        self,
+        features: Tensor,
+        target: Tensor,
+        *,
+        keys: Tensor | None = None,
+        key_labels: Tensor | None = None,
+        reduce: Reducer | None = None,
+    ) -> Tensor:
+        """The loss of normalised ``features``, shape ``(views, N, p)``, and ``target``, indices of shape ``(N,)``.
+
+        Args:
+            features: whose loss it is.
+            target: their classes.
+            keys: the features to count, shape ``(views, K, p)``: those of all ranks. Default: ``features``.
+            key_labels: their classes, shape ``(K,)``.
+            reduce: see :meth:`VonMisesFisherStatistics.update`: the other way to count over ranks.
+        """
+        check_features("features", features, ndim=3)
+        _check_indices(target)
+        if (keys is None) != (key_labels is None):
+            raise ValueError("Expected `keys` and `key_labels` together, but got one of them.")
+        if keys is None or key_labels is None:
+            keys, key_labels = features, target
+        elif check_features("keys", keys, like=features, ndim=3).shape[0] != features.shape[0]:
+            raise ValueError(
+                f"Expected `keys` to have {features.shape[0]} views, as `features` has, but got {keys.shape[0]}."
+            )
+        if self.training:
+            estimates = []
+            for view in keys.unbind(0):
+                self.statistics.update(
+                    view,
+                    key_labels,
+                    reduce=reduce,
+                    ignore_index=self.options.get("ignore_index", -100),
+                    check_labels=self.options.get("check_labels"),
+                )
+                estimates.append(self.statistics.estimate())
+            mu, kappa = (torch.stack(tensors) for tensors in zip(*estimates, strict=True))
+        else:
+            mu, kappa = self.statistics.estimate()
+        logits = proco_logits(features, mu, kappa, self.temperature)
+        return _over_views(logits, target, self.shift, self.present, of="counts", **self.options)
+
+    def end_epoch(self) -> None:
+        """The features counted so far become the last epoch's."""
+        self.statistics.end_epoch()
+
+    def read_counts(self) -> None:
+        """Make the shift from the counts."""
+        super().read_counts()
+        self.shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
+
+    def knobs(self) -> list[str]:
+        """Beta and temperature."""
+        return [f"beta={self.beta:g}", f"temperature={self.temperature:g}"]
