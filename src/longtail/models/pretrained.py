@@ -1,0 +1,68 @@
+"""Weights from a local file, read without running code from it, and put into a network strictly."""
+
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from longtail._arguments import shown
+
+__all__ = ["load_weights", "read_weights"]
+
+
+def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """The state dict in a ``.safetensors`` file, or in a file of ``torch.save`` (tensors only: no code is run).
+
+    A state dict under the key ``state_dict`` or ``model`` is found, and ``module.`` of DataParallel taken off.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected `pretrained` to be False, True or a file, but got {path}, which is none.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # noqa: PLC0415
+
+            found: object = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError as error:
+        raise ImportError("Files of safetensors need safetensors: pip install 'longtail[vision]'.") from error
+    except Exception as error:
+        raise ValueError(
+            f"Expected {path} to hold tensors only, in safetensors or torch's format, but got {type(error).__name__}."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ValueError(f"Expected {path} to hold a state dict, but got something else.")
+    return {str(key).removeprefix("module."): value for key, value in found.items()}
+
+
+def load_weights(network: nn.Module, path: str | PathLike[str], classifier: tuple[str, ...] = ()) -> None:
+    """Put the weights in a file into ``network``: all of them and no others, apart from a classifier's.
+
+    Args:
+        network: a backbone.
+        path: as in :func:`read_weights`: weights of this network, or of a ``Model`` that holds it as ``backbone``.
+        classifier: names of the modules that the file may have and the network has not.
+    """
+    weights = read_weights(path)
+    ours = {key.removeprefix("backbone."): value for key, value in weights.items() if key.startswith("backbone.")}
+    if ours:
+        weights = {key.removeprefix("network."): value for key, value in ours.items()}
+    else:
+        dropped = tuple(f"{name}." for name in classifier)
+        weights = {key: value for key, value in weights.items() if not key.startswith(dropped)}
+    state = network.state_dict()
+    wrong = [
+        f"{key} of shape {tuple(value.shape)} for {tuple(state[key].shape)}"
+        for key, value in weights.items()
+        if key in state and value.shape != state[key].shape
+    ]
+    if not wrong:
+        missing, unexpected = network.load_state_dict(weights, strict=False)
+        wrong = [f"{key} missing" for key in missing] + [f"{key} too many" for key in unexpected]
+    if wrong:
+        raise ValueError(f"Expected {path} to hold the weights of the network, but got {shown(wrong)}.")

@@ -1,0 +1,86 @@
+"""Backbones by name: the CIFAR networks, the small one, and all that torchvision and timm have."""
+
+import difflib
+import importlib
+from collections.abc import Callable
+from os import PathLike
+from types import ModuleType
+
+from longtail._arguments import told
+from longtail.models.backbone import Backbone
+from longtail.models.cifar_resnet import CifarResNet
+from longtail.models.libraries import TimmBackbone, TorchvisionBackbone, timm_names, torchvision_names
+from longtail.models.pretrained import load_weights
+from longtail.models.small import SmallCNN
+
+__all__ = ["build_backbone"]
+
+_CIFAR = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
+_SMALL = "small-cnn"
+
+# Where a bare name is looked for, in this order.
+_LIBRARIES: dict[str, tuple[Callable[[ModuleType], list[str]], Callable[..., Backbone]]] = {
+    "torchvision": (torchvision_names, TorchvisionBackbone),
+    "timm": (timm_names, TimmBackbone),
+}
+
+
+def build_backbone(name: str, *, in_channels: int = 3, pretrained: bool | str | PathLike[str] = False) -> Backbone:
+    """A backbone by name.
+
+    Args:
+        name: ``"resnet20"``, ``"resnet32"``, ``"resnet44"`` or ``"resnet56"``
+            (:class:`CifarResNet <longtail.models.CifarResNet>`); ``"small-cnn"``
+            (:class:`SmallCNN <longtail.models.SmallCNN>`); ``"torchvision:NAME"`` or ``"timm:NAME"``; any other bare
+            name, such as ``"resnet50"``, is torchvision's where torchvision has it, else timm's.
+        in_channels: channels of the images.
+        pretrained: whether to download the library's weights; or a file of weights for the same network,
+            ``.safetensors`` or of ``torch.save``, in which only the classifier may be too many.
+
+    Returns:
+        the backbone, its parameters drawn from torch's generator.
+
+    Example:
+        >>> build_backbone("resnet32").num_features
+        64
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"Expected `name` to be the name of a backbone, but got {told(name)}.")
+    if not isinstance(pretrained, bool | str | PathLike):
+        raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {told(pretrained)}.")
+    if name in _CIFAR or name == _SMALL:
+        if pretrained is True:
+            raise ValueError(
+                f"Expected `pretrained` to be False or a file for {name}, but got True: none is published."
+            )
+        backbone = SmallCNN(in_channels) if name == _SMALL else CifarResNet(_CIFAR[name], in_channels)
+        if pretrained is not False:
+            load_weights(backbone, pretrained)
+        return backbone
+    library, _, rest = name.rpartition(":")
+    if library and library not in _LIBRARIES:
+        raise ValueError(f"Expected `name` to have 'torchvision' or 'timm' before its colon, but got {name!r}.")
+    installed = [(one, module) for one in _LIBRARIES if library in ("", one) and (module := _imported(one))]
+    if not installed:
+        missing = library or "torchvision or timm"
+        raise ImportError(f"The backbone {name} needs {missing}: pip install 'longtail[vision]'.")
+    known = [] if library else [*_CIFAR, _SMALL]
+    for one, module in installed:
+        names, create = _LIBRARIES[one]
+        if rest in (listed := names(module)) or (one == "timm" and rest.partition(".")[0] in listed):
+            return create(module, rest, in_channels, pretrained)
+        known += listed
+    near = difflib.get_close_matches(rest, sorted(set(known)), n=3)
+    advice = f"; near are {', '.join(near)}" if near else ""
+    for one in set(_LIBRARIES) - {one for one, _ in installed} if not library else ():
+        advice += f"; {one}, which may have it, is not installed"
+    where = library or "longtail, torchvision or timm"
+    raise ValueError(f"Expected `name` to be a backbone of {where}, but got {name!r}{advice}.")
+
+
+def _imported(library: str) -> ModuleType | None:
+    """The library, or nothing where it is not installed."""
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        return None
