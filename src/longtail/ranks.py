@@ -1,0 +1,73 @@
+"""The processes that share one batch: how many there are, and what they add up or gather."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Ranks"]
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' rows, one rank after the other; each rank's gradient is the sum of what all ranks ask of its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.begin, ctx.number = dist.get_rank() * len(rows), len(rows)
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].contiguous()
+        dist.all_reduce(total)
+        return total[ctx.begin : ctx.begin + ctx.number]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together; alone unless ``torch.distributed`` is in use.
+
+    Example:
+        >>> alone = Ranks.of_this_process()
+        >>> alone.world, alone.sum(torch.tensor(3.0))
+        (1, tensor(3.))
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def of_this_process(cls) -> "Ranks":
+        """As ``torch.distributed`` says, where it is in use."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of all ranks' ``values``; without gradient."""
+        if self.world == 1:
+            return values
+        total = values.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """All ranks' rows, as many of each, one rank after the other; gradients flow back to where rows came from."""
+        if self.world == 1:
+            return rows
+        gathered: Tensor = _Gather.apply(rows)
+        return gathered
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.world > 1:
+            dist.barrier()

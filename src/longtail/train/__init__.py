@@ -1,0 +1,18 @@
+"""Training: the step, its two drivers of one model and of many, run folders, checkpoints."""
+
+from longtail.train.fleet import Fleet
+from longtail.train.folder import RunFolder
+from longtail.train.recipe import Recipe, defaults, read_recipe, write_recipe
+from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
+
+__all__ = [
+    "Fleet",
+    "NotFiniteError",
+    "Recipe",
+    "RunFolder",
+    "StoppedError",
+    "Trainer",
+    "defaults",
+    "read_recipe",
+    "write_recipe",
+]

@@ -1,0 +1,102 @@
+"""Checkpoints: all that training needs to go on as if nothing had happened."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from longtail.data import DataSet
+from longtail.objectives import Objective
+from longtail.train.files import read_tensors, write_tensors
+from longtail.train.step import Step
+
+__all__ = ["Position", "fingerprint", "latest_checkpoint", "load_checkpoint", "restore", "save_checkpoint"]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training is: the next step to take."""
+
+    stage: int = 0
+    epoch: int = 0
+    """Of the stage."""
+    step: int = 0
+    """Of the epoch."""
+    log_length: int = 0
+    """Bytes that the log had."""
+
+
+def fingerprint(dataset: DataSet) -> dict[str, Any]:
+    """What a checkpoint's data must have in common with the run's."""
+    return {"data": dataset.name, "counts": dataset.counts.tolist()}
+
+
+def save_checkpoint(
+    folder: Path, position: Position, step: Step, model: nn.Module, data: Mapping[str, Any], keep: int
+) -> Path:
+    """Write a checkpoint, whole or not at all, and remove all but the last ``keep``."""
+    tensors: Tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"objective.{name}": value for name, value in step.objective.state_dict().items()}
+    for number, state in enumerate(_momenta(step.optimizer)):
+        tensors[f"momentum.{number}"] = state
+    tensors |= {"loss_sum": step.loss_sum, "taken": step.taken, "first_bad": step.first_bad}
+    path = folder / f"{position.stage}-{position.epoch:05}-{position.step:07}.safetensors"
+    write_tensors(path, tensors, {"position": asdict(position), **data})
+    for old in sorted(folder.glob("*.safetensors"))[:-keep]:
+        old.unlink()
+    return path
+
+
+def _momenta(optimizer: SGD) -> list[Tensor]:
+    return [optimizer.state[parameter]["momentum_buffer"] for parameter in optimizer.param_groups[0]["params"]]
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint in a folder."""
+    return max(folder.glob("*.safetensors"), default=None)
+
+
+def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tensors]:
+    """Read a checkpoint; one that is cut short, or of other data, is refused."""
+    tensors, metadata = read_tensors(path)
+    if "position" not in metadata or "loss_sum" not in tensors:
+        raise ValueError(f"Expected {path} to be a checkpoint, but it is another safetensors file.")
+    if metadata["data"] != data["data"]:
+        raise ValueError(f"Expected a checkpoint of {data['data']} in {path}, but it is of {metadata['data']}.")
+    if metadata["counts"] != data["counts"]:
+        ours, theirs = sum(data["counts"]), sum(metadata["counts"])
+        raise ValueError(
+            f"Expected {path} to have the class counts of the training data ({len(data['counts'])} classes, "
+            f"{ours} images), but it has others ({len(metadata['counts'])} classes, {theirs} images)."
+        )
+    return Position(**metadata["position"]), tensors
+
+
+def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
+    """Put a checkpoint's state where it was."""
+
+    def part(prefix: str) -> Tensors:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    try:
+        model.load_state_dict(part("model."))
+        _load_objective(step.objective, part("objective."))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"Expected a checkpoint of this model and method, but it is of another: {reason}.") from error
+    with torch.no_grad():
+        for number, momentum in enumerate(_momenta(step.optimizer)):
+            momentum.copy_(tensors[f"momentum.{number}"])
+        for name in ("loss_sum", "taken", "first_bad"):
+            getattr(step, name).copy_(tensors[name])
+
+
+def _load_objective(objective: Objective, state: Tensors) -> None:
+    device = next((buffer.device for buffer in objective.buffers()), None)
+    objective.load_state_dict({name: value.to(device) if device else value for name, value in state.items()})

@@ -1,0 +1,168 @@
+"""A pass over a split: class statistics, and logits written down without holding them in memory."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from longtail.data import Split
+from longtail.data.plan import Batch
+from longtail.metrics import ClassStatistics, class_statistics
+from longtail.models import Model
+from longtail.ranks import Ranks
+from longtail.train.files import TensorWriter, read_tensors, write_tensors
+from longtail.train.posthoc import Classifier
+
+__all__ = [
+    "as_in_training",
+    "pass_over",
+    "predictions_writer",
+    "read_statistics",
+    "stored_batches",
+    "write_statistics",
+]
+
+TRAIN_LOGITS_BELOW = 512 * 2**20
+"""Bytes under which the training split's logits are kept too."""
+NO_LABEL = -100
+"""Of a sample that was left out; losses and measures ignore it."""
+
+
+@contextmanager
+def as_in_training(model: nn.Module) -> Iterator[None]:
+    """BatchNorm normalises by the batch, as in training, but learns nothing from it."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    tracked = [layer.track_running_stats for layer in layers]
+    model.train()
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer, was in zip(layers, tracked, strict=True):
+            layer.track_running_stats = was
+
+
+@torch.no_grad()
+def pass_over(
+    model: Model,
+    batches: Iterable[Batch],
+    *,
+    precision: torch.dtype,
+    ranks: Ranks,
+    shift: Tensor | None = None,
+    change: Callable[[Tensor], Tensor] | None = None,
+    write: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+) -> ClassStatistics:
+    """The class statistics of all batches, over all ranks.
+
+    Args:
+        model: in the mode it should be in.
+        batches: the split's; the first view is used.
+        precision: of the forward pass.
+        ranks: the processes that share the split.
+        shift: of the loss whose gradient is measured.
+        change: a post-hoc step, before anything is counted.
+        write: given the samples' places, logits before any change, and labels; on the first rank only.
+    """
+    total: ClassStatistics | None = None
+    for batch in _together(batches, ranks):
+        if batch is None:  # this rank has no more, but must hear the others
+            _gathered(ranks, None, write)
+            continue
+        images = batch.views[0]
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+            outputs = model(images, project=False)
+        logits = outputs.logits.to(torch.promote_types(outputs.logits.dtype, torch.float32))
+        if write is not None:
+            _gathered(ranks, (batch.indices.cpu(), logits.cpu(), batch.labels.cpu()), write)
+        features = outputs.features.to(logits.dtype)
+        counted = logits if change is None else change(logits)
+        found = class_statistics(counted, batch.labels, features, shift=shift, check_labels=False)
+        total = found if total is None else total + found
+    if total is None:
+        raise ValueError("Expected a split with a sample for every process, but got none.")
+    return ClassStatistics(**{name: ranks.sum(value).cpu() for name, value in total.tensors().items()})
+
+
+def _together(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | None]:
+    """The batches; on a rank that has fewer than another, ``None`` until that one is through too."""
+    if ranks.world == 1:
+        yield from batches
+        return
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, None)
+        if not int(ranks.sum(torch.tensor(int(batch is not None)))):
+            return
+        yield batch
+
+
+Rows = tuple[Tensor, Tensor, Tensor]
+
+
+def _gathered(ranks: Ranks, mine: Rows | None, write: Callable[[Tensor, Tensor, Tensor], None] | None) -> None:
+    """Have the first rank write down all ranks' rows."""
+    if write is None:
+        return
+    parts: list[Rows | None] = [mine]
+    if ranks.world > 1:
+        parts = [None] * ranks.world
+        torch.distributed.gather_object(mine, parts if ranks.first else None)
+    for part in parts:
+        if part is not None and ranks.first:
+            write(*part)
+
+
+def predictions_writer(path: Path, splits: Mapping[str, Split], num_classes: int) -> tuple[TensorWriter, set[str]]:
+    """A file for the logits and labels of the splits, and which of them it has room for."""
+    kept = {
+        name
+        for name, split in splits.items()
+        if name != "train" or len(split) * num_classes * torch.float32.itemsize < TRAIN_LOGITS_BELOW
+    }
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name in sorted(kept):
+        shapes[f"{name}.logits"] = (torch.float32, (len(splits[name]), num_classes))
+        shapes[f"{name}.labels"] = (torch.int64, (len(splits[name]),))
+    writer = TensorWriter(path, shapes)
+    for name in kept:  # a sample whose image could not be read stays without a label
+        length = len(splits[name])
+        writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
+    return writer, kept
+
+
+def stored_batches(path: Path, split: str, rows: int = 8192) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits and labels of a split that a run has written down, some rows at a time."""
+    with safe_open(path, framework="pt") as file:
+        if f"{split}.logits" not in file.keys():  # noqa: SIM118 - no mapping
+            raise ValueError(f"Expected the logits of {split} in {path}, but they were not kept.")
+        logits, labels = file.get_slice(f"{split}.logits"), file.get_slice(f"{split}.labels")
+        for begin in range(0, logits.get_shape()[0], rows):
+            yield logits[begin : begin + rows], labels[begin : begin + rows]
+
+
+def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], classifier: Classifier) -> None:
+    """Keep all class statistics, and the classifier's norms and biases."""
+    tensors = {f"{split}.{name}": t for split, one in statistics.items() for name, t in one.tensors().items()}
+    tensors["classifier.counts"] = classifier.counts
+    if classifier.norms is not None:
+        tensors["classifier.norms"] = classifier.norms
+    if classifier.bias is not None:
+        tensors["classifier.bias"] = classifier.bias
+    write_tensors(path, tensors, {})
+
+
+def read_statistics(path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
+    """What :func:`write_statistics` wrote."""
+    tensors, _ = read_tensors(path)
+    splits: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        split, _, name = key.rpartition(".")
+        splits.setdefault(split, {})[name] = value
+    classifier = splits.pop("classifier")
+    found = {split: ClassStatistics(**sums) for split, sums in splits.items()}
+    return found, Classifier(classifier["counts"], classifier.get("norms"), classifier.get("bias"))

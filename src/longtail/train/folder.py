@@ -1,0 +1,140 @@
+"""A run folder: the record of one run, and the lock on it."""
+
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longtail.train.files import write_json, write_text
+from longtail.train.recipe import Recipe, read_recipe, write_recipe
+
+__all__ = ["RunFolder"]
+
+
+class RunFolder:
+    """Where a run keeps what it leaves.
+
+    ``recipe.toml`` (all settings, resolved), ``environment.json``, ``log.jsonl`` (a line an epoch), ``checkpoints/``,
+    ``statistics.safetensors``, ``predictions.safetensors``, ``model.safetensors`` and ``result.json``, written last: a
+    run is done when it exists.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def recipe_file(self) -> Path:
+        """All settings."""
+        return self.path / "recipe.toml"
+
+    @property
+    def log_file(self) -> Path:
+        """What happened, a line an epoch."""
+        return self.path / "log.jsonl"
+
+    @property
+    def result_file(self) -> Path:
+        """The measures; the run is done when it exists."""
+        return self.path / "result.json"
+
+    @property
+    def statistics_file(self) -> Path:
+        """Class statistics of every split, and the classifier's norms and biases."""
+        return self.path / "statistics.safetensors"
+
+    @property
+    def predictions_file(self) -> Path:
+        """Labels and logits of the splits."""
+        return self.path / "predictions.safetensors"
+
+    @property
+    def model_file(self) -> Path:
+        """The trained model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is done."""
+        return self.result_file.exists()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run."""
+        return self.recipe_file.exists()
+
+    def recipe(self) -> Recipe:
+        """The run's settings."""
+        if not self.begun:
+            raise FileNotFoundError(f"Expected a run in {self.path}, but there is no recipe.toml.")
+        return Recipe(**read_recipe(self.recipe_file))
+
+    def result(self) -> dict[str, Any]:
+        """The run's measures."""
+        if not self.done:
+            raise FileNotFoundError(f"Expected a finished run in {self.path}, but there is no result.json.")
+        found: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
+        return found
+
+    def begin(self, recipe: Recipe, device: torch.device, world: int) -> None:
+        """Write down what is to be run, and where."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        write_text(self.recipe_file, write_recipe(recipe))
+        write_json(self.path / "environment.json", environment(device, world))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process works on a run; the lock dies with it, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RuntimeError(f"Expected {self.path} to be free, but another process is training there.") from None
+            yield
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the log."""
+        with self.log_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def cut_log(self, length: int) -> None:
+        """Forget what was logged after a checkpoint was written; it will happen again."""
+        if self.log_file.exists() and self.log_file.stat().st_size > length:
+            os.truncate(self.log_file, length)
+
+    @property
+    def log_length(self) -> int:
+        """Bytes in the log."""
+        return self.log_file.stat().st_size if self.log_file.exists() else 0
+
+
+def environment(device: torch.device, world: int) -> dict[str, Any]:
+    """What the run ran on."""
+    versions = {}
+    for name in ("longtail", "torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "world": world,
+        "versions": versions,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }

@@ -1,0 +1,163 @@
+"""A recipe's data: the data set, and the loaders of its splits."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from longtail.data import (
+    CATALOG,
+    ArrayImages,
+    DataSet,
+    FileImages,
+    Plan,
+    Resident,
+    ResidentFiles,
+    Split,
+    Streaming,
+    hold_out,
+    load,
+    open_path,
+)
+from longtail.data.augment import Augmentation
+from longtail.data.samplers import Instance, Sampler
+from longtail.ranks import Ranks
+from longtail.train.recipe import Recipe
+from longtail.train.views import evaluation_view, training_views
+
+__all__ = ["Loader", "Loaders", "in_memory", "open_data"]
+
+Loader = Resident | ResidentFiles | Streaming
+
+_SMALL = 64
+_EVALUATION_PIXELS = 2**24  # a batch of evaluation: 64 MB as float32
+
+
+def open_data(recipe: Recipe) -> DataSet:
+    """The data set that a recipe names, with its validation split."""
+    if recipe.data in CATALOG:
+        long_tailed = CATALOG[recipe.data].imbalance is not None
+        dataset = load(
+            recipe.data,
+            recipe.root,
+            imbalance=recipe.imbalance if long_tailed else None,
+            profile=recipe.profile,
+            subset_seed=recipe.subset_seed,
+            seed=recipe.seed,
+        )
+    else:
+        dataset = open_path(recipe.data)
+        dataset = in_memory(dataset) or dataset
+    empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
+    if empty:
+        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+        raise ValueError(
+            f"Expected a training image of every class of {dataset.name}, but {', '.join(empty[:3])}{more} have none."
+        )
+    if recipe.validation and dataset.val is None:
+        dataset = hold_out(dataset, recipe.validation, seed=recipe.seed)
+    return dataset
+
+
+def in_memory(dataset: DataSet) -> DataSet | None:
+    """The data set with its images in memory, where they are small and all of one size; else ``None``."""
+    first = dataset.train.images[0]
+    if max(first.shape[1:]) > _SMALL:
+        return None
+    found: dict[str, Split] = {}
+    for name, split in dataset.splits.items():
+        pixels = torch.empty((len(split), *first.shape), dtype=torch.uint8)
+        for place in range(len(split)):
+            image = split.images[place]
+            if image.shape != first.shape:
+                return None
+            pixels[place] = image
+        found[name] = Split(ArrayImages(pixels), split.labels)
+    return replace(dataset, train=found["train"], test=found.get("test"), val=found.get("val"))
+
+
+@dataclass(frozen=True, eq=False)
+class Loaders:
+    """Makes the loaders of a run's splits."""
+
+    recipe: Recipe
+    dataset: DataSet
+    device: torch.device
+    ranks: Ranks
+    _packed: dict[int, ResidentFiles] = field(default_factory=dict)
+    """Splits whose files are held on the device: they are packed once."""
+
+    @property
+    def image_size(self) -> int:
+        """Side of the images that the model sees."""
+        if self.recipe.image_size is not None:
+            return self.recipe.image_size
+        images = self.dataset.train.images
+        return images.pixels.shape[2] if isinstance(images, ArrayImages) else 224
+
+    @property
+    def channels(self) -> int:
+        """Of an image."""
+        return int(self.dataset.train.images[0].shape[0])
+
+    def training(self, views: tuple[str, ...], sampler: Sampler) -> Loader:
+        """Of the training split, augmented."""
+        family = training_views(self.recipe.augment, self.image_size, self.dataset.normalisation, torch.float32)
+        recipe, world = self.recipe, self.ranks.world
+        if recipe.batch_size % (world * recipe.accumulate):
+            raise ValueError(
+                f"Expected `batch_size` to be shared by {world} processes of {recipe.accumulate} micro-batches each, "
+                f"but got {recipe.batch_size}."
+            )
+        plan = Plan(
+            self.dataset.train.labels,
+            tuple(family[name] for name in views),
+            recipe.batch_size // world // recipe.accumulate,
+            sampler,
+            self.ranks.rank,
+            world,
+            recipe.drop_last,
+        )
+        if plan.steps == 0:
+            raise ValueError(
+                f"Expected `batch_size` to be at most the {len(self.dataset.train)} training images where the last "
+                f"batch is dropped, but got {recipe.batch_size}."
+            )
+        return self._loader(self.dataset.train, plan)
+
+    def evaluation(self, split: Split) -> Loader:
+        """Of any split, every sample once."""
+        images = split.images
+        size = self.image_size
+        sized = isinstance(images, ArrayImages) and tuple(images.pixels.shape[2:]) == (size, size)
+        view: Augmentation = evaluation_view(
+            self.recipe.augment, size, self.dataset.normalisation, torch.float32, sized=sized
+        )
+        batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
+        plan = Plan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
+        return self._loader(split, plan)
+
+    def _loader(self, split: Split, plan: Plan) -> Loader:
+        recipe = self.recipe
+        if isinstance(split.images, ArrayImages):
+            return Resident(split, plan, self.device)
+        if recipe.loading == "resident" and isinstance(split.images, FileImages):
+            if id(split) not in self._packed:
+                self._packed[id(split)] = ResidentFiles(
+                    split, plan, self.device, workers=max(recipe.workers, 1), bad_images=recipe.bad_images
+                )
+            return self._packed[id(split)].with_plan(plan)
+        on_device = self.device.type == "cuda" and isinstance(split.images, FileImages)
+        return Streaming(
+            split,
+            plan,
+            self.device,
+            workers=recipe.workers,
+            decode_in="device" if on_device else "workers",
+            bad_images=recipe.bad_images,
+        )
+
+
+def is_small(path: Path | str) -> bool:
+    """Whether one's own images are small: then they are trained on as CIFAR's are."""
+    return max(open_path(path).train.images[0].shape[1:]) <= _SMALL

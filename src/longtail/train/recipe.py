@@ -1,0 +1,255 @@
+"""A recipe: every setting of a run, flat as the command line is."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from longtail._arguments import check_choice, check_integer, check_number
+from longtail.data import CATALOG
+from longtail.data.long_tail import Profile
+from longtail.methods import find_method
+from longtail.models import HeadName
+from longtail.train.schedules import Schedule
+from longtail.train.views import Family
+
+__all__ = ["Recipe", "defaults", "read_recipe", "write_recipe"]
+
+Sampling = Literal["instance", "class-aware", "square-root", "progressive"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Every setting of a run. Fields that stay ``None`` are chosen by the data set's recipe or by the method."""
+
+    data: str = "cifar10-lt"
+    """a data set that `longtail data list` shows, or a path: a folder of class folders, or a list of images"""
+    root: str = "data"
+    """the data folder, for data sets by name"""
+    imbalance: float | None = None
+    """imbalance factor of a data set that is made long-tailed here"""
+    profile: Profile = "exp"
+    """how class counts fall: exp, step or pareto"""
+    subset_seed: int | Literal["run"] = 0
+    """chooses the long-tailed subset: 0 as in the literature, `run`: the run's own seed, as the paper's authors did"""
+    validation: float = 0.0
+    """share of each class's training images to hold out for validation, where the data set brings none"""
+
+    method: str = "cbs"
+    """a method that `longtail methods` shows"""
+    beta: float | None = None
+    """of cbs: exponent of the class counts; 0 is softmax, 1 Balanced Softmax"""
+    tau: float | None = None
+    """of tau-norm and logit adjustment: strength"""
+    gamma: float | None = None
+    """of focal"""
+    max_margin: float | None = None
+    """of ldam"""
+    scale: float | None = None
+    """of ldam: what cosines are multiplied with"""
+    effective_b: float | None = None
+    """of class-balanced-weights and ldam-drw: b of the effective numbers"""
+    defer: float | None = None
+    """of ldam-drw: share of the epochs before the weights begin"""
+    alpha: float | None = None
+    """of reslt: how much the branches count"""
+    branches: int | None = None
+    """of reslt: 3 or 2"""
+    medium_from: int | None = None
+    """of reslt: how many classes, most frequent first, the second branch leaves out; default: the data set's groups"""
+    tail_from: int | None = None
+    """of reslt: how many the third branch leaves out"""
+    per_class: int | None = None
+    """of class-aware sampling: samples of a class in a row"""
+    classifier_epochs: int | None = None
+    """of crt and lws: epochs of the second stage"""
+    classifier_lr: float | None = None
+    """of crt and lws: its learning rate"""
+    balance: str | None = None
+    """of bcl and proco: the balanced part: softmax, balanced-softmax or cbs"""
+    temperature: float | None = None
+    """of bcl and proco"""
+    classifier_weight: float | None = None
+    """of bcl and proco: how much the classifier's loss counts"""
+    contrast_weight: float | None = None
+    """of bcl and proco: how much the contrastive loss counts"""
+    hidden: int | None = None
+    """of bcl and proco: hidden width of the projection head"""
+    projection: int | None = None
+    """of bcl and proco: its output width"""
+
+    model: str = "resnet32"
+    """resnet20/32/44/56 are CIFAR's; any torchvision or timm model by name"""
+    pretrained: bool = False
+    """begin with the model's published ImageNet weights"""
+    weights: str | None = None
+    """begin with the backbone in this file (safetensors)"""
+    head: HeadName | None = None
+    """the classifier; default: the method's"""
+    sampler: Sampling | None = None
+    """which samples an epoch visits; default: the method's"""
+    correct_twice: bool = False
+    """allow a re-balancing sampler together with a shifted loss"""
+
+    augment: Family = "cifar"
+    """the family of augmentations: cifar, imagenet, imagenet-plain (no colour), shift (small grey images), none"""
+    image_size: int | None = None
+    """side of the images that the model sees; default: as they are, or 224 for files"""
+    mixup: float = 0.0
+    """alpha of mixup; 0 is none"""
+    label_smoothing: float = 0.0
+    """how much of a target is spread evenly over the classes"""
+
+    epochs: int = 200
+    batch_size: int = 128
+    """samples of a step, over all ranks and micro-batches"""
+    accumulate: int = 1
+    """micro-batches of a step"""
+    drop_last: bool = False
+    """leave out a last batch that is not full"""
+    lr: float = 0.1
+    schedule: Schedule = "steps"
+    """steps, cosine or constant"""
+    milestones: tuple[int, ...] = (160, 180)
+    """epochs at which `steps` decays"""
+    decay: float = 0.1
+    """what it multiplies with"""
+    warmup: int = 5
+    """epochs of warm-up"""
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    channels_last: bool = False
+    compile: bool = False
+    """torch.compile the model"""
+    workers: int = 4
+    """processes or threads that read files"""
+    loading: Literal["streaming", "resident"] = "streaming"
+    """image files: read them in every epoch, or hold them on the device, shrunk to a short side of 256"""
+    bad_images: Literal["error", "skip"] = "error"
+    """an image that cannot be read stops the run, or is left out and listed"""
+
+    train_stats: Literal["eval", "paper"] = "eval"
+    """how training-set measures are taken; paper: training mode, augmented, as its authors did"""
+    evaluate_every: int = 10
+    """epochs between recalls on train and test in the log; 0: at the end only"""
+    checkpoint_epochs: int = 10
+    """epochs between checkpoints"""
+    checkpoint_minutes: float = 10.0
+    """minutes between checkpoints"""
+    keep: int = 2
+    """checkpoints that are kept"""
+    tensorboard: bool = False
+    """write TensorBoard's files too"""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "keep"):
+            check_integer(name, getattr(self, name), minimum=1)
+        for name in ("seed", "evaluate_every", "checkpoint_epochs", "workers", "warmup"):
+            check_integer(name, getattr(self, name), minimum=0)
+        for name in ("lr", "decay", "weight_decay", "mixup", "label_smoothing", "checkpoint_minutes"):
+            check_number(name, getattr(self, name))
+        check_number("momentum", self.momentum, below=1.0)
+        check_number("validation", self.validation, below=1.0)
+        hints = get_type_hints(type(self))
+        for name in ("profile", "augment", "schedule", "precision", "loading", "bad_images", "train_stats"):
+            check_choice(name, getattr(self, name), hints[name])
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"Expected `accumulate` to divide `batch_size` = {self.batch_size}, but got {self.accumulate}."
+            )
+        if self.pretrained and self.weights:
+            raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} beside it.")
+        method = find_method(self.method)
+        method.settings(self.given)
+        if self.mixup and not method.mixes:
+            raise ValueError(f"Expected no `mixup` with {self.method}, which compares images, but got {self.mixup}.")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The knobs that are set."""
+        return {name: getattr(self, name) for name in _knobs() if getattr(self, name) is not None}
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """All knobs of the method."""
+        return find_method(self.method).settings(self.given)
+
+    @property
+    def label(self) -> str:
+        """A name for the run, of what most often differs."""
+        data = Path(self.data).name if "/" in self.data or "." in self.data else self.data
+        parts = [data, f"{self.imbalance:g}" if self.imbalance else "", self.method, self.balance or ""]
+        parts += [f"{name}{getattr(self, name):g}" for name in ("beta", "tau") if getattr(self, name) is not None]
+        return "-".join([part for part in parts if part] + [f"seed{self.seed}"])
+
+
+def _knobs() -> tuple[str, ...]:
+    names = [field.name for field in fields(Recipe)]
+    return tuple(names[names.index("method") + 1 : names.index("model")])
+
+
+def check_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings as a recipe takes them; a name that it does not know is refused."""
+    known = {field.name for field in fields(Recipe)}
+    unknown = sorted(settings.keys() - known)
+    if unknown:
+        raise ValueError(f"Expected the settings of a recipe in {where}, but got `{unknown[0]}`.")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def _shipped(name: str) -> dict[str, Any]:
+    file = resources.files("longtail").joinpath("recipes", f"{name}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def defaults(data: str, method: str, imbalance: float | None = None, *, small: bool = False) -> Recipe:
+    """The recipe that ships with a data set, for one method.
+
+    Args:
+        data: a data set by name, or the path of one's own.
+        method: a method by name; a data set's recipe may say more about some.
+        imbalance: settings may depend on it.
+        small: of one's own data: images are small, and all of one size.
+
+    Example:
+        >>> defaults("cifar10-lt", "cbs", 100).beta
+        1.8
+    """
+    find_method(method)
+    own = "own-small" if small else "own"
+    content = _shipped(data if data in CATALOG else own)
+    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
+    special = content.get("method", {}).get(method, {})
+    settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
+    if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
+        imbalance = CATALOG[data].imbalance
+    if imbalance is not None:
+        settings |= special.get("imbalance", {}).get(f"{imbalance:g}", {})
+        settings["imbalance"] = float(imbalance)
+    return Recipe(**check_fields({**settings, "data": data, "method": method}, f"the recipe of {data}"))
+
+
+def read_recipe(path: Path | str) -> dict[str, Any]:
+    """The settings that a TOML file names."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"Expected {path} to be TOML, but it is not: {error}.") from error
+    return check_fields(content, str(path))
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """A recipe as TOML, all settings resolved: reading it gives the same run."""
+    import tomli_w  # noqa: PLC0415 - an extra
+
+    resolved = replace(recipe, **recipe.knobs)
+    settings = {field.name: getattr(resolved, field.name) for field in fields(resolved)}
+    return tomli_w.dumps({name: value for name, value in settings.items() if value is not None})

@@ -1,0 +1,145 @@
+"""The training step, written once: forward over all views, objective, backward, optimiser."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+
+from longtail.data.plan import Batch
+from longtail.models import Outputs
+from longtail.objectives import Objective, Sums
+
+__all__ = ["Step", "make_optimizer"]
+
+
+def make_optimizer(parameters: Sequence[nn.Parameter], *, momentum: float, nesterov: bool, weight_decay: float) -> SGD:
+    """SGD whose momentum is there from the start, as zeros, and whose rate a CUDA graph can read."""
+    fused = parameters[0].is_cuda
+    optimizer = SGD(
+        parameters,
+        lr=torch.zeros((), device=parameters[0].device) if fused else 0.0,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        fused=fused,
+        foreach=False if not fused else None,
+    )
+    for parameter in parameters:
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+class Step:
+    """One step of training.
+
+    What it finds out stays on the device until it is asked for: the sum of the losses since then, and the first step
+    whose loss was not finite.
+
+    Args:
+        model: gives :class:`Outputs <longtail.models.Outputs>`; may be compiled or distributed.
+        objective: what it is trained on.
+        optimizer: made by :func:`make_optimizer`.
+        precision: the type of the forward pass; parameters stay as they are.
+        channels_last: how images lie in memory.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        optimizer: SGD,
+        *,
+        precision: torch.dtype = torch.float32,
+        channels_last: bool = False,
+    ) -> None:
+        self.model, self.objective, self.optimizer = model, objective, optimizer
+        self.precision = precision
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        device = optimizer.param_groups[0]["params"][0].device
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.taken = torch.zeros((), dtype=torch.int64, device=device)
+        """Steps since the epoch began, those before a resume included."""
+        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        """The first of them whose loss was not finite; -1: none."""
+
+    def set_rate(self, lr: float) -> None:
+        """The learning rate of the steps to come."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)  # in place, where a captured graph reads it
+            else:
+                group["lr"] = lr
+
+    def __call__(self, batches: Sequence[Batch], mixed: Tensor | None = None) -> None:
+        """Take a step.
+
+        Args:
+            batches: the micro-batches of this rank.
+            mixed: how much of an image and its target stays in mixup, a scalar in [0, 1]; default: no mixup.
+        """
+        denominators = self._denominators(batches, mixed)
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.loss_sum.device)
+        for number, batch in enumerate(batches):
+            with self._synchronised(number + 1 == len(batches)):
+                loss = self._loss(batch, denominators, mixed)
+                # DDP takes the mean over ranks, but ours are parts of one sum.
+                (loss * self.objective.ranks.world).backward()  # type: ignore[no-untyped-call]
+            total = total + loss.detach()
+        self.optimizer.step()
+        bad = ~torch.isfinite(total) & (self.first_bad < 0)
+        self.first_bad.copy_(torch.where(bad, self.taken, self.first_bad))
+        self.loss_sum += total.double()
+        self.taken += 1
+
+    def _denominators(self, batches: Sequence[Batch], mixed: Tensor | None) -> Sums:
+        sums: Sums = {}
+        for batch in batches:
+            for name, value in self._mix(self.objective.denominators, batch, mixed).items():
+                sums[name] = sums[name] + value if name in sums else value
+        return {name: self.objective.ranks.sum(value) for name, value in sums.items()}
+
+    def _loss(self, batch: Batch, denominators: Sums, mixed: Tensor | None) -> Tensor:
+        images = torch.cat(batch.views).contiguous(memory_format=self.memory_format)
+        if mixed is not None:
+            weight = mixed.to(images.dtype)
+            images = weight * images + (1 - weight) * images.flip(0)
+        with self._autocast(images.device):
+            outputs = self.model(images)
+        outputs = Outputs(
+            _single(outputs.logits),
+            _single(outputs.features),
+            {name: _single(value) for name, value in outputs.extra.items()},
+        )
+        sums = self._mix(lambda labels: self.objective(outputs, labels), batch, mixed)
+        weights = self.objective.weights
+        terms = [weights[name] * value / denominators[name] for name, value in sums.items()]
+        return torch.stack(terms).sum()
+
+    @staticmethod
+    def _mix(function: Any, batch: Batch, mixed: Tensor | None) -> Sums:
+        """``function`` of the labels; in mixup, of both labels of each image in proportion."""
+        found: Sums = function(batch.labels)
+        if mixed is None:
+            return found
+        other: Sums = function(batch.labels.flip(0))
+        return {name: mixed * value + (1 - mixed) * other[name] for name, value in found.items()}
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        if self.precision == torch.bfloat16:
+            return torch.autocast(device.type, torch.bfloat16)
+        return nullcontext()
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        if isinstance(self.model, DistributedDataParallel) and not last:
+            return self.model.no_sync()
+        return nullcontext()
+
+
+def _single(values: Tensor) -> Tensor:
+    """Losses are computed in float32 or better."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
