@@ -36,7 +36,6 @@ LOSSES = {
 MORE_LOSSES = {  # in longtail.losses only: they take more than logits
     "BalancedContrastiveLoss",
     "ProCoLoss",
-    "Reducer",
     "ResLTLoss",
     "ResLTTerms",
     "VonMisesFisherStatistics",

@@ -7,7 +7,6 @@ from longtail.losses.focal import FocalLoss, focal_loss
 from longtail.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from longtail.losses.probabilistic_contrastive import (
     ProCoLoss,
-    Reducer,
     VonMisesFisherStatistics,
     proco_logits,
     proco_loss,
@@ -46,7 +45,6 @@ __all__ = [
     "LossOptions",
     "PriorShiftedSoftmaxLoss",
     "ProCoLoss",
-    "Reducer",
     "ResLTLoss",
     "ResLTTerms",
     "VonMisesFisherStatistics",

@@ -38,7 +38,7 @@ def fingerprint(dataset: DataSet) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    folder: Path, position: Position, step: Step, model: nn.Module, data: Mapping[str, Any], keep: int
+    folder: Path, position: Position, step: Step, model: nn.Module, *, data: Mapping[str, Any], keep: int
 ) -> Path:
     """Write a checkpoint, whole or not at all, and remove all but the last ``keep``."""
     tensors: Tensors = {f"model.{name}": value for name, value in model.state_dict().items()}

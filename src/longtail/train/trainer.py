@@ -301,7 +301,9 @@ class Trainer:
     def _save(self, running: _Running, model: Model, data: dict[str, Any], epoch: int, lr: float) -> None:
         self._check_finite(running, epoch, lr)
         if self.ranks.first:
-            save_checkpoint(self.folder.checkpoints, self.position, running.step, model, data, self.recipe.keep)
+            save_checkpoint(
+                self.folder.checkpoints, self.position, running.step, model, data=data, keep=self.recipe.keep
+            )
         self.ranks.wait()
 
     def _check_finite(self, running: _Running, epoch: int, lr: float) -> None:
