@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -96,7 +96,7 @@ def load(
     if not known.is_here(root):
         missing = next(file for file in known.files if not (root / file).exists())
         raise FileNotFoundError(f"Expected {root / missing} for {name}, but it is not there; {known.steps}")
-    dataset = known.read(root)
+    dataset = _read_once(known.read, root.resolve(), tuple(_stamp(root / file) for file in known.files))
     if known.imbalance is None:
         if imbalance is not None:
             raise ValueError(f"Expected no `imbalance` for {name}, which is as it is, but got {imbalance}.")
@@ -116,6 +116,18 @@ def load(
         ),
         name=name,
     )
+
+
+@lru_cache(maxsize=2)
+def _read_once(read: Callable[[Path], DataSet], root: Path, _: tuple[int, ...]) -> DataSet:
+    """A data set from disk; the runs of a fleet share what was read, unless the files have changed since."""
+    return read(root)
+
+
+def _stamp(path: Path) -> int:
+    """When a file, or one in a folder of files, was changed last."""
+    inside = [path, *path.iterdir()] if path.is_dir() else [path]
+    return max(file.stat().st_mtime_ns for file in inside)
 
 
 def entry(name: str) -> Entry:
