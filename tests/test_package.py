@@ -77,6 +77,7 @@ TOP = LOSSES | {
     "adjust_logits",
     "class_counts",
     "imbalance_factor",
+    "load",
     "metrics",
     "tau_normalize",
     "tau_normalize_logits",

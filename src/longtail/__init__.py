@@ -7,6 +7,8 @@
 Train on ``loss(logits, target)``, predict with ``logits.argmax(1)``. Measures are in :mod:`longtail.metrics`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from longtail import metrics
 from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
 from longtail.losses import (
@@ -31,6 +33,9 @@ from longtail.losses import (
 )
 from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
 
+if TYPE_CHECKING:
+    from longtail.inference import load
+
 __version__ = "0.1.0.dev0"
 
 __all__ = [
@@ -53,6 +58,7 @@ __all__ = [
     "imbalance_factor",
     "ldam_loss",
     "ldam_margins",
+    "load",
     "logit_adjusted_softmax",
     "metrics",
     "prior_shift",
@@ -61,3 +67,13 @@ __all__ = [
     "tau_normalize",
     "tau_normalize_logits",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":  # what uses trained models needs more than torch
+        try:
+            from longtail.inference import load  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{error}; `pip install 'longtail[train]'` brings what `longtail.load` needs.") from error
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,7 +31,7 @@ from longtail.objectives import (
     SupervisedLoss,
 )
 
-__all__ = ["METHODS", "Knob", "Method", "Stage", "Task", "find_method"]
+__all__ = ["METHODS", "Knob", "Method", "Stage", "Task", "find_method", "register"]
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,32 @@ _ROWS = (
 )
 
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
-"""All methods by name; ``longtail methods`` shows them. Add a row to add one."""
+"""All methods by name; ``longtail methods`` shows them. Add a row to add one, or :func:`register` one of your own."""
+
+
+def register(method: Method) -> Method:
+    """Add a method of your own to :data:`METHODS`, for this process; ``docs/new_method.md`` makes one.
+
+    Args:
+        method: its name must be free. Its knobs are fields of a recipe: other numbers are constants of your own.
+
+    Returns:
+        ``method``.
+
+    Example:
+        >>> mine = Method("my-softmax", "softmax of my own", "", (Stage(_plain),))
+        >>> register(mine) is find_method("my-softmax")
+        True
+        >>> del METHODS["my-softmax"]
+    """
+    if method.name in METHODS:
+        raise ValueError(f"Expected `method` to have a name that none has yet, but got {method.name!r}.")
+    needed = {"hidden": method.projection, "projection": method.projection, "tau": method.posthoc is not None}
+    missing = [name for name, wanted in needed.items() if wanted and name not in method.knobs]
+    if missing:
+        raise ValueError(f"Expected {method.name} to have the knob `{missing[0]}`, which its model or step needs.")
+    METHODS[method.name] = method
+    return method
 
 
 def find_method(name: str) -> Method:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from longtail.losses import ProCoLoss, balanced_contrastive_loss, effective_number_weights, reslt_terms
 from longtail.losses._common import Loss
+from longtail.metrics._batch import wide
 from longtail.models import Outputs
 from longtail.ranks import Ranks
 
@@ -50,7 +51,7 @@ class Objective(nn.Module):
 
     def denominators(self, target: Tensor) -> Sums:
         """For each term what its sum is divided by; from the labels alone."""
-        return {name: torch.full((), len(target), dtype=torch.float32, device=target.device) for name in self.weights}
+        return {name: torch.full((), len(target), dtype=torch.int64, device=target.device) for name in self.weights}
 
     def forward(self, outputs: Outputs, target: Tensor) -> Sums:
         """For each term its sum over the samples.
@@ -80,7 +81,7 @@ class SupervisedLoss(Objective):
         >>> objective = SupervisedLoss(ClassBalancedSoftmaxLoss([90, 10], beta=1.5, reduction="none"))
         >>> outputs = Outputs(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.zeros(2, 4), {})
         >>> objective(outputs, torch.tensor([0, 1]))
-        {'loss': tensor(2.3440)}
+        {'loss': tensor(2.4053)}
     """
 
     def __init__(self, loss: Loss, scale: float = 1.0) -> None:
@@ -99,7 +100,7 @@ class SupervisedLoss(Objective):
         """The samples, each with its class's weight."""
         if self.loss.weight is None:
             return super().denominators(target)
-        return {"loss": self.loss.weight[target].sum()}
+        return {"loss": self.loss.weight[target].sum(dtype=wide(target.device))}  # the same over any cut of the batch
 
     def forward(self, outputs: Outputs, target: Tensor) -> Sums:
         """The sum of the samples' losses."""
@@ -151,7 +152,7 @@ class ResLT(Objective):
 
     def denominators(self, target: Tensor) -> Sums:
         """How often samples are seen by a branch, and the samples."""
-        seen = self.sees[:, target].sum().to(torch.float32)
+        seen = self.sees[:, target].sum()
         return {"branches": seen, "sum": torch.full_like(seen, len(target))}
 
     def forward(self, outputs: Outputs, target: Tensor) -> Sums:

@@ -1,5 +1,6 @@
 """The processes that share one batch: how many there are, and what they add up or gather."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,16 @@ class Ranks:
         total = values.detach().clone()
         dist.all_reduce(total)
         return total
+
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` is set on any rank: what all must do together, they must also decide together."""
+        return bool(self.sum(torch.tensor(int(flag)))) if self.world > 1 else flag
+
+    def agree(self, tensors: Iterable[Tensor]) -> None:
+        """Set each tensor to the first rank's."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
     def gather(self, rows: Tensor) -> Tensor:
         """All ranks' rows, as many of each, one rank after the other; gradients flow back to where rows came from."""

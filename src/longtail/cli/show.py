@@ -12,9 +12,9 @@ __all__ = ["show_measures", "show_result"]
 console = Console()
 
 
-def show_result(folder: RunFolder) -> None:
-    """A run's recalls and its imbalance level."""
-    result = folder.result()
+def show_result(folder: RunFolder, result: dict[str, Any] | None = None) -> None:
+    """A run's recalls and its imbalance level; those of ``result``, where one is given."""
+    result = folder.result() if result is None else result
     console.print(
         f"{folder.path}: {result['method']} on {result['data']}", style="bold", highlight=False, soft_wrap=True
     )

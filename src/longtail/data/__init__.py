@@ -2,7 +2,17 @@
 
 from longtail.data.catalog import CATALOG, ERRATA, Entry, expected_counts, load
 from longtail.data.check import Difference, check
-from longtail.data.dataset import ArrayImages, DataSet, FileImages, Images, Normalisation, Split, hold_out, long_tailed
+from longtail.data.dataset import (
+    ArrayImages,
+    DataSet,
+    FileImages,
+    Images,
+    Normalisation,
+    Split,
+    hold_out,
+    hold_out_fold,
+    long_tailed,
+)
 from longtail.data.decode import UnreadableImageError, decode
 from longtail.data.describe import Description, describe
 from longtail.data.draws import Draws
@@ -44,6 +54,7 @@ __all__ = [
     "expected_counts",
     "from_dataset",
     "hold_out",
+    "hold_out_fold",
     "load",
     "long_tail_counts",
     "long_tail_indices",

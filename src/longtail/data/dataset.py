@@ -21,7 +21,17 @@ from longtail.data.long_tail import (
     long_tail_indices,
 )
 
-__all__ = ["ArrayImages", "DataSet", "FileImages", "Images", "Normalisation", "Split", "hold_out", "long_tailed"]
+__all__ = [
+    "ArrayImages",
+    "DataSet",
+    "FileImages",
+    "Images",
+    "Normalisation",
+    "Split",
+    "hold_out",
+    "hold_out_fold",
+    "long_tailed",
+]
 
 
 class Images(Protocol):
@@ -188,9 +198,46 @@ def hold_out(dataset: DataSet, fraction: float = 0.1, seed: int = 0) -> DataSet:
     for of_class in indices_by_class(dataset.train.labels, dataset.counts):
         number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1) if fraction else 0
         held.append(generator.permutation(of_class)[: max(number, 0)])
-    chosen = np.sort(np.concatenate(held))
+    return _cut_from_training(dataset, np.sort(np.concatenate(held)))
+
+
+def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
+    """Cut one of several folds from the training data for validation, class by class.
+
+    A class's images are shuffled and dealt to the folds in turn, so that every image is held out once. A class with
+    fewer images than folds gives one to each fold, some more than once: no fold is without a class that has two images.
+    The only image of a class stays in training.
+
+    Args:
+        dataset: what to cut; its own ``val``, if any, is replaced.
+        fold: which fold is held out, 0…folds - 1.
+        folds: how many there are.
+        seed: which images go to which fold.
+
+    Example:
+        >>> from longtail.data import load
+        >>> digits = hold_out_fold(load("digits-lt"), 0, 5)
+        >>> len(digits.train), len(digits.val), digits.counts.min()
+        (273, 69, tensor(1))
+    """
+    folds = check_integer("folds", folds, minimum=2)
+    if check_integer("fold", fold, minimum=0) >= folds:
+        raise ValueError(f"Expected `fold` to be in 0…{folds - 1}, but got {fold}.")
+    generator = np.random.Generator(np.random.Philox(key=check_integer("seed", seed, minimum=0)))
+    held = []
+    for c, of_class in enumerate(indices_by_class(dataset.train.labels, dataset.counts)):
+        dealt = generator.permutation(of_class)
+        place = fold + c  # the first fold would have all the remainders otherwise
+        if len(dealt) >= folds:
+            held.append(dealt[place % folds :: folds])
+        elif len(dealt) >= 2:
+            held.append(dealt[[place % len(dealt)]])
+    return _cut_from_training(dataset, np.sort(np.concatenate([*held, np.empty(0, dtype=np.int64)])))
+
+
+def _cut_from_training(dataset: DataSet, chosen: np.ndarray) -> DataSet:
+    """A class does not change its group because a few of its images were held out."""
     rest = np.setdiff1d(np.arange(len(dataset.train)), chosen)
-    # A class does not change its group because a few of its images were held out.
     return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(chosen), cut_by=dataset.counts)
 
 

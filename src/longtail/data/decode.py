@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["BadImages", "UnreadableImageError", "decode", "image_size"]
+__all__ = ["BadImages", "UnreadableImageError", "decode", "image_size", "rgb"]
 
 BadImages = Literal["error", "skip"]
 """What to do about images that cannot be decoded: stop and name them, or leave them out and list them."""
@@ -58,11 +58,16 @@ def decode(path: Path) -> Tensor:
     decompression bombs, or of floating-point pixels, whose range nobody knows, raises :class:`UnreadableImageError`.
     """
     with _opened(path) as image:
-        if image.mode.startswith("I"):  # 16 bits a pixel, grey
-            grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
-            pixels = np.repeat(grey[..., None], 3, axis=2)
-        else:
-            pixels = np.array(image.convert("RGB"))
+        return rgb(image)
+
+
+def rgb(image: "Image.Image") -> Tensor:
+    """A PIL image as RGB pixels, uint8 ``(3, height, width)``; 16 bits become 8."""
+    if image.mode.startswith("I"):  # 16 bits a pixel, grey
+        grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
+        pixels = np.repeat(grey[..., None], 3, axis=2)
+    else:
+        pixels = np.array(image.convert("RGB"))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 

@@ -114,7 +114,7 @@ class Streaming:
     def _sized_on_device(self, planned: Iterator[PlannedBatch]) -> Generator[_Sized, None, None]:
         images = self.split.images
         assert isinstance(images, FileImages)
-        root, names = str(images.root), images.names
+        root, names = str(images.root).rstrip("/"), images.names
 
         def groups() -> Iterator[tuple[tuple[PlannedBatch, list[str]], list[str]]]:
             for batch in planned:

@@ -3,6 +3,7 @@
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, defaults, read_recipe, write_recipe
+from longtail.train.reevaluate import evaluate_run
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "StoppedError",
     "Trainer",
     "defaults",
+    "evaluate_run",
     "read_recipe",
     "write_recipe",
 ]

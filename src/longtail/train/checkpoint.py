@@ -32,9 +32,9 @@ class Position:
     """Bytes that the log had."""
 
 
-def fingerprint(dataset: DataSet) -> dict[str, Any]:
-    """What a checkpoint's data must have in common with the run's."""
-    return {"data": dataset.name, "counts": dataset.counts.tolist()}
+def fingerprint(dataset: DataSet, method: str, model: str) -> dict[str, Any]:
+    """What a checkpoint must have in common with the run that goes on from it."""
+    return {"data": dataset.name, "counts": dataset.counts.tolist(), "method": method, "model": model}
 
 
 def save_checkpoint(
@@ -67,8 +67,9 @@ def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tens
     tensors, metadata = read_tensors(path)
     if "position" not in metadata or "loss_sum" not in tensors:
         raise ValueError(f"Expected {path} to be a checkpoint, but it is another safetensors file.")
-    if metadata["data"] != data["data"]:
-        raise ValueError(f"Expected a checkpoint of {data['data']} in {path}, but it is of {metadata['data']}.")
+    for name in ("data", "method", "model"):
+        if metadata.get(name) != data[name]:
+            raise ValueError(f"Expected a checkpoint of {data[name]} in {path}, but it is of {metadata.get(name)}.")
     if metadata["counts"] != data["counts"]:
         ours, theirs = sum(data["counts"]), sum(metadata["counts"])
         raise ValueError(
@@ -87,14 +88,13 @@ def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
     try:
         model.load_state_dict(part("model."))
         _load_objective(step.objective, part("objective."))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"Expected a checkpoint of this model and method, but it is of another: {reason}.") from error
-    with torch.no_grad():
-        for number, momentum in enumerate(_momenta(step.optimizer)):
-            momentum.copy_(tensors[f"momentum.{number}"])
-        for name in ("loss_sum", "taken", "first_bad"):
-            getattr(step, name).copy_(tensors[name])
+        with torch.no_grad():
+            for number, momentum in enumerate(_momenta(step.optimizer)):
+                momentum.copy_(tensors[f"momentum.{number}"])
+            for name in ("loss_sum", "taken", "first_bad"):
+                getattr(step, name).copy_(tensors[name])
+    except (RuntimeError, KeyError) as error:
+        raise ValueError("Expected a checkpoint of this model and method, but its tensors are of another.") from error
 
 
 def _load_objective(objective: Objective, state: Tensors) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from longtail.data import Split
@@ -18,10 +19,12 @@ from longtail.train.posthoc import Classifier
 
 __all__ = [
     "as_in_training",
+    "kept_splits",
     "pass_over",
     "predictions_writer",
     "read_statistics",
     "stored_batches",
+    "stored_splits",
     "write_statistics",
 ]
 
@@ -117,32 +120,58 @@ def _gathered(ranks: Ranks, mine: Rows | None, write: Callable[[Tensor, Tensor, 
             write(*part)
 
 
-def predictions_writer(path: Path, splits: Mapping[str, Split], num_classes: int) -> tuple[TensorWriter, set[str]]:
-    """A file for the logits and labels of the splits, and which of them it has room for."""
-    kept = {
+def kept_splits(splits: Mapping[str, Split], num_classes: int) -> set[str]:
+    """The splits whose logits are kept."""
+    return {
         name
         for name, split in splits.items()
         if name != "train" or len(split) * num_classes * torch.float32.itemsize < TRAIN_LOGITS_BELOW
     }
+
+
+def predictions_writer(path: Path, splits: Mapping[str, Split], num_classes: int) -> TensorWriter:
+    """A file for the logits and labels of those splits whose logits are kept."""
+    kept = kept_splits(splits, num_classes)
     shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for name in sorted(kept):
         shapes[f"{name}.logits"] = (torch.float32, (len(splits[name]), num_classes))
         shapes[f"{name}.labels"] = (torch.int64, (len(splits[name]),))
     writer = TensorWriter(path, shapes)
-    for name in kept:  # a sample whose image could not be read stays without a label
-        length = len(splits[name])
-        writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
-    return writer, kept
+    try:
+        for name in kept:  # a sample whose image could not be read stays without a label
+            length = len(splits[name])
+            writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
+    except OSError:
+        writer.abandon()
+        raise
+    return writer
+
+
+def stored_splits(path: Path) -> tuple[str, ...]:
+    """The splits whose logits a run has written down."""
+    with _stored(path) as file:
+        return tuple(name.removesuffix(".logits") for name in file.keys() if name.endswith(".logits"))  # noqa: SIM118
 
 
 def stored_batches(path: Path, split: str, rows: int = 8192) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits and labels of a split that a run has written down, some rows at a time."""
-    with safe_open(path, framework="pt") as file:
-        if f"{split}.logits" not in file.keys():  # noqa: SIM118 - no mapping
-            raise ValueError(f"Expected the logits of {split} in {path}, but they were not kept.")
+    if split not in stored_splits(path):
+        raise ValueError(f"Expected the logits of {split} in {path}, but they were not kept.")
+    with _stored(path) as file:
         logits, labels = file.get_slice(f"{split}.logits"), file.get_slice(f"{split}.labels")
         for begin in range(0, logits.get_shape()[0], rows):
             yield logits[begin : begin + rows], labels[begin : begin + rows]
+
+
+@contextmanager
+def _stored(path: Path) -> Iterator[Any]:
+    if not path.exists():
+        raise FileNotFoundError(f"Expected the logits of a run in {path}, but they are not there.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
 
 
 def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], classifier: Classifier) -> None:
@@ -159,6 +188,8 @@ def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], clas
 def read_statistics(path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
     """What :func:`write_statistics` wrote."""
     tensors, _ = read_tensors(path)
+    if "classifier.counts" not in tensors:
+        raise ValueError(f"Expected {path} to hold a run's class statistics, but it holds something else.")
     splits: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         split, _, name = key.rpartition(".")

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["TensorWriter", "new_file", "read_tensors", "write_json", "write_tensors", "write_text"]
+__all__ = ["TensorWriter", "new_file", "plain", "read_tensors", "write_json", "write_tensors", "write_text"]
 
 
 @contextmanager
@@ -40,16 +40,17 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file, whole or not at all; what is no number is null, so that every reader takes it."""
-    write_text(path, json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Plain data, as JSON has it: tensors as lists, what is no number as ``None``."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Tensor):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and (value != value or value in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
         return None
     return value
@@ -101,9 +102,13 @@ class TensorWriter:
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         self._file = self._temporary.open("wb")
-        self._file.write(len(text).to_bytes(8, "little") + text)
         self._data = 8 + len(text)
-        self._file.truncate(self._data + end)
+        try:
+            self._file.write(len(text).to_bytes(8, "little") + text)
+            self._file.truncate(self._data + end)
+        except OSError:
+            self.abandon()
+            raise
 
     def write(self, name: str, rows: Tensor, values: Tensor) -> None:
         """Put ``values`` into the rows ``rows`` of a tensor, in ascending order."""
@@ -127,5 +132,8 @@ class TensorWriter:
 
     def abandon(self) -> None:
         """Leave nothing behind, unless it was closed."""
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            with suppress(OSError):  # no room for what is still to be written
+                self._file.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)

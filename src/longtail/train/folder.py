@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from longtail.train.files import write_json, write_text
+from longtail.train.files import plain, write_json, write_text
 from longtail.train.recipe import Recipe, read_recipe, write_recipe
 
 __all__ = ["RunFolder"]
@@ -24,7 +24,7 @@ class RunFolder:
 
     ``recipe.toml`` (all settings, resolved), ``environment.json``, ``log.jsonl`` (a line an epoch), ``checkpoints/``,
     ``statistics.safetensors``, ``predictions.safetensors``, ``model.safetensors`` and ``result.json``, written last: a
-    run is done when it exists.
+    run is done when it exists. Where the recipe asks for it, ``tensorboard/`` too.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -85,12 +85,19 @@ class RunFolder:
         """The run's measures."""
         if not self.done:
             raise FileNotFoundError(f"Expected a finished run in {self.path}, but there is no result.json.")
-        found: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(self.result_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"Expected {self.result_file} to be JSON, but it is damaged: {error}.") from error
+        if not isinstance(found, dict):
+            raise ValueError(f"Expected {self.result_file} to hold a run's measures, but it holds something else.")
         return found
 
     def begin(self, recipe: Recipe, device: torch.device, world: int) -> None:
         """Write down what is to be run, and where."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
+        for part in [*self.path.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
+            part.unlink(missing_ok=True)  # of a process that was killed while it wrote
         write_text(self.recipe_file, write_recipe(recipe))
         write_json(self.path / "environment.json", environment(device, world))
 
@@ -98,17 +105,25 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Only one process works on a run; the lock dies with it, however it ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        _locks.add(descriptor)
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RuntimeError(f"Expected {self.path} to be free, but another process is training there.") from None
+                raise BlockingIOError(
+                    f"Expected {self.path} to be free, but another process is training there."
+                ) from None
             yield
+        finally:
+            if descriptor in _locks:
+                _locks.remove(descriptor)
+                os.close(descriptor)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Add a line to the log."""
         with self.log_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(plain(line), allow_nan=False) + "\n")
 
     def cut_log(self, length: int) -> None:
         """Forget what was logged after a checkpoint was written; it will happen again."""
@@ -119,6 +134,19 @@ class RunFolder:
     def log_length(self) -> int:
         """Bytes in the log."""
         return self.log_file.stat().st_size if self.log_file.exists() else 0
+
+
+_locks: set[int] = set()
+
+
+def _leave_locks() -> None:
+    """A process that was forked, as workers are, must not hold a lock on when its parent is gone."""
+    for descriptor in _locks:
+        os.close(descriptor)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 def environment(device: torch.device, world: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from longtail.data import (
     Split,
     Streaming,
     hold_out,
+    hold_out_fold,
     load,
     open_path,
 )
@@ -54,8 +55,10 @@ def open_data(recipe: Recipe) -> DataSet:
         raise ValueError(
             f"Expected a training image of every class of {dataset.name}, but {', '.join(empty[:3])}{more} have none."
         )
+    if recipe.folds:
+        return hold_out_fold(dataset, recipe.fold, recipe.folds, seed=recipe.seed)
     if recipe.validation and dataset.val is None:
-        dataset = hold_out(dataset, recipe.validation, seed=recipe.seed)
+        return hold_out(dataset, recipe.validation, seed=recipe.seed)
     return dataset
 
 
@@ -100,7 +103,7 @@ class Loaders:
         """Of an image."""
         return int(self.dataset.train.images[0].shape[0])
 
-    def training(self, views: tuple[str, ...], sampler: Sampler) -> Loader:
+    def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
         """Of the training split, augmented."""
         family = training_views(self.recipe.augment, self.image_size, self.dataset.normalisation, torch.float32)
         recipe, world = self.recipe, self.ranks.world
@@ -116,7 +119,7 @@ class Loaders:
             sampler,
             self.ranks.rank,
             world,
-            recipe.drop_last,
+            drop_last,
         )
         if plan.steps == 0:
             raise ValueError(

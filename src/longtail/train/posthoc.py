@@ -57,7 +57,8 @@ class PostHoc:
         return cls("tau" if kind == "tau" else "adjust", check_number("posthoc", number))
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.strength:g}"
+        short = f"{self.strength:g}"
+        return f"{self.kind}={short if float(short) == self.strength else self.strength}"
 
     def apply(self, logits: Tensor, classifier: Classifier) -> Tensor:
         """Logits after the step."""

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from longtail._arguments import check_choice, check_integer, check_number
+from longtail._arguments import check_integer, check_number
 from longtail.data import CATALOG
 from longtail.data.long_tail import Profile
 from longtail.methods import find_method
@@ -36,6 +37,10 @@ class Recipe:
     """chooses the long-tailed subset: 0 as in the literature, `run`: the run's own seed, as the paper's authors did"""
     validation: float = 0.0
     """share of each class's training images to hold out for validation, where the data set brings none"""
+    folds: int = 0
+    """cross-validation: into how many folds training images are dealt, class by class; 0: none"""
+    fold: int = 0
+    """which of the folds is for validation"""
 
     method: str = "cbs"
     """a method that `longtail methods` shows"""
@@ -150,25 +155,36 @@ class Recipe:
     """write TensorBoard's files too"""
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            _check_type(name, getattr(self, name), hint)
         for name in ("epochs", "batch_size", "accumulate", "keep"):
             check_integer(name, getattr(self, name), minimum=1)
-        for name in ("seed", "evaluate_every", "checkpoint_epochs", "workers", "warmup"):
+        for name in ("folds", "fold", "seed", "evaluate_every", "checkpoint_epochs", "workers", "warmup"):
             check_integer(name, getattr(self, name), minimum=0)
         for name in ("lr", "decay", "weight_decay", "mixup", "label_smoothing", "checkpoint_minutes"):
             check_number(name, getattr(self, name))
         check_number("momentum", self.momentum, below=1.0)
         check_number("validation", self.validation, below=1.0)
-        hints = get_type_hints(type(self))
-        for name in ("profile", "augment", "schedule", "precision", "loading", "bad_images", "train_stats"):
-            check_choice(name, getattr(self, name), hints[name])
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"Expected `accumulate` to divide `batch_size` = {self.batch_size}, but got {self.accumulate}."
             )
+        if self.folds == 1 or self.fold >= max(self.folds, 1):
+            raise ValueError(
+                f"Expected `folds` to be two or more and `fold` one of them, but got {self.folds} and {self.fold}."
+            )
+        if self.folds and self.validation:
+            raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
         if self.pretrained and self.weights:
             raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} beside it.")
         method = find_method(self.method)
         method.settings(self.given)
+        unknown = [name for name in method.knobs if name not in _knobs()]
+        if unknown:
+            raise ValueError(
+                f"Expected the knobs of {self.method} to be fields of a recipe, but got `{unknown[0]}`; make it a "
+                "constant of the method's file."
+            )
         if self.mixup and not method.mixes:
             raise ValueError(f"Expected no `mixup` with {self.method}, which compares images, but got {self.mixup}.")
 
@@ -191,6 +207,32 @@ class Recipe:
         return "-".join([part for part in parts if part] + [f"seed{self.seed}"])
 
 
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    """A setting must be what its annotation says; a file may say anything."""
+    kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+    if not any(_is(value, kind) for kind in kinds):
+        wanted = " or ".join(_told(kind) for kind in kinds if kind is not NoneType)
+        raise ValueError(f"Expected `{name}` to be {wanted}, but got {value!r}.")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is(one, get_args(kind)[0]) for one in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _told(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        return "a list of integers"
+    return {int: "an integer", float: "a number", str: "a text", bool: "true or false"}[kind]
+
+
 def _knobs() -> tuple[str, ...]:
     names = [field.name for field in fields(Recipe)]
     return tuple(names[names.index("method") + 1 : names.index("model")])
@@ -202,7 +244,11 @@ def check_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
     unknown = sorted(settings.keys() - known)
     if unknown:
         raise ValueError(f"Expected the settings of a recipe in {where}, but got `{unknown[0]}`.")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    hints = get_type_hints(Recipe)
+    for name, value in found.items():
+        _check_type(name, value, hints[name])
+    return found
 
 
 def _shipped(name: str) -> dict[str, Any]:
@@ -239,6 +285,8 @@ def defaults(data: str, method: str, imbalance: float | None = None, *, small: b
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
     """The settings that a TOML file names."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"Expected a recipe in {path}, but there is no such file.")
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

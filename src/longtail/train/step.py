@@ -91,6 +91,7 @@ class Step:
                 (loss * self.objective.ranks.world).backward()  # type: ignore[no-untyped-call]
             total = total + loss.detach()
         self.optimizer.step()
+        total = self.objective.ranks.sum(total)
         bad = ~torch.isfinite(total) & (self.first_bad < 0)
         self.first_bad.copy_(torch.where(bad, self.taken, self.first_bad))
         self.loss_sum += total.double()
@@ -117,7 +118,7 @@ class Step:
         )
         sums = self._mix(lambda labels: self.objective(outputs, labels), batch, mixed)
         weights = self.objective.weights
-        terms = [weights[name] * value / denominators[name] for name, value in sums.items()]
+        terms = [weights[name] * value / denominators[name].to(value.dtype) for name, value in sums.items()]
         return torch.stack(terms).sum()
 
     @staticmethod

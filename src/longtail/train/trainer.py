@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from longtail.data import Resident
+from longtail.data import ArrayImages, Resident
+from longtail.data.plan import Batch
 from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
 from longtail.methods import Stage, Task, find_method
 from longtail.metrics import ClassStatistics, recall
@@ -27,7 +29,9 @@ from longtail.train.checkpoint import (
 )
 from longtail.train.drivers import Captured, Driver, Eager
 from longtail.train.evaluation import (
+    NO_LABEL,
     as_in_training,
+    kept_splits,
     pass_over,
     predictions_writer,
     write_statistics,
@@ -40,6 +44,7 @@ from longtail.train.recipe import Recipe
 from longtail.train.results import measures
 from longtail.train.schedules import learning_rate
 from longtail.train.step import Step, make_optimizer
+from longtail.train.tensorboard import TensorBoard
 
 __all__ = ["NotFiniteError", "StoppedError", "Trainer", "pick_device"]
 
@@ -114,6 +119,7 @@ class Trainer:
         """Set it to have the next step be the last: training saves where it is and raises :class:`StoppedError`."""
         self.last_line: dict[str, Any] = {}
         """What was logged last."""
+        self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         self._check_sampler()
         if self.method.posthoc is not None and self.knobs["tau"] is None and self.dataset.val is None:
             raise ValueError(
@@ -141,7 +147,7 @@ class Trainer:
         """Take the steps, one at a time, and leave a finished run."""
         if self.folder.done:
             return
-        data = fingerprint(self.dataset)
+        data = fingerprint(self.dataset, self.recipe.method, self.recipe.model)
         state: dict[str, Tensor] | None = None
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is not None:
@@ -162,9 +168,11 @@ class Trainer:
                 restore(state, running.step, model)
                 state = None
             yield from self._stage(running, model, data)
-            self.position = Position(number + 1, 0, 0, self.folder.log_length)
+            self.position = Position(number + 1)
         assert running is not None
         self._finish(model, running)
+        if self._board is not None:
+            self._board.close()
 
     # What a stage is made of
 
@@ -196,7 +204,7 @@ class Trainer:
 
     def _sampler(self, stage: Stage, epochs: int) -> Sampler:
         chosen = self.recipe.sampler
-        if chosen is None:
+        if chosen is None or stage.train == "classifier":  # which a second stage is about
             return stage.sampler(self.knobs)
         per_class = self.knobs.get("per_class", 4)
         made: dict[str, Callable[[], Sampler]] = {
@@ -227,7 +235,7 @@ class Trainer:
         recipe, epochs = self.recipe, self.epochs[number]
         objective = self._objective(stage, epochs).to(self.device)
         objective.ranks = self.ranks
-        loader = self.loaders.training(objective.views, self._sampler(stage, epochs))
+        loader = self.loaders.training(objective.views, self._sampler(stage, epochs), drop_last=recipe.drop_last)
         optimizer = make_optimizer(
             model.trainable(stage.train),
             momentum=recipe.momentum,
@@ -278,21 +286,21 @@ class Trainer:
             began = checked = time.monotonic()
             steps = running.driver.epoch(self.recipe.seed, running.first_epoch + epoch, start)
             for taken, _ in enumerate(steps, start + 1):
-                self.position = Position(number, epoch, taken, self.folder.log_length)
+                self.position = Position(number, epoch, taken)
                 if time.monotonic() - checked > _CHECK_SECONDS:
                     self._check_finite(running, epoch, lr)
                     checked = time.monotonic()
-                if self.stop_asked:
-                    self._save(running, model, data, epoch, lr)
-                    raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
-                if time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes:
+                due = time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes
+                if self.ranks.any(self.stop_asked or due):
                     self._save(running, model, data, epoch, lr)
                     saved = time.monotonic()
+                    if self.ranks.any(self.stop_asked):
+                        raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
                 yield
             self._check_finite(running, epoch, lr)
             running.objective.end_epoch()
             self._log(running, model, epoch, lr, time.monotonic() - began)
-            self.position = Position(number, epoch + 1, 0, self.folder.log_length)
+            self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
             if (every and (epoch + 1) % every == 0) or epoch + 1 == running.epochs:
                 self._save(running, model, data, epoch, lr)
@@ -301,9 +309,8 @@ class Trainer:
     def _save(self, running: _Running, model: Model, data: dict[str, Any], epoch: int, lr: float) -> None:
         self._check_finite(running, epoch, lr)
         if self.ranks.first:
-            save_checkpoint(
-                self.folder.checkpoints, self.position, running.step, model, data=data, keep=self.recipe.keep
-            )
+            position = replace(self.position, log_length=self.folder.log_length)
+            save_checkpoint(self.folder.checkpoints, position, running.step, model, data=data, keep=self.recipe.keep)
         self.ranks.wait()
 
     def _check_finite(self, running: _Running, epoch: int, lr: float) -> None:
@@ -311,19 +318,24 @@ class Trainer:
         bad = int(running.step.first_bad)
         if bad < 0:
             return
-        plan = running.loader.plan
-        first = bad * self.recipe.accumulate
-        batches = plan.training(self.recipe.seed, running.first_epoch + epoch, first)
-        indices = torch.cat([batch.indices for batch, _ in zip(batches, range(self.recipe.accumulate), strict=False)])
-        labels = plan.labels.cpu()[indices].tolist()
-        write_json(
-            self.folder.path / "not_finite.json",
-            {"stage": self.position.stage, "epoch": epoch, "step": bad, "lr": lr, "labels": labels, "samples": indices},
-        )
+        if self.ranks.first:
+            indices = self._samples(running, epoch, bad)
+            labels = self.dataset.train.labels[indices]
+            found = {"stage": self.position.stage, "epoch": epoch, "step": bad, "lr": lr}
+            write_json(self.folder.path / "not_finite.json", {**found, "labels": labels, "samples": indices})
         raise NotFiniteError(
             f"Expected a finite loss, but in epoch {epoch}, step {bad}, at learning rate {lr:g}, it was not; that "
             f"batch's labels are in {self.folder.path / 'not_finite.json'}."
         )
+
+    def _samples(self, running: _Running, epoch: int, step: int) -> Tensor:
+        """Which training samples a step saw, on all ranks."""
+        found = []
+        for rank in range(self.ranks.world):
+            plan = replace(running.loader.plan, rank=rank)
+            batches = plan.training(self.recipe.seed, running.first_epoch + epoch, start=step * self.recipe.accumulate)
+            found += [batch.indices for batch in islice(batches, self.recipe.accumulate)]
+        return torch.cat(found)
 
     # What is logged and left
 
@@ -344,10 +356,13 @@ class Trainer:
         self.last_line = line
         if self.ranks.first:
             self.folder.log(line)
+        if self._board is not None:
+            self._board.add(running.first_epoch + epoch + 1, line)
 
     def _recalls(self, model: Model, epoch: int) -> dict[str, dict[str, float]]:
         """Recall of each group on train and test, for the log only: nothing is chosen by it."""
         found = {}
+        self.ranks.agree(model.buffers())
         for name, split in self.dataset.splits.items():
             if name == "train" and self.recipe.train_stats == "paper":
                 one = self._pass_as_trained(model, epoch)
@@ -368,29 +383,49 @@ class Trainer:
         change: Callable[[Tensor], Tensor] | None = None,
     ) -> ClassStatistics:
         """A pass over the training split as the paper's authors took it: training mode, augmented, nothing learnt."""
-        loader = self.loaders.training(("weak",), Instance())
+        loader = self.loaders.training(("weak",), Instance(), drop_last=False)
         with as_in_training(model):
             return pass_over(
                 model,
-                loader.training(self.recipe.seed, epoch),
+                self._counted_once(loader.training(self.recipe.seed, epoch)),
                 precision=self.precision,
                 ranks=self.ranks,
                 shift=shift,
                 change=change,
             )
 
+    def _counted_once(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Batches of training in which samples that only fill up the last of several ranks' have no label."""
+        place = self.ranks.rank
+        for batch in batches:
+            places = place + self.ranks.world * torch.arange(len(batch.labels), device=batch.labels.device)
+            yield batch._replace(labels=batch.labels.masked_fill(places >= len(self.dataset.train), NO_LABEL))
+            place += self.ranks.world * len(batch.labels)
+
     def _finish(self, model: Model, running: _Running) -> None:
         """Measure the model and write what a run leaves; the result last."""
         shift = running.objective.shift
+        self.ranks.agree(model.buffers())  # each rank's BatchNorm has seen its own last batch
         classifier = classifier_of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, trace = self._posthoc(model, classifier)
         change = None if posthoc is None else lambda logits: posthoc.apply(logits, classifier)
         statistics = self._evaluate(model, shift, change)
         statistics["train_paper"] = self._pass_as_trained(model, sum(self.epochs), shift, change)
-        if not self.ranks.first:
-            return
+        if self.ranks.first:
+            self._write(model, running.stage, statistics, classifier, (posthoc, trace))
+        self.ranks.wait()  # none leaves before all is written
+
+    def _write(
+        self,
+        model: Model,
+        stage: Stage,
+        statistics: dict[str, ClassStatistics],
+        classifier: Classifier,
+        chosen: tuple[PostHoc | None, dict[str, float]],
+    ) -> None:
+        posthoc, trace = chosen
         write_statistics(self.folder.statistics_file, statistics, classifier)
-        write_tensors(self.folder.model_file, model.state_dict(), self._card(running.stage))
+        write_tensors(self.folder.model_file, model.state_dict(), self._card(stage))
         result = measures(statistics, self.dataset.groups, self.dataset.class_names, self.recipe.train_stats)
         about = {
             "data": self.dataset.name,
@@ -409,9 +444,12 @@ class Trainer:
     ) -> dict[str, ClassStatistics]:
         """Every split's statistics; plain logits and labels are written down on the way."""
         model.eval()
-        writer, kept = predictions_writer(self.folder.predictions_file, self.dataset.splits, self.dataset.num_classes)
+        splits, classes = self.dataset.splits, self.dataset.num_classes
+        kept = kept_splits(splits, classes)
+        writer = predictions_writer(self.folder.predictions_file, splits, classes) if self.ranks.first else None
 
         def write(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+            assert writer is not None  # the first rank is given all ranks' rows
             writer.write(f"{name}.logits", rows, logits)
             writer.write(f"{name}.labels", rows, labels)
 
@@ -419,7 +457,7 @@ class Trainer:
             found = {
                 name: pass_over(
                     model,
-                    self.loaders.evaluation(split).evaluation(),
+                    self._until_stopped(self.loaders.evaluation(split).evaluation()),
                     precision=self.precision,
                     ranks=self.ranks,
                     shift=shift,
@@ -428,10 +466,19 @@ class Trainer:
                 )
                 for name, split in self.dataset.splits.items()
             }
-            writer.close()
+            if writer is not None:
+                writer.close()
         finally:
-            writer.abandon()
+            if writer is not None:
+                writer.abandon()
         return found
+
+    def _until_stopped(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches of the last evaluation, before which all was saved; one process may leave it at any of them."""
+        for batch in batches:
+            if self.stop_asked and self.ranks.world == 1:
+                raise StoppedError("Stopped in the last evaluation.")
+            yield batch
 
     def _posthoc(self, model: Model, classifier: Classifier) -> tuple[PostHoc | None, dict[str, float]]:
         """The method's step after training, its strength chosen on validation data unless given."""
@@ -465,6 +512,7 @@ class Trainer:
             "classes": list(self.dataset.class_names),
             "channels": self.loaders.channels,
             "image_size": self.loaders.image_size,
+            "in_memory": isinstance(self.dataset.train.images, ArrayImages),
             "augment": self.recipe.augment,
             "mean": list(self.dataset.normalisation.mean),
             "std": list(self.dataset.normalisation.std),

@@ -48,8 +48,8 @@ def training_views(
         shifted = (RandomCrop(size, padding=size // 8), RandomFlip())
         parts = {
             "weak": shifted,
-            "strong": (*shifted, AutoAugmentCIFAR(), Cutout(size // 2)),
-            "contrast": (RandomResizedCrop(size, scale=(0.2, 1.0)), RandomFlip(), jitter, RandomGrey(0.2)),
+            "strong": (*shifted, AutoAugmentCIFAR(fill=128), Cutout(size // 2)),  # as in ProCo's repository
+            "contrast": (RandomResizedCrop(size), RandomFlip(), jitter, RandomGrey(0.2)),
         }
     elif family in {"imagenet", "imagenet-plain"}:
         cropped = (RandomResizedCrop(size), RandomFlip())

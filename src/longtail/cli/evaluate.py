@@ -1,0 +1,66 @@
+"""``longtail evaluate``: the measures of a finished run again, or after a post-hoc step."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from longtail.cli.show import console, show_result
+from longtail.train.files import write_json
+from longtail.train.folder import RunFolder
+from longtail.train.reevaluate import evaluate_run
+
+__all__ = ["run"]
+
+
+def evaluate(
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    posthoc: Annotated[
+        str | None,
+        tyro.conf.arg(
+            metavar="STEP",
+            help="tau=0.7 divides each class's weight by a power of its length, adjust=1 takes the log prior off; "
+            "without a number the strength is chosen on validation data",
+        ),
+    ] = None,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.json", help="write the measures there too")] = None,
+) -> int:
+    """Recompute all measures of a finished run from what it left; nothing is trained, and the run is not changed."""
+    if out is not None:
+        _check(out)
+    folder = RunFolder(path)
+    result = evaluate_run(folder, posthoc)
+    show_result(folder, result)
+    chosen = result["posthoc_chosen_on_val"]
+    if chosen:
+        best = f"{100 * chosen[result['posthoc']]:.2f}"
+        _tell(
+            f"{result['posthoc']} chosen on validation data: of {len(chosen)} strengths the best recall there, {best}"
+        )
+    missing = result.get("without_logits")
+    if missing:
+        _tell(f"not measured, because their logits were not kept: {', '.join(missing)}")
+    if out is not None:
+        write_json(out, result)
+        _tell(f"Measures: {out}")
+    return 0
+
+
+def _check(out: Path) -> None:
+    """A run's own record is not written over."""
+    if out.suffix != ".json":
+        raise ValueError(f"Expected `out` to end in .json, but got {out}.")
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(f"Expected `out` to be in a folder that is there, but got {out}.")
+    if RunFolder(out.parent).begun and out.name in {"result.json", "environment.json"}:
+        raise ValueError(f"Expected `out` to leave a run's own files alone, but got {out}.")
+
+
+def _tell(line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, recompute, print."""
+    return tyro.cli(evaluate, args=list(arguments), prog="longtail evaluate")

@@ -1,0 +1,318 @@
+"""The use of a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from longtail._arguments import check_choice, check_integer, told
+from longtail.data import FileImages, Normalisation, Plan, Split, Streaming, decode
+from longtail.data.augment import Augmentation, Compose
+from longtail.data.decode import BadImages, rgb
+from longtail.models import HeadName, Model, build_model
+from longtail.train.files import read_tensors
+from longtail.train.folder import RunFolder
+from longtail.train.posthoc import PostHoc, classifier_of
+from longtail.train.views import Family, evaluation_view
+
+__all__ = ["FilePredictions", "Predictions", "TrainedClassifier", "Transforms", "load"]
+
+
+class Predictions(NamedTuple):
+    """What a model says of images, one row an image."""
+
+    labels: Tensor
+    """The most probable class, int64 ``(N,)``."""
+    probabilities: Tensor
+    """Of every class, float32 ``(N, C)``."""
+
+
+@dataclass(frozen=True)
+class ToChannels:
+    """Grey images as RGB, RGB images as grey (0.299 R + 0.587 G + 0.114 B, rounded): whatever the model reads.
+
+    Example:
+        >>> ToChannels(1)(torch.tensor([255, 0, 0], dtype=torch.uint8).view(1, 3, 1, 1)).flatten()
+        tensor([76], dtype=torch.uint8)
+    """
+
+    channels: int
+
+    @property
+    def draws(self) -> int:
+        """None are needed."""
+        return 0
+
+    def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:  # noqa: ARG002 - nothing is drawn
+        """``images`` with the channels that are wanted."""
+        found = images.shape[1]
+        if found == self.channels:
+            return images
+        if found == 1:
+            return images.expand(-1, self.channels, -1, -1)
+        if found == 3 and self.channels == 1:
+            red, green, blue = images.int().unbind(1)
+            return ((299 * red + 587 * green + 114 * blue + 500) // 1000).to(torch.uint8)[:, None]
+        raise ValueError(f"Expected images of {self.channels} channels, or grey or RGB, but got {found} channels.")
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """From images to what the model reads: its channels, its size, its normalisation; the run's evaluation, no chance.
+
+    Args:
+        channels: of the images that the model reads.
+        size: their side.
+        normalisation: mean and standard deviation.
+        family: of augmentations, which says how an image is brought to its size.
+        in_memory: the run's images were in memory: those that have the size already are left as they are.
+    """
+
+    channels: int
+    size: int
+    normalisation: Normalisation
+    family: Family = "cifar"
+    in_memory: bool = False
+
+    def view(self, *, sized: bool = False) -> Augmentation:
+        """All of it as an augmentation, for images that have the size already, or for others."""
+        rest = evaluation_view(self.family, self.size, self.normalisation, torch.float32, sized=sized)
+        return Compose((ToChannels(self.channels), *(rest.augmentations if isinstance(rest, Compose) else (rest,))))
+
+    def __call__(self, images: Any) -> Tensor:
+        """A normalised batch.
+
+        Args:
+            images: uint8 pixels ``(B, channels, height, width)``, or one image, or a sequence of images of any sizes.
+                An image is a path, a PIL image, an array ``(height, width)`` or ``(height, width, channels)``, or a
+                tensor ``(channels, height, width)``, the last two uint8; grey or RGB.
+
+        Returns:
+            float32 ``(B, channels, size, size)``.
+        """
+        if isinstance(images, Tensor) and images.ndim == 4:
+            if images.dtype != torch.uint8:
+                raise TypeError(f"Expected `images` to be uint8 pixels, but got {told(images)}.")
+            if len(images) == 0:
+                return torch.empty(0, self.channels, self.size, self.size, device=images.device)
+            sized = self.in_memory and tuple(images.shape[2:]) == (self.size, self.size)
+            return self.view(sized=sized)(images)
+        rows = [self(_pixels(image)[None]) for image in (images if _several(images) else [images])]
+        return torch.cat(rows) if rows else torch.empty(0, self.channels, self.size, self.size)
+
+
+def _several(images: Any) -> bool:
+    """Whether these are images in a row, and not one."""
+    return isinstance(images, Sequence) and not isinstance(images, str | bytes)
+
+
+def _pixels(image: Any) -> Tensor:
+    """One image as uint8 ``(channels, height, width)``."""
+    if isinstance(image, str | PathLike):
+        return decode(Path(image))
+    if hasattr(image, "convert") and image.mode != "F":  # a PIL image; floating-point pixels have no known range
+        return rgb(image)
+    if isinstance(image, np.ndarray) and image.ndim in {2, 3}:
+        image = torch.from_numpy(np.ascontiguousarray(image[..., None] if image.ndim == 2 else image)).permute(2, 0, 1)
+    if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
+        raise TypeError(f"Expected an image to be a path, a PIL image or uint8 pixels, but got {told(image)}.")
+    return image
+
+
+class TrainedClassifier(nn.Module):
+    """A run's model: logits of a normalised batch, after the run's post-hoc step where it had one.
+
+    Args:
+        model: the network.
+        class_names: of the classes, in the order of the logits.
+        transforms: from images to what :meth:`forward` reads.
+        counts: training images of each class.
+        posthoc: what is done to the logits; tau-normalisation goes by the norms that the classifier had when this was
+            made.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        class_names: Sequence[str],
+        transforms: Transforms,
+        counts: Sequence[int],
+        posthoc: PostHoc | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.class_names = tuple(class_names)
+        self.transforms = transforms
+        self.posthoc = posthoc
+        self._classifier = classifier_of(model.head.weight, model.head.bias, torch.tensor(counts))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, float32 ``(B, C)``, of images ``(B, channels, size, size)`` as :attr:`transforms` gives them."""
+        logits: Tensor = self.model(images, project=False).logits
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if self.posthoc is None else self.posthoc.apply(logits, self._classifier)
+
+    def predict(self, images: Any, *, batch_size: int = 256) -> Predictions:
+        """Labels and probabilities, in evaluation mode.
+
+        Args:
+            images: as :class:`Transforms` takes them.
+            batch_size: how many are looked at together.
+        """
+        check_integer("batch_size", batch_size, minimum=1)
+        if isinstance(images, Tensor) and images.ndim == 4:
+            images = images.to(self.device)
+        elif not _several(images):
+            images = [images]
+        parts = [torch.empty(0, len(self.class_names))]
+        for begin in range(0, len(images), batch_size):
+            parts.append(self._probabilities(self.transforms(images[begin : begin + batch_size])))
+        together = torch.cat(parts)
+        return Predictions(together.argmax(1), together)
+
+    def files(
+        self, paths: Sequence[Path | str], *, batch_size: int = 64, workers: int = 4, bad_images: BadImages = "error"
+    ) -> "FilePredictions":
+        """Predictions of many image files, read ahead by threads, without holding them all.
+
+        Args:
+            paths: of the files.
+            batch_size: how many are looked at together.
+            workers: threads that read.
+            bad_images: files that cannot be read stop it (``"error"``), or are left out and listed (``"skip"``).
+        """
+        check_choice("bad_images", bad_images, BadImages)
+        return FilePredictions(self, paths, batch_size, workers, bad_images)
+
+    @torch.no_grad()
+    def _probabilities(self, images: Tensor) -> Tensor:
+        """Of normalised images; on the CPU."""
+        with _evaluating(self):
+            logits: Tensor = self(images.to(self.device))
+            return logits.softmax(1).float().cpu()
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, what it was before outside."""
+    was = {one: one.training for one in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for one, training in was.items():
+            one.training = training
+
+
+@dataclass
+class FilePredictions:
+    """Goes through image files: the place of each file that could be read, and its classes' probabilities."""
+
+    classifier: TrainedClassifier
+    paths: Sequence[Path | str]
+    batch_size: int
+    workers: int
+    bad_images: BadImages
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files that were left out, and why."""
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        if not self.paths:
+            return
+        images = FileImages(Path("/"), [str(Path(path).absolute()).lstrip("/") for path in self.paths])
+        nothing = torch.zeros(len(images), dtype=torch.int64)
+        plan = Plan(nothing, (self.classifier.transforms.view(),), self.batch_size)
+        # Threads decode here, and a GPU where it can: processes would take longer to start than few images to read.
+        loader = Streaming(
+            Split(images, nothing),
+            plan,
+            self.classifier.device,
+            workers=self.workers,
+            decode_in="device",
+            bad_images=self.bad_images,
+        )
+        loader.unreadable = self.unreadable
+        for batch in loader.evaluation():
+            yield from zip(batch.indices.tolist(), self.classifier._probabilities(batch.views[0]), strict=True)
+
+
+def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifier:
+    """The model that a finished run has left, ready to predict. Nothing in its files is executed.
+
+    Args:
+        run: its folder.
+        device: where to put the model.
+
+    Returns:
+        an ``nn.Module`` in evaluation mode, in float32 whatever the run was trained in; the run's post-hoc step, if it
+        had one, is part of it.
+    """
+    folder = RunFolder(run)
+    result = folder.result()
+    if not folder.model_file.exists():
+        raise FileNotFoundError(f"Expected a model in {folder.model_file}, but it is not there.")
+    state, card = read_tensors(folder.model_file)
+    posthoc = result.get("posthoc")
+    with _from_card(folder.model_file):
+        transforms = Transforms(
+            _read(card, "channels", int),
+            _read(card, "image_size", int),
+            Normalisation(tuple(_read(card, "mean", list)), tuple(_read(card, "std", list))),
+            _read(card, "augment", str),
+            bool(card.get("in_memory", False)),
+        )
+        names, head = _read(card, "classes", list), _read(card, "head", str)
+        model = _model(card, len(names), head, transforms.channels)
+        used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
+        model.load_state_dict(used)  # projectors served training only
+        counts = _read(card, "counts", list)
+        if len(counts) != len(names) or len(transforms.normalisation.mean) != transforms.channels:
+            raise ValueError("its classes or channels do not fit each other")
+        classifier = TrainedClassifier(
+            model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc)
+        )
+    return classifier.to(device).eval()
+
+
+def _model(card: Mapping[str, Any], num_classes: int, head: HeadName, channels: int) -> Model:
+    return build_model(
+        _read(card, "model", str),
+        num_classes,
+        head=head,
+        in_channels=channels,
+        scale=card.get("scale", 30.0),
+        branches=card.get("branches", 3),
+    )
+
+
+def _read(card: Mapping[str, Any], name: str, kind: Callable[..., Any]) -> Any:
+    """An entry of a model's card, of the type that it should have."""
+    value = card[name]
+    if not isinstance(value, kind):  # type: ignore[arg-type]
+        raise TypeError(f"its `{name}` is {told(value)}")
+    return value
+
+
+@contextmanager
+def _from_card(path: Path) -> Iterator[None]:
+    """What a damaged or foreign file leads to, in one sentence; that a package is missing is said as it is."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except KeyError as error:
+        raise ValueError(f"Expected {path} to hold a model of longtail, but it has no {error}.") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"Expected {path} to hold a model of longtail, but {reason}.") from error

@@ -1,0 +1,214 @@
+"""`longtail evaluate`: what a run left gives its measures again, and those after a post-hoc step."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from longtail.train import evaluate_run, evaluation, reevaluate
+
+GROUPS = {"head": range(3), "medium": range(3, 6), "tail": range(6, 10)}
+
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def recalls(logits, labels):
+    """Recall of each class, by counting."""
+    predicted = logits.argmax(1)
+    return [float((predicted[labels == c] == c).mean()) for c in range(10)]
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A run's folder to be spoilt."""
+
+    def make(method, **changes):
+        return shutil.copytree(finished(method, **changes), tmp_path / method)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("softmax", {"validation": 0.2}),
+        ("cbs", {"train_stats": "paper"}),
+        ("tau-norm", {"validation": 0.2}),
+        ("ldam", {}),
+        ("reslt", {}),
+    ],
+)
+def test_without_a_step_it_is_the_result_itself(finished, method, changes):
+    folder = finished(method, **changes)
+    assert evaluate_run(folder) == result(folder)
+
+
+def test_adjusted_softmax_is_the_method_of_that_name(finished):
+    """The stored logits are those before any step, so both runs have the same, and so all that follows."""
+    found = evaluate_run(finished("softmax", validation=0.2), "adjust=1")
+    other = result(finished("logit-adjust-posthoc", validation=0.2))
+    for split in ("train", "val", "test"):
+        expected = {name: value for name, value in other["splits"][split].items() if name != "gradient_balance"}
+        assert found["splits"][split] == expected  # to the last bit
+    assert found["preference_test"] == other["preference_test"]
+    assert found["posthoc"] == other["posthoc"] == "adjust=1"
+    assert found["without_logits"] == ["train_paper"]
+    # A step replaces that of the run.
+    assert evaluate_run(finished("logit-adjust-posthoc", validation=0.2), "adjust=1")["splits"] == found["splits"]
+    plain = evaluate_run(finished("logit-adjust-posthoc", validation=0.2), "adjust=0")
+    before = result(finished("softmax", validation=0.2))
+    assert plain["splits"]["test"]["recall"] == before["splits"]["test"]["recall"]
+
+
+def tau_normalised(folder, split, tau):
+    """Stored logits over the norms' powers, from the weights themselves, in float64."""
+    stored, model = load_file(folder / "predictions.safetensors"), load_file(folder / "model.safetensors")
+    weight, bias = (model[f"head.linear.{name}"].double().numpy() for name in ("weight", "bias"))
+    logits = stored[f"{split}.logits"].double().numpy() - bias
+    return logits / np.linalg.norm(weight, axis=1) ** tau, stored[f"{split}.labels"].numpy()
+
+
+def test_tau_normalised_as_the_formula_says(finished, monkeypatch):
+    folder = finished("softmax", validation=0.2)
+    expected = recalls(*tau_normalised(folder, "test", 0.7))
+    found = evaluate_run(folder, "tau=0.7")
+    assert found["splits"]["test"]["recall_per_class"] == pytest.approx(expected, abs=1e-12)
+    for name, members in GROUPS.items():
+        assert found["splits"]["test"]["recall"][name] == pytest.approx(np.mean([expected[c] for c in members]))
+    monkeypatch.setattr(reevaluate, "_LOGITS", 70)  # seven rows at a time
+    few = evaluate_run(folder, "tau=0.7")
+    assert few["splits"]["test"]["recall"] == found["splits"]["test"]["recall"]
+    assert few["splits"]["test"]["probability"] == pytest.approx(found["splits"]["test"]["probability"], rel=1e-12)
+
+
+def test_a_strength_chosen_on_validation_data(run, finished, tmp_path):
+    folder = finished("softmax", validation=0.2)
+    every = [np.nanmean(recalls(*tau_normalised(folder, "val", k / 10))) for k in range(21)]
+    best = int(np.argmax(every))  # of equals the smallest
+    code, out, err = run("evaluate", folder, "--posthoc", "tau", "--out", tmp_path / "tau.json")
+    assert (code, err) == (0, "")
+    found = json.loads((tmp_path / "tau.json").read_text())
+    assert found["posthoc"] == f"tau={best / 10:g}"
+    assert list(found["posthoc_chosen_on_val"].values()) == pytest.approx(every)
+    assert "chosen on validation data" in out
+    assert f"after {found['posthoc']}" in out
+    assert found["splits"]["test"]["recall_per_class"] == recalls(*tau_normalised(folder, "test", best / 10))
+
+
+def test_it_prints_the_table_of_training_and_changes_nothing(run, finished, tmp_path):
+    folder = finished("softmax", validation=0.2)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, out, err = run("evaluate", folder)
+    assert (code, err) == (0, "")
+    assert f"{folder}: softmax on digits-lt" in out
+    of = result(folder)["splits"]["test"]["recall"]
+    row = next(line for line in out.splitlines() if line.strip().startswith("test"))
+    assert row.split() == ["test", *(f"{100 * of[name]:.2f}" for name in ("head", "medium", "tail", "all"))]
+    assert "model imbalance level I" in out
+    code, out, _ = run("evaluate", folder, "--posthoc", "adjust=0.5", "--out", tmp_path / "half.json")
+    assert code == 0
+    assert "their logits were not kept: train_paper" in out
+    assert json.loads((tmp_path / "half.json").read_text()) == evaluate_run(folder, "adjust=0.5")
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_training_logits_that_were_not_kept(run, finished, monkeypatch):
+    monkeypatch.setattr(evaluation, "TRAIN_LOGITS_BELOW", 1)
+    folder = finished("softmax", seed=7)
+    code, out, _ = run("evaluate", folder, "--posthoc", "adjust=1")
+    assert code == 0
+    assert "their logits were not kept: train, train_paper" in out
+    assert "preference" not in out
+    found = evaluate_run(folder, "adjust=1")
+    assert set(found["splits"]) == {"test"}
+    assert found["counts"] == result(folder)["counts"]
+    assert evaluate_run(folder) == result(folder)
+
+
+def test_samples_without_a_label_are_left_out(copy):
+    """As those are whose image could not be read."""
+    folder = copy("softmax", validation=0.2)
+    stored = load_file(folder / "predictions.safetensors")
+    for split in ("val", "test"):
+        stored[f"{split}.labels"][::7] = -100
+    save_file(stored, folder / "predictions.safetensors")
+    found = evaluate_run(folder, "adjust")
+    labels = stored["test.labels"].numpy()
+    assert found["splits"]["test"]["samples"] == (labels >= 0).sum()
+    counts = torch.tensor(result(folder)["counts"]).numpy()
+    strength = float(found["posthoc"].removeprefix("adjust="))
+    adjusted = stored["test.logits"].numpy() - strength * np.log(counts / counts.sum()).astype(np.float32)
+    assert found["splits"]["test"]["recall_per_class"] == pytest.approx(recalls(adjusted, labels))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--posthoc", "tau"], "Expected validation logits in"),
+        (["--posthoc", "tau=a"], "Expected `posthoc` to be like tau=0.7 or adjust=1, but got 'tau=a'."),
+        (["--posthoc", "tau="], "Expected `posthoc` to be like tau=0.7 or adjust=1, but got 'tau='."),
+        (["--posthoc", "tau=-1"], "Expected `posthoc` to be a number >= 0, but got -1.0."),
+        (["--posthoc", "tau=nan"], "Expected `posthoc` to be a number >= 0, but got nan."),
+        (["--posthoc", "scale=1"], "Expected `posthoc` to be one of 'tau', 'adjust', but got 'scale'."),
+        (["--out", "measures.txt"], "Expected `out` to end in .json, but got measures.txt."),
+        (["--out", "nowhere/measures.json"], "Expected `out` to be in a folder that is there, but got"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(run, finished, arguments, sentence):
+    code, out, err = run("evaluate", finished("softmax"), *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"longtail: {sentence}")
+    assert err.count("\n") == 1
+
+
+def test_a_runs_own_record_is_not_written_over(run, finished):
+    folder = finished("softmax")
+    for name in ("result.json", "environment.json"):
+        code, _, err = run("evaluate", folder, "--posthoc", "adjust=1", "--out", folder / name)
+        assert code == 2
+        assert err == f"longtail: Expected `out` to leave a run's own files alone, but got {folder / name}.\n"
+    other = folder.parent / "result.json"  # not a run's folder
+    assert run("evaluate", folder, "--out", other)[0] == 0
+    other.unlink()
+
+
+def test_tau_needs_a_linear_classifier(run, finished):
+    code, _, err = run("evaluate", finished("ldam"), "--posthoc", "tau=1")
+    assert code == 2
+    assert err.startswith("longtail: Expected a linear classifier")
+
+
+@pytest.mark.parametrize("name", ["statistics.safetensors", "predictions.safetensors", "result.json"])
+def test_files_that_are_damaged_or_missing(run, copy, name):
+    folder = copy("softmax")
+    content = (folder / name).read_bytes()
+    for spoilt in (content[: len(content) // 2], b"", b"\x80\x04\x95", b"[1]"):
+        (folder / name).write_bytes(spoilt)
+        code, _, err = run("evaluate", folder, "--posthoc", "adjust=1")
+        assert code == 2, spoilt
+        assert err.startswith("longtail: Expected ")
+        assert name in err
+        assert err.count("\n") == 1
+    (folder / name).unlink()
+    code, _, err = run("evaluate", folder, "--posthoc", "adjust=1")
+    assert code == 2
+    assert name in err
+
+
+def test_another_safetensors_file_is_refused(run, copy):
+    folder = copy("softmax")
+    shutil.copy(folder / "model.safetensors", folder / "statistics.safetensors")
+    code, _, err = run("evaluate", folder)
+    assert code == 2
+    assert "Expected" in err
+    assert "class statistics" in err
+    (folder / "result.json").write_text('{"data": "digits-lt"}')
+    shutil.copy(copy("cbs") / "statistics.safetensors", folder / "statistics.safetensors")
+    code, _, err = run("evaluate", folder)
+    assert code == 2
+    assert "has no 'method'" in err

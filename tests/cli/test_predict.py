@@ -1,0 +1,167 @@
+"""`longtail predict`: images as files, folders and lists; labels and probabilities as CSV and JSON."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import longtail
+from longtail.cli import predict
+from longtail.data import load as load_data
+
+DIGITS = load_data("digits-lt").test
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of digits: nested, with names that CSV must quote, and files that are no images."""
+    monkeypatch.chdir(tmp_path)
+    names = ["b.png", "a, b.png", 'say "five".PNG', "inner/deep/ü.bmp", "inner/two\nlines.png", "=1+2.png"]
+    for number, name in enumerate(names):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(DIGITS.images[50 * number][0].numpy()).save(path)
+    (tmp_path / "photos" / "notes.txt").write_text("b.png")
+    (tmp_path / "photos" / ".hidden.png").write_bytes(b"no image")
+    return names
+
+
+def expected(folder, names, top=1):
+    """What the model itself says of the images."""
+    model = longtail.load(folder)
+    _, probabilities = model.predict([f"photos/{name}" for name in names])
+    best = probabilities.topk(top)
+    return [
+        [(model.class_names[c], pytest.approx(p, rel=1e-5)) for c, p in zip(cs, ps, strict=True)]
+        for cs, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# Linear, cosine, class-scaled, ResLT's branches, and projectors that predictions do not need; a step after training.
+@pytest.mark.parametrize("method", ["cbs", "ldam", "lws", "reslt", "bcl", "logit-adjust-posthoc"])
+def test_a_label_and_its_probability_for_each_image(run, finished, photos, method):
+    code, out, err = run("predict", finished(method), "photos")
+    assert (code, err) == (0, "")
+    rows = table(out)
+    assert [row["image"] for row in rows] == [f"photos/{name}" for name in sorted(photos, key=lambda n: n.split("/"))]
+    assert list(rows[0]) == ["image", "label", "probability"]
+    names = [row["image"].removeprefix("photos/") for row in rows]
+    assert [[(row["label"], float(row["probability"]))] for row in rows] == expected(finished(method), names)
+
+
+def test_the_best_k(run, finished, photos):
+    folder = finished("cbs")
+    code, out, _ = run("predict", folder, "photos/b.png", "photos/=1+2.png", "--top", "3", "--batch-size", "1")
+    assert code == 0
+    header, *rows = csv.reader(io.StringIO(out))
+    assert header == ["image", "label", "probability", "label_2", "probability_2", "label_3", "probability_3"]
+    best = expected(folder, ["b.png", "=1+2.png"], 3)
+    assert [[(row[i], float(row[i + 1])) for i in (1, 3, 5)] for row in rows] == best
+    code, out, _ = run("predict", folder, "photos", "--top", "99", "--format", "json")
+    assert code == 0
+    for image in json.loads(out):
+        assert len(image["predictions"]) == 10
+        assert sum(one["probability"] for one in image["predictions"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_json_is_an_array_with_an_image_a_line(run, finished, photos, tmp_path):
+    folder = finished("cbs")
+    code, out, err = run("predict", folder, "photos", "--format", "json", "--out", tmp_path / "labels.json")
+    assert (code, out, err) == (0, "", "")
+    text = (tmp_path / "labels.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == found
+    names = [one["image"].removeprefix("photos/") for one in found]
+    assert sorted(names) == sorted(photos)
+    assert [[(p["label"], p["probability"]) for p in one["predictions"]] for one in found] == expected(folder, names)
+
+
+def test_lists_name_files_relative_to_themselves(run, finished, photos, tmp_path):
+    absolute = tmp_path / "photos" / "b.png"
+    (tmp_path / "photos" / "some.txt").write_text(f"a, b.png\n\ninner/deep/ü.bmp\r\n{absolute}\n", encoding="utf-8")
+    (tmp_path / "photos" / "some.csv").write_text('label,path\n5,"a, b.png"\n1,=1+2.png\n')
+    (tmp_path / "photos" / "some.tsv").write_text("path\tlabel\nb.png\t1\n")
+    _, out, _ = run("predict", finished("cbs"), "photos/some.txt", "photos/some.csv", "photos/some.tsv", "photos/b.png")
+    assert [row["image"] for row in table(out)] == [
+        "photos/a, b.png",
+        "photos/inner/deep/ü.bmp",
+        str(absolute),
+        "photos/a, b.png",
+        "photos/=1+2.png",
+        "photos/b.png",
+        "photos/b.png",
+    ]
+
+
+def test_images_that_cannot_be_read(run, finished, photos, tmp_path):
+    folder = finished("cbs")
+    (tmp_path / "photos" / "c.png").write_bytes(b"")
+    whole = (tmp_path / "photos" / "b.png").read_bytes()
+    (tmp_path / "photos" / "d.png").write_bytes(whole[:40])
+    code, out, err = run("predict", folder, "photos", "--out", "labels.csv")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"longtail: Expected {tmp_path}/photos/c.png to be an image, but it is empty")
+    assert not (tmp_path / "labels.csv").exists()  # all of it or nothing
+    code, _, err = run("predict", folder, "photos", "--bad-images", "skip", "--out", "labels.csv")
+    assert code == 0
+    assert err.startswith("2 of 8 images could not be read and were left out: ")
+    assert "c.png: it is empty" in err
+    assert "d.png" in err
+    rows = table((tmp_path / "labels.csv").read_text(encoding="utf-8"))
+    assert sorted(row["image"] for row in rows) == sorted(f"photos/{name}" for name in photos)
+    again, _, err = run("predict", folder, "photos/c.png", "photos/nowhere.png", "--bad-images", "skip")
+    assert again == 1
+    assert "2 of 2 images could not be read" in err
+    assert "it is not there" in err
+
+
+def test_a_name_is_any_bytes(run, finished, photos):
+    Path("photos/b.png").rename(os.fsdecode(b"photos/\xff.png"))
+    code, out, err = run("predict", finished("cbs"), "photos")
+    assert (code, err) == (0, "")
+    assert "photos/\ufffd.png" in {row["image"] for row in table(out)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Expected images to predict, but got none."),
+        (["nowhere.png"], "Expected {here}/nowhere.png to be an image, but it is not there."),
+        (["empty"], "Expected images in empty, but there are none."),
+        (["empty/none.txt"], "Expected images to predict, but got none."),
+        (["empty/wrong.csv"], "Expected empty/wrong.csv to have a column `path`, but got file, label."),
+        (["photos", "--top", "0"], "Expected `top` to be an integer >= 1, but got 0."),
+        (["photos", "--batch-size", "0"], "Expected `batch_size` to be an integer >= 1, but got 0."),
+        (["photos", "--device", "abacus"], "Expected `device` to be auto, cpu, cuda or mps, but got 'abacus'."),
+        (["photos", "--out", "nowhere/labels.csv"], "Expected `out` to be in a folder that is there, but got"),
+    ],
+)
+@pytest.mark.usefixtures("photos")
+def test_what_is_wrong_is_one_sentence(run, finished, arguments, sentence):
+    Path("empty").mkdir()
+    Path("empty/none.txt").write_text("\n")
+    Path("empty/wrong.csv").write_text("file,label\na.png,1\n")
+    code, _, err = run("predict", finished("cbs"), *arguments)
+    assert code == 2
+    assert err.startswith("longtail: " + sentence.format(here=Path.cwd()))
+    assert err.count("\n") == 1
+
+
+def test_a_run_that_is_not_there(run, photos):
+    code, _, err = run("predict", "nowhere", "photos")
+    assert code == 2
+    assert err == "longtail: Expected a finished run in nowhere, but there is no result.json.\n"
+
+
+def test_no_result_is_an_empty_array():
+    file = io.StringIO()
+    predict._write_json([], 1, file)
+    assert json.loads(file.getvalue()) == []

@@ -1,0 +1,183 @@
+"""The pages about training do what they say: their commands and their Python run as printed."""
+
+import importlib.util
+import json
+import re
+import runpy
+import shlex
+import signal
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from longtail import cli
+from longtail.methods import METHODS, Task
+from longtail.models import Outputs
+from longtail.train import Recipe
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page):
+    """The page's code in order: language and text."""
+    return BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in; what commands change in the process is put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    known, handlers = dict(METHODS), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield tmp_path
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    METHODS.clear()
+    METHODS.update(known)
+    sys.modules.pop("my_method", None)
+
+
+def command(line, more=()):
+    """Run a line of a page as a shell would, in this process."""
+    words = shlex.split(line) + list(more)
+    if words[0] == "python":
+        known = dict(METHODS)
+        before, sys.argv = sys.argv, words[1:]
+        try:
+            runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as left:
+            return left.code
+        finally:
+            sys.argv = before
+            METHODS.clear()
+            METHODS.update(known)
+    assert words[0] == "longtail"
+    try:
+        return cli.main(words[1:])
+    except SystemExit as left:
+        return left.code
+
+
+def results(folder):
+    return {
+        str(path.parent.relative_to(folder)): json.loads(path.read_text())
+        for path in folder.glob("runs/**/result.json")
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
+def test_training(here, capsys):
+    generator = torch.Generator().manual_seed(0)
+    for label, name in enumerate(("cat", "dog", "fish")):
+        (here / "pets" / name).mkdir(parents=True)
+        for number in range(20 // (label + 1)):
+            pixels = torch.randint(80 * label, 80 * label + 90, (8, 8, 3), generator=generator, dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(here / "pets" / name / f"{number}.png")
+    names = {}
+    for language, text in blocks("training.md"):
+        if language == "python":
+            exec(text, names)
+        for line in text.splitlines() if language == "bash" else ():
+            quick = (
+                ["--epochs", "10", "--batch-size", "8", "--model", "small-cnn"]
+                if line.startswith("longtail train pets")
+                else []
+            )
+            assert command(line, quick) == 0, line
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+    left = results(here)
+    assert len(left) == 9
+    assert {name for name in left if name.startswith("runs/sweep/")} == {
+        f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "cbs") for seed in (0, 1)
+    }
+    assert left["runs/cbs"]["knobs"] == left["runs/again"]["knobs"] == {"beta": 1.5}
+    assert left["runs/again"]["seed"] == 1
+    assert len(left["runs/again"]["classes"]) == 10
+    # What the page says of the run folder.
+    table = re.findall(r"^\| `([\w./]+?)/?` \|", (DOCS / "training.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(table) == sorted(path.name for path in (here / "runs/softmax").iterdir() if path.name[0] != ".")
+    # What it says of a step after training: chosen on validation data, not on test.
+    chosen = json.loads((here / "tau.json").read_text())
+    assert chosen["posthoc"].startswith("tau=")
+    assert max(chosen["posthoc_chosen_on_val"].values()) == chosen["splits"]["val"]["recall"]["all"]
+    assert names["adjusted"]["posthoc"] == "adjust=1"
+    # Its Python.
+    assert [names["model"].class_names[label] for label in names["labels"]] == ["cat", "dog"]
+    torch.testing.assert_close(names["logits"].softmax(1), names["probabilities"][:1])
+    assert len(json.loads((here / "labels.json").read_text())) == 20 + 10 + 6
+
+
+def test_commands_that_are_not_run_are_there_with_their_settings():
+    lines = [line for language, text in blocks("training.md") if language == "text" for line in text.splitlines()]
+    assert len(lines) == 2
+    settings = {field.name for field in fields(Recipe)}
+    for line in lines:
+        words = line.partition(" train ")[2].split()
+        assert Recipe(**{name[2:]: value for name, value in pairs(words)}).method == "cbs"
+        assert settings >= {word[2:].replace("-", "_") for word in words if word.startswith("--")}
+
+
+def pairs(words):
+    """Flags and their values, numbers as numbers."""
+    return [(f, float(v) if v.replace(".", "").isdigit() else v) for f, v in zip(words[::2], words[1::2], strict=True)]
+
+
+def module(path):
+    spec = importlib.util.spec_from_file_location("my_method", path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_a_method_of_ones_own(here, monkeypatch, capsys):
+    (first, file), *rest = blocks("new_method.md")
+    assert first == "python"
+    (here / "my_method.py").write_text(file, encoding="utf-8")
+    monkeypatch.syspath_prepend(here)
+    names = {}
+    for language, text in rest:
+        if language == "python":
+            exec(text, names)  # imports the file, which registers the method
+        for line in text.splitlines() if language == "bash" else ():
+            assert command(line) == 0, line
+    assert "Traceback" not in capsys.readouterr().err
+    left = results(here)
+    assert len(left) == 4
+    apart = [left[f"runs/weights/digits-lt-50-supcon-seed0-contrast_weight{w}"] for w in (0.0, 0.5)]
+    assert apart[0]["splits"]["test"] != apart[1]["splits"]["test"]  # the contrast does something
+    assert apart[1]["splits"] == left["runs/mine"]["splits"]
+    assert names["result"] == left["runs/from-python"]
+    assert names["result"]["splits"]["test"]["recall"]["all"] > 0.8  # and it learns
+    with pytest.raises(ValueError, match="a name that none has yet, but got 'supcon'"):
+        module(here / "my_method.py")
+
+
+def test_the_pages_loss_is_supervised_contrast(here):
+    (here / "my_method.py").write_text(blocks("new_method.md")[0][1], encoding="utf-8")
+    mine = module(here / "my_method.py")
+    counts = torch.tensor([50, 20, 5])
+    knobs = METHODS["supcon"].settings({"temperature": 0.2, "beta": 1.25})
+    objective = mine.SupervisedContrast(Task(counts, None, 1, knobs))
+    target = torch.tensor([0, 1, 0, 2])
+    unit = torch.nn.functional.normalize(torch.randn(12, 6, dtype=torch.float64), dim=1)
+    logits = torch.randn(12, 3, dtype=torch.float64)
+    terms = objective(Outputs(logits, torch.randn(12, 5), {"projection": unit}), target)
+
+    views, labels = unit[4:], [0, 1, 0, 2] * 2  # view after view, without the classifier's
+    total = 0.0
+    for i in range(8):
+        others = [j for j in range(8) if j != i]
+        everybody = sum(torch.exp(views[i] @ views[j] / 0.2) for j in others)
+        same = [j for j in others if labels[j] == labels[i]]
+        total -= sum(torch.log(torch.exp(views[i] @ views[j] / 0.2) / everybody) for j in same) / len(same)
+    torch.testing.assert_close(terms["contrast"], total / 2, rtol=1e-10, atol=0)
+    shifted = logits[:4] + 1.25 * counts.double().log()
+    plain = sum(torch.logsumexp(shifted[n], 0) - shifted[n, y] for n, y in enumerate(target))
+    torch.testing.assert_close(terms["classifier"], plain, rtol=1e-6, atol=0)
+    assert objective.denominators(target) == {"classifier": 4, "contrast": 4}

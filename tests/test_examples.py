@@ -1,0 +1,124 @@
+"""The CIFAR script on generated images in CIFAR's format: it runs, and its parts are what it says they are."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from longtail.data.augment import Normalise
+from longtail.data.readers.cifar import CIFAR10_BATCHES, write_cifar10
+from longtail.models import build_model
+from longtail.train.recipe import defaults
+from longtail.train.schedules import learning_rate
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "cifar_lt.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("cifar_lt", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """CIFAR-10 with 60 images a class to train on and 12 to test on; a class is a colour, with noise."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = torch.Generator().manual_seed(0)
+    colours = torch.randint(0, 256, (10, 3, 1, 1), generator=generator)
+
+    def images():
+        labels = torch.arange(10).repeat(12)
+        noise = torch.randint(-20, 21, (len(labels), 3, 32, 32), generator=generator)
+        return (colours[labels] + noise).clamp(0, 255).to(torch.uint8), labels
+
+    write_cifar10(folder, {name: images() for name in CIFAR10_BATCHES})
+    return folder
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_it_has_at_most_200_lines():
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_it_trains_and_reports(root):
+    done = run("--root", str(root), "--imbalance", "10", "--epochs", "1", "--method", "cbs", "--beta", "1.2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    counts = [int(60 * 10 ** (-k / 9) + 1e-9) for k in range(10)]
+    assert lines[0] == f"{sum(counts)} training images, 60 of airplane down to 6"
+    assert re.fullmatch(r"epoch 1: loss \d+\.\d{4}, \d+\.\d s", lines[1])
+    for line, split in zip(lines[2:4], ("train", "test"), strict=True):
+        found = re.fullmatch(
+            rf"{split} +recall %  head (\S+)  medium (\S+)  tail (\S+)  all (\S+)",
+            line,
+        )
+        head, medium, tail, everything = map(float, found.groups())
+        assert everything == pytest.approx((3 * head + 3 * medium + 4 * tail) / 10, abs=0.011)
+    assert re.fullmatch(r"model imbalance level I (nan|\d+\.\d{2})", lines[4])
+
+
+def test_what_is_wrong_is_one_sentence(tmp_path):
+    done = run("--root", str(tmp_path))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith(f"cifar_lt.py: error: Expected {tmp_path}")
+
+
+def test_the_network_is_the_librarys(script):
+    """The same function of the same numbers, in the order in which both hold them."""
+    ours, theirs = script.ResNet32(10).eval(), build_model("resnet32", 10).eval()
+    mine, others = ours.state_dict(), theirs.state_dict()
+    assert [value.shape for value in mine.values()] == [value.shape for value in others.values()]
+    ours.load_state_dict(dict(zip(mine, others.values(), strict=True)))
+    images = torch.randn(4, 3, 32, 32)
+    assert torch.equal(ours(images), theirs(images).logits)
+
+
+def test_the_schedule_and_the_optimiser_are_the_recipes(script):
+    recipe = defaults("cifar10-lt", "cbs", 100)
+    for epoch in range(200):
+        expected = learning_rate(
+            epoch,
+            lr=recipe.lr,
+            epochs=recipe.epochs,
+            schedule=recipe.schedule,
+            milestones=recipe.milestones,
+            decay=recipe.decay,
+            warmup=recipe.warmup,
+        )
+        assert script.learning_rate(epoch) == pytest.approx(expected, rel=1e-12)
+    assert (recipe.epochs, recipe.batch_size, recipe.beta) == (200, script.BATCH, 1.8)
+    assert (recipe.momentum, recipe.weight_decay, recipe.nesterov, recipe.drop_last) == (0.9, 5e-4, False, False)
+
+
+def test_windows_and_mirrors(script):
+    """Each is one of the 81 windows of the padded image, as it is or mirrored; all of them turn up."""
+    image = torch.randint(1, 256, (1, 3, 32, 32), dtype=torch.uint8)
+    padded = F.pad(image[0], (4, 4, 4, 4))
+    windows = {}
+    for top in range(9):
+        for left in range(9):
+            window = padded[:, top : top + 32, left : left + 32]
+            windows[window.numpy().tobytes()] = (top, left, False)
+            windows[window.flip(2).contiguous().numpy().tobytes()] = (top, left, True)
+    found = [
+        windows[one.contiguous().numpy().tobytes()] for one in script.crop_and_flip(image.expand(2000, -1, -1, -1))
+    ]
+    assert len(set(found)) == 162
+    assert 900 < sum(mirrored for _, _, mirrored in found) < 1100
+
+
+def test_normalised_as_the_library_does(script):
+    images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
+    torch.testing.assert_close(script.normalised(images), Normalise(script.MEAN, script.STD)(images))
