@@ -2,11 +2,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from longtail.study import compare, holm
+from longtail.study import Summary, compare, compare_summaries, holm, sentence, summarise
+from longtail.study.stats import format_p
 
 # C10-LT100 in the paper's box plot: five runs of Balanced Softmax and of CBS.
 BALANCED_SOFTMAX = [78.32, 78.53, 79.09, 79.65, 79.53]
@@ -63,3 +64,86 @@ def test_holm_by_definition(p_values):
     expected = [max(min(1.0, (m - j) * ordered[j]) for j in range(i + 1)) for i in range(m)]
     assert sorted(holm(p_values)) == pytest.approx(sorted(expected))
     assert all(corrected >= p for p, corrected in zip(p_values, holm(p_values), strict=True))
+
+
+# --- one-sided, summaries, words
+
+
+@given(
+    st.lists(st.floats(50, 90), min_size=2, max_size=6),
+    st.lists(st.floats(50, 90), min_size=2, max_size=6),
+    st.sampled_from(["two-sided", "greater"]),
+)
+def test_welch_equals_scipy_whatever_the_runs(a, b, alternative):
+    assume(min(np.var(a), np.var(b)) > 1e-6)  # scipy warns of less
+    result = compare(a, b, paired=False, alternative=alternative)
+    expected = stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+    interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert result.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(50, 90), st.floats(50, 90)), min_size=2, max_size=6))
+def test_paired_one_sided_equals_scipy_and_keeps_the_two_sided_interval(pairs):
+    a, b = map(list, zip(*pairs, strict=True))
+    assume(np.std(np.subtract(a, b)) > 1e-6)  # scipy warns of less
+    result = compare(a, b, paired=True, alternative="greater")
+    assert result.p_value == pytest.approx(stats.ttest_rel(a, b, alternative="greater").pvalue)
+    interval = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    assert result.test == "paired t-test, one-sided"
+
+
+def test_summaries_are_tested_as_their_runs_are():
+    runs = compare(CBS, BALANCED_SOFTMAX, paired=False)
+    published = compare_summaries(summarise(CBS), summarise(BALANCED_SOFTMAX))
+    assert runs == published
+    table = compare_summaries(Summary(51.56, 0.65, 5), Summary(51.06, 0.82, 5))  # ImageNet-LT in the paper's table
+    assert table.p_value == pytest.approx(0.32, abs=0.005)
+
+
+def test_a_summary_has_n_minus_one_and_one_run_has_no_spread():
+    found = summarise([1.0, 2.0, 4.0])
+    assert (found.mean, found.sd, found.runs) == (pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
+    assert math.isnan(summarise([3.0]).sd)
+    with pytest.raises(ValueError, match="a number a run"):
+        summarise([])
+    with pytest.raises(ValueError, match="two runs or more"):
+        compare_summaries(Summary(1.0, math.nan, 1), Summary(1.0, 0.5, 3))
+
+
+def test_without_variation_a_one_sided_test_looks_one_way():
+    assert compare([2.0, 2.0], [1.0, 1.0], paired=False, alternative="greater").p_value == 0.0
+    assert compare([1.0, 1.0], [2.0, 2.0], paired=False, alternative="greater").p_value == 1.0
+
+
+def test_sentences_say_who_is_better_by_how_much_and_how_sure():
+    found = compare(CBS, BALANCED_SOFTMAX, paired=False)
+    assert sentence("CBS", "Balanced Softmax", found) == (
+        "CBS is better than Balanced Softmax by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003, n = 5."
+    )
+    back = compare(BALANCED_SOFTMAX, CBS, paired=False)
+    assert sentence("Balanced Softmax", "CBS", back) == (
+        "Balanced Softmax is worse than CBS by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003, n = 5."
+    )
+    lower = sentence("A", "B", back, better="lower", corrected=0.0009)
+    assert lower == "A is better than B by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0009 (after Holm), n = 5."
+
+
+def test_what_is_not_told_apart_is_said_so():
+    found = compare([60.16, 60.32, 59.96, 60.89, 60.35], [61.07, 59.63, 60.28, 59.97, 60.89], paired=False)
+    assert sentence("A", "B", found) == (
+        "A and B are not told apart: difference -0.03 points, 95 % interval -0.8 to 0.7, p = 0.92, n = 5."
+    )
+    clear = compare(CBS, BALANCED_SOFTMAX, paired=False, alternative="greater")
+    text = sentence("A", "B", clear, corrected=0.2)
+    assert text.startswith("A and B are not told apart: difference 2.4 points")
+    assert text.endswith("p = 0.20 (one-sided, after Holm), n = 5.")
+
+
+@pytest.mark.parametrize(
+    ("p_value", "shown"),
+    [(0.0, "< 0.0001"), (0.00012, "= 0.0001"), (0.0497, "= 0.0497"), (0.0016, "= 0.0016"), (1.0, "= 1.00")],
+)
+def test_p_values_are_written_as_one_writes_them(p_value, shown):
+    assert format_p(p_value) == shown

@@ -1,5 +1,23 @@
-"""Many runs: are the differences between them real?"""
+"""Many runs: plans of them, the search for beta, tables, and whether the differences are real."""
 
-from longtail.study.stats import Comparison, compare, holm
+from longtail.study.stats import (
+    Alternative,
+    Comparison,
+    Summary,
+    compare,
+    compare_summaries,
+    holm,
+    sentence,
+    summarise,
+)
 
-__all__ = ["Comparison", "compare", "holm"]
+__all__ = [
+    "Alternative",
+    "Comparison",
+    "Summary",
+    "compare",
+    "compare_summaries",
+    "holm",
+    "sentence",
+    "summarise",
+]

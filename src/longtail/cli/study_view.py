@@ -1,0 +1,84 @@
+"""How a study looks in a terminal while it works, and when it is done."""
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from longtail.study.execute import epochs_done, epochs_of
+from longtail.study.plan import Planned
+from longtail.study.runs import Run, method_title, read_run
+from longtail.study.stats import summarise
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """A live table of the runs; a line for each that finishes where there is no terminal.
+
+    Args:
+        runs: all of them, done or not.
+        console: where it is shown.
+        title: of the table.
+    """
+
+    def __init__(self, runs: Sequence[Planned], console: Console, title: str) -> None:
+        self.runs, self.console, self.title = list(runs), console, title
+        self.finished: dict[str, Run] = {}
+        self._live = Live(console=console, auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+        self._look(tell=False)
+
+    def __enter__(self) -> "Progress":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self) -> None:
+        """Look at the folders again and show them."""
+        self._look(tell=self._live is None)
+        if self._live is not None:
+            self._live.update(self.table(), refresh=True)
+
+    def _look(self, *, tell: bool) -> None:
+        for run in self.runs:
+            if str(run.path) not in self.finished and run.folder.done:
+                found = self.finished[str(run.path)] = read_run(run.path)
+                if tell:
+                    self.console.print(
+                        f"{len(self.finished)}/{len(self.runs)} {run.path.name}: recall {found.recall():.2f}",
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+
+    def table(self) -> Table:
+        """What is done and what it says so far."""
+        shown = Table(title=self.title, box=box.SIMPLE_HEAD, header_style="bold")
+        for name in ("Data", "Method"):
+            shown.add_column(name)
+        for name in ("runs", "epochs", "recall so far"):
+            shown.add_column(name, justify="right")
+        for (data, method), runs in self._cells().items():
+            done = [self.finished[str(run.path)] for run in runs if str(run.path) in self.finished]
+            epochs = sum(min(epochs_done(run), epochs_of(run.recipe)) for run in runs)
+            total = sum(epochs_of(run.recipe) for run in runs)
+            recall = str(summarise([run.recall() for run in done])) if done else ""
+            shown.add_row(data, method, f"{len(done)}/{len(runs)}", f"{epochs:,}/{total:,}", recall)
+        return shown
+
+    def _cells(self) -> dict[tuple[str, str], list[Planned]]:
+        found: dict[tuple[str, str], list[Planned]] = {}
+        for run in self.runs:
+            made = Run(run.path, run.recipe, {})
+            beta = "" if run.recipe.beta is None else f" (β = {run.recipe.beta:g})"
+            found.setdefault((made.data, method_title(made.method) + beta), []).append(run)
+        return found

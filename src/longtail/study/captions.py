@@ -1,0 +1,71 @@
+"""What every caption says: runs, seeds, epochs, how things were chosen and measured, and the command."""
+
+from collections.abc import Sequence
+
+from longtail.data import CATALOG
+from longtail.study.runs import Cell
+
+__all__ = ["caption_of", "numbers"]
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Whole numbers in short.
+
+    Example:
+        >>> numbers([0, 1, 2, 3, 4]), numbers([0, 2, 7]), numbers([3])
+        ('0…4', '0, 2, 7', '3')
+    """
+    ordered = sorted(set(values))
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}…{ordered[-1]}"
+    return ", ".join(map(str, ordered))
+
+
+def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> str:
+    """How the runs of a table were made, in sentences.
+
+    Args:
+        cells: the table's.
+        selected: how beta, or anything else, was chosen.
+        command: what repeats it.
+    """
+    runs = [run for cell in cells for run in cell.runs]
+    of_cells = sorted({len(cell.runs) for cell in cells})
+    seeds = numbers([seed for cell in cells for seed in cell.seeds])
+    word = "seeds" if len({seed for cell in cells for seed in cell.seeds}) > 1 else "seed"
+    folds = sorted({cell.recipe.folds for cell in cells if len({fold for _, fold in cell.places}) > 1})
+    over = f"{', '.join(map(str, folds))} folds and {word} {seeds}" if folds else f"{word} {seeds}"
+    parts = [f"Mean ± SD over {over}" if of_cells[-1] > 1 else f"One run each, {word} {seeds}"]
+    parts[0] += f", {len(runs)} runs in all" if len(runs) > 1 else ""
+    if len(of_cells) > 1:
+        parts.append(f"{of_cells[0]} to {of_cells[-1]} runs a row")
+    epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
+    parts.append(f"{', '.join(epochs)} epochs, {', '.join(sorted({run.result['reported'] for run in runs}))}")
+    parts += _cuts(cells)
+    stats = {run.result["train_stats"] for run in runs}
+    words = {"paper": "in training mode, augmented, as the paper's authors did", "eval": "in evaluation mode"}
+    parts.append(f"training-set measures taken {' or '.join(words[name] for name in sorted(stats))}")
+    made = [cell.recipe for cell in cells if _made_here(cell)]
+    if made:
+        drawn = {"drawn with each run's seed" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
+        parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
+    held = {cell.recipe.validation for cell in cells if cell.recipe.validation}
+    if held:
+        parts.append(f"{', '.join(f'{100 * share:g} %' for share in sorted(held))} of training images held out")
+    if selected:
+        parts.append(selected)
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "." + (f" Command: {command}" if command else "")
+
+
+def _made_here(cell: Cell) -> bool:
+    data = cell.recipe.data
+    return data in CATALOG and CATALOG[data].imbalance is not None
+
+
+def _cuts(cells: Sequence[Cell]) -> list[str]:
+    cuts: dict[str, None] = {}
+    for cell in cells:
+        groups = cell.runs[0].result["groups"]
+        cuts["/".join(groups) + " of " + "/".join(str(len(members)) for members in groups.values()) + " classes"] = None
+    return list(cuts)

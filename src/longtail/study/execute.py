@@ -1,0 +1,275 @@
+"""Carrying out a plan's runs: what is done is skipped, what was stopped goes on, on every GPU that there is."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+import torch
+import torch.multiprocessing
+
+from longtail.methods import find_method
+from longtail.study.plan import Planned
+from longtail.study.runs import read_runs
+from longtail.train.fleet import Fleet
+from longtail.train.folder import RunFolder
+from longtail.train.recipe import Recipe
+from longtail.train.trainer import NotFiniteError, StoppedError, Trainer, pick_device
+
+__all__ = ["Estimate", "Outcome", "devices", "epochs_done", "epochs_of", "estimate", "execute"]
+
+_TOGETHER = 12  # runs at a time on a GPU
+_QUEUE = 4  # times as many in a fleet, so that the next begins when one is done
+_WATCH_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the runs went."""
+
+    done: tuple[Planned, ...]
+    failed: dict[str, str]
+    """Folders of runs that ended with an error, and the error."""
+    elsewhere: tuple[Planned, ...] = ()
+    """Runs that another process is training."""
+
+
+def devices(runs: Sequence[Planned]) -> list[torch.device]:
+    """Where runs are trained: all GPUs where the recipes leave the choice, else the device that they name."""
+    name = runs[0].recipe.device if runs else "auto"
+    if name == "auto" and torch.cuda.is_available():
+        return [torch.device("cuda", place) for place in range(torch.cuda.device_count())]
+    return [pick_device(name)]
+
+
+def execute(
+    runs: Sequence[Planned],
+    *,
+    together: int | None = None,
+    on: Sequence[torch.device] | None = None,
+    watch: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Train what is not done yet.
+
+    Args:
+        runs: what is to be there in the end.
+        together: runs at a time on each device; default: 12 on a GPU, 1 elsewhere.
+        on: the devices; default: :func:`devices`.
+        watch: called now and then while runs are trained.
+
+    Returns:
+        what is done and what failed. SIGTERM or Ctrl-C raises ``StoppedError`` after what is under way is saved.
+    """
+    waiting = [run for run in runs if not run.folder.done]
+    places = devices(waiting) if on is None else list(on)
+    if len(places) > 1 and len(waiting) > 1:
+        failed, elsewhere = _spread(waiting, places, together, watch)
+    else:
+        failed, elsewhere = _work(waiting, places[0], together, watch)
+    done = tuple(run for run in runs if run.folder.done)
+    return Outcome(done, failed, tuple(run for run in waiting if str(run.path) in elsewhere))
+
+
+@dataclass(eq=False)
+class _Work:
+    """Runs on one device, a fleet at a time."""
+
+    device: torch.device
+    together: int
+    watch: Callable[[], None]
+    members: list[Trainer] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+
+    def run(self, runs: Sequence[Planned]) -> None:
+        """Train them all."""
+        with _stoppable(self.members):
+            for begin in range(0, len(runs), _QUEUE * self.together):
+                with ExitStack() as locks:
+                    group = runs[begin : begin + _QUEUE * self.together]
+                    left = [run for run in group if _lock(run.folder, locks)]
+                    self.elsewhere |= {str(run.path) for run in group if run not in left}
+                    while left:
+                        left = self._fleet([run for run in left if not run.folder.done])
+
+    def _fleet(self, runs: Sequence[Planned]) -> list[Planned]:
+        """Train runs together; when one fails, the others, to go on from their checkpoints."""
+        self.members[:] = [Trainer(run.recipe, run.folder, device=self.device) for run in runs]
+        watched = 0.0
+        try:
+            for _ in Fleet(self.members, self.together).steps():
+                if time.monotonic() - watched > _WATCH_SECONDS:
+                    self.watch()
+                    watched = time.monotonic()
+        except NotFiniteError as error:
+            broken = [run for run in runs if str(run.path / "not_finite.json") in str(error)] or list(runs)
+            self.failed.update({str(run.path): str(error) for run in broken})
+            return [run for run in runs if run not in broken]
+        finally:
+            self.members.clear()
+            self.watch()
+        return []
+
+
+def _work(
+    runs: Sequence[Planned], device: torch.device, together: int | None, watch: Callable[[], None]
+) -> tuple[dict[str, str], set[str]]:
+    work = _Work(device, together or (_TOGETHER if device.type == "cuda" else 1), watch)
+    work.run(runs)
+    return work.failed, work.elsewhere
+
+
+def _lock(folder: RunFolder, locks: ExitStack) -> bool:
+    try:
+        locks.enter_context(folder.lock())
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _stoppable(members: list[Trainer]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C ask the trainers to save and stop; where signals are not ours, nothing changes."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if not members:
+            raise StoppedError(f"Stopped by signal {number}.")
+        for member in members:
+            member.stop_asked = True
+
+    try:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not the main thread
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _spread(
+    runs: Sequence[Planned], places: Sequence[torch.device], together: int | None, watch: Callable[[], None]
+) -> tuple[dict[str, str], set[str]]:
+    """A process a device, each with its share of the runs."""
+    context = torch.multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    shares = [list(runs[place :: len(places)]) for place in range(len(places))]
+    workers = [
+        context.Process(target=_worker, args=(share, device, together, answers))
+        for share, device in zip(shares, places, strict=True)
+        if share
+    ]
+    stopped = False
+    with _stoppable([]):
+        for worker in workers:
+            worker.start()
+        try:
+            while any(worker.is_alive() for worker in workers):
+                time.sleep(_WATCH_SECONDS)
+                watch()
+        except StoppedError:
+            stopped = True
+            for worker in workers:
+                worker.terminate()  # SIGTERM: they save and stop
+    for worker in workers:
+        worker.join()
+    failed: dict[str, str] = {}
+    elsewhere: set[str] = set()
+    while not answers.empty():
+        one, other = answers.get()
+        failed.update(one)
+        elsewhere |= other
+    if stopped:
+        raise StoppedError("Stopped; what was under way is saved.")
+    lost = [run for run in runs if not run.folder.done and str(run.path) not in failed.keys() | elsewhere]
+    return {**failed, **{str(run.path): "its process ended early" for run in lost}}, elsewhere
+
+
+def _worker(runs: Sequence[Planned], device: torch.device, together: int | None, answers: object) -> None:
+    try:
+        answers.put(_work(runs, device, together, lambda: None))  # type: ignore[attr-defined]
+    except StoppedError:
+        return
+
+
+def epochs_of(recipe: Recipe) -> int:
+    """Epochs of all stages.
+
+    Example:
+        >>> from longtail.train import defaults
+        >>> epochs_of(defaults("digits-lt", "crt"))
+        50
+    """
+    stages = find_method(recipe.method).stages
+    return sum(recipe.epochs if stage.epochs is None else int(recipe.knobs[stage.epochs]) for stage in stages)
+
+
+def epochs_done(run: Planned) -> int:
+    """Epochs that a run has logged."""
+    file = run.folder.log_file
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long the runs that are left will take."""
+
+    left: int
+    seconds: float | None
+    """``None`` where nothing says."""
+    why: str
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.left} runs to do; how long they take is unknown: {self.why}."
+        return f"{self.left} runs to do, about {_duration(self.seconds)}: {self.why}."
+
+
+def estimate(runs: Sequence[Planned], out: str, together: int = 1) -> Estimate:
+    """How long the runs that are left will take, going by the logs of the finished ones in the folder.
+
+    A run is taken to last as long an epoch as finished runs of the same data set and model, of its own method where
+    there are some; ``together`` of them share the time that the logs have.
+    """
+    left = [run for run in runs if not run.folder.done]
+    if not left:
+        return Estimate(0, 0.0, "all are done")
+    try:
+        finished = read_runs(out, searches=True)
+    except FileNotFoundError:
+        finished = []
+    seen: dict[tuple[object, ...], list[float]] = {}
+    for one in finished:
+        seconds = [line["seconds"] for line in one.log() if "seconds" in line]
+        if seconds:
+            for key in _keys(one.recipe.data, one.recipe.imbalance, one.recipe.model, one.recipe.method):
+                seen.setdefault(key, []).append(sum(seconds) / len(seconds))
+    total = 0.0
+    for run in left:
+        recipe = run.recipe
+        keys = [k for k in _keys(recipe.data, recipe.imbalance, recipe.model, recipe.method) if k in seen]
+        if not keys:
+            return Estimate(len(left), None, f"no finished run of {recipe.data} with {recipe.model} in {out}")
+        total += max(epochs_of(recipe) - epochs_done(run), 0) * sum(seen[keys[0]]) / len(seen[keys[0]])
+    return Estimate(
+        len(left), total / together, f"going by {len(finished)} finished runs in {out}, {together} at a time"
+    )
+
+
+def _keys(data: str, imbalance: float | None, model: str, method: str) -> list[tuple[object, ...]]:
+    return [(data, imbalance, model, method), (data, imbalance, model), (data, model)]
+
+
+def _duration(seconds: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> _duration(40), _duration(600), _duration(9000)
+        ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

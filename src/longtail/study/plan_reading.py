@@ -1,0 +1,244 @@
+"""Plans from TOML files and command lines: all that is wrong with one is found before the first run, told at once."""
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from longtail.data import CATALOG, long_tail_counts
+from longtail.data.long_tail import Profile
+from longtail.methods import METHODS
+from longtail.study.criteria import Criterion
+from longtail.study.plan import (
+    BETA_WORDS,
+    KNOBS,
+    Plan,
+    Planned,
+    SearchPlan,
+    is_here,
+    resolved,
+    split_method,
+    takes_beta,
+    takes_imbalance,
+)
+from longtail.study.runs import HOUSEKEEPING
+from longtail.train.recipe import Recipe
+from longtail.train.trainer import pick_device
+
+__all__ = ["PlanError", "find_problems", "make_plan", "read_plan"]
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run, with everything that is wrong with it."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        if len(problems) == 1:
+            super().__init__(problems[0])
+            return
+        listed = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(problems, 1))
+        super().__init__(f"Expected a plan that can be run, but found {len(problems)} things wrong with it:{listed}")
+
+
+def make_plan(content: Mapping[str, Any]) -> Plan:
+    """A plan from plain data, as a TOML file or a command line has it; all that is wrong is refused at once.
+
+    Args:
+        content: ``data``, ``methods``, ``seeds`` (a number of seeds, or a list of them), ``imbalance``, ``betas``,
+            ``out``, ``reference``, and the tables ``recipe`` and ``search``.
+
+    Example:
+        >>> plan = make_plan({"data": "digits-lt", "imbalance": [10, 50], "methods": ["softmax", "cbs"], "seeds": 2})
+        >>> [str(run.path) for run in plan.runs()][:3]
+        ['runs/study/digits-lt-10-softmax-seed0', 'runs/study/digits-lt-10-softmax-seed1',
+         'runs/study/digits-lt-10-cbs-beta1.5-seed0']
+    """
+    problems = []
+    unknown = sorted(content.keys() - {one.name for one in fields(Plan)})
+    problems += [f"Expected the keys of a plan, but got `{name}`." for name in unknown]
+    search = dict(content.get("search", {}))
+    strange = sorted(search.keys() - {one.name for one in fields(SearchPlan)})
+    problems += [f"Expected the settings of a search, but got `{name}`." for name in strange]
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in dict(content.get("recipe", {})).items()}
+    known: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in search.items() if name not in strange
+    }
+    seeds = content.get("seeds", ())
+    plan = Plan(
+        data=tuple(_listed(content.get("data", ()))),
+        methods=tuple(_listed(content.get("methods", ()))),
+        seeds=tuple(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else tuple(_listed(seeds)),
+        imbalance=tuple(_listed(content.get("imbalance", ()))),
+        betas=tuple(_listed(content.get("betas", ("recipe",)))),
+        out=str(content.get("out", "runs/study")),
+        reference=str(content.get("reference", "balanced-softmax")),
+        recipe=settings,
+        search=SearchPlan(**known),
+    )
+    problems += find_problems(plan)
+    if problems:
+        raise PlanError(problems)
+    return plan
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def read_plan(path: Path | str, given: Mapping[str, Any] | None = None) -> Plan:
+    """A plan from a TOML file, with what a command line gives beside it."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"Expected {path} to be TOML, but it is not: {error}.") from error
+    more = dict(given or {})
+    for name in ("recipe", "search"):
+        content[name] = {**content.get(name, {}), **more.pop(name, {})}
+    return make_plan({**content, **more})
+
+
+def find_problems(plan: Plan) -> list[str]:
+    """Everything that is wrong with a plan, one sentence each."""
+    found = [*_wrong_data(plan), *_wrong_methods(plan), *_wrong_betas(plan), *_wrong_seeds(plan.seeds)]
+    if plan.reference not in {*plan.methods, "balanced-softmax"}:
+        found.append(f"Expected `reference` to be one of the plan's methods, but got {plan.reference!r}.")
+    if plan.searches:
+        found += _wrong_search(plan.search)
+    methods = [method for method in plan.methods if not _wrong_methods(replace(plan, methods=(method,)))]
+    places = [place for place in plan.places if is_here(place[0], plan.recipe)]
+    found += _wrong_recipes(plan, places or [("digits-lt", None)], methods or ["softmax"])
+    return found or _other_runs(plan.runs())
+
+
+def _wrong_search(search: SearchPlan) -> list[str]:
+    found = []
+    for check in (lambda: search.settings, lambda: Criterion.parse(search.criterion)):
+        try:
+            check()
+        except (TypeError, ValueError) as error:
+            found.append(str(error))
+    if search.folds is not None and (not isinstance(search.folds, int) or search.folds < 0 or search.folds == 1):
+        found.append(f"Expected `folds` of the search to be 0 or two and more, but got {search.folds!r}.")
+    if not isinstance(search.seeds, int) or search.seeds < 1:
+        found.append(f"Expected `seeds` of the search to be an integer >= 1, but got {search.seeds!r}.")
+    if search.select_on not in {"val", "test"}:
+        found.append(f"Expected `select_on` to be val or test, but got {search.select_on!r}.")
+    return found
+
+
+def _wrong_data(plan: Plan) -> list[str]:
+    found = [] if plan.data else ["Expected a data set, but got none."]
+    for name in plan.data:
+        if is_here(name, plan.recipe):
+            continue
+        if name in CATALOG:
+            root = Path(str(plan.recipe.get("root", "data")))
+            missing = next(file for file in CATALOG[name].files if not (root / file).exists())
+            found.append(f"Expected {root / missing} for {name}, but it is not there; {CATALOG[name].steps}")
+        else:
+            found.append(f"Expected a data set that `longtail data list` shows, or a path, but got {name!r}.")
+    for factor in plan.imbalance:
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < math.inf:
+            found.append(f"Expected `imbalance` to be a number >= 1, but got {factor!r}.")
+        elif empty := [name for name in plan.data if _leaves_none(name, factor, plan.recipe.get("profile", "exp"))]:
+            found.append(f"Expected `imbalance` to leave {empty[0]} an image of each class, but got {factor:g}.")
+    if plan.imbalance and plan.data and not any(map(takes_imbalance, plan.data)):
+        found.append(f"Expected `imbalance` for a data set that is made long-tailed here, but got {plan.data[0]}.")
+    return found
+
+
+def _leaves_none(data: str, factor: float, profile: Any) -> bool:
+    """Whether a class of a data set would be without training images."""
+    if not takes_imbalance(data) or profile not in get_args(Profile):
+        return False
+    known = CATALOG[data]
+    base = CATALOG[data.removesuffix("-lt")].train_range or known.train_range
+    return base is not None and not bool(long_tail_counts(known.num_classes, base[0], factor, profile=profile).all())
+
+
+def _wrong_methods(plan: Plan) -> list[str]:
+    found = [] if plan.methods else ["Expected a method, but got none."]
+    for method in plan.methods:
+        name, balance = split_method(method)
+        if name not in METHODS:
+            found.append(f"Expected `methods` to be among {', '.join(METHODS)}, but got {name!r}.")
+        elif balance and "balance" not in METHODS[name].knobs:
+            found.append(f"Expected a balanced part after bcl or proco only, but got {method!r}.")
+    return found
+
+
+def _wrong_betas(plan: Plan) -> list[str]:
+    found = [] if plan.betas else ["Expected a beta, or no `betas` at all, but got an empty list."]
+    for beta in plan.betas:
+        if isinstance(beta, str):
+            if beta not in BETA_WORDS:
+                found.append(f"Expected `betas` to be numbers, `recipe` or `search`, but got {beta!r}.")
+        elif isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
+            found.append(f"Expected `betas` to be numbers >= 0, but got {beta!r}.")
+    if tuple(plan.betas) != ("recipe",) and not any(map(takes_beta, plan.methods)):
+        found.append("Expected `betas` beside a method that takes one (cbs, bcl+cbs, proco+cbs), but got none.")
+    return found
+
+
+def _wrong_seeds(seeds: Sequence[Any]) -> list[str]:
+    found = [] if seeds else ["Expected at least one seed, but got none."]
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            found.append(f"Expected `seeds` to be integers >= 0, but got {seed!r}.")
+    if len(set(map(str, seeds))) < len(seeds):
+        found.append(f"Expected each seed once, but got {', '.join(map(str, seeds))}.")
+    return found
+
+
+def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], methods: Sequence[str]) -> list[str]:
+    """What the recipes themselves refuse, each sentence once: first each setting alone, then all together."""
+    found: dict[str, None] = {}
+    known = {one.name for one in fields(Recipe)}
+    taken = ("data", "imbalance", "method", "beta", "balance", "seed", "folds", "fold")
+    good: dict[str, Any] = {}
+    for name, value in plan.recipe.items():
+        if name not in known or name in taken:
+            why = "the plan itself says" if name in taken else "no recipe has"
+            found[f"Expected the settings of a recipe, but got `{name}`, which {why}."] = None
+        elif name in KNOBS:
+            good[name] = value
+            if not any(name in METHODS[split_method(method)[0]].knobs for method in methods):
+                found[f"Expected a method that takes `{name}`, but none of {', '.join(methods)} does."] = None
+        else:
+            try:
+                pick_device(replace(Recipe(), **{name: value}).device)
+            except (TypeError, ValueError) as error:
+                found[str(error)] = None
+            else:
+                good[name] = value
+    sound = replace(plan, recipe=good, seeds=(0,))
+    for data, imbalance in places:
+        factor = imbalance if isinstance(imbalance, int | float) and imbalance >= 1 else None
+        for method in methods:
+            try:
+                recipe = sound.base(data, factor, method)
+            except (TypeError, ValueError, OSError) as error:
+                found[str(error)] = None
+                continue
+            held = recipe.validation or (data in CATALOG and "val" in CATALOG[data].sizes)
+            if METHODS[recipe.method].posthoc and recipe.tau is None and not held:
+                found[
+                    f"Expected `tau` for {method}, or validation data to choose it on (`validation` = 0.1 holds some "
+                    f"out), but {data} has none."
+                ] = None
+    return list(found)
+
+
+def _other_runs(planned: Sequence[Planned]) -> list[str]:
+    """Folders that hold other runs."""
+    found = []
+    for one in planned:
+        if one.folder.begun:
+            theirs, ours = asdict(one.folder.recipe()), asdict(resolved(one.recipe))
+            names = [name for name in ours if theirs[name] != ours[name] and name not in HOUSEKEEPING]
+            differing = [f"`{name}` ({theirs[name]} there, {ours[name]} here)" for name in names]
+            if differing:
+                found.append(f"Expected {one.path} to hold this run, but it differs in {', '.join(differing)}.")
+    return found

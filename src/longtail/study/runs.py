@@ -1,0 +1,276 @@
+"""Run folders as records, and runs that differ in nothing but their seed as one cell of a table."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from longtail.methods import METHODS
+from longtail.study.paper import name_of
+from longtail.study.stats import Summary, summarise
+from longtail.train.folder import RunFolder
+from longtail.train.recipe import Recipe
+
+__all__ = ["HOUSEKEEPING", "Cell", "Measure", "Run", "group_runs", "method_title", "one_cell", "read_run", "read_runs"]
+
+Part = Literal["train", "train_paper", "val", "test"]
+
+HOUSEKEEPING = frozenset(
+    {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
+)
+"""Settings of a recipe that say where and how a run is kept, not what is trained."""
+
+SEARCH_FILE = "beta.json"
+"""What a search for beta leaves beside its runs."""
+
+_TITLES = {
+    "softmax": "Softmax",
+    "focal": "Focal loss",
+    "tau-norm": "τ-norm",
+    "logit-adjust": "Logit adjustment",
+    "logit-adjust-posthoc": "Adjust logit",
+    "reslt": "ResLT",
+    "crt": "cRT",
+    "lws": "LWS",
+    "ldam": "LDAM",
+    "ldam-drw": "LDAM-DRW",
+    "balanced-softmax": "Balanced Softmax",
+    "cbs": "CBS",
+    "class-balanced-sampling": "Class-balanced sampling",
+    "class-balanced-weights": "Class-balanced weights",
+    "bcl": "BCL",
+    "proco": "ProCo",
+}
+
+
+def method_title(name: str) -> str:
+    """What a table calls a method; ``bcl+cbs`` is BCL with CBS as its balanced part.
+
+    Example:
+        >>> method_title("balanced-softmax"), method_title("bcl+cbs")
+        ('Balanced Softmax', 'BCL + CBS')
+    """
+    return " + ".join(_TITLES.get(part, part) for part in name.split("+"))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run: its settings and its measures."""
+
+    path: Path
+    recipe: Recipe
+    result: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """The method, with its balanced part where it has one."""
+        return f"{self.recipe.method}+{self.recipe.balance}" if self.recipe.balance else self.recipe.method
+
+    @property
+    def data(self) -> str:
+        """The data set, as the paper names it where it has it."""
+        return name_of(self.recipe.data, self.recipe.imbalance)
+
+    @property
+    def trained(self) -> Part:
+        """The part that training-set measures are taken from, as the run's ``train_stats`` says."""
+        return "train_paper" if self.result["train_stats"] == "paper" else "train"
+
+    def recall(self, group: str = "all", part: Part = "test") -> float:
+        """Recall of a group, or over all classes, in per cent; NaN where there is none."""
+        return 100 * self._number("splits", part, "recall", group)
+
+    def level(self, part: Literal["val", "test"] = "test") -> float:
+        """Model imbalance level I; NaN where it is undefined."""
+        return self._number(f"preference_{part}", "model_imbalance_level")
+
+    def shift(self, group: str) -> float:
+        """Relative difference of class probability and class frequency on training data, in per cent."""
+        return self._number("splits", self.trained, "probability_shift", group)
+
+    def gradient_balance(self, group: str, form: Literal["bias", "weight"] = "weight") -> float:
+        """Reward less penalty of the classifier's gradient over reward, on training data, in per cent."""
+        return self._number("splits", self.trained, "gradient_balance", form, group)
+
+    def log(self) -> list[dict[str, Any]]:
+        """What was logged, a line an epoch."""
+        lines = RunFolder(self.path).log_file.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _number(self, *place: str) -> float:
+        found: Any = self.result
+        for name in place:
+            found = found.get(name) if isinstance(found, dict) else None
+        return math.nan if found is None else float(found)
+
+
+Measure = Callable[[Run], float]
+"""A number of a run, such as ``Run.recall``."""
+
+
+def read_run(path: Path | str) -> Run:
+    """The finished run in a folder."""
+    folder = RunFolder(path)
+    return Run(folder.path, folder.recipe(), folder.result())
+
+
+def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
+    """All finished runs in folders and below them.
+
+    Args:
+        paths: folders.
+        searches: whether to read the runs of searches for beta too: those beside a ``beta.json``, and all that were
+            trained on folds. They are not results.
+    """
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise FileNotFoundError(f"Expected a folder of runs, but {path} is not there.")
+        for result in sorted(path.rglob("result.json")):
+            run = read_run(result.parent)
+            if searches or not (run.recipe.folds or (run.path.parent / SEARCH_FILE).exists()):
+                found[result.parent.resolve()] = run
+    return list(found.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Runs of one setting, which differ in their seed."""
+
+    runs: tuple[Run, ...]
+    """In the order of their seeds."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the runs, ascending."""
+        return tuple(run.recipe.seed for run in self.runs)
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Seed and fold of each run: what runs of two methods must share to be paired."""
+        return tuple((run.recipe.seed, run.recipe.fold) for run in self.runs)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The settings, with the first run's seed."""
+        return self.runs[0].recipe
+
+    @property
+    def method(self) -> str:
+        """The method, with its balanced part where it has one."""
+        return self.runs[0].method
+
+    @property
+    def data(self) -> str:
+        """The data set, as the paper names it where it has it."""
+        return self.runs[0].data
+
+    @property
+    def title(self) -> str:
+        """What a table calls it: the method and its beta."""
+        beta = self.recipe.beta
+        return method_title(self.method) + (f" (β = {beta:g})" if beta is not None else "")
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that have a class."""
+        return tuple(name for name, members in self.runs[0].result["groups"].items() if members)
+
+    def values(self, measure: Measure) -> list[float]:
+        """A measure of every run, in the order of the seeds."""
+        return [measure(run) for run in self.runs]
+
+    def summary(self, measure: Measure) -> Summary:
+        """Mean and standard deviation of a measure."""
+        return summarise(self.values(measure))
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """All settings that must be the same for runs to be averaged.
+
+    With ``subset_seed = "run"`` the subset is part of what the seed draws, as the paper's authors had it.
+    """
+    settings = {name: value for name, value in asdict(run.recipe).items() if name not in HOUSEKEEPING | {"seed"}}
+    return settings | {"train_stats": run.result["train_stats"], "epochs": tuple(run.result["epochs"])}
+
+
+def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    names = [field.name for field in fields(Recipe) if field.name in first]
+    return [f"`{name}` ({first[name]} and {second[name]})" for name in names if first[name] != second[name]]
+
+
+def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
+    """Runs that are to be averaged; refused where they differ in more than their seed.
+
+    Args:
+        runs: of one method on one data set, each with a seed of its own.
+        over_folds: whether they may differ in the fold that was held out, too.
+    """
+    given = sorted(runs, key=lambda run: (run.recipe.seed, run.recipe.fold))
+    if not given:
+        raise ValueError("Expected runs to average, but got none.")
+    free = {"fold"} if over_folds else set()
+    first = _settings(given[0])
+    for run in given[1:]:
+        differing = _differing(first, _settings(run) | {name: first[name] for name in free})
+        if differing:
+            raise ValueError(
+                f"Expected runs of the same settings to average, but {given[0].path} and {run.path} differ in "
+                f"{', '.join(differing)}."
+            )
+    for one, other in pairwise(given):
+        if (one.recipe.seed, one.recipe.fold) == (other.recipe.seed, other.recipe.fold):
+            raise ValueError(
+                f"Expected one run a seed to average, but {one.path} and {other.path} both have seed {one.recipe.seed}."
+            )
+    return Cell(tuple(given))
+
+
+def group_runs(runs: Iterable[Run]) -> list[Cell]:
+    """Runs as cells, by everything except their seed, in the order in which their settings first appear."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(repr(sorted(_settings(run).items())), []).append(run)
+    return [one_cell(of_one) for of_one in found.values()]
+
+
+def distinct_titles(cells: Sequence[Cell]) -> list[str]:
+    """What a table calls cells of one data set: those that would be called the same say what else they differ in."""
+    found = []
+    for cell in cells:
+        alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
+        own = _settings(cell.runs[0])
+        differing = [name for name in own if any(own[name] != other[name] for other in alike)]
+        shown = ", ".join(f"{name} {_short(own[name])}" for name in differing)
+        found.append(f"{cell.title} [{shown}]" if shown else cell.title)
+    return found
+
+
+def _short(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def ordered(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells by data set and imbalance, and within it in the order of ``longtail methods``."""
+    places = {name: place for place, name in enumerate(METHODS)}
+
+    def key(cell: Cell) -> tuple[Any, ...]:
+        recipe = cell.recipe
+        return recipe.data, recipe.imbalance or 0.0, places[recipe.method], recipe.balance or "", recipe.beta or 0.0
+
+    return sorted(cells, key=key)
+
+
+def check_same(cells: Sequence[Cell], names: Iterable[str], what: str) -> None:
+    """Refuse cells that differ in settings which they must share."""
+    for cell in cells[1:]:
+        first, other = asdict(cells[0].recipe), asdict(cell.recipe)
+        differing = [f"`{name}` ({first[name]} and {other[name]})" for name in names if first[name] != other[name]]
+        if differing:
+            raise ValueError(
+                f"Expected {what} the same data, but {cells[0].runs[0].path} and {cell.runs[0].path} differ in "
+                f"{', '.join(differing)}."
+            )

@@ -1,0 +1,167 @@
+"""The search for beta with real runs: cross-validation folds and seeds, trained together; its trace and tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from longtail.data import CATALOG, open_path
+from longtail.study.beta import BetaSearch, Score, search_beta
+from longtail.study.criteria import Criterion
+from longtail.study.plan import Planned, SearchPlan
+from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
+from longtail.study.stats import Summary
+from longtail.study.table import Row, Table, Value
+from longtail.study.tables import sensitivity_table
+from longtail.train.files import write_json
+from longtail.train.recipe import Recipe
+
+__all__ = ["Searched", "fold_recipes", "search_with_runs", "trace_table"]
+
+DEFAULT_FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A search that was run."""
+
+    found: BetaSearch
+    cells: tuple[Cell, ...]
+    """The runs of each beta, over folds and seeds."""
+    plan: SearchPlan
+    folds: int
+
+    @property
+    def selected(self) -> str:
+        """How beta was chosen, for captions."""
+        criterion = Criterion.parse(self.plan.criterion)
+        runs = len(self.found.points[0].scores)
+        where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
+        if self.plan.select_on == "test":
+            where = "TEST data"
+        return f"β chosen on {where} by {criterion}, {runs} runs a β"
+
+    @property
+    def beta(self) -> float:
+        """The one that was chosen."""
+        return self.found.choice.beta
+
+    def sensitivity(self, command: str = "", *, wide: bool = True) -> Table:
+        """Train, validation and test recall of each group for each beta."""
+        note = self.selected
+        note += "" if self.plan.select_on == "test" else "; test recall is shown, not used"
+        note += f"; each model saw {self.folds - 1} of {self.folds} folds" if self.folds else ""
+        return sensitivity_table(self.cells, wide=wide, selected=note, command=command)
+
+    def record(self) -> dict[str, Any]:
+        """The search as plain data."""
+        choice = self.found.choice
+        return {
+            "beta": choice.beta,
+            "selected": self.selected,
+            "select_on": self.plan.select_on,
+            "criterion": self.plan.criterion,
+            "folds": self.folds,
+            "choice": str(choice),
+            "best_mean": choice.best,
+            "ties": choice.ties,
+            "standard_error": choice.standard_error,
+            "quadratic": {"peak": choice.peak, "values": choice.smoothed},
+            "at_bound": choice.at_bound,
+            "rounds": self.found.rounds,
+            "points": [
+                {"beta": p.beta, "scores": [s.value for s in p.scores], "levels": [s.level for s in p.scores]}
+                for p in self.found.points
+            ],
+        }
+
+
+def folds_of(recipe: Recipe, plan: SearchPlan) -> int:
+    """How many folds a search has: none where the data set brings validation data, or the choice is made on test."""
+    if plan.folds is not None:
+        return plan.folds
+    if plan.select_on == "test":
+        return 0
+    own = "val" in CATALOG[recipe.data].sizes if recipe.data in CATALOG else open_path(recipe.data).val is not None
+    return 0 if own or recipe.validation else DEFAULT_FOLDS
+
+
+def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) -> list[Recipe]:
+    """The runs of one beta: every fold with every seed."""
+    if not folds:
+        return [replace(base, beta=beta, seed=seed) for seed in seeds]
+    return [
+        replace(base, beta=beta, validation=0.0, folds=folds, fold=fold, seed=seed)
+        for seed in seeds
+        for fold in range(folds)
+    ]
+
+
+def search_with_runs(
+    base: Recipe,
+    plan: SearchPlan,
+    out: Path | str,
+    train: Callable[[Sequence[Planned]], None],
+    *,
+    on_round: Callable[[tuple[float, ...]], None] = lambda _: None,
+) -> Searched:
+    """Search for a method's beta.
+
+    Args:
+        base: its recipe.
+        plan: how to search.
+        out: where the runs go; ``beta.json`` there has the trace. Runs that are there already are not run again.
+        train: trains runs that are not done, such as :func:`longtail.study.execute.execute`.
+        on_round: told the betas of each round before they are trained.
+    """
+    folds, criterion = folds_of(base, plan), Criterion.parse(plan.criterion)
+    part = cast(Literal["val", "test"], plan.select_on)
+    cells: dict[float, Cell] = {}
+    file = Path(out) / SEARCH_FILE
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"beta": None, "choice": "the search is not done"})
+
+    def evaluate(betas: tuple[float, ...]) -> list[list[Score]]:
+        on_round(betas)
+        planned = {beta: _planned(base, beta, folds, range(plan.seeds), Path(out)) for beta in betas}
+        train([run for runs in planned.values() for run in runs])
+        for beta, runs in planned.items():
+            cells[beta] = one_cell((read_run(run.path) for run in runs), over_folds=True)
+            if part == "val" and "val" not in cells[beta].runs[0].result["splits"]:
+                raise ValueError(
+                    f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0."
+                )
+        return [[criterion.score(run, part) for run in cells[beta].runs] for beta in betas]
+
+    found = search_beta(evaluate, plan.settings)
+    searched = Searched(found, tuple(cells[point.beta] for point in found.points), plan, folds)
+    write_json(file, searched.record())
+    return searched
+
+
+def _planned(base: Recipe, beta: float, folds: int, seeds: Sequence[int], out: Path) -> list[Planned]:
+    recipes = fold_recipes(base, beta, folds, seeds)
+    return [Planned(one, out / (one.label + (f"-fold{one.fold}of{folds}" if folds else ""))) for one in recipes]
+
+
+def trace_table(searched: Searched, command: str = "") -> Table:
+    """What was tried in which round, its mean, the quadratic's value, the imbalance level, and what was chosen."""
+    found, rows = searched.found, []
+    for point in found.points:
+        number = next(place for place, betas in enumerate(found.rounds, 1) if point.beta in betas)
+        smoothed = found.choice.smoothed.get(point.beta)
+        nan = float("nan")
+        values = (
+            Value(Summary(point.mean, nan, len(point.scores)), best=point.beta == found.choice.best),
+            None if smoothed is None else Value(Summary(smoothed, nan, 1)),
+            Value(Summary(point.level, nan, len(point.scores))),
+        )
+        sign = " chosen" if point.beta == found.choice.beta else " tied" if point.beta in found.choice.ties else ""
+        rows.append(Row((str(number), f"{point.beta:g}{sign}"), values))
+    error = found.choice.standard_error
+    caption = f"{searched.selected}. Chosen: {found.choice}."
+    caption += f" Standard error {error:.2f}." if error == error else " One run a β: no standard error."  # noqa: PLR0124
+    caption += f" Command: {command}" if command else ""
+    criterion = str(Criterion.parse(searched.plan.criterion))
+    return Table("The search for β", ("Round", "β"), (criterion, "quadratic", "I"), tuple(rows), caption)

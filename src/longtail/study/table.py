@@ -1,0 +1,194 @@
+"""A table as data, and the ways to write it: terminal, Markdown, LaTeX, CSV."""
+
+import csv
+import io
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from longtail.study.stats import Summary
+
+if TYPE_CHECKING:
+    import rich.table
+
+__all__ = ["FORMATS", "Row", "Table", "Value", "to_csv", "to_latex", "to_markdown", "to_rich", "write"]
+
+Source = Literal["here", "paper", "quoted"]
+
+SOURCES: dict[Source, str] = {
+    "here": "",
+    "paper": "‡ from the paper, not run here",
+    "quoted": "† quoted in the paper from its own publication, not run here",
+}
+"""What a caption says of rows that are not ours."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A cell of a table."""
+
+    summary: Summary
+    best: bool = False
+    mark: str = ""
+    """Stars of significance."""
+    shown: str = ""
+    """What is shown instead of the rounded number."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: what it is about, and its values."""
+
+    labels: tuple[str, ...]
+    values: tuple[Value | None, ...]
+    source: Source = "here"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns, with a caption that says where they come from."""
+
+    title: str
+    labels: tuple[str, ...]
+    """Names of the columns that say what a row is about."""
+    columns: tuple[str, ...]
+    """Names of the columns of values."""
+    rows: tuple[Row, ...]
+    caption: str
+    digits: int = 2
+
+    @property
+    def full_caption(self) -> str:
+        """The caption, with what the marks of rows from elsewhere mean."""
+        used = {row.source for row in self.rows}
+        return " ".join([self.caption, *(f"{text}." for source, text in SOURCES.items() if text and source in used)])
+
+    def text(self, value: Value | None, pm: str = " ± ") -> str:
+        """A cell in words, without its mark."""
+        if value is None or math.isnan(value.summary.mean):
+            return "-"
+        if value.shown:
+            return value.shown
+        mean, sd = value.summary.mean, value.summary.sd
+        return f"{mean:.{self.digits}f}" + ("" if math.isnan(sd) else f"{pm}{sd:.{self.digits}f}")
+
+    def label(self, row: Row) -> tuple[str, ...]:
+        """A row's labels; the last has the sign of where the row comes from."""
+        sign = SOURCES[row.source][:1]
+        return (*row.labels[:-1], row.labels[-1] + (f" {sign}" if sign else ""))
+
+
+def to_markdown(table: Table) -> str:
+    """As Markdown: the best in bold, stars escaped."""
+    lines = [f"**{table.title}**", ""]
+    lines.append("| " + " | ".join([*table.labels, *table.columns]) + " |")
+    lines.append("|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns))
+    for row in table.rows:
+        cells = []
+        for value in row.values:
+            text = table.text(value)
+            if value is not None:
+                text = (f"**{text}**" if value.best else text) + value.mark.replace("*", r"\*")
+            cells.append(text)
+        lines.append("| " + " | ".join([*(_pipe(label) for label in table.label(row)), *cells]) + " |")
+    return "\n".join([*lines, "", table.full_caption.replace("*", r"\*"), ""])
+
+
+def _pipe(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+_LATEX = {
+    **{"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "β": r"$\beta$", "τ": r"$\tau$", "±": r"$\pm$"},
+    **{"Δ": r"$\Delta$", "†": r"$\dagger$", "‡": r"$\ddagger$", "<": "$<$", ">": "$>$", "−": "$-$", "…": r"\dots{}"},
+    **{"’": "'", "p̂": r"$\hat{p}$"},
+}
+
+
+def _escape(text: str) -> str:
+    text = text.replace("p̂", "\0")
+    return "".join(_LATEX.get(sign, sign) for sign in text).replace("\0", r"$\hat{p}$")
+
+
+def to_latex(table: Table) -> str:
+    """As LaTeX; needs booktabs."""
+    lines = [r"\begin{table}[t]\centering\small", rf"\caption{{{_escape(f'{table.title}. {table.full_caption}')}}}"]
+    lines.append(rf"\begin{{tabular}}{{{'l' * len(table.labels)}{'r' * len(table.columns)}}}\toprule")
+    lines.append(" & ".join(_escape(name) for name in (*table.labels, *table.columns)) + r" \\\midrule")
+    for place, row in enumerate(table.rows):
+        cells = []
+        for value in row.values:
+            text = table.text(value, pm=r"$\pm$")
+            if value is not None:
+                text = (rf"\textbf{{{text}}}" if value.best else text) + (f"$^{{{value.mark}}}$" if value.mark else "")
+            cells.append(text)
+        last = place == len(table.rows) - 1 or (
+            len(table.labels) > 1 and row.labels[0] != table.rows[place + 1].labels[0]
+        )
+        rule = (r"\bottomrule" if place == len(table.rows) - 1 else r"\midrule") if last else ""
+        lines.append(" & ".join([*(_escape(label) for label in table.label(row)), *cells]) + rf" \\{rule}")
+    return "\n".join([*lines, r"\end{tabular}", r"\end{table}", ""])
+
+
+def to_csv(table: Table) -> str:
+    """As CSV, unrounded: for each column the mean, the SD, the runs and the mark; the caption is not in it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [f"{name} {part}" for name in table.columns for part in ("mean", "sd", "runs", "best", "mark")]
+    writer.writerow([*table.labels, "source", *names])
+    for row in table.rows:
+        cells: list[object] = []
+        for value in row.values:
+            if value is None or math.isnan(value.summary.mean):
+                cells += ["", "", "", "", ""]
+                continue
+            one = value.summary
+            cells += [repr(one.mean), "" if math.isnan(one.sd) else repr(one.sd), one.runs, int(value.best), value.mark]
+        writer.writerow([*row.labels, row.source, *cells])
+    return out.getvalue()
+
+
+def to_rich(table: Table, digits: int = 1) -> "rich.table.Table":
+    """For a terminal, which has room for one decimal; files have two."""
+    from rich import box  # noqa: PLC0415 - an extra
+    from rich.table import Table as RichTable  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    shown = RichTable(
+        title=table.title,
+        caption=table.full_caption,
+        box=box.SIMPLE_HEAD,
+        header_style="bold",
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table = replace(table, digits=digits)
+    for name in table.labels:
+        shown.add_column(name, no_wrap=True)
+    for name in table.columns:
+        shown.add_column(name, justify="right", no_wrap=True)
+    before = ""
+    for row in table.rows:
+        cells = [
+            Text(
+                table.text(value, pm="±") + (value.mark if value else ""), style="bold" if value and value.best else ""
+            )
+            for value in row.values
+        ]
+        labels = table.label(row)
+        first = "" if len(labels) > 1 and row.labels[0] == before else labels[0]
+        before = row.labels[0]
+        shown.add_row(*map(Text, (first, *labels[1:])), *cells)
+    return shown
+
+
+FORMATS = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
+"""The ways to write a table as text, by name."""
+
+
+def write(table: Table, form: str) -> str:
+    """A table as text."""
+    if form not in FORMATS:
+        raise ValueError(f"Expected `form` to be one of {', '.join(FORMATS)}, but got {form!r}.")
+    return FORMATS[form](table)

@@ -1,0 +1,300 @@
+"""The tables of a study, from cells of runs; the paper's numbers beside ours."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import isnan, nan
+from typing import Literal
+
+from longtail.study import paper
+from longtail.study.captions import caption_of
+from longtail.study.comparisons import Contrast, compare_cells, how_tested, marks
+from longtail.study.runs import Cell, Measure, Run, distinct_titles, method_title, ordered
+from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
+from longtail.study.table import Row, Source, Table, Value
+
+__all__ = [
+    "balanced_shift_table",
+    "by_data",
+    "find_cell",
+    "gradient_table",
+    "level_table",
+    "paper_table",
+    "recall_table",
+    "sensitivity_table",
+    "shift_table",
+]
+
+_GROUPS = ("head", "medium", "tail")
+_QUOTED = ("CAL", "DisA")
+
+
+def by_data(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Cells of each data set, in the order of the tables."""
+    found: dict[str, list[Cell]] = {}
+    for cell in ordered(cells):
+        found.setdefault(cell.data, []).append(cell)
+    return found
+
+
+def find_cell(cells: Sequence[Cell], method: str) -> Cell | None:
+    """The cell of a method, the first where there are several betas; ``None`` where it was not run."""
+    return next((cell for cell in cells if cell.method == method), None)
+
+
+def recall_table(
+    cells: Sequence[Cell],
+    *,
+    reference: str | None = "balanced-softmax",
+    part: Literal["test", "val"] = "test",
+    beside: Literal["nothing", "quoted", "paper"] = "quoted",
+    alternative: Alternative = "two-sided",
+    selected: str = "",
+    command: str = "",
+) -> Table:
+    """Recall of each group and over all classes, for each data set and method.
+
+    Args:
+        cells: of any number of data sets.
+        reference: the method that others are tested against, where it was run on the same data; ``None``: no tests.
+        part: where recall is measured.
+        beside: rows from elsewhere: those that the paper quotes (CAL, DisA), or all rows of the paper.
+        alternative: of the tests.
+        selected: how beta was chosen, for the caption.
+        command: what repeats it, for the caption.
+
+    Returns:
+        a table in per cent, the best that was run here in bold, with stars of significance.
+    """
+    groups = _groups_of(cells)
+    rows: list[Row] = []
+    all_tested: list[Contrast] = []
+    for data, of_data in by_data(cells).items():
+        columns = []
+        against = None if reference is None else find_cell(of_data, reference)
+        for group in (*groups, "all"):
+            measure: Measure = partial(Run.recall, group=group, part=part)
+            found = [] if against is None else compare_cells(of_data, against, measure, alternative=alternative)
+            all_tested += found
+            columns.append(_column(of_data, measure, max, {id(one.cell): marks(one) for one in found}))
+        rows += [
+            Row((data, title), tuple(column[place] for column in columns))
+            for place, title in enumerate(distinct_titles(of_data))
+        ]
+        rows += _elsewhere(data, groups, beside)
+    caption = caption_of(cells, selected=selected, command=command)
+    if all_tested:
+        caption = f"{how_tested(all_tested)} {caption}"
+    names = (*(name.capitalize() for name in groups), "All")
+    split = "test" if part == "test" else "validation"
+    return Table(f"Recall on {split} data, per cent", ("Data", "Method"), names, tuple(rows), caption)
+
+
+def _groups_of(cells: Sequence[Cell]) -> tuple[str, ...]:
+    if not cells:
+        raise ValueError("Expected runs for a table, but got none.")
+    return tuple(dict.fromkeys(name for cell in cells for name in cell.groups))
+
+
+def _column(
+    cells: Sequence[Cell],
+    measure: Measure,
+    best: Callable[..., float],
+    stars: Mapping[int, str],
+) -> list[Value]:
+    summaries = [cell.summary(measure) for cell in cells]
+    top = best((round(one.mean, 2) for one in summaries if not isnan(one.mean)), default=nan)
+    return [
+        Value(one, best=len(cells) > 1 and round(one.mean, 2) == top, mark=stars.get(id(cell), ""))
+        for cell, one in zip(cells, summaries, strict=True)
+    ]
+
+
+def _elsewhere(data: str, groups: Sequence[str], beside: str) -> list[Row]:
+    rows = []
+    for method, row in paper.recalls(data).items():
+        quoted = method in _QUOTED
+        if beside == "nothing" or (beside == "quoted" and not quoted):
+            continue
+        values = tuple(Value(found) if (found := row.get(group)) else None for group in (*groups, "all"))
+        source: Source = "quoted" if quoted else "paper"
+        rows.append(Row((data, method_title(method)), values, source))
+    return rows
+
+
+def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
+    """Our recall over all classes and of each group beside the paper's, with the difference in the paper's SDs.
+
+    A difference of more than two of the paper's SDs has an exclamation mark; p is Welch's, two-sided, from both means
+    and SDs.
+    """
+    rows = []
+    for cell in ordered(cells):
+        theirs = paper.recalls(cell.data).get(_as_in_paper(cell), {})
+        for group in (*cell.groups, "all"):
+            published = theirs.get(group)
+            if published is None:
+                continue
+            ours = cell.summary(partial(Run.recall, group=group))
+            off = (ours.mean - published.mean) / published.sd if published.sd > 0 else nan
+            tested = compare_summaries(ours, published).p_value if min(ours.runs, published.runs) > 1 else nan
+            values = (
+                Value(ours),
+                Value(published),
+                Value(Summary(ours.mean - published.mean, nan, 1)),
+                Value(Summary(off, nan, 1), mark="!" if abs(off) > 2 else ""),
+                Value(Summary(tested, nan, 1), shown="" if isnan(tested) else format_p(tested).removeprefix("= ")),
+            )
+            rows.append(Row((cell.data, cell.title, group), values))
+    if not rows:
+        raise ValueError("Expected runs of data sets and methods that the paper has, but got none.")
+    caption = caption_of(cells, selected=selected, command=command)
+    return Table(
+        "Recall on test data beside the paper's, per cent",
+        ("Data", "Method", "Group"),
+        ("Here", "Paper", "Difference", "in its SDs", "p"),
+        tuple(rows),
+        f"! more than two of the paper's SDs. p: Welch's t-test, two-sided, not corrected. {caption}",
+    )
+
+
+def _as_in_paper(cell: Cell) -> str:
+    """Its name in the paper's tables, whose LDAM on these two is LDAM-DRW."""
+    if cell.method == "ldam-drw" and cell.data in {"ImageNet-LT", "iNaturalist2018"}:
+        return "ldam"
+    return cell.method
+
+
+def _beside(
+    title: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[tuple[str, str], Sequence[Summary], Sequence[float | None]]],
+    caption: str,
+) -> Table:
+    """Our rows, each followed by the authors' where they have one."""
+    found = []
+    for labels, ours, theirs in rows:
+        found.append(Row(labels, tuple(map(Value, ours))))
+        if any(value is not None for value in theirs):
+            values = tuple(None if v is None else Value(Summary(v, nan, 1)) for v in theirs)
+            found.append(Row(labels, values, "paper"))
+    return Table(title, ("Data", "Method"), columns, tuple(found), caption)
+
+
+def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
+    """Model imbalance level I beside the authors'; the lowest of each data set in bold."""
+    rows = []
+    for data, of_data in by_data(cells).items():
+        theirs = paper.imbalance_level(data)
+        values = _column(of_data, Run.level, min, {})
+        for cell, title, value in zip(of_data, distinct_titles(of_data), values, strict=True):
+            rows.append(Row((data, title), (value, _plain(theirs.get(cell.method)))))
+    caption = f"Lower is fairer. {caption_of(cells, selected=selected, command=command)}"
+    columns = ("I", "I, the authors’")
+    return Table("Model imbalance level on test data", ("Data", "Method"), columns, tuple(rows), caption)
+
+
+def _plain(number: float | None) -> Value | None:
+    return None if number is None else Value(Summary(number, nan, 1))
+
+
+def gradient_table(
+    cells: Sequence[Cell], *, form: Literal["bias", "weight"] = "weight", selected: str = "", command: str = ""
+) -> Table:
+    """Balance of the classifier's gradient, (reward - penalty) / reward, in each group, beside the authors'."""
+    groups = _groups_of(cells)
+    rows = [
+        (
+            (cell.data, cell.title),
+            [cell.summary(partial(Run.gradient_balance, group=group, form=form)) for group in groups],
+            [paper.gradient_balance(cell.data).get(cell.method, {}).get(group) for group in groups],
+        )
+        for cell in ordered(cells)
+    ]
+    caption = caption_of(cells, selected=selected, command=command)
+    return _beside(f"Balance of the gradient of the {form}, per cent", _titles(groups), rows, caption)
+
+
+def shift_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
+    """Δp̂ of models trained on imbalanced data, on that data, beside the paper's (softmax)."""
+    groups = _groups_of(cells)
+    published = paper.tables()["probability_shift_softmax"]
+    rows = [
+        (
+            (cell.data, cell.title),
+            [cell.summary(partial(Run.shift, group=group)) for group in groups],
+            [published.get(cell.data, {}).get(group) if cell.method == "softmax" else None for group in groups],
+        )
+        for cell in ordered(cells)
+    ]
+    caption = caption_of(cells, selected=selected, command=command)
+    return _beside("Δp̂: class probability against class frequency, per cent", _titles(groups), rows, caption)
+
+
+def balanced_shift_table(
+    values: Mapping[str, Mapping[str, Summary]], cells: Sequence[Cell], *, command: str = ""
+) -> Table:
+    """Δp of a balanced model on long-tailed training data, beside the paper's.
+
+    Args:
+        values: for each data set (``"C10-LT100"``) what :func:`longtail.study.balanced.balanced_shift` found.
+        cells: the balanced model's runs, for the caption.
+        command: what repeats it.
+    """
+    published = paper.tables()["probability_shift_balanced_model"]
+    groups = [group for group in _GROUPS if any(group in row for row in values.values())]
+    rows = [
+        (
+            (data, "balanced model"),
+            [row[group] for group in groups],
+            [published.get(data, {}).get(group) for group in groups],
+        )
+        for data, row in values.items()
+    ]
+    caption = caption_of(cells, command=command)
+    title = "Δp: class probability of a balanced model against class frequency, per cent"
+    return _beside(title, _titles(groups), rows, caption)
+
+
+def _titles(groups: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.capitalize() for name in groups)
+
+
+def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str = "", command: str = "") -> Table:
+    """Train, validation and test recall of each group for each beta, as the paper's for Places-LT.
+
+    Args:
+        cells: one a beta.
+        wide: one row a beta; otherwise one row a beta and split, for a terminal.
+        selected: how beta was chosen, for the caption.
+        command: what repeats it, for the caption.
+
+    Returns:
+        a table in per cent, the best beta of each split and group in bold; I on test data.
+    """
+    groups = (*_groups_of(cells), "all")
+    given = sorted(cells, key=lambda cell: (cell.data, cell.recipe.beta or 0.0))
+    splits = [name for name in ("train", "val", "test") if name in given[0].runs[0].result["splits"]]
+    columns = {
+        (split, group): _column(given, partial(_recall, name=split, group=group), max, {})
+        for split in splits
+        for group in groups
+    }
+    levels = _column(given, Run.level, min, {})
+    rows = []
+    for place, cell in enumerate(given):
+        beta = f"{cell.recipe.beta:g}"
+        if wide:
+            rows.append(Row((beta,), (*(column[place] for column in columns.values()), levels[place])))
+            continue
+        for split in splits:
+            values = tuple(columns[split, group][place] for group in groups)
+            rows.append(Row((beta, split), (*values, levels[place] if split == "test" else None)))
+    names = tuple(f"{split} {group}" for split, group in columns) if wide else _titles(groups)
+    caption = caption_of(given, selected=selected, command=command)
+    title = f"Sensitivity to β on {given[0].data}: recall, per cent"
+    return Table(title, ("β",) if wide else ("β", "split"), (*names, "I"), tuple(rows), caption)
+
+
+def _recall(run: Run, name: str, group: str) -> float:
+    """Training recall as the run's ``train_stats`` says."""
+    return run.recall(group, run.trained if name == "train" else name)  # type: ignore[arg-type]

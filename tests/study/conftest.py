@@ -1,0 +1,74 @@
+"""What tests of studies share: one small study on the embedded digits, run once, and records made by hand."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from longtail import cli
+from longtail.study.execute import execute
+from longtail.study.plan_reading import make_plan
+from longtail.study.runs import Run
+from longtail.train import defaults
+
+SHORT = {"epochs": 2, "evaluate_every": 0, "checkpoint_epochs": 0, "device": "cpu"}
+
+
+def plan_in(out, **content):
+    """A plan of short runs on the digits."""
+    base = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs"], "seeds": 2, "out": str(out)}
+    return make_plan({**base, **content, "recipe": {**SHORT, **content.get("recipe", {})}})
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory):
+    """The folder of a finished study: softmax, Balanced Softmax and CBS with two seeds."""
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("study")
+    execute(plan_in(out).runs())
+    return out
+
+
+@pytest.fixture(scope="session")
+def a_result(study):
+    from longtail.study.runs import read_runs
+
+    return read_runs(study)[0].result
+
+
+@pytest.fixture
+def made(a_result, tmp_path):
+    """Makes records of runs without running them."""
+
+    def make(method="cbs", seed=0, recalls=(90.0, 80.0, 70.0, 79.0), *, level=10.0, data="cifar10-lt", **more):
+        imbalance = more.pop("imbalance", 100)
+        recipe = replace(defaults(data, method.partition("+")[0], imbalance), seed=seed, **more)
+        recipe = replace(recipe, **recipe.knobs)
+        result = copy.deepcopy(a_result) | {"train_stats": recipe.train_stats, "epochs": [recipe.epochs]}
+        values = dict(zip(("head", "medium", "tail", "all"), (value / 100 for value in recalls), strict=True))
+        for split in result["splits"].values():
+            split["recall"] = dict(values)
+        result["preference_test"]["model_imbalance_level"] = level
+        return Run(tmp_path / recipe.label, recipe, result)
+
+    return make
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+
+    def call(*arguments):
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as left:
+            code = left.code
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return code, printed.out, printed.err
+
+    return call

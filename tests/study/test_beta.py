@@ -1,0 +1,186 @@
+"""The search for beta against response curves whose peak is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longtail.study.beta import START, Point, Score, Settings, choose, next_betas, search_beta
+
+
+def response(curve, *, noise=0.0, runs=1, level=lambda beta: 10.0, seed=0, blocks=0.0):
+    """Scores of a curve; the same runs see every beta, each with a level of its own (``blocks``)."""
+
+    def evaluate(betas):
+        asked.append(betas)
+        found = []
+        for beta in betas:
+            rng = np.random.default_rng([seed, round(1000 * beta)])
+            own = np.random.default_rng(seed).normal(0, blocks, runs)
+            found.append([Score(curve(beta) + own[i] + rng.normal(0, noise), level(beta)) for i in range(runs)])
+        return found
+
+    asked = []
+    return evaluate, asked
+
+
+def parabola(peak, height=80.0, width=10.0):
+    return lambda beta: height - width * (beta - peak) ** 2
+
+
+@pytest.mark.parametrize("peak", [1.0, 1.1, 1.2, 1.3])
+def test_a_peak_inside_the_start_needs_at_most_one_step_more(peak):
+    evaluate, asked = response(parabola(peak))
+    found = search_beta(evaluate)
+    assert found.choice.beta == peak
+    assert asked[0] == START
+    tried = [beta for betas in asked for beta in betas]
+    assert set(tried) - set(START) <= {0.9, 1.4}
+    assert not found.choice.at_bound
+
+
+@pytest.mark.parametrize("peak", [1.6, 1.8, 2.5])
+def test_a_peak_above_is_walked_to_and_one_step_beyond(peak):
+    evaluate, _ = response(parabola(peak))
+    found = search_beta(evaluate)
+    assert found.choice.beta == peak
+    assert found.points[-1].beta == pytest.approx(peak + 0.1)
+    assert found.points[0].beta == 1.0
+
+
+@pytest.mark.parametrize("peak", [0.9, 0.5, 0.2])
+def test_a_peak_below_one_is_found_too(peak):
+    evaluate, _ = response(parabola(peak))
+    found = search_beta(evaluate)
+    assert found.choice.beta == peak
+    assert found.points[0].beta == pytest.approx(peak - 0.1)
+    assert found.points[-1].beta == 1.3
+
+
+def test_a_monotone_curve_ends_at_the_bound_and_says_so():
+    evaluate, _ = response(lambda beta: 10 * beta)
+    up = search_beta(evaluate, Settings(bounds=(0.0, 1.7)))
+    assert (up.choice.beta, up.choice.at_bound) == (1.7, True)
+    assert "at the bound, 1.7" in str(up.choice)
+    evaluate, _ = response(lambda beta: -10 * beta)
+    down = search_beta(evaluate)
+    assert (down.choice.beta, down.choice.at_bound, down.points[0].beta) == (0.0, True, 0.0)
+
+
+def test_a_bound_that_no_step_hits_is_not_passed():
+    evaluate, asked = response(lambda beta: 10 * beta)
+    found = search_beta(evaluate, Settings(bounds=(0.0, 1.45)))
+    assert max(max(betas) for betas in asked) == 1.4
+    assert found.choice.at_bound
+
+
+def test_a_peak_between_two_betas_goes_to_the_nearer():
+    evaluate, _ = response(parabola(1.23))
+    found = search_beta(evaluate)
+    assert found.choice.beta == 1.2
+    assert found.choice.peak == pytest.approx(1.23)
+
+
+def test_a_flat_curve_ends_at_once_and_the_lowest_level_wins():
+    evaluate, asked = response(lambda beta: 70.0, runs=3, level=lambda beta: 20 - 5 * beta)
+    found = search_beta(evaluate)
+    assert len(asked) <= 2
+    assert found.choice.ties == tuple(point.beta for point in found.points)
+    assert found.choice.beta == found.points[-1].beta  # where I is lowest
+    assert not found.choice.smoothed  # no maximum
+    evaluate, _ = response(lambda beta: 70.0)
+    assert search_beta(evaluate).choice.beta == min(search_beta(evaluate).choice.ties)
+
+
+def test_ties_within_one_standard_error_go_to_the_lower_level():
+    scores = {1.0: (70.0, 71.0, 69.0), 1.1: (72.0, 72.4, 71.9), 1.2: (72.3, 71.8, 72.4), 1.3: (70.0, 69.7, 70.2)}
+    levels = {1.0: 30.0, 1.1: 20.0, 1.2: 10.0, 1.3: 5.0}
+    points = [Point(beta, tuple(Score(v, levels[beta]) for v in values)) for beta, values in scores.items()]
+    found = choose(points, Settings())
+    assert found.ties == (1.1, 1.2)
+    assert found.beta == 1.2
+    assert "lowest imbalance level among 1.1, 1.2" in str(found)
+    # by hand: the two-way layout's residual mean square over the runs
+    table = np.array(list(scores.values()))
+    rest = table - table.mean(0) - table.mean(1)[:, None] + table.mean()
+    assert found.standard_error == pytest.approx(math.sqrt((rest**2).sum() / (3 * 2) / 3))
+
+
+def test_levels_that_all_betas_share_are_no_noise():
+    """Folds differ much among themselves; betas are compared within each."""
+    evaluate, _ = response(parabola(1.6), runs=5, blocks=20.0)
+    found = search_beta(evaluate)
+    assert found.choice.beta == 1.6
+    assert found.choice.standard_error == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_does_not_lead_far_astray(seed):
+    evaluate, asked = response(parabola(1.6), noise=0.3, runs=10, seed=seed, blocks=3.0)
+    found = search_beta(evaluate)
+    assert abs(found.choice.beta - 1.6) <= 0.2
+    assert sum(map(len, asked)) <= 12
+
+
+@given(st.floats(-5, 5), st.integers(0, 100), st.floats(0, 5))
+def test_it_always_ends_within_its_bounds(slope, seed, noise):
+    settings = Settings(bounds=(0.5, 2.0))
+    evaluate, asked = response(lambda beta: slope * beta, noise=noise, runs=2, seed=seed)
+    found = search_beta(evaluate, settings)
+    tried = [beta for betas in asked for beta in betas]
+    assert len(tried) == len(set(tried)) <= 16
+    assert 0.5 <= min(tried) <= max(tried) <= 2.0
+    assert found.choice.beta in tried
+    assert next_betas(found.points, settings) == ()
+
+
+def test_steps_ahead_are_tried_together():
+    evaluate, asked = response(parabola(1.8))
+    found = search_beta(evaluate, Settings(ahead=3))
+    assert asked[1] == (1.4, 1.5, 1.6)
+    assert found.choice.beta == 1.8
+
+
+def test_step_and_start_are_arguments():
+    evaluate, asked = response(parabola(1.75))
+    found = search_beta(evaluate, Settings(start=(1.0, 1.25, 1.5), step=0.25))
+    assert asked == [(1.0, 1.25, 1.5), (1.75,), (2.0,)]
+    assert found.choice.beta == 1.75
+
+
+def test_an_undefined_score_counts_as_worst():
+    def evaluate(betas):
+        return [[Score(math.nan if beta > 1.2 else 10 * beta, 1.0)] for beta in betas]
+
+    found = search_beta(evaluate)
+    assert found.choice.beta == 1.2
+    assert found.points[-1].beta == 1.3
+
+
+def test_an_undefined_level_wins_no_tie():
+    points = [Point(beta, (Score(70.0, math.nan if beta < 1.3 else 50.0),)) for beta in START]
+    assert choose(points, Settings()).beta == 1.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"step": 0.0}, "step"),
+        ({"step": -0.1}, "step"),
+        ({"bounds": (2.0, 1.0)}, "bounds"),
+        ({"bounds": (-1.0, 1.0)}, "bounds"),
+        ({"bounds": (0.0, 1.2)}, "start"),
+        ({"start": ()}, "start"),
+        ({"ahead": 0}, "ahead"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, what):
+    with pytest.raises(ValueError, match=rf"^Expected `{what}` .*\.$"):
+        Settings(**settings)
+
+
+def test_betas_must_have_as_many_scores():
+    with pytest.raises(ValueError, match="as many scores of every beta"):
+        search_beta(lambda betas: [[Score(1.0)] * (1 + (beta > 1.1)) for beta in betas])

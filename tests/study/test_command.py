@@ -1,0 +1,124 @@
+"""``longtail study`` as a person runs it."""
+
+import json
+
+import pytest
+
+SHORT = ("--epochs", 2, "--evaluate-every", 0, "--checkpoint-epochs", 0, "--device", "cpu")
+SMALL = ("--data", "digits-lt", "--methods", "balanced-softmax", "cbs", "--seeds", 2, "--out", "out", *SHORT)
+
+
+def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path):
+    code, out, err = run("study", *SMALL, "--dry-run")
+    assert code == 0
+    assert "4 runs, 0 of them done, in out:" in out
+    assert "how long they take is unknown" in out
+    assert not (tmp_path / "out").exists()
+    code, out, err = run("study", *SMALL)
+    assert code == 0, err
+    assert "4/4 digits-lt-50-cbs-beta1.5-seed1: recall" in err
+    assert "Recall on test data, per cent" in out
+    assert "Model imbalance level" in out
+    assert "digits-lt 50, recall over all classes: CBS (β = 1.5)" in out
+    kept = json.loads((tmp_path / "out" / "study.json").read_text("utf-8"))
+    assert kept["command"].startswith("longtail study --data digits-lt")
+    assert len(kept["runs"]) == 4
+    for name in ("recall.md", "recall.tex", "recall.csv", "level.md"):
+        assert (tmp_path / "out" / "tables" / name).exists()
+    code, out, _ = run("study", *SMALL, "--seeds", 3, "--dry-run")
+    assert "6 runs, 4 of them done" in out
+    assert "2 runs to do, about" in out
+    code, _, err = run("study", *SMALL)  # all is done: the same tables, nothing trained
+    assert code == 0
+    assert err == ""
+
+
+def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        'data = ["digits-lt"]\nmethods = ["balanced-softmax", "cbs"]\nbetas = ["search", 1.3]\nseeds = 1\nout = "out"\n'
+        '[recipe]\nepochs = 2\nevaluate_every = 0\ndevice = "cpu"\n'
+        "[search]\nfolds = 2\nstart = [1.0, 1.1]\nbounds = [1.0, 1.1]\n",
+        "utf-8",
+    )
+    code, out, _ = run("study", "plan.toml", "--dry-run")
+    assert code == 0
+    assert "a search for the beta of cbs on digits-lt: 4 runs or more, 2 a beta, then 1 runs" in out
+    code, out, err = run("study", "plan.toml")
+    assert code == 0, err
+    kept = json.loads((tmp_path / "out" / "study.json").read_text("utf-8"))
+    assert set(kept["betas"].values()) <= {1.0, 1.1}
+    assert "β chosen on 2-fold cross-validation within training data" in kept["selected"]
+    assert "β as given" in kept["selected"]
+    assert "fewer than two seeds, so no test" in out
+    code, out, _ = run("study", "table", "out", "--format", "markdown", "--beside", "nothing")
+    assert code == 0
+    assert out.count("| digits-lt 50 |") == 3  # no run on a fold
+    assert "2-fold cross-validation" in out
+
+
+def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
+    flags = ("--folds", 2, "--start", 1.0, 1.1, "--bounds", 1.0, 1.1, "--out", "beta", *SHORT)
+    code, out, err = run("study", "beta", "--data", "digits-lt", *flags)
+    assert code == 0, err
+    assert "The search for β" in out
+    assert "Sensitivity to β on digits-lt 50" in out
+    assert "digits-lt 50: beta = 1" in out
+    found = list(tmp_path.rglob("beta.json"))
+    assert len(found) == 1
+    assert (found[0].parent / "trace.md").exists()
+    assert "train head" in (found[0].parent / "sensitivity.tex").read_text("utf-8")
+
+
+@pytest.mark.parametrize("what", ["recall", "level", "gradient", "shift"])
+@pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
+def test_tables_of_what_is_there(run, study, what, form):
+    code, out, err = run("study", "table", study, "--what", what, "--format", form)
+    assert code == 0, err
+    assert "CBS" in out
+
+
+def test_the_papers_page(run, tmp_path):
+    code, out, _ = run("study", "paper")
+    assert code == 0
+    assert out.startswith("# Which of the paper's conclusions hold")
+    assert run("study", "paper", "--out", "page.md")[0] == 0
+    assert (tmp_path / "page.md").read_text("utf-8") == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("plan.yaml",), "a plan that ends in .toml, or flags, but got 'plan.yaml'"),
+        (("missing.toml",), "missing.toml"),
+        (("--data", "digits-lt", "--methods", "cbs", "--seeds", "0"), "at least one seed"),
+        (("--data", "digits-lt", "--methods", "cbs", "--seeds", "1", "--together", "none"), "--together"),
+        (("--data", "digits-lt", "--methods", "cbs", "--seeds", "1", "--dry-run", "now"), "nothing after --dry-run"),
+        (("beta", "digits-lt"), "flags after `longtail study beta`"),
+        (("beta", "--data", "digits-lt", "--method", "softmax"), "a method that takes one"),
+        (("table",), "folders of runs, but got none"),
+        (("table", "nowhere"), "nowhere is not there"),
+        (("table", ".", "--format", "html"), "--format to be one of"),
+        (("table", "."), "finished runs in ., but there are none"),
+        (("paper", "x"), "nothing but --out FILE"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, arguments, part):
+    code, _, err = run("study", *arguments)
+    assert code == 2
+    assert part in err
+    assert err.startswith("longtail: ")
+    assert err.count("\n") == 1
+
+
+def test_several_mistakes_are_told_at_once(run):
+    code, _, err = run("study", "--data", "nope", "--methods", "cbss", "--betas", "-1", "--seeds", "0")
+    assert code == 2
+    for part in ("'nope'", "'cbss'", "-1", "at least one seed"):
+        assert part in err
+
+
+def test_help_tells_all_of_it(run):
+    code, out, _ = run("study", "--help")
+    assert code == 0
+    assert "longtail study PLAN.toml" in out
+    assert "--select-on" in out

@@ -1,0 +1,111 @@
+"""Carrying out a plan: nothing twice, on after a stop, in several processes, and what fails does not stop the rest."""
+
+import os
+import signal
+
+import pytest
+import torch
+from tests.study.conftest import SHORT, plan_in
+
+from longtail.study.execute import devices, epochs_done, estimate, execute
+from longtail.train import RunFolder, StoppedError
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def test_what_is_done_is_not_run_again(study):
+    runs = plan_in(study).runs()
+    before = {run.path: run.folder.result_file.stat().st_mtime_ns for run in runs}
+    outcome = execute(runs)
+    assert len(outcome.done) == 6
+    assert outcome.failed == {}
+    assert {run.path: run.folder.result_file.stat().st_mtime_ns for run in runs} == before
+
+
+def test_after_a_stop_it_goes_on_to_the_same_results(tmp_path, study, monkeypatch):
+    monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
+    runs = plan_in(tmp_path, methods=["softmax", "cbs"]).runs()
+    asked = []
+
+    def watch():
+        if epochs_done(runs[1]) and not asked:
+            asked.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(StoppedError):
+        execute(runs, watch=watch)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert [run.folder.done for run in runs] == [True, False, False, False]
+    assert list(runs[1].folder.checkpoints.iterdir())  # in the middle of it
+    outcome = execute(runs)
+    assert len(outcome.done) == 4
+    for run in runs:
+        whole = RunFolder(study / run.path.name)
+        assert run.folder.result_file.read_bytes() == whole.result_file.read_bytes()
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
+    good = plan_in(tmp_path / "good", methods=["softmax"], seeds=2).runs()
+    (bad,) = plan_in(tmp_path / "bad", methods=["softmax"], seeds=1, recipe={"lr": 1e30, "epochs": 5}).runs()
+    outcome = execute([bad, *good], together=3)
+    assert [run.path for run in outcome.done] == [run.path for run in good]
+    assert list(outcome.failed) == [str(bad.path)]
+    assert "finite loss" in outcome.failed[str(bad.path)]
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
+    runs = plan_in(tmp_path, methods=["softmax"]).runs()
+    with runs[0].folder.lock():
+        outcome = execute(runs)
+    assert [run.path for run in outcome.done] == [runs[1].path]
+    assert [run.path for run in outcome.elsewhere] == [runs[0].path]
+
+
+def test_several_devices_share_the_runs(tmp_path, study):
+    runs = plan_in(tmp_path, methods=["softmax"]).runs()
+    outcome = execute(runs, on=[torch.device("cpu"), torch.device("cpu")])
+    assert len(outcome.done) == 2
+    for run in runs:
+        assert run.folder.result_file.read_bytes() == RunFolder(study / run.path.name).result_file.read_bytes()
+
+
+def test_an_estimate_goes_by_what_is_finished_or_says_that_it_is_unknown(tmp_path, study):
+    runs = plan_in(tmp_path).runs()
+    unknown = estimate(runs, str(tmp_path / "nowhere"))
+    assert unknown.seconds is None
+    assert "6 runs to do; how long they take is unknown: no finished run of digits-lt" in str(unknown)
+    logged = [sum(line["seconds"] for line in one.log()) for one in _finished(study)]
+    alone, together = estimate(runs, str(study)), estimate(runs, str(study), 3)
+    assert alone.seconds == pytest.approx(sum(logged), rel=0.01)
+    assert together.seconds == pytest.approx(alone.seconds / 3)
+    assert "going by 6 finished runs" in str(alone)
+    assert estimate(plan_in(study).runs(), str(study)).left == 0
+
+
+def _finished(study):
+    from longtail.study.runs import read_runs
+
+    return read_runs(study)
+
+
+def test_epochs_are_counted_in_the_log(study, tmp_path):
+    assert {epochs_done(run) for run in plan_in(study).runs()} == {SHORT["epochs"]}
+    assert {epochs_done(run) for run in plan_in(tmp_path).runs()} == {0}
+    assert devices(plan_in(tmp_path).runs()) == [torch.device("cpu")]
+
+
+def test_several_processes_are_stopped_together(tmp_path):
+    runs = plan_in(tmp_path, methods=["softmax"], recipe={"epochs": 5000}).runs()
+
+    def watch():
+        if all(epochs_done(run) for run in runs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError):
+        execute(runs, on=[torch.device("cpu"), torch.device("cpu")], watch=watch)
+    assert not any(run.folder.done for run in runs)
+    assert all(list(run.folder.checkpoints.iterdir()) for run in runs)  # they saved where they were

@@ -1,0 +1,148 @@
+"""Plans: what they run, and that everything wrong with one is found at once."""
+
+import pytest
+
+from longtail.study.plan_reading import PlanError, make_plan, read_plan
+from longtail.train import defaults
+from longtail.train.folder import RunFolder
+
+GOOD = {"data": "digits-lt", "methods": ["softmax", "cbs"], "seeds": 2}
+
+
+def test_a_plan_is_every_combination_once(tmp_path):
+    plan = make_plan(
+        {
+            "data": ["digits-lt", "digits"],
+            "imbalance": [10, 50],
+            "methods": ["softmax", "cbs", "bcl+cbs"],
+            "betas": [1.2, "recipe", 1.5],
+            "seeds": [3, 4],
+            "out": str(tmp_path),
+            "recipe": {"epochs": 3, "subset_seed": "run"},
+        }
+    )
+    runs = plan.runs()
+    # digits-lt at two factors and digits as it is; softmax, and two betas (1.5 is the recipe's too) of each other
+    assert len(runs) == 3 * (1 + 2 + 2) * 2
+    assert len({run.path for run in runs}) == len(runs)
+    assert {run.recipe.epochs for run in runs} == {3}
+    assert {run.recipe.seed for run in runs} == {3, 4}
+    assert {run.recipe.imbalance for run in runs} == {10.0, 50.0, None}
+    assert {run.recipe.balance for run in runs if run.recipe.method == "bcl"} == {"cbs"}
+    assert {run.recipe.subset_seed for run in runs} == {"run"}
+
+
+def test_a_knob_goes_to_the_methods_that_take_it():
+    plan = make_plan({**GOOD, "methods": ["softmax", "focal"], "seeds": 1, "recipe": {"gamma": 1.0}})
+    assert [(run.recipe.method, run.recipe.gamma) for run in plan.runs()] == [("softmax", None), ("focal", 1.0)]
+
+
+def test_the_recipes_beta_is_the_authors(tmp_path):
+    from longtail.study.paper import beta, name_of
+    from longtail.study.plan import Plan
+
+    plan = Plan(("cifar10-lt",), ("cbs",), (0,), (10, 50, 100))
+    found = [plan.base(data, factor, "cbs").beta for data, factor in plan.places]
+    assert found == [plan.base(data, factor, "proco+cbs").beta for data, factor in plan.places]
+    assert found == [beta(name_of(data, factor)) for data, factor in plan.places] == [1.6, 1.5, 1.8]
+
+
+def test_a_beta_that_is_searched_for_comes_later():
+    plan = make_plan({**GOOD, "betas": ["search", 1.4]})
+    assert plan.searches == [("digits-lt", None, "cbs")]
+    assert {run.recipe.beta for run in plan.runs()} == {None, 1.4}
+    after = plan.runs({("digits-lt", None, "cbs"): 1.7})
+    assert {run.recipe.beta for run in after} == {None, 1.4, 1.7}
+
+
+def test_everything_wrong_is_found_and_listed_at_once(tmp_path):
+    with pytest.raises(PlanError) as error:
+        make_plan(
+            {
+                "data": ["nonsense", "imagenet-lt"],
+                "imbalance": [0.5],
+                "methods": ["cbss", "softmax+cbs", "tau-norm"],
+                "betas": [-1, float("nan"), "serch"],
+                "seeds": [],
+                "reference": "bob",
+                "colour": "red",
+                "recipe": {"epochs": 0, "lr": -3, "speed": 9, "seed": 3, "device": "cuda:9", "root": str(tmp_path)},
+                "search": {"foldz": 3},
+            }
+        )
+    told = str(error.value)
+    for part in (
+        "'nonsense'",
+        "imagenet-lt",
+        "`imbalance` to be a number >= 1, but got 0.5",
+        "'cbss'",
+        "'softmax+cbs'",
+        "`betas` to be numbers >= 0, but got -1",
+        "but got nan",
+        "'serch'",
+        "at least one seed",
+        "'bob'",
+        "`colour`",
+        "`epochs` to be an integer >= 1, but got 0",
+        "`lr` to be a number >= 0, but got -3",
+        "`speed`, which no recipe has",
+        "`seed`, which the plan itself says",
+        "device",
+        "`foldz`",
+        "`tau` for tau-norm",
+    ):
+        assert part in told, part
+    assert len(error.value.problems) == told.count("\n")
+    assert all(problem.startswith("Expected ") and problem.endswith(".") for problem in error.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"seeds": 0}, "at least one seed"),
+        ({"seeds": -1}, "at least one seed"),
+        ({"seeds": [0, 0]}, "each seed once"),
+        ({"seeds": [0.5]}, "integers >= 0"),
+        ({"data": []}, "a data set, but got none"),
+        ({"imbalance": [1000]}, "to leave digits-lt an image of each class, but got 1000"),
+        ({"methods": []}, "a method, but got none"),
+        ({"betas": []}, "empty list"),
+        ({"methods": ["softmax"], "betas": [1.2]}, "a method that takes one"),
+        ({"data": "digits", "imbalance": [10]}, "made long-tailed here, but got digits"),
+        ({"recipe": {"gamma": 2.0}}, "a method that takes `gamma`, but none of softmax, cbs does"),
+        ({"betas": ["search"], "search": {"folds": 1}}, "`folds` of the search"),
+        ({"betas": ["search"], "search": {"criterion": "best"}}, "`criterion`"),
+        ({"betas": ["search"], "search": {"select_on": "train"}}, "`select_on`"),
+        ({"betas": ["search"], "search": {"bounds": [1.2, 3.0]}}, "`start`"),
+        ({"betas": ["search"], "search": {"seeds": 0}}, "`seeds` of the search"),
+    ],
+)
+def test_one_thing_wrong_is_one_sentence(change, part):
+    with pytest.raises(PlanError) as error:
+        make_plan({**GOOD, **change})
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_holds_another_run_is_refused_before_the_first(tmp_path):
+    import torch
+
+    path = tmp_path / "digits-lt-50-softmax-seed0"
+    RunFolder(path).begin(defaults("digits-lt", "softmax"), torch.device("cpu"), 1)
+    plan = {**GOOD, "out": str(tmp_path)}
+    make_plan({**plan, "recipe": {"workers": 1}})  # it is this one
+    with pytest.raises(PlanError, match=r"to hold this run, but it differs in `epochs` \(40 there, 7 here\)\.$"):
+        make_plan({**plan, "recipe": {"epochs": 7}})
+
+
+def test_a_file_and_flags_beside_it(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'data = ["digits-lt"]\nmethods = ["softmax"]\nseeds = 3\n[recipe]\nepochs = 5\nmilestones = [2, 3]\n', "utf-8"
+    )
+    plan = read_plan(file, {"seeds": 1, "recipe": {"lr": 0.2}, "search": {}})
+    (run,) = plan.runs()
+    assert (run.recipe.epochs, run.recipe.lr, run.recipe.milestones) == (5, 0.2, (2, 3))
+    file.write_text("data = [", "utf-8")
+    with pytest.raises(ValueError, match=r"^Expected .*plan\.toml to be TOML"):
+        read_plan(file)

@@ -1,0 +1,149 @@
+"""Run folders as records; only runs that differ in nothing but their seed are averaged."""
+
+import math
+
+import pytest
+
+from longtail.study.comparisons import compare_cells, how_tested, marks
+from longtail.study.runs import Run, distinct_titles, group_runs, one_cell, ordered, read_run, read_runs
+from longtail.train import RunFolder
+
+
+def test_folders_are_read_with_what_they_hold(study):
+    runs = read_runs(study)
+    assert len(runs) == 6
+    one = next(run for run in runs if run.recipe.method == "cbs" and run.recipe.seed == 1)
+    kept = RunFolder(one.path).result()
+    assert one.recall() == 100 * kept["splits"]["test"]["recall"]["all"]
+    assert one.recall("tail", "train") == 100 * kept["splits"]["train"]["recall"]["tail"]
+    assert one.shift("tail") == kept["splits"]["train"]["probability_shift"]["tail"]
+    assert one.gradient_balance("head") == kept["splits"]["train"]["gradient_balance"]["weight"]["head"]
+    assert math.isnan(one.recall("all", "val"))  # there is none
+    assert [line["epoch"] for line in one.log()] == [0, 1]
+    assert (one.method, one.data) == ("cbs", "digits-lt 50")
+
+
+def test_the_same_folder_twice_is_one_run(study):
+    assert len(read_runs(study, study / "digits-lt-50-softmax-seed0")) == 6
+
+
+def test_what_is_not_there_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^Expected a folder of runs, but .* is not there\.$"):
+        read_runs(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match=r"recipe\.toml"):
+        read_run(tmp_path)
+    assert read_runs(tmp_path) == []
+
+
+def test_runs_are_grouped_by_everything_except_their_seed(study, made):
+    cells = ordered(group_runs(read_runs(study)))
+    assert [(cell.method, cell.seeds) for cell in cells] == [
+        ("softmax", (0, 1)),
+        ("balanced-softmax", (0, 1)),
+        ("cbs", (0, 1)),
+    ]
+    assert cells[2].title == "CBS (β = 1.5)"
+    assert cells[2].groups == ("head", "medium", "tail")
+    several = group_runs(
+        [made(seed=1), made(seed=0), made(beta=1.2), made(seed=0, imbalance=10), made(seed=0, lr=0.05)]
+    )
+    assert [(cell.recipe.beta, cell.data, cell.seeds) for cell in several] == [
+        (1.8, "C10-LT100", (0, 1)),
+        (1.2, "C10-LT100", (0,)),
+        (1.6, "C10-LT10", (0,)),
+        (1.8, "C10-LT100", (0,)),
+    ]
+
+
+def test_runs_that_differ_are_never_averaged(made):
+    with pytest.raises(
+        ValueError, match=r"^Expected runs of the same settings to average, but .* differ in .*\.$"
+    ) as e:
+        one_cell([made(seed=0), made(seed=1, weight_decay=2e-4, epochs=90)])
+    assert "`epochs` ((200,) and (90,))" in str(e.value)
+    assert "`weight_decay` (0.0005 and 0.0002)" in str(e.value)
+    with pytest.raises(ValueError, match="`train_stats`"):
+        one_cell([made(seed=0), made(seed=1, train_stats="paper")])
+    with pytest.raises(ValueError, match="`subset_seed`"):
+        one_cell([made(seed=0, subset_seed="run"), made(seed=1, subset_seed=0)])
+    with pytest.raises(ValueError, match="both have seed 3"):
+        one_cell([made(seed=3), made(seed=3)])
+    with pytest.raises(ValueError, match="but got none"):
+        one_cell([])
+
+
+def test_subsets_drawn_with_the_runs_seed_are_one_setting(made):
+    cell = one_cell(made(seed=seed, subset_seed="run") for seed in (2, 0, 1))
+    assert cell.seeds == (0, 1, 2)
+
+
+def test_cells_that_would_be_called_the_same_say_what_they_differ_in(made):
+    cells = group_runs([made(), made(lr=0.05), made("softmax"), made(lr=0.05, epochs=90)])
+    assert distinct_titles(cells) == [
+        "CBS (β = 1.8) [epochs 200, lr 0.1]",
+        "CBS (β = 1.8) [epochs 200, lr 0.05]",
+        "Softmax",
+        "CBS (β = 1.8) [epochs 90, lr 0.05]",
+    ]
+
+
+def test_where_a_run_was_made_is_no_setting(made):
+    assert len(one_cell([made(seed=0, device="cpu"), made(seed=1, device="cuda:1", workers=9, root="/x")]).runs) == 2
+
+
+def test_folds_are_averaged_only_where_asked(made):
+    runs = [made(seed=0, folds=3, fold=fold) for fold in range(3)]
+    with pytest.raises(ValueError, match="`fold`"):
+        one_cell(runs)
+    assert one_cell(runs, over_folds=True).places == ((0, 0), (0, 1), (0, 2))
+
+
+def cell_of(made, method, values, **more):
+    return one_cell(made(method, seed, (value, value, value, value), **more) for seed, value in enumerate(values))
+
+
+def test_methods_of_one_study_are_paired_by_seed(made):
+    reference = cell_of(made, "balanced-softmax", (78.0, 80.0, 82.0))
+    cbs = cell_of(made, "cbs", (80.0, 82.1, 83.9))
+    (found,) = compare_cells([reference, cbs], reference)
+    assert found.found.paired
+    assert found.corrected is None
+    assert str(found) == (
+        "CBS (β = 1.8) is better than Balanced Softmax by 2.0 points, 95 % interval 1.8 to 2.2, p = 0.0008, n = 3."
+    )
+    assert marks(found) == "***"
+    other = one_cell(made("cbs", seed + 5, (80.0,) * 4) for seed in range(3))
+    (unpaired,) = compare_cells([other], reference)
+    assert not unpaired.found.paired
+    assert "Welch" in how_tested([unpaired])
+
+
+def test_several_comparisons_are_corrected(made):
+    reference = cell_of(made, "balanced-softmax", (78.0, 80.0, 82.0))
+    cells = [cell_of(made, "cbs", (80.0, 82.1, 83.9)), cell_of(made, "softmax", (70.0, 75.0, 71.0))]
+    found = compare_cells(cells, reference)
+    assert found[0].corrected == pytest.approx(2 * found[0].found.p_value)
+    assert "Holm" in how_tested(found)
+
+
+def test_fewer_than_two_seeds_are_not_tested_and_it_is_said(made):
+    (found,) = compare_cells(
+        [cell_of(made, "cbs", (82.0,))], cell_of(made, "balanced-softmax", (80.0,)), alternative="greater"
+    )
+    assert found.found is None
+    assert str(found) == "CBS (β = 1.8) is 2.0 points above Balanced Softmax: fewer than two seeds, so no test."
+    assert marks(found) == ""
+    assert how_tested([found]) == "No tests: fewer than two seeds."
+
+
+def test_an_undefined_level_is_not_tested(made):
+    reference = cell_of(made, "balanced-softmax", (80.0, 81.0))
+    (found,) = compare_cells([one_cell([made(seed=0, level=None), made(seed=1)])], reference, Run.level, better="lower")
+    assert str(found) == "CBS (β = 1.8) is not compared with Balanced Softmax: a value is undefined, so no test."
+
+
+def test_methods_on_different_data_are_not_compared(made):
+    with pytest.raises(
+        ValueError, match=r"compared methods to have the same data, .*`imbalance` \(100.0 and 10.0\)\.$"
+    ):
+        compare_cells([cell_of(made, "cbs", (1.0, 2.0), imbalance=10)], cell_of(made, "balanced-softmax", (1.0, 2.0)))

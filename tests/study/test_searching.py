@@ -1,0 +1,99 @@
+"""The search for beta with real runs on folds."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from longtail.study.criteria import Criterion
+from longtail.study.execute import execute
+from longtail.study.plan import SearchPlan
+from longtail.study.runs import read_runs
+from longtail.study.searching import fold_recipes, folds_of, search_with_runs, trace_table
+from longtail.train import defaults
+from longtail.train.loading import open_data
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+BASE = replace(defaults("digits-lt", "cbs"), epochs=2, evaluate_every=0, checkpoint_epochs=0, device="cpu")
+NARROW = {"bounds": (1.0, 1.3), "folds": 2}
+
+
+def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
+    rounds = []
+    found = search_with_runs(BASE, SearchPlan(**NARROW, seeds=2), tmp_path, execute, on_round=rounds.append)
+    assert rounds[0] == (1.0, 1.1, 1.2, 1.3)
+    assert found.folds == 2
+    for point, cell in zip(found.found.points, found.cells, strict=True):
+        assert cell.places == ((0, 0), (0, 1), (1, 0), (1, 1))
+        assert [score.value for score in point.scores] == [run.recall("all", "val") for run in cell.runs]
+        assert [score.level for score in point.scores] == pytest.approx(
+            [run.level("val") for run in cell.runs], nan_ok=True
+        )
+    kept = json.loads((tmp_path / "beta.json").read_text("utf-8"))
+    assert kept["beta"] == found.beta
+    assert kept["select_on"] == "val"
+    assert len(kept["points"]) == 4
+    assert read_runs(tmp_path) == []  # runs of a cross-validation are not results
+    assert len(read_runs(tmp_path, searches=True)) == 16
+    sensitivity = found.sensitivity("longtail study beta")
+    assert "2-fold cross-validation within training data by recall over all classes, 4 runs a β" in sensitivity.caption
+    assert "test recall is shown, not used; each model saw 1 of 2 folds" in sensitivity.caption
+    trace = trace_table(found)
+    assert [row.labels[0] for row in trace.rows] == ["1"] * 4
+    assert sum("chosen" in row.labels[1] for row in trace.rows) == 1
+    assert "TEST" not in trace.caption
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    again = search_with_runs(BASE, SearchPlan(**NARROW, seeds=2), tmp_path, execute)
+    assert again.record() == found.record()
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+
+
+def test_choosing_on_test_is_written_into_every_caption(tmp_path):
+    plan = SearchPlan(select_on="test", bounds=(1.0, 1.2), start=(1.0, 1.1, 1.2))
+    found = search_with_runs(BASE, plan, tmp_path, execute)
+    assert found.folds == 0
+    assert [p.scores[0].value for p in found.found.points] == [c.runs[0].recall() for c in found.cells]
+    for caption in (trace_table(found).caption, found.sensitivity().caption, found.selected):
+        assert "TEST data" in caption
+    assert "not used" not in found.sensitivity().caption
+    assert read_runs(tmp_path) == []  # runs of a search are not results, on folds or not
+
+
+def test_without_held_out_data_there_is_no_search(tmp_path):
+    with pytest.raises(ValueError, match="validation data to choose beta on, but digits-lt has none"):
+        search_with_runs(BASE, SearchPlan(folds=0, start=(1.0,)), tmp_path, execute)
+
+
+def test_how_many_folds():
+    assert folds_of(BASE, SearchPlan()) == 5
+    assert folds_of(replace(BASE, validation=0.2), SearchPlan()) == 0
+    assert folds_of(replace(BASE, data="imagenet-lt"), SearchPlan()) == 0
+    assert folds_of(BASE, SearchPlan(folds=3)) == 3
+
+
+def test_folds_share_seed_and_subset_over_betas():
+    one, other = (fold_recipes(BASE, beta, 3, [0, 1]) for beta in (1.0, 1.2))
+    assert len(one) == 6
+    for a, b in zip(one, other, strict=True):
+        assert replace(a, beta=1.2) == b
+        assert open_data(a).val.labels.equal(open_data(b).val.labels)
+    assert len(open_data(one[0]).val) > 0
+    assert open_data(one[0]).counts.sum() < open_data(BASE).counts.sum()
+
+
+def test_criteria(made):
+    run = made("cbs", 0, (90.0, 80.0, 60.0, 75.0), level=12.0)
+    assert Criterion.parse("all").score(run, "test").value == pytest.approx(75.0)
+    assert Criterion.parse("head=1,tail=2").score(run, "test").value == pytest.approx(70.0)
+    level = Criterion.parse("level").score(run, "test")
+    assert (level.value, level.level) == (-12.0, 12.0)
+    assert str(Criterion.parse("tail=1")) == "recall weighted tail 1"
+    for wrong in ("", "best", "head=-1", "head=0", "head=x"):
+        with pytest.raises(ValueError, match=r"^Expected `criterion` .*\.$"):
+            Criterion.parse(wrong)

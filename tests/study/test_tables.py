@@ -1,0 +1,256 @@
+"""Tables: what is in them, what is bold and starred, what comes from elsewhere, and every way to write them."""
+
+import csv
+import io
+import math
+import re
+
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from longtail.study.balanced import balanced_shift
+from longtail.study.paper import gradient_balance
+from longtail.study.runs import group_runs, one_cell, read_runs
+from longtail.study.stats import Summary
+from longtail.study.table import Row, Table, Value, to_csv, to_latex, to_markdown, to_rich, write
+from longtail.study.tables import (
+    balanced_shift_table,
+    gradient_table,
+    level_table,
+    paper_table,
+    recall_table,
+    sensitivity_table,
+    shift_table,
+)
+
+BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
+CBS = [(87.0, 74.0, 81.0, 80.9), (87.9, 75.2, 82.1, 81.6), (87.5, 74.6, 81.5, 81.2)]
+
+
+@pytest.fixture
+def cells(made):
+    runs = [made("balanced-softmax", seed, row, subset_seed="run", level=21.0 + seed) for seed, row in enumerate(BS)]
+    runs += [made("cbs", seed, row, subset_seed="run", level=12.0 + seed) for seed, row in enumerate(CBS)]
+    return group_runs(runs)
+
+
+def test_recall_has_means_bold_and_stars(cells):
+    table = recall_table(cells, selected="β as in the paper", command="longtail study x.toml")
+    assert table.columns == ("Head", "Medium", "Tail", "All")
+    theirs, ours = table.rows
+    assert (theirs.labels, ours.labels) == (("C10-LT100", "Balanced Softmax"), ("C10-LT100", "CBS (β = 1.8)"))
+    assert ours.values[3].summary.mean == pytest.approx((80.9 + 81.6 + 81.2) / 3)
+    assert [value.best for value in ours.values] == [False, False, True, True]
+    p_value = stats.ttest_rel([row[3] for row in CBS], [row[3] for row in BS]).pvalue
+    assert ours.values[3].mark == "*" * sum(p_value < bound for bound in (0.05, 0.01, 0.001)) != ""
+    assert theirs.values[3].mark == ""
+    for part in (
+        "seeds 0…2",
+        "6 runs",
+        "200 epochs",
+        "last epoch",
+        "head/medium/tail of 3/3/4 classes",
+        "in evaluation mode",
+        "drawn with each run's seed",
+        "β as in the paper",
+        "paired t-test, two-sided",
+        "Command: longtail study x.toml",
+    ):
+        assert part in table.full_caption, part
+
+
+def test_one_sided_tests_are_labelled(cells):
+    assert "paired t-test, one-sided" in recall_table(cells, alternative="greater").full_caption
+
+
+def test_one_seed_has_no_spread_and_no_test(made):
+    table = recall_table(group_runs([made("balanced-softmax"), made("cbs")]))
+    assert "No tests: fewer than two seeds." in table.full_caption
+    assert "One run each, seed 0" in table.full_caption
+    assert "±" not in to_markdown(table).split("Mean")[0].split("One run")[0]
+
+
+def test_rows_from_elsewhere_are_marked(made):
+    from longtail.study.runs import Run
+
+    run = made("cbs")
+    run = Run(run.path, type(run.recipe)(**{**vars(run.recipe), "data": "imagenet-lt", "imbalance": None}), run.result)
+    quoted = recall_table([one_cell([run])])
+    assert [(row.labels[1], row.source) for row in quoted.rows[1:]] == [("CAL", "quoted"), ("DisA", "quoted")]
+    assert quoted.rows[1].values[0] is None  # CAL has no groups
+    assert "† quoted in the paper from its own publication, not run here." in quoted.full_caption
+    assert "| ImageNet-LT | CAL † | - | - | - | 49.70 |" in to_markdown(quoted)
+    everything = recall_table([one_cell([run])], beside="paper")
+    assert len(everything.rows) == 1 + 15
+    assert "‡ from the paper, not run here." in everything.full_caption
+    assert not any(value.best for row in everything.rows[1:] for value in row.values if value)
+    assert len(recall_table([one_cell([run])], beside="nothing").rows) == 1
+
+
+def test_the_papers_table_beside_ours_with_differences_and_tests(cells):
+    table = paper_table(cells)
+    row = next(row for row in table.rows if row.labels == ("C10-LT100", "CBS (β = 1.8)", "all"))
+    here, paper, difference, sds, p_value = row.values
+    assert (paper.summary.mean, paper.summary.sd, paper.summary.runs) == (81.43, 0.24, 5)
+    assert difference.summary.mean == pytest.approx(here.summary.mean - 81.43)
+    assert sds.summary.mean == pytest.approx((here.summary.mean - 81.43) / 0.24)
+    ours = [row[3] for row in CBS]
+    sd = (sum((v - sum(ours) / 3) ** 2 for v in ours) / 2) ** 0.5
+    expected = stats.ttest_ind_from_stats(sum(ours) / 3, sd, 3, 81.43, 0.24, 5, equal_var=False).pvalue
+    assert p_value.summary.mean == pytest.approx(expected)
+    far = one_cell([*(c for c in []), *cells[1].runs])
+    assert paper_table([far]).rows[-1].values[3].mark in {"", "!"}
+    with pytest.raises(ValueError, match="that the paper has"):
+        paper_table([one_cell(_as_digits(cells[0].runs))])
+
+
+def _as_digits(runs):
+    from longtail.study.runs import Run
+
+    return [Run(r.path, type(r.recipe)(**{**vars(r.recipe), "data": "digits-lt"}), r.result) for r in runs]
+
+
+def test_more_than_two_of_the_papers_sds_are_marked(made):
+    cell = one_cell(made("cbs", seed, (87.0, 74.0, 81.0, 70.0 + seed)) for seed in range(2))
+    assert paper_table([cell]).rows[-1].values[3].mark == "!"
+
+
+def test_levels_stand_beside_the_authors_lowest_in_bold(cells):
+    table = level_table(cells)
+    assert [(row.values[0].summary.mean, row.values[0].best) for row in table.rows] == [(22.0, False), (13.0, True)]
+    assert [row.values[1].summary.mean for row in table.rows] == [20.96, 12.62]
+    assert "Lower is fairer" in table.caption
+
+
+def test_an_undefined_level_is_a_dash(made):
+    table = level_table(group_runs([made("cbs", level=None), made("softmax", level=40.0)]))
+    assert math.isnan(table.rows[1].values[0].summary.mean)
+    assert table.text(table.rows[1].values[0]) == "-"
+    assert table.rows[0].values[0].best
+
+
+def test_gradients_and_shifts_stand_above_the_papers(made, study):
+    cells = group_runs([made("softmax"), made("cbs")])
+    table = gradient_table(cells)
+    assert [row.source for row in table.rows] == ["here", "paper", "here", "paper"]
+    expected = gradient_balance("C10-LT100")["softmax"]
+    assert [value.summary.mean for value in table.rows[1].values] == list(expected.values())
+    shifts = shift_table(cells)
+    assert [row.source for row in shifts.rows] == ["here", "paper", "here"]  # the paper has softmax only
+    assert [value.summary.mean for value in shifts.rows[1].values] == [0.84, -2.5, -20.1]
+    assert [row.source for row in gradient_table(group_runs(read_runs(study))).rows] == ["here"] * 3
+
+
+@pytest.mark.parametrize("train_stats", ["eval", "paper"])
+def test_a_balanced_model_is_asked_about_long_tailed_data(tmp_path, train_stats):
+    from dataclasses import replace
+
+    import torch
+
+    from longtail.study.runs import read_run
+    from longtail.train import RunFolder, Trainer, defaults
+
+    torch.set_num_threads(1)
+    recipe = replace(defaults("digits", "softmax"), epochs=4, evaluate_every=0, device="cpu", train_stats=train_stats)
+    Trainer(recipe, RunFolder(tmp_path)).run()
+    cell = one_cell([read_run(tmp_path)])
+    found = balanced_shift(cell, "digits-lt", 50)
+    assert found["tail"].mean > found["head"].mean  # Theorem 3: less than its frequency for the head, more for the tail
+    assert found["tail"].mean > 0 > found["head"].mean
+    table = balanced_shift_table({"digits-lt 50": found, "C10-LT100": found}, [cell])
+    assert [row.source for row in table.rows] == ["here", "here", "paper"]
+    assert [value.summary.mean for value in table.rows[2].values] == [-17.21, 39.93, 501.08]
+
+
+def test_sensitivity_has_a_row_a_beta_with_the_best_in_bold(made):
+    runs = [made("cbs", 0, (90 - 10 * b, 75.0, 60 + 10 * b, 75.0), beta=b, level=30 - b) for b in (1.2, 1.0, 1.1)]
+    table = sensitivity_table(group_runs(runs))
+    assert [row.labels[0] for row in table.rows] == ["1", "1.1", "1.2"]
+    assert table.columns[-5:] == ("test head", "test medium", "test tail", "test all", "I")
+    column = table.columns.index("test tail")
+    assert [row.values[column].best for row in table.rows] == [False, False, True]
+    assert [row.values[-1].best for row in table.rows] == [False, False, True]
+    narrow = sensitivity_table(group_runs(runs), wide=False)
+    assert [row.labels for row in narrow.rows[:2]] == [("1", "train"), ("1", "test")]
+
+
+# --- Ways to write them
+
+TABLE = Table(
+    "Recall, 100 %",
+    ("Data", "Method"),
+    ("All",),
+    (
+        Row(("A_1", "CBS (β = 1.5)"), (Value(Summary(81.428, 0.2406, 5), best=True, mark="**"),)),
+        Row(("A_1", "a|b & c"), (Value(Summary(70.0, math.nan, 1)),), "paper"),
+        Row(("B", "none"), (None,), "quoted"),
+    ),
+    "* p < 0.05; 5 seeds.",
+)
+
+
+def test_markdown():
+    assert to_markdown(TABLE).splitlines() == [
+        "**Recall, 100 %**",
+        "",
+        "| Data | Method | All |",
+        "| --- | --- | ---: |",
+        r"| A_1 | CBS (β = 1.5) | **81.43 ± 0.24**\*\* |",
+        r"| A_1 | a\|b & c ‡ | 70.00 |",
+        "| B | none † | - |",
+        "",
+        r"\* p < 0.05; 5 seeds. ‡ from the paper, not run here. "
+        "† quoted in the paper from its own publication, not run here.",
+    ]
+
+
+def test_latex_is_booktabs_and_escaped():
+    text = to_latex(TABLE)
+    assert r"A\_1 & CBS ($\beta$ = 1.5) & \textbf{81.43$\pm$0.24}$^{**}$ \\" in text
+    assert r"A\_1 & a|b \& c $\ddagger$ & 70.00 \\\midrule" in text
+    assert r"B & none $\dagger$ & - \\\bottomrule" in text
+    assert r"\begin{tabular}{llr}\toprule" in text
+    assert r"Recall, 100 \%. * p $<$ 0.05" in text
+    assert all(ord(sign) < 128 for sign in text), {sign for sign in text if ord(sign) > 127}
+    assert len(re.findall(r"(?<!\\)\{", text)) == len(re.findall(r"(?<!\\)\}", text))
+
+
+def test_latex_of_every_table_is_ascii(cells):
+    for table in (
+        recall_table(cells),
+        level_table(cells),
+        gradient_table(cells),
+        shift_table(cells),
+        paper_table(cells),
+    ):
+        text = to_latex(table)
+        assert all(ord(sign) < 128 for sign in text), {sign for sign in text if ord(sign) > 127}
+
+
+def test_csv_is_unrounded():
+    rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
+    assert float(rows[0]["All mean"]) == 81.428
+    assert (rows[0]["All sd"], rows[0]["All runs"], rows[0]["All mark"], rows[0]["All best"]) == (
+        "0.2406",
+        "5",
+        "**",
+        "1",
+    )
+    assert (rows[1]["All sd"], rows[1]["source"]) == ("", "paper")
+    assert rows[2]["All mean"] == ""
+
+
+def test_terminal():
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(to_rich(TABLE))
+    shown = console.file.getvalue()
+    assert "81.4±0.2**" in shown
+    assert "a|b & c ‡" in shown
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(ValueError, match=r"^Expected `form` to be one of markdown, latex, csv, but got 'html'\.$"):
+        write(TABLE, "html")
+    with pytest.raises(ValueError, match="runs for a table"):
+        recall_table([])

@@ -1,0 +1,33 @@
+"""The live table: what is done, and what it says so far."""
+
+import io
+
+from rich.console import Console
+from tests.study.conftest import plan_in
+
+from longtail.cli.study_view import Progress
+
+
+def shown(view):
+    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    console.print(view.table())
+    return console.file.getvalue()
+
+
+def test_it_counts_runs_and_epochs_and_shows_the_recall_so_far(study, tmp_path):
+    done, waiting = plan_in(study).runs(), plan_in(tmp_path, methods=["softmax"], seeds=3).runs()
+    view = Progress([*done[2:], *waiting], Console(file=io.StringIO()), "The study")
+    lines = shown(view).splitlines()
+    assert any("CBS (β = 1.5)" in line and "2/2" in line and "4/4" in line and "±" in line for line in lines)
+    assert any("Softmax" in line and "0/3" in line and "0/6" in line for line in lines)
+
+
+def test_without_a_terminal_each_run_that_finishes_is_a_line(study):
+    console = Console(file=io.StringIO(), width=200)
+    view = Progress(plan_in(study).runs(), console, "The study")
+    with view:
+        view()
+    assert console.file.getvalue() == ""  # they were done before
+    view.finished.popitem()
+    view()
+    assert "6/6 digits-lt-50-cbs-beta1.5-seed1: recall" in console.file.getvalue()
