@@ -1,16 +1,17 @@
 """``longtail train``: one run, several at once, or one that goes on."""
 
+import errno
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import tyro
@@ -24,7 +25,7 @@ from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.loading import is_small
 from longtail.train.recipe import Recipe, check_fields, defaults, read_recipe
-from longtail.train.trainer import StoppedError, Trainer, pick_device
+from longtail.train.trainer import NotFiniteError, StoppedError, Trainer, pick_device
 
 __all__ = ["run"]
 
@@ -32,13 +33,15 @@ USAGE = """usage: longtail train [RECIPE.toml | FOLDER | LIST] [--data NAME] [--
        longtail train --resume RUN …
 
 Train a model and leave a run folder. Several values of a field, as in `--beta 1.0 1.5 --seed 0 1 2`, are several runs,
-trained together. `--out DIR` names the folder of one run, or where the folders of several go (default: runs).
+`--together N` of them at a time (default: 12 on a GPU). `--out DIR` names the folder of one run, or where the folders
+of several go (default: runs).
 """
 
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
     given = list(arguments)
+    together = _take(given, "--together")
     if given[:1] == ["--resume"]:
         if not given[1:]:
             raise ValueError("Expected a run folder after --resume, but got none.")
@@ -47,7 +50,10 @@ def run(arguments: Sequence[str]) -> int:
     else:
         runs = _asked_for(given)
     with _ranks() as ranks:
-        return _train(runs, ranks)
+        code = _train(runs, ranks, _number("--together", together))
+    if ranks.world > 1:
+        _leave(code)
+    return code
 
 
 def _asked_for(given: list[str]) -> list[tuple[Recipe, RunFolder]]:
@@ -142,8 +148,17 @@ def _parse(given: list[str]) -> Recipe:
         raise ValueError(f"Expected `imbalance` to be a number, but got {imbalance!r}.") from None
     small = data not in CATALOG and is_small(data)
     base = asdict(defaults(data, method, factor, small=small)) | settings | {"data": data, "method": method}
-    default = Recipe(**check_fields(base, "the recipe"))
-    return tyro.cli(Recipe, default=default, args=rest, prog="longtail train", description=USAGE)
+    default = _Unchecked(**check_fields(base, "the recipe"))
+    parsed = tyro.cli(_Unchecked, default=default, args=rest, prog="longtail train", description=USAGE)
+    return Recipe(**asdict(parsed))
+
+
+@dataclass(frozen=True)
+class _Unchecked(Recipe):
+    """A recipe while it is parsed: checked once, when all is known, and by us, in one sentence."""
+
+    def __post_init__(self) -> None:
+        """Not yet."""
 
 
 def _peek(given: list[str], flag: str) -> str | None:
@@ -156,17 +171,29 @@ def _ranks() -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Ranks()
         return
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    if backend == "nccl":
+    if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.distributed.init_process_group(backend)
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield Ranks.of_this_process()
     finally:
         torch.distributed.destroy_process_group()
 
 
-def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks) -> int:
+def _leave(code: int) -> NoReturn:
+    """End the process at once: torch keeps gloo's threads once DDP was made, and they may abort an ordinary exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _number(flag: str, text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise ValueError(f"Expected a whole number after {flag}, but got {text!r}.")
+    return None if text is None else int(text)
+
+
+def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | None) -> int:
     console = Console(stderr=True, quiet=not ranks.first)
     waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
     for _, folder in runs:
@@ -180,21 +207,44 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks) -> int:
         members = [
             Trainer(recipe, folder, ranks=ranks, device=pick_device(recipe.device, local)) for recipe, folder in waiting
         ]
-        asked = _ask_to_stop(members)
-        try:
-            _drive(members, console)
-        except StoppedError:
-            number = asked[0]
-            for member in members:
-                console.print(f"Stopped; go on with: longtail train --resume {member.folder.path}", soft_wrap=True)
-            return 128 + number
+        with _heeding_signals(members) as asked:
+            try:
+                _drive(Fleet(members, together), console)
+            except StoppedError:
+                _say(f"Stopped; {_how_to_go_on(members)}.", ranks)
+                return 128 + (asked[0] if asked else signal.SIGTERM)  # of several processes one may have been asked
+            except NotFiniteError as error:
+                _say(str(error), ranks)
+                return 1
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                room = f"Expected room to save, but there was none ({error.strerror})"
+                _say(f"{room}; once there is, {_how_to_go_on(members)}.", ranks)
+                return 1
     if ranks.first:
         for _, folder in runs:
             show_result(folder)
     return 0
 
 
-def _ask_to_stop(members: Sequence[Trainer]) -> list[int]:
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _say(sentence: str, ranks: Ranks) -> None:
+    if ranks.first:
+        sys.stderr.write(f"longtail: {sentence}\n")
+
+
+def _how_to_go_on(members: Sequence[Trainer]) -> str:
+    left = [member.folder for member in members if not member.folder.done]
+    if not all(folder.begun for folder in left):
+        return "the same command goes on"
+    return f"`longtail train --resume {' '.join(str(folder.path) for folder in left)}` goes on"
+
+
+@contextmanager
+def _heeding_signals(members: Sequence[Trainer]) -> Iterator[list[int]]:
     """Have SIGTERM and Ctrl-C ask the trainers to save and stop; which of them it was."""
     asked: list[int] = []
 
@@ -203,13 +253,19 @@ def _ask_to_stop(members: Sequence[Trainer]) -> list[int]:
         for member in members:
             member.stop_asked = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return asked
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _drive(members: Sequence[Trainer], console: Console) -> None:
+def _drive(fleet: Fleet, console: Console) -> None:
     """Train all members, with one bar."""
+    members = fleet.members
+    if not members:
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -222,7 +278,7 @@ def _drive(members: Sequence[Trainer], console: Console) -> None:
     refreshed = 0.0
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(name, total=total, shown="")
-        for _ in Fleet(members).steps():
+        for _ in fleet.steps():
             if time.monotonic() - refreshed > 0.2:
                 line = next((m.last_line for m in members if m.last_line), {})
                 shown = (

@@ -1,0 +1,85 @@
+"""What tests of training share: short runs on the embedded digits."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.train.warm import Warm
+
+from longtail import cli
+from longtail.train import RunFolder, Trainer, defaults
+
+
+def recipe_for(method, *, imbalance=None, **settings):
+    """The digits' recipe, short."""
+    return replace(defaults("digits-lt", method, imbalance), **{"epochs": 2, "device": "cpu", **settings})
+
+
+def trained(path, method, **settings):
+    """A finished run's folder and its result."""
+    folder = RunFolder(path)
+    return folder, Trainer(recipe_for(method, **settings), folder).run()
+
+
+def bytes_left(folder):
+    """All that a run leaves and that must not depend on how it came about."""
+    names = ("model.safetensors", "predictions.safetensors", "statistics.safetensors", "result.json")
+    return {name: (folder.path / name).read_bytes() for name in names}
+
+
+def logged(folder):
+    """The log without what a clock says."""
+    lines = [json.loads(line) for line in folder.log_file.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in {"seconds", "images_per_second"}} for line in lines]
+
+
+def assert_same_run(folder, reference):
+    for name, content in bytes_left(reference).items():
+        assert (folder.path / name).read_bytes() == content, name
+    assert logged(folder) == logged(reference)
+    assert not list(folder.path.rglob("*.part"))
+
+
+def one_sentence(text):
+    text = text.strip()
+    assert text.startswith("longtail: "), text
+    assert text.endswith("."), text
+    assert "\n" not in text, text
+    assert "Traceback" not in text
+    return text.removeprefix("longtail: ")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as left:
+            code = left.code
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """Starts processes that run the command at once."""
+    one = Warm(tmp_path_factory.mktemp("warm"))
+    yield one
+    one.close()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sums in another order are other sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

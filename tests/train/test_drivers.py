@@ -1,0 +1,115 @@
+"""How the steps of an epoch are taken: one after the other, or replayed on a GPU."""
+
+import pytest
+import torch
+from tests.contract import METHODS, Task
+from tests.train.conftest import assert_same_run, recipe_for, trained
+
+from longtail.data import Draws, Plan, Resident, load
+from longtail.data.augment import Compose, Normalise, RandomCrop
+from longtail.data.samplers import ClassAware
+from longtail.train import RunFolder, Trainer
+from longtail.train.drivers import Captured, Eager, mixed_shares
+from longtail.train.step import Step, make_optimizer
+
+
+def test_mixups_shares_are_data():
+    shares = mixed_shares(seed=3, epoch=2, alpha=0.4, steps=4000)
+    assert torch.equal(shares, mixed_shares(3, 2, 0.4, 4000))
+    assert torch.equal(shares[:10], mixed_shares(3, 2, 0.4, 10))
+    assert not torch.equal(shares, mixed_shares(3, 3, 0.4, 4000))
+    assert 0 <= float(shares.min()) < float(shares.max()) <= 1
+    # Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)).
+    assert float(shares.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(shares.var()) == pytest.approx(1 / (4 * 1.8), abs=0.005)
+    uniforms = Draws(3, 2).uniforms(0, 50, 1, stream=2**24 - 1)[:, 0]
+    torch.testing.assert_close(mixed_shares(3, 2, 1.0, 50), uniforms)  # Beta(1, 1) is uniform
+    assert mixed_shares(3, 2, 0.0, 50) is None
+
+
+def driver_of(kind, device, method="cbs", mixup=0.0):
+    dataset = load("digits-lt")
+    augment = Compose((RandomCrop(8, padding=1), Normalise((0.3,), (0.4,))))
+    method = METHODS[method]
+    knobs = method.settings({name: 16 for name in ("hidden", "projection") if name in method.knobs})
+    objective = method.stages[0].objective(Task(dataset.counts, dataset.groups, 2, knobs)).to(device)
+    plan = Plan(dataset.train.labels, (augment,) * len(objective.views), 48, ClassAware(1))
+    loader = Resident(dataset.train, plan, device)
+    from longtail.models import build_model
+
+    projection = (16, 16) if method.projection else None
+    model = build_model("small-cnn", 10, in_channels=1, projection=projection, prototypes=method.prototypes).to(device)
+    optimizer = make_optimizer(model.trainable("all"), momentum=0.9, nesterov=False, weight_decay=5e-4)
+    step = Step(model, objective, optimizer)
+    step.set_rate(0.02)
+    return (Captured if kind == "captured" else Eager)(step, loader, mixup=mixup), step
+
+
+def weights_of(step):
+    return {name: value.detach().cpu().clone() for name, value in step.model.state_dict().items()}
+
+
+def test_an_epoch_from_the_middle_on():
+    whole, one = driver_of("eager", "cpu", mixup=0.3)
+    taken = 0
+    for taken, _ in enumerate(whole.epoch(seed=1, epoch=4, start=0), 1):
+        if taken == 3:
+            break
+    assert taken == 3
+    list(whole.epoch(seed=1, epoch=4, start=3))
+    plain, other = driver_of("eager", "cpu", mixup=0.3)
+    assert len(list(plain.epoch(seed=1, epoch=4, start=0))) == 8  # 342 images in batches of 48
+    assert int(one.taken) == int(other.taken) == 8
+    assert all(torch.equal(value, weights_of(other)[name]) for name, value in weights_of(one).items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mixup", [0.0, 0.3])
+@pytest.mark.parametrize("method", ["cbs", "ldam-drw", "bcl", "proco"])
+def test_replayed_steps_are_the_plain_ones(method, mixup):
+    """Two epochs, the last batch of each smaller, the second from its middle on; and the rate changes in between."""
+    if mixup and not METHODS[method].mixes:
+        pytest.skip("compares images")
+    found = []
+    for kind in ("captured", "eager"):
+        driver, step = driver_of(kind, "cuda", method, mixup)
+        for epoch, start in ((0, 0), (1, 5)):
+            step.set_rate(0.02 / (epoch + 1))
+            step.objective.begin_epoch(epoch)
+            list(driver.epoch(seed=1, epoch=epoch, start=start))
+            step.objective.end_epoch()
+        driver.settle()
+        torch.cuda.synchronize()
+        found.append((weights_of(step), float(step.loss_sum), int(step.taken), int(step.first_bad)))
+    (captured, loss, taken, bad), (eager, expected, number, none) = found
+    assert (taken, bad) == (number, none) == (11, -1)
+    assert loss == pytest.approx(expected, rel=1e-3)
+    for name, value in eager.items():
+        torch.testing.assert_close(captured[name], value, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.gpu
+def test_a_captured_run_goes_on_where_it_was_stopped(tmp_path):
+    whole, _ = trained(tmp_path / "whole", "proco", device="cuda", epochs=3)
+    stopped = RunFolder(tmp_path / "stopped")
+    steps = Trainer(recipe_for("proco", device="cuda", epochs=3, checkpoint_minutes=0.0), stopped).steps()
+    for _ in range(8):
+        next(steps)
+    steps.close()
+    Trainer(recipe_for("proco", device="cuda", epochs=3), stopped).run()
+    first, second = (folder.result()["splits"]["test"]["recall"]["all"] for folder in (whole, stopped))
+    assert first == pytest.approx(second, abs=0.05)  # cuDNN may choose other kernels
+
+
+def test_a_cpu_run_does_not_depend_on_how_often_it_is_stopped(tmp_path):
+    """Stopped after every third step, in a new trainer each time."""
+    whole, _ = trained(tmp_path / "whole", "bcl", epochs=2)
+    folder = RunFolder(tmp_path / "pieces")
+    for _ in range(100):
+        steps = Trainer(recipe_for("bcl", epochs=2, checkpoint_minutes=0.0), folder).steps()
+        taken = sum(1 for _, _ in zip(range(3), steps, strict=False))
+        steps.close()
+        if taken < 3:
+            break
+    assert folder.done
+    assert_same_run(folder, whole)

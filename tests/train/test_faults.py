@@ -1,0 +1,438 @@
+"""What may go wrong while a run is under way, by the real thing: killed, stopped, without room, twice, not finite.
+
+`make chaos` takes twenty random moments; the test suite takes fewer.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for
+from tests.train.warm import ROOT, until
+
+from longtail.data import Draws, load
+from longtail.train import RunFolder
+from longtail.train.checkpoint import latest_checkpoint
+
+CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
+MOMENTS = CHAOS or 4
+EPOCHS = 10
+ARGUMENTS = {
+    # ProCo's objective has state; cRT has two stages. Checkpoints come every 50 ms, in the middle of epochs.
+    "proco": ("--method", "proco", "--epochs", EPOCHS),
+    "crt": ("--method", "crt", "--epochs", EPOCHS, "--classifier-epochs", 4),
+}
+OFTEN = ("--evaluate-every", 3, "--checkpoint-epochs", 2)
+
+
+def command(method, folder, minutes=0.05 / 60):
+    return (
+        "train",
+        "--data",
+        "digits-lt",
+        *ARGUMENTS[method],
+        *OFTEN,
+        "--checkpoint-minutes",
+        minutes,
+        "--out",
+        folder,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm, tmp_path_factory):
+    """For each method a run that nothing happened to, and how long it took."""
+    made = {}
+
+    def make(method):
+        if method not in made:
+            folder = RunFolder(tmp_path_factory.mktemp("undisturbed") / method)
+            began = time.monotonic()
+            assert warm.run(*command(method, folder.path)).code == 0
+            made[method] = (folder, time.monotonic() - began)
+        return made[method]
+
+    return make
+
+
+def finish(warm, folder, command):
+    """Resume what was killed; a run that had not even begun is started again."""
+    last = warm.run("train", "--resume", folder.path) if folder.begun else warm.run(*command)
+    assert last.code == 0, last.said
+
+
+def caught(warm, folder, process, red_handed):
+    """Kill a run in the act: as soon as the act is seen, and again where it was over by then."""
+    for _ in range(30):
+        until(lambda process=process: process.over or red_handed())
+        process.send(signal.SIGKILL)
+        process.wait()
+        assert process.code == -signal.SIGKILL, "the run was over before it was caught"
+        if red_handed():
+            return
+        process = warm.start("train", "--resume", folder.path)
+    raise AssertionError("never caught in the act")
+
+
+def newest(folder):
+    return latest_checkpoint(folder.checkpoints)
+
+
+# --- killed
+
+
+@pytest.mark.parametrize("number", range(MOMENTS))
+def test_killed_at_a_random_moment(warm, undisturbed, tmp_path, number):
+    method = ("proco", "crt")[number % 2]
+    reference, seconds = undisturbed(method)
+    moment = random.Random(number).uniform(0.15, 0.95) * seconds
+    folder = RunFolder(tmp_path / "run")
+    process = warm.start(*command(method, folder.path))
+    time.sleep(moment)
+    process.send(signal.SIGKILL)
+    while process.wait().code == 0:  # too late: once more, earlier
+        shutil.rmtree(folder.path)
+        moment *= 0.8
+        process = warm.start(*command(method, folder.path))
+        time.sleep(moment)
+        process.send(signal.SIGKILL)
+    print(f"{method} killed after {moment:.2f} s of {seconds:.2f}: {newest(folder)}, exit code {process.code}")
+    finish(warm, folder, command(method, folder.path))
+    assert_same_run(folder, reference)
+    last, expected = (load_file(newest(one)) for one in (folder, reference))
+    assert last.keys() == expected.keys()
+    assert all(torch.equal(value, expected[key]) for key, value in last.items())
+
+
+def test_killed_while_a_checkpoint_is_written(warm, undisturbed, tmp_path):
+    reference, _ = undisturbed("proco")
+    folder = RunFolder(tmp_path / "run")
+    process = warm.start(*command("proco", folder.path, minutes=0))  # after every step
+    caught(warm, folder, process, lambda: list(folder.checkpoints.glob(".*.part")))
+    assert newest(folder) is None or load_file(newest(folder))
+    finish(warm, folder, ())
+    assert_same_run(folder, reference)
+
+
+def test_killed_in_the_last_evaluation(warm, undisturbed, tmp_path):
+    reference, _ = undisturbed("crt")
+    folder = RunFolder(tmp_path / "run")
+    process = warm.start(*command("crt", folder.path))
+    caught(warm, folder, process, lambda: list(folder.path.glob(".predictions*.part")))
+    assert not folder.done
+    assert not folder.predictions_file.exists()
+    finish(warm, folder, ())
+    assert_same_run(folder, reference)
+
+
+# --- asked to stop
+
+
+def test_asked_to_stop_by_sigterm(warm, undisturbed, tmp_path):
+    reference, _ = undisturbed("proco")
+    folder = RunFolder(tmp_path / "run")
+    process = warm.start(*command("proco", folder.path))
+    until(lambda: process.over or newest(folder))
+    process.send(signal.SIGTERM)
+    process.wait()
+    assert process.code == 143
+    assert one_sentence(process.said) == f"Stopped; `longtail train --resume {folder.path}` goes on."
+    assert process.printed == ""
+    assert not folder.done
+    assert warm.run("train", "--resume", folder.path).code == 0
+    assert_same_run(folder, reference)
+
+
+def test_asked_to_stop_by_ctrl_c(warm, undisturbed, tmp_path):
+    """A process of its own, as a person has it: Ctrl-C goes to all of its group."""
+    reference, _ = undisturbed("crt")
+    folder = RunFolder(tmp_path / "run")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "longtail.cli", *map(str, command("crt", folder.path))],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until(lambda: newest(folder) or process.poll() is not None, pause=0.001)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed == ""
+    assert one_sentence(said) == f"Stopped; `longtail train --resume {folder.path}` goes on."
+    assert warm.run("train", "--resume", folder.path).code == 0
+    assert_same_run(folder, reference)
+
+
+# --- two at once
+
+
+def test_a_second_process_is_refused_and_a_lock_dies_with_its_process(warm, undisturbed, tmp_path):
+    reference, _ = undisturbed("proco")
+    folder = RunFolder(tmp_path / "run")
+    first = warm.start(*command("proco", folder.path))
+    until(lambda: first.over or newest(folder))
+    first.send(signal.SIGSTOP)  # it holds still, but lives
+    assert not first.over
+    second = warm.run("train", "--resume", folder.path)
+    assert second.code == 2
+    assert one_sentence(second.said) == f"Expected {folder.path} to be free, but another process is training there."
+    again = warm.run(*command("proco", folder.path))
+    assert again.code == 2
+    assert "`longtail train --resume" in one_sentence(again.said)
+    first.send(signal.SIGKILL)
+    first.wait()
+    assert warm.run("train", "--resume", folder.path).code == 0
+    assert_same_run(folder, reference)
+
+
+def test_a_lock_is_not_held_on_by_workers_of_a_killed_process(warm, tmp_path):
+    """They live a few seconds longer, until they see that nobody wants their images."""
+    from PIL import Image
+
+    for name, colour in (("a", "red"), ("b", "blue")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(12):
+            Image.new("RGB", (80 + number, 70), colour).save(tmp_path / "photos" / name / f"{number}.jpg")
+    folder = RunFolder(tmp_path / "run")
+    settings = ("--model", "timm:resnet10t", "--image-size", 32, "--epochs", 200, "--workers", 2, "--precision", "fp32")
+    often = ("--checkpoint-minutes", 0, "--evaluate-every", 0, "--batch-size", 2)
+    process = warm.start("train", tmp_path / "photos", "--method", "cbs", *settings, *often, "--out", folder.path)
+    until(lambda: process.over or (newest(folder) and len(children_of(process)) == 2))
+    process.send(signal.SIGSTOP)
+    children = children_of(process)
+    process.send(signal.SIGKILL)
+    process.wait()
+    assert children, process.said
+    assert all(Path(f"/proc/{child}").exists() for child in children)
+    with folder.lock():
+        pass
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def children_of(process):
+    try:
+        tasks = [one / "children" for one in Path(f"/proc/{process.pid}/task").iterdir()]
+        return [int(child) for children in tasks for child in children.read_text().split()]
+    except FileNotFoundError:  # it ended meanwhile
+        return []
+
+
+# --- no room
+
+
+def test_no_room_for_a_checkpoint(warm, undisturbed, tmp_path):
+    reference, _ = undisturbed("proco")
+    folder = RunFolder(tmp_path / "run")
+    process = warm.start(*command("proco", folder.path))
+    until(lambda: process.over or newest(folder))
+    process.send(signal.SIGTERM)
+    assert process.wait().code == 143
+    good = newest(folder)
+    content = good.read_bytes()
+    failed = warm.run("train", "--resume", folder.path, largest_file=len(content) // 2)
+    assert failed.code == 1
+    assert one_sentence(failed.said) == (
+        "Expected room to save, but there was none (File too large); once there is, "
+        f"`longtail train --resume {folder.path}` goes on."
+    )
+    assert newest(folder) == good
+    assert good.read_bytes() == content
+    assert not list(folder.path.rglob("*.part"))
+    assert warm.run("train", "--resume", folder.path).code == 0
+    assert_same_run(folder, reference)
+
+
+def test_no_room_for_the_predictions(warm, undisturbed, tmp_path):
+    reference, _ = undisturbed("crt")
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(reference.path, folder.path)
+    for name in bytes_left(reference):
+        (folder.path / name).unlink()
+    failed = warm.run("train", "--resume", folder.path, largest_file=20_000)  # logits and labels are 40 kB
+    assert failed.code == 1
+    assert "room" in one_sentence(failed.said)
+    assert not folder.done
+    assert not list(folder.path.rglob("*.part"))
+    assert warm.run("train", "--resume", folder.path).code == 0
+    assert_same_run(folder, reference)
+
+
+_FULL_DISK = """
+set -e
+mount -t tmpfs -o size=500k none "$1"
+shift
+code=0
+"$@" --out "$FOLDER/run" || code=$?
+ls -A "$FOLDER/run/checkpoints"
+echo "code $code"
+mount -o remount,size=50m "$FOLDER"
+"$PYTHON" -m longtail.cli train --resume "$FOLDER/run" > /dev/null
+cp -r "$FOLDER/run" "$RESULT"
+"""
+
+
+@pytest.mark.skipif(not CHAOS, reason="make chaos: a file system of its own and two cold starts")
+def test_a_full_disk(undisturbed, tmp_path):
+    """A file system of 500 kB, in a name space of its own: two checkpoints fit, the third does not."""
+    disk, result = tmp_path / "disk", tmp_path / "result"
+    disk.mkdir()
+    reference, _ = undisturbed("proco")
+    arguments = [*map(str, command("proco", "x"))][:-2]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", _FULL_DISK, "sh", disk, sys.executable, "-m", "longtail.cli", *arguments],
+        env=os.environ | {"FOLDER": str(disk), "RESULT": str(result), "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    left, code = done.stdout.strip().rsplit("\n", 1)
+    assert code == "code 1"
+    assert left
+    assert ".part" not in left
+    assert "(No space left on device)" in one_sentence(done.stderr)
+    assert_same_run(RunFolder(result), reference)
+
+
+# --- not finite
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path):
+    code, out, err = run("train", "--data", "digits-lt", "--method", "cbs", "--lr", 1e30, "--out", "run")
+    assert code == 1
+    assert out == ""
+    said = one_sentence(err)
+    found = json.loads((tmp_path / "run" / "not_finite.json").read_text())
+    # At first the model is fine; the first step, at half of 1e30 in the warm-up of two epochs, ruins it.
+    assert (found["stage"], found["epoch"], found["step"]) == (0, 0, 1)
+    assert found["lr"] == pytest.approx(5e29)
+    assert "epoch 0, step 1, at learning rate 5e+29" in said
+    assert "not_finite.json" in said
+    train = load("digits-lt").train
+    second = Draws(0, 0).permutation(len(train))[64:128]
+    assert found["samples"] == second.tolist()
+    assert found["labels"] == train.labels[second].tolist()
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+# --- checkpoints that do not belong
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run that was stopped in its first epoch."""
+    from longtail.train import StoppedError, Trainer
+
+    folder = RunFolder(tmp_path / "run")
+    trainer = Trainer(recipe_for("cbs"), folder)
+    trainer.stop_asked = True
+    with pytest.raises(StoppedError, match=r"Stopped in epoch 0 after step 1\."):
+        trainer.run()
+    assert newest(folder)
+    return folder
+
+
+def change(folder, **settings):
+    text = folder.recipe_file.read_text()
+    for name, value in settings.items():
+        lines = [line for line in text.splitlines() if not line.startswith(f"{name} =")]
+        text = "\n".join([*lines, f"{name} = {value}"]) + "\n"
+    folder.recipe_file.write_text(text)
+
+
+def drop(folder, *names):
+    lines = folder.recipe_file.read_text().splitlines()
+    folder.recipe_file.write_text("\n".join(line for line in lines if line.split(" = ")[0] not in names) + "\n")
+
+
+def refused(run, folder):
+    before = {path: path.read_bytes() for path in folder.checkpoints.iterdir()}
+    code, out, err = run("train", "--resume", folder.path)
+    assert code == 2
+    assert out == ""
+    assert {path: path.read_bytes() for path in folder.checkpoints.iterdir()} == before
+    assert not folder.done
+    return one_sentence(err)
+
+
+@pytest.mark.parametrize("share", [0, 0.0001, 0.3, 0.999])
+def test_a_checkpoint_that_was_cut_short_is_refused(run, stopped, share):
+    path = newest(stopped)
+    os.truncate(path, int(path.stat().st_size * share))
+    assert f"Expected {path} to be a whole safetensors file, but it is damaged" in refused(run, stopped)
+
+
+def test_a_checkpoint_that_is_another_file_is_refused(run, stopped, tmp_path):
+    shutil.copy(tmp_path / "run" / "recipe.toml", newest(stopped))
+    assert "damaged" in refused(run, stopped)
+    from longtail.train.files import write_tensors
+
+    write_tensors(newest(stopped), {"x": torch.zeros(2)}, {})
+    assert "to be a checkpoint, but it is another safetensors file" in refused(run, stopped)
+
+
+def test_a_checkpoint_of_other_data_is_refused(run, stopped):
+    drop(stopped, "imbalance")
+    change(stopped, data='"digits"')
+    assert "Expected a checkpoint of digits in" in refused(run, stopped)
+
+
+def test_a_checkpoint_with_other_class_counts_is_refused(run, stopped):
+    change(stopped, imbalance=10.0)
+    said = refused(run, stopped)
+    assert "class counts" in said
+    assert "10 classes" in said
+
+
+def test_a_checkpoint_of_another_method_is_refused(run, stopped):
+    drop(stopped, "beta")
+    change(stopped, method='"balanced-softmax"')
+    assert refused(run, stopped).startswith("Expected a checkpoint of balanced-softmax in")
+
+
+def test_a_checkpoint_of_another_model_is_refused(run, stopped):
+    change(stopped, model='"resnet20"')
+    assert refused(run, stopped).startswith("Expected a checkpoint of resnet20 in")
+
+
+def test_a_checkpoint_of_another_head_is_refused(run, stopped):
+    change(stopped, head='"cosine"')
+    assert refused(run, stopped) == "Expected a checkpoint of this model and method, but its tensors are of another."
+
+
+def test_a_finished_run_says_so(run, stopped):
+    assert run("train", "--resume", stopped.path)[0] == 0
+    result = stopped.result_file.read_bytes()
+    code, out, err = run("train", "--resume", stopped.path)
+    assert code == 0
+    assert err.strip() == f"{stopped.path} is done already."
+    assert "recall %" in out
+    assert stopped.result_file.read_bytes() == result
+
+
+@pytest.mark.parametrize("arguments", [[], ["nowhere"]])
+def test_nothing_to_resume(run, arguments):
+    code, _, err = run("train", "--resume", *arguments)
+    assert code == 2
+    one_sentence(err)
+
+
+def test_chaos_is_a_target_of_the_makefile():
+    assert "\nchaos:" in (ROOT / "Makefile").read_text()

@@ -1,0 +1,201 @@
+"""Recipes: those that ship, what overrides them, and that a resolved one repeats its run."""
+
+import math
+import tomllib
+from importlib import resources
+
+import pytest
+from tests.train.conftest import assert_same_run, recipe_for, trained
+
+from longtail.data import CATALOG
+from longtail.methods import METHODS
+from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
+from longtail.train.recipe import Recipe
+from longtail.train.schedules import learning_rate
+
+SHIPPED = sorted(
+    file.name.removesuffix(".toml")
+    for file in resources.files("longtail").joinpath("recipes").iterdir()
+    if file.name.endswith(".toml")
+)
+
+
+# --- what ships
+
+
+def test_every_data_set_has_a_recipe_and_ones_own_have_two():
+    assert set(SHIPPED) == {*CATALOG, "own", "own-small"}
+
+
+@pytest.mark.parametrize("data", SHIPPED)
+def test_every_recipe_resolves_for_every_method(data):
+    small = data == "own-small"
+    name = "some/folder" if data.startswith("own") else data
+    for method in METHODS:
+        recipe = defaults(name, method, small=small)
+        assert (recipe.data, recipe.method) == (name, method)
+        assert recipe.knobs.keys() == METHODS[method].knobs.keys()
+        assert Recipe(**tomllib_tuples(tomllib.loads(write_recipe(recipe)))).knobs == recipe.knobs
+
+
+@pytest.mark.parametrize("data", SHIPPED)
+def test_a_recipe_says_nothing_of_methods_that_are_not_there(data):
+    content = tomllib.loads(resources.files("longtail").joinpath("recipes", f"{data}.toml").read_text())
+    assert content.get("method", {}).keys() <= METHODS.keys()
+
+
+def tomllib_tuples(content):
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+
+
+@pytest.mark.parametrize(("imbalance", "beta"), [(10, 1.6), (50, 1.5), (100, 1.8), (20, 1.5)])
+def test_the_authors_betas_on_cifar_10(imbalance, beta):
+    assert defaults("cifar10-lt", "cbs", imbalance).knobs["beta"] == beta
+
+
+@pytest.mark.parametrize("data", ["cifar10-lt", "cifar100-lt"])
+def test_the_authors_recipe_for_cifar(data):
+    """The table of recipes.md, first column."""
+    recipe = defaults(data, "softmax", 100)
+    wanted = {
+        **{"epochs": 200, "batch_size": 128, "lr": 0.1, "schedule": "steps", "milestones": (160, 180), "decay": 0.1},
+        **{"warmup": 5, "momentum": 0.9, "nesterov": False, "weight_decay": 5e-4, "model": "resnet32"},
+        **{"augment": "cifar", "drop_last": False, "subset_seed": 0},
+    }
+    assert {name: getattr(recipe, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "imbalance", "wanted"),
+    [
+        ("cifar10-lt", "reslt", 100, {"nesterov": True, "drop_last": True, "alpha": 0.998, "medium_from": 2}),
+        ("cifar100-lt", "reslt", 10, {"alpha": 0.72, "medium_from": 35, "tail_from": 70}),
+        ("cifar10-lt", "ldam-drw", 100, {"weight_decay": 2e-4, "decay": 0.01, "max_margin": None}),
+        ("cifar10-lt", "proco", 100, {"batch_size": 256, "lr": 0.3, "weight_decay": 2e-4}),
+        ("imagenet-lt", "softmax", None, {"epochs": 200, "schedule": "cosine", "warmup": 0, "weight_decay": 5e-4}),
+        ("imagenet-lt", "bcl", None, {"epochs": 90, "temperature": 0.07, "contrast_weight": 0.35, "head": "cosine"}),
+        ("imagenet-lt", "ldam-drw", None, {"max_margin": 0.3}),
+        ("places-lt", "softmax", None, {"batch_size": 128, "model": "resnet152", "weight_decay": 5e-4}),
+        ("inaturalist2018", "proco", None, {"lr": 0.2, "weight_decay": 1e-4, "augment": "imagenet-plain"}),
+        ("inaturalist2018", "reslt", None, {"branches": 2, "alpha": 0.85}),
+        ("lvis-crops", "cbs", None, {"epochs": 28, "pretrained": True, "augment": "none", "weight_decay": 1e-4}),
+    ],
+)
+def test_what_the_literature_has_otherwise(data, method, imbalance, wanted):
+    recipe = defaults(data, method, imbalance)
+    assert {name: getattr(recipe, name) for name in wanted} == wanted
+
+
+# --- schedules
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"),
+    [
+        *((0, 0.02), (1, 0.04), (2, 0.06), (3, 0.08), (4, 0.1), (5, 0.1), (100, 0.1), (159, 0.1)),
+        *((160, 0.01), (179, 0.01), (180, 0.001), (199, 0.001)),
+    ],
+)
+def test_the_authors_schedule(epoch, rate):
+    """0.1 (e + 1) / 5 for e = 0…4, then times 0.1 at 160 and at 180."""
+    recipe = defaults("cifar10-lt", "cbs", 100)
+    names = ("lr", "epochs", "schedule", "milestones", "decay", "warmup")
+    found = learning_rate(epoch, **{name: getattr(recipe, name) for name in names})
+    assert found == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(("epoch", "rate"), [(0, 0.2), (45, 0.1), (30, 0.15), (60, 0.05)])
+def test_the_cosine(epoch, rate):
+    """Down to zero over 90 epochs: cos 60° is a half."""
+    assert learning_rate(epoch, lr=0.2, epochs=90, schedule="cosine") == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_cosine_after_a_warm_up_and_its_last_epoch():
+    found = [learning_rate(e, lr=0.1, epochs=40, schedule="cosine", warmup=2) for e in (0, 1, 2, 39)]
+    assert found[:2] == [0.05, 0.1]
+    assert found[2] == pytest.approx(0.05 * (1 + math.cos(math.pi / 20)))
+    assert 0 < found[3] < 0.0002
+
+
+def test_a_constant_rate():
+    assert {learning_rate(e, lr=0.3, epochs=5, schedule="constant") for e in range(5)} == {0.3}
+
+
+# --- a resolved recipe repeats its run
+
+
+@pytest.mark.parametrize("method", ["cbs", "proco", "lws"])
+def test_a_resolved_recipe_repeats_its_run_bit_for_bit(tmp_path, method):
+    settings = {"classifier_epochs": 1} if method == "lws" else {}
+    first, _ = trained(tmp_path / "first", method, label_smoothing=0.1, evaluate_every=1, **settings)
+    settings = read_recipe(first.recipe_file)
+    chosen = {name: value for name, value in first.recipe().knobs.items() if value is not None}
+    assert settings | chosen == settings  # defaults of the method are written out
+    again = RunFolder(tmp_path / "again")
+    Trainer(Recipe(**settings), again).run()
+    assert_same_run(again, first)
+    assert again.recipe_file.read_bytes() == first.recipe_file.read_bytes()
+
+
+def test_all_settings_are_in_the_recipe_that_is_written(tmp_path):
+    folder, _ = trained(tmp_path / "run", "cbs", epochs=1)
+    content = tomllib.loads(folder.recipe_file.read_text())
+    unset = {name for name in vars(Recipe()) if name not in content}
+    assert content["beta"] == 1.5
+    assert all(getattr(folder.recipe(), name) is None for name in unset)
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epochs": 0}, "`epochs` to be an integer >= 1, but got 0"),
+        ({"epochs": 1.5}, "`epochs` to be an integer, but got 1.5"),
+        ({"epochs": "many"}, "`epochs` to be an integer, but got 'many'"),
+        ({"lr": "fast"}, "`lr` to be a number, but got 'fast'"),
+        ({"lr": -1.0}, "`lr`"),
+        ({"lr": float("nan")}, "`lr`"),
+        ({"nesterov": "yes"}, "`nesterov` to be true or false, but got 'yes'"),
+        ({"seed": True}, "`seed` to be an integer, but got True"),
+        ({"milestones": 160}, "`milestones` to be a list of integers, but got 160"),
+        ({"schedule": "linear"}, "`schedule` to be one of steps, cosine, constant, but got 'linear'"),
+        ({"sampler": "random"}, "`sampler` to be one of instance, class-aware, square-root, progressive"),
+        ({"head": "round"}, "`head` to be one of linear, cosine"),
+        ({"model": 18}, "`model` to be a text, but got 18"),
+        ({"subset_seed": "mine"}, "`subset_seed` to be an integer or one of run, but got 'mine'"),
+        ({"momentum": 1.0}, "`momentum`"),
+        ({"validation": 1.0}, "`validation`"),
+        ({"batch_size": 10, "accumulate": 3}, "`accumulate` to divide `batch_size` = 10, but got 3"),
+        ({"pretrained": True, "weights": "x"}, "`pretrained` or `weights`, not both"),
+        ({"method": "csb"}, "`method` to be one of softmax"),
+        ({"gamma": 1.0}, r"Expected the knobs of cbs \(`beta`\), but got `gamma`"),
+        ({"method": "bcl", "mixup": 0.1}, "no `mixup` with bcl"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(settings, said):
+    with pytest.raises((ValueError, TypeError), match=said) as caught:
+        Recipe(**{"method": "cbs", **settings})
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("epochs = ", "to be TOML, but it is not"),
+        ("epoch = 3", "but got `epoch`"),
+        ("[method]\nname = 3", "`method`"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tmp_path, content, said):
+    path = tmp_path / "recipe.toml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=said):
+        Recipe(**read_recipe(path))
+
+
+def test_more_than_the_images_where_the_last_batch_is_dropped(tmp_path):
+    with pytest.raises(ValueError, match="Expected `batch_size` to be at most the 342 training images"):
+        Trainer(recipe_for("cbs", batch_size=1024, drop_last=True), RunFolder(tmp_path / "run")).run()

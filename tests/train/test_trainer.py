@@ -1,0 +1,250 @@
+"""The trainer: what a run leaves, and that nothing but what it should decides what comes out."""
+
+import json
+from itertools import islice
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.train.conftest import assert_same_run, logged, recipe_for, trained
+
+from longtail.data import load
+from longtail.metrics import class_statistics, preference_scores, recall
+from longtail.models import build_model
+from longtail.train import RunFolder, Trainer
+from longtail.train.checkpoint import latest_checkpoint
+from longtail.train.evaluation import as_in_training, read_statistics
+from longtail.train.files import TensorWriter, read_tensors, write_json
+from longtail.train.folder import environment
+from longtail.train.posthoc import PostHoc
+
+FILES = [
+    *(".lock", "checkpoints", "environment.json", "log.jsonl", "model.safetensors", "predictions.safetensors"),
+    *("recipe.toml", "result.json", "statistics.safetensors"),
+]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """A finished run."""
+    folder = RunFolder(tmp_path_factory.mktemp("left") / "run")
+    with folder.lock():
+        Trainer(recipe_for("cbs", epochs=4, evaluate_every=2, train_stats="paper"), folder).run()
+    return folder
+
+
+# --- what a run leaves
+
+
+def test_the_files_of_a_run(left):
+    assert sorted(path.name for path in left.path.iterdir()) == FILES
+
+
+def test_the_recalls_are_those_of_the_stored_logits(left):
+    stored, result, groups = load_file(left.predictions_file), left.result(), load("digits-lt").groups
+    for split in ("train", "test"):
+        one = class_statistics(stored[f"{split}.logits"], stored[f"{split}.labels"])
+        found = recall(one.correct, one.samples, groups)
+        assert result["splits"][split]["recall"] == {"all": found.all, **found.groups}
+        assert result["splits"][split]["recall_per_class"] == found.per_class.tolist()
+
+
+def test_training_measures_are_taken_both_ways(left):
+    result = left.result()
+    assert sorted(result["splits"]) == ["test", "train", "train_paper"]
+    assert result["splits"]["train"]["recall"] != result["splits"]["train_paper"]["recall"]
+    assert result["train_stats"] == "paper"
+    per_class = {name: torch.tensor(result["splits"][name]["recall_per_class"]) for name in result["splits"]}
+    expected = preference_scores(per_class["train_paper"], per_class["test"], load("digits-lt").groups)
+    assert result["preference_test"]["model_imbalance_level"] == pytest.approx(expected.level)
+    assert result["counts"] == load("digits-lt").counts.tolist()
+
+
+@pytest.mark.parametrize("train_stats", ["eval", "paper"])
+def test_a_batch_that_training_drops_is_measured_all_the_same(tmp_path, train_stats):
+    _, result = trained(tmp_path / "run", "cbs", drop_last=True, train_stats=train_stats)
+    assert result["counts"] == load("digits-lt").counts.tolist()
+    assert result["splits"]["train_paper"]["samples"] == result["splits"]["train"]["samples"] == 342
+
+
+def test_no_clock_and_no_path_in_the_result(left):
+    text = left.result_file.read_text()
+    assert str(left.path) not in text
+    assert "seconds" not in text
+
+
+def test_the_log_has_a_line_an_epoch_and_recalls_every_other(left):
+    lines = logged(left)
+    assert [line["epoch"] for line in lines] == [0, 1, 2, 3]
+    assert ["recall" in line for line in lines] == [False, True, False, True]
+    assert [line["lr"] for line in lines] == pytest.approx([0.05, 0.1, 0.05, 0.1 * (1 - 2**-0.5) / 2])
+    assert lines[3]["recall"]["test"] == left.result()["splits"]["test"]["recall"]
+    assert lines[3]["loss"] < lines[0]["loss"]
+
+
+def test_the_environment(left):
+    found = json.loads((left.path / "environment.json").read_text())
+    assert torch.__version__.startswith(found["versions"]["torch"])
+    assert environment(torch.device("cpu"), 1)["device"] == "cpu"
+
+
+def test_a_model_is_what_its_file_says(left):
+    tensors, card = read_tensors(left.model_file)
+    model = build_model(card["model"], len(card["classes"]), head=card["head"], in_channels=card["channels"])
+    model.load_state_dict(tensors)
+    model.eval()
+    mean, std = (torch.tensor(card[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        logits = model((load("digits-lt").test.images.pixels.float() / 255 - mean) / std).logits
+    torch.testing.assert_close(load_file(left.predictions_file)["test.logits"], logits, rtol=1e-5, atol=1e-5)
+
+
+# --- measures as the paper took them
+
+
+def test_a_pass_as_in_training_learns_nothing():
+    model = build_model("small-cnn", 10, in_channels=1, projection=(16, 8))
+    model.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    images = 3 * torch.randn(16, 1, 8, 8) + 1
+    with torch.no_grad():
+        plain = model(images, project=False).logits
+        with as_in_training(model):
+            as_trained = model(images, project=False).logits
+        model.eval()
+        assert torch.equal(model(images, project=False).logits, plain)
+    assert not torch.allclose(plain, as_trained)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    # Normalised by the batch, as a model in training would.
+    model.train()
+    with torch.no_grad():
+        assert torch.equal(model(images, project=False).logits, as_trained)
+    assert not torch.equal(
+        model.state_dict()["backbone.layers.1.running_mean"], before["backbone.layers.1.running_mean"]
+    )
+
+
+@pytest.mark.parametrize("method", ["cbs", "reslt", "bcl"])
+@pytest.mark.parametrize("train_stats", ["eval", "paper"])
+def test_looking_does_not_change_what_is_trained(tmp_path, method, train_stats):
+    """Recalls in every epoch, or never: the same model."""
+    often, _ = trained(tmp_path / "often", method, evaluate_every=1, train_stats=train_stats)
+    never, _ = trained(tmp_path / "never", method, evaluate_every=0, train_stats=train_stats)
+    assert often.model_file.read_bytes() == never.model_file.read_bytes()
+    assert often.result_file.read_bytes() == never.result_file.read_bytes()
+
+
+def test_the_objective_hears_of_every_epoch(tmp_path):
+    """At the end ProCo has counted both contrast views of each image of the last epoch, and none of the next."""
+    folder, _ = trained(tmp_path / "run", "proco")
+    state = load_file(latest_checkpoint(folder.checkpoints))
+    counts = load("digits-lt").counts
+    assert torch.equal(state["objective.loss.statistics.mean_counts"], 2 * counts)
+    assert not state["objective.loss.statistics.counts"].any()
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"accumulate": 2},
+        {"mixup": 0.2},
+        {"label_smoothing": 0.1},
+        {"nesterov": True},
+        {"precision": "bf16"},
+        {"channels_last": True},
+        {"head": "cosine"},
+        {"model": "resnet20"},
+        {"schedule": "steps", "milestones": (1,), "warmup": 0},
+        {"schedule": "constant", "warmup": 1},
+        {"augment": "cifar"},
+        {"augment": "none"},
+        {"train_stats": "paper"},
+        {"validation": 0.2},
+        {"subset_seed": "run", "seed": 3},
+        {"profile": "step"},
+    ],
+    ids=str,
+)
+def test_an_option_does_something_and_its_run_can_be_resumed(tmp_path, settings):
+    folder, _ = trained(tmp_path / "run", "cbs", **settings)
+    plain, _ = trained(tmp_path / "plain", "cbs")
+    if settings != {"train_stats": "paper"}:
+        assert folder.predictions_file.read_bytes() != plain.predictions_file.read_bytes()
+    stopped = RunFolder(tmp_path / "stopped")
+    steps = Trainer(recipe_for("cbs", checkpoint_minutes=0.0, **settings), stopped).steps()
+    list(islice(steps, 3))
+    steps.close()
+    assert latest_checkpoint(stopped.checkpoints)
+    Trainer(recipe_for("cbs", **settings), stopped).run()
+    assert_same_run(stopped, folder)
+
+
+def test_accumulation_is_the_same_batches_in_parts(tmp_path):
+    """The same samples a step; only BatchNorm sees smaller batches."""
+    _, whole = trained(tmp_path / "whole", "cbs", epochs=1)
+    _, parts = trained(tmp_path / "parts", "cbs", epochs=1, accumulate=2)
+    first, second = (logged(RunFolder(tmp_path / name))[0]["loss"] for name in ("whole", "parts"))
+    assert first == pytest.approx(second, rel=0.2)
+    assert whole["splits"]["train"]["samples"] == parts["splits"]["train"]["samples"]
+
+
+def test_checkpoints_are_kept_as_asked(tmp_path):
+    folder, _ = trained(tmp_path / "run", "cbs", epochs=5, checkpoint_epochs=1, keep=3)
+    assert sorted(path.name[:7] for path in folder.checkpoints.iterdir()) == ["0-00003", "0-00004", "0-00005"]
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Expected `device` to be auto, cpu, cuda or mps, but got 'gpu'"):
+        Trainer(recipe_for("cbs", device="gpu"), RunFolder(tmp_path / "run"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="Expected a GPU for `device` = cuda"):
+            Trainer(recipe_for("cbs", device="cuda"), RunFolder(tmp_path / "run"))
+
+
+# --- files
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_what_is_no_number_is_null_in_json(tmp_path):
+    write_json(tmp_path / "x.json", {"a": [float("nan"), float("inf"), 1.5], "b": torch.tensor([1, 2])})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, None, 1.5], "b": [1, 2]}
+
+
+def test_rows_are_written_where_they_belong(tmp_path):
+    shapes = {"logits": (torch.float32, (5, 2)), "labels": (torch.int64, (5,))}
+    writer = TensorWriter(tmp_path / "x.safetensors", shapes)
+    values = torch.arange(10.0).view(5, 2)
+    writer.write("labels", torch.arange(5), torch.arange(5))
+    for rows in (torch.tensor([0, 2, 4]), torch.tensor([1, 3])):  # as two ranks have them
+        writer.write("logits", rows, values[rows])
+    assert not (tmp_path / "x.safetensors").exists()
+    writer.close()
+    found = load_file(tmp_path / "x.safetensors")
+    assert torch.equal(found["logits"], values)
+    assert torch.equal(found["labels"], torch.arange(5))
+    assert [one.name for one in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_statistics_come_back_as_they_were_written(left):
+    statistics, classifier = read_statistics(left.statistics_file)
+    assert sorted(statistics) == ["test", "train", "train_paper"]
+    weight = load_file(left.model_file)["head.linear.weight"].double()
+    torch.testing.assert_close(classifier.norms, weight.norm(dim=1))
+    assert torch.equal(classifier.counts, load("digits-lt").counts)
+
+
+@pytest.mark.parametrize("text", ["tau", "tau=x", "gamma=1", "tau=-1"])
+def test_a_post_hoc_step_that_is_none_is_refused(text):
+    with pytest.raises((ValueError, TypeError), match="posthoc"):
+        PostHoc.parse(text)

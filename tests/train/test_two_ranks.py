@@ -1,0 +1,149 @@
+"""Two processes train one model, end to end, over gloo on a CPU: as torchrun starts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.train.conftest import assert_same_run, logged, one_sentence
+from tests.train.warm import until
+
+from longtail.data import load
+from longtail.metrics import class_statistics, recall
+from longtail.models import build_model
+from longtail.train import RunFolder
+from longtail.train.checkpoint import latest_checkpoint
+from longtail.train.evaluation import read_statistics
+from longtail.train.files import read_tensors
+
+SHORT = ("--data", "digits-lt", "--epochs", 2)
+NEVER = ("--evaluate-every", 0)  # which would have the ranks agree on their statistics before the end
+
+
+def splits():
+    return load("digits-lt").splits
+
+
+def check_what_is_left(folder):
+    """Every row is labelled once, every sample counted once, and the logits are those of the model that was saved."""
+    dataset, result = load("digits-lt"), folder.result()
+    stored = load_file(folder.predictions_file)
+    statistics, _ = read_statistics(folder.statistics_file)
+    assert sorted(result["splits"]) == ["test", "train", "train_paper"]
+    for name, split in splits().items():
+        assert torch.equal(stored[f"{name}.labels"], split.labels)
+        counts = torch.bincount(split.labels, minlength=10)
+        assert torch.equal(statistics[name].samples, counts)
+        again = class_statistics(stored[f"{name}.logits"], split.labels)
+        assert torch.equal(statistics[name].correct, again.correct)
+        found = recall(again.correct, again.samples, dataset.groups)
+        assert result["splits"][name]["recall"] == {"all": found.all, **found.groups}
+    assert torch.equal(statistics["train_paper"].samples, dataset.counts)
+    tensors, card = read_tensors(folder.model_file)
+    projection = (64, 32) if any(key.startswith("projector") for key in tensors) else None
+    model = build_model(card["model"], 10, in_channels=1, projection=projection)
+    model.load_state_dict(tensors)
+    model.eval()
+    mean, std = (torch.tensor(card[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        images = (dataset.test.images.pixels.float() / 255 - mean) / std
+        logits = model(images, project=False).logits
+    torch.testing.assert_close(stored["test.logits"], logits, rtol=1e-4, atol=1e-4)
+
+
+def test_torchrun(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = [
+        "-m",
+        "longtail.cli",
+        "train",
+        *map(str, SHORT),
+        "--evaluate-every",
+        "1",
+        "--method",
+        "proco",
+        "--out",
+        str(folder.path),
+    ]
+    done = subprocess.run(
+        [*command, *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("recall %") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    check_what_is_left(folder)
+    assert logged(folder)[-1]["recall"]["test"] == folder.result()["splits"]["test"]["recall"]
+    assert json.loads((folder.path / "environment.json").read_text())["world"] == 2
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm, tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("two") / "run")
+    for rank in warm.start_two("train", *SHORT, *NEVER, "--method", "cbs", "--out", folder.path):
+        assert rank.wait().code == 0, rank.said
+    return folder
+
+
+def test_what_two_ranks_leave(undisturbed):
+    check_what_is_left(undisturbed)
+    # The loss that is logged is that of the whole batch: near log 10 at first, not half of it.
+    assert logged(undisturbed)[0]["loss"] > 1.2
+
+
+def test_one_rank_is_asked_to_stop_and_both_do(warm, undisturbed, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    often = ("--checkpoint-minutes", 0)
+    ranks = warm.start_two("train", *SHORT, *NEVER, *often, "--method", "cbs", "--out", folder.path)
+    until(lambda: any(rank.over for rank in ranks) or latest_checkpoint(folder.checkpoints))
+    ranks[1].send(signal.SIGTERM)
+    assert [rank.wait().code for rank in ranks] == [143, 143]
+    assert one_sentence(ranks[0].said) == f"Stopped; `longtail train --resume {folder.path}` goes on."
+    assert ranks[1].said == ""
+    assert not folder.done
+    for rank in warm.start_two("train", "--resume", folder.path):
+        assert rank.wait().code == 0, rank.said
+    assert_same_run(folder, undisturbed)
+
+
+def test_a_strength_that_is_chosen_is_one_for_all_ranks(warm, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    arguments = ("--method", "tau-norm", "--validation", 0.1, "--out", folder.path)
+    for rank in warm.start_two("train", *SHORT, *arguments):
+        assert rank.wait().code == 0, rank.said
+    result = folder.result()
+    tried = result["posthoc_chosen_on_val"]
+    assert len(tried) == 21
+    best = max(tried.values())
+    assert result["posthoc"] == next(strength for strength, value in tried.items() if value == best)
+    assert result["splits"]["val"]["recall"]["all"] == pytest.approx(best, abs=1e-12)
+    # 307 training images: the last batch is filled up with one that is there already, which counts once all the same.
+    statistics, classifier = read_statistics(folder.statistics_file)
+    assert int(classifier.counts.sum()) == 307
+    for name in ("train", "train_paper"):
+        assert torch.equal(statistics[name].samples, classifier.counts)
+
+
+def test_not_finite_on_two_ranks(warm, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--lr", 1e30, "--out", folder.path)
+    assert [rank.wait().code for rank in ranks] == [1, 1]
+    assert "epoch 0, step 1" in one_sentence(ranks[0].said)
+    assert ranks[1].said == ""
+    found = json.loads((folder.path / "not_finite.json").read_text())
+    assert len(found["labels"]) == 64  # the whole batch's, not this rank's
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(warm, tmp_path):
+    ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--batch-size", 63, "--out", tmp_path / "run")
+    assert [rank.wait().code for rank in ranks] == [2, 2]
+    assert "Expected `batch_size` to be shared by 2 processes" in one_sentence(ranks[0].said)
