@@ -49,6 +49,11 @@ class Objective(nn.Module):
         """What the loss adds to the classifier's logits, ``(C,)``, for measures of its gradient."""
         return None
 
+    @property
+    def corrects(self) -> bool:
+        """Whether the loss itself corrects for class counts: a sampler that does so too would correct twice."""
+        return self.shift is not None and bool(self.shift.any())
+
     def denominators(self, target: Tensor) -> Sums:
         """For each term what its sum is divided by; from the labels alone."""
         return {name: torch.full((), len(target), dtype=torch.int64, device=target.device) for name in self.weights}
@@ -95,6 +100,11 @@ class SupervisedLoss(Objective):
     def shift(self) -> Tensor | None:
         """The loss's, where it has one."""
         return getattr(self.loss, "shift", None)
+
+    @property
+    def corrects(self) -> bool:
+        """By its shift or its weights."""
+        return super().corrects or self.loss.weight is not None
 
     def denominators(self, target: Tensor) -> Sums:
         """The samples, each with its class's weight."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from longtail.metrics import probability_shift
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
-from longtail.train.evaluation import pass_over
 from longtail.train.files import read_tensors
 from longtail.train.folder import RunFolder
 from longtail.train.trainer import Trainer
@@ -28,14 +27,13 @@ def balanced_shift_of_run(run: Run, data: str, imbalance: float) -> dict[str, fl
     recipe = replace(run.recipe, data=data, imbalance=float(imbalance), validation=0.0, folds=0, fold=0)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = Trainer(recipe, RunFolder(nowhere))
-        model = trainer._build()
+        model = trainer.stages.build()
         state, _ = read_tensors(RunFolder(run.path).model_file)
         model.load_state_dict(state)
         if run.trained == "train_paper":
-            found = trainer._pass_as_trained(model, 0)
+            found = trainer.measuring.as_trained(model, 0)
         else:
-            batches = trainer.loaders.evaluation(trainer.dataset.train).evaluation()
-            found = pass_over(model.eval(), batches, precision=trainer.precision, ranks=trainer.ranks)
+            found = trainer.measuring.of(model, trainer.dataset.train)
         return dict(probability_shift(found.probability_sum, found.samples, trainer.dataset.groups).groups)
 
 

@@ -79,7 +79,8 @@ class Step:
 
         Args:
             batches: the micro-batches of this rank.
-            mixed: how much of an image and its target stays in mixup, a scalar in [0, 1]; default: no mixup.
+            mixed: how much of an image and its target stays in mixup, a scalar in [0, 1]; default: no mixup. The first
+                image of a batch is mixed with its last, and so on: on several ranks, within each of them.
         """
         denominators = self._denominators(batches, mixed)
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,154 @@
+"""A method's stages, made real for one run: model, head, sampler, objective, optimiser, driver."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from longtail.data import Resident
+from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
+from longtail.methods import Stage, Task, find_method
+from longtail.models import HeadName, Model, build_model, replace_head
+from longtail.objectives import Objective
+from longtail.train.drivers import Captured, Driver, Eager
+from longtail.train.loading import Loader, Loaders
+from longtail.train.schedules import learning_rate
+from longtail.train.step import Step, make_optimizer
+
+__all__ = ["Running", "Stages"]
+
+_CIFAR_MODELS = ("resnet20", "resnet32", "resnet44", "resnet56", "small-cnn")
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A stage that is under way."""
+
+    stage: Stage
+    objective: Objective
+    loader: Loader
+    step: Step
+    driver: Driver
+    epochs: int
+    first_epoch: int
+    """Epochs of the stages before: each epoch of a run has draws of its own."""
+    rate: Callable[[float], float]
+    """The learning rate at an epoch."""
+
+
+class Stages:
+    """The stages of a run.
+
+    Args:
+        loaders: of the run's splits; they know its recipe, data set, device and ranks.
+    """
+
+    def __init__(self, loaders: Loaders) -> None:
+        self.loaders, self.recipe = loaders, loaders.recipe
+        self.method, self.knobs = find_method(self.recipe.method), self.recipe.knobs
+        if self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice:
+            self._check_sampler()
+
+    @property
+    def epochs(self) -> list[int]:
+        """Epochs of each stage."""
+        return [self.recipe.epochs if s.epochs is None else int(self.knobs[s.epochs]) for s in self.method.stages]
+
+    def head(self, stage: Stage) -> HeadName:
+        """The classifier of a stage."""
+        name = self.recipe.head if self.recipe.head is not None and stage.head == "linear" else stage.head
+        if name == "reslt":
+            return "reslt-cifar" if self.recipe.model in _CIFAR_MODELS else "reslt-imagenet"
+        return name  # type: ignore[return-value]
+
+    def build(self) -> Model:
+        """The model of the first stage, on the device."""
+        knobs, recipe = self.knobs, self.recipe
+        model = build_model(
+            recipe.model,
+            self.loaders.dataset.num_classes,
+            head=self.head(self.method.stages[0]),
+            in_channels=self.loaders.channels,
+            pretrained=recipe.weights or recipe.pretrained,
+            projection=(knobs["hidden"], knobs["projection"]) if self.method.projection else None,
+            prototypes=self.method.prototypes,
+            scale=knobs.get("scale", 30.0),
+            branches=knobs.get("branches", 3),
+            seed=recipe.seed,
+        )
+        model = model.to(self.loaders.device)
+        return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
+
+    def change_head(self, model: Model, number: int) -> None:
+        """Give the model the classifier with which a later stage begins."""
+        stage = self.method.stages[number]
+        replace_head(model, self.head(stage), seed=self.recipe.seed + number, keep_weights=not stage.reinit)
+
+    def start(self, model: Model, number: int) -> Running:
+        """All that a stage needs, ready for its first step."""
+        recipe, stage, epochs = self.recipe, self.method.stages[number], self.epochs[number]
+        device, ranks = self.loaders.device, self.loaders.ranks
+        objective = self._objective(stage, epochs).to(device)
+        objective.ranks = ranks
+        loader = self.loaders.training(objective.views, self._sampler(stage, epochs), drop_last=recipe.drop_last)
+        optimizer = make_optimizer(
+            model.trainable(stage.train),
+            momentum=recipe.momentum,
+            nesterov=recipe.nesterov,
+            weight_decay=recipe.weight_decay,
+        )
+        wrapped: nn.Module = model
+        if recipe.compile:
+            wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+        if ranks.world > 1:
+            wrapped = DistributedDataParallel(wrapped, device_ids=[device] if device.type == "cuda" else None)
+        precision = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+        step = Step(wrapped, objective, optimizer, precision=precision, channels_last=recipe.channels_last)
+        alone = ranks.world == 1 and recipe.accumulate == 1
+        if isinstance(loader, Resident) and device.type == "cuda" and alone:
+            driver: Driver = Captured(step, loader, recipe.mixup)
+        else:
+            driver = Eager(step, loader, recipe.accumulate, recipe.mixup)
+
+        def rate(epoch: float) -> float:
+            if stage.lr is not None:
+                return learning_rate(epoch, lr=self.knobs[stage.lr], epochs=epochs, schedule="cosine")
+            return learning_rate(
+                epoch,
+                lr=recipe.lr,
+                epochs=epochs,
+                schedule=recipe.schedule,
+                milestones=recipe.milestones,
+                decay=recipe.decay,
+                warmup=recipe.warmup,
+            )
+
+        return Running(stage, objective, loader, step, driver, epochs, sum(self.epochs[:number]), rate)
+
+    def _sampler(self, stage: Stage, epochs: int) -> Sampler:
+        chosen = self.recipe.sampler
+        if chosen is None or stage.train == "classifier":  # which a second stage is about
+            return stage.sampler(self.knobs)
+        per_class = self.knobs.get("per_class", 4)
+        made: dict[str, Callable[[], Sampler]] = {
+            "instance": Instance,
+            "class-aware": lambda: ClassAware(per_class),
+            "square-root": SquareRoot,
+            "progressive": lambda: Progressive(epochs),
+        }
+        return made[chosen]()
+
+    def _check_sampler(self) -> None:
+        if self._objective(self.method.stages[0], self.epochs[0]).corrects:
+            raise ValueError(
+                f"Expected the instance sampler with {self.recipe.method}, whose loss corrects for class counts "
+                f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
+            )
+
+    def _objective(self, stage: Stage, epochs: int) -> Objective:
+        recipe, dataset = self.recipe, self.loaders.dataset
+        return stage.objective(
+            Task(dataset.counts, dataset.groups, epochs, self.knobs, recipe.seed, recipe.label_smoothing)
+        )
