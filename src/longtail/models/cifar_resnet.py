@@ -3,8 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._arguments import check_integer
+from longtail._arguments import check_choice, check_integer
 from longtail.models.backbone import average, check_images
+from longtail.models.kernels import Kernels, can_run
 
 __all__ = ["CifarResNet", "shortcut"]
 
@@ -59,6 +60,9 @@ class CifarResNet(nn.Module):
     Args:
         depth: layers with weights, the classifier included: 6 n + 2.
         in_channels: channels of the images.
+        kernels: ``"triton"`` trains with kernels of our own, on a GPU under autocast to bfloat16; everything else, and
+            evaluation, is torch's as ever. Parameters are the same. :func:`kernels_for
+            <longtail.models.kernels.kernels_for>` says where it pays.
 
     Example:
         >>> import torch
@@ -72,8 +76,10 @@ class CifarResNet(nn.Module):
     num_features = _WIDTHS[-1]
     has_maps = True
 
-    def __init__(self, depth: int, in_channels: int = 3) -> None:
+    def __init__(self, depth: int, in_channels: int = 3, *, kernels: Kernels = "torch") -> None:
         super().__init__()
+        check_choice("kernels", kernels, Kernels)
+        self.kernels: Kernels = kernels
         depth = check_integer("depth", depth, minimum=8)
         if depth % 6 != 2:
             raise ValueError(f"Expected `depth` to be 6 n + 2, as 20, 32, 44 or 56, but got {depth}.")
@@ -96,8 +102,19 @@ class CifarResNet(nn.Module):
     def maps(self, images: Tensor) -> Tensor:
         """The last feature maps, shape ``(B, 64, h, w)``: a quarter of the image's sides, rounded up."""
         check_images(images, self.in_channels, smallest=8)
+        if self.kernels == "triton" and can_run(images, *(layers := self._layers())):
+            from longtail.models.kernels.chain import run_chain  # noqa: PLC0415 - Triton is imported on use
+
+            found: Tensor = run_chain(self, images, *layers)
+            return found
         maps: Tensor = self.blocks(F.relu(self.norm(self.conv(images))))
         return maps
+
+    def _layers(self) -> tuple[list[nn.Conv2d], list[nn.BatchNorm2d]]:
+        """All convolutions, and the BatchNorm after each."""
+        blocks = [block for block in self.blocks if isinstance(block, _Block)]
+        convolutions = [self.conv, *(conv for block in blocks for conv in (block.conv1, block.conv2))]
+        return convolutions, [self.norm, *(norm for block in blocks for norm in (block.norm1, block.norm2))]
 
     def pool(self, maps: Tensor) -> Tensor:
         """The global average, shape ``(B, 64)``."""

@@ -132,6 +132,8 @@ class Recipe:
     """auto, cpu, cuda, cuda:1, mps"""
     precision: Literal["fp32", "bf16"] = "fp32"
     channels_last: bool = False
+    kernels: Literal["auto", "torch", "triton"] = "auto"
+    """of CIFAR's ResNets in bf16 on a GPU: torch's, or ours in Triton; auto: ours where they were checked"""
     compile: bool = False
     """torch.compile the model"""
     workers: int = 4

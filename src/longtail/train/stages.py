@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from longtail.data import Resident
 from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
 from longtail.methods import Stage, Task, find_method
-from longtail.models import HeadName, Model, build_model, replace_head
+from longtail.models import CifarResNet, HeadName, Model, build_model, replace_head
+from longtail.models.kernels import kernels_for
 from longtail.objectives import Objective
 from longtail.train.drivers import Captured, Driver, Eager
 from longtail.train.loading import Loader, Loaders
@@ -48,6 +49,7 @@ class Stages:
     def __init__(self, loaders: Loaders) -> None:
         self.loaders, self.recipe = loaders, loaders.recipe
         self.method, self.knobs = find_method(self.recipe.method), self.recipe.knobs
+        self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
         if self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice:
             self._check_sampler()
 
@@ -78,6 +80,9 @@ class Stages:
             branches=knobs.get("branches", 3),
             seed=recipe.seed,
         )
+        if isinstance(model.backbone, CifarResNet) and not recipe.compile:
+            checked = kernels_for(self.loaders.device, self.precision)
+            model.backbone.kernels = checked if recipe.kernels == "auto" else recipe.kernels
         model = model.to(self.loaders.device)
         return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
 
@@ -104,8 +109,7 @@ class Stages:
             wrapped = torch.compile(wrapped)  # type: ignore[assignment]
         if ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped, device_ids=[device] if device.type == "cuda" else None)
-        precision = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
-        step = Step(wrapped, objective, optimizer, precision=precision, channels_last=recipe.channels_last)
+        step = Step(wrapped, objective, optimizer, precision=self.precision, channels_last=recipe.channels_last)
         alone = ranks.world == 1 and recipe.accumulate == 1
         if isinstance(loader, Resident) and device.type == "cuda" and alone:
             driver: Driver = Captured(step, loader, recipe.mixup)

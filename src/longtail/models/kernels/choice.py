@@ -1,0 +1,64 @@
+"""Which kernels a network uses: torch's everywhere, Triton's where they were checked."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from longtail.models.kernels.configs import IMAGE_CHANNELS
+
+__all__ = ["Kernels", "can_run", "kernels_for"]
+
+Kernels = Literal["torch", "triton"]
+"""cuDNN through torch, or the Triton kernels of this folder."""
+
+CHECKED: tuple[tuple[int, int], ...] = ()
+"""Compute capabilities of the GPUs on which the Triton kernels were checked and found faster."""
+
+_FOUND = find_spec("triton") is not None  # it is imported on use
+
+
+def kernels_for(device: torch.device | str, precision: torch.dtype = torch.bfloat16) -> Kernels:
+    """The kernels to build a CIFAR ResNet with, for training on ``device``.
+
+    Args:
+        device: where it will train.
+        precision: of the forward pass; the Triton kernels know bfloat16 only.
+
+    Example:
+        >>> kernels_for("cpu")
+        'torch'
+    """
+    device = torch.device(device)
+    if not _FOUND or device.type != "cuda" or precision != torch.bfloat16 or not torch.cuda.is_available():
+        return "torch"
+    return "triton" if torch.cuda.get_device_capability(device) in CHECKED else "torch"
+
+
+def can_run(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
+    """Whether the Triton kernels compute what torch would, here and now: training, in bfloat16, on a GPU.
+
+    Looks at nothing on the device.
+    """
+    if not _FOUND or not images.is_cuda or not _in_bfloat16() or images.requires_grad:
+        return False
+    return fits(images, convolutions, norms)
+
+
+def _in_bfloat16() -> bool:
+    return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+
+
+def fits(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
+    """Whether these layers, in this mode, are what the kernels were written for."""
+    single = torch.float32
+    return (
+        images.shape[1] <= IMAGE_CHANNELS
+        and images.numel() > 0
+        and all(conv.weight.dtype == single and conv.weight.device == images.device for conv in convolutions)
+        and all(type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None for norm in norms)
+        and all(norm.weight is not None and norm.weight.dtype == single for norm in norms)
+        and all(norm.running_mean is not None for norm in norms)
+    )

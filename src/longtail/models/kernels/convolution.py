@@ -1,0 +1,145 @@
+# mypy: ignore-errors
+# ruff: noqa: PLR0912, PLR0915, PLR0917
+"""The 3x3 convolution as products of shifted pixels, forward and as the gradient of its input."""
+
+from longtail.models.kernels._triton import jit, tl
+from longtail.models.kernels.patches import patches
+
+__all__ = ["convolution"]
+
+
+@jit
+def convolution(
+    x,
+    weight,
+    out,
+    partial,
+    below,
+    norm,
+    gamma,
+    beta,
+    skip,
+    seen,
+    pixels,
+    per,
+    stride_n,
+    stride_c,
+    stride_h,
+    stride_w,
+    HI: tl.constexpr,
+    WI: tl.constexpr,
+    HO: tl.constexpr,
+    WO: tl.constexpr,
+    CI: tl.constexpr,
+    CO: tl.constexpr,
+    REAL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    UP: tl.constexpr,
+    IMAGE: tl.constexpr,
+    BACK: tl.constexpr,
+    JOIN: tl.constexpr,
+    CS: tl.constexpr,
+    M: tl.constexpr,
+    KB: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    LATE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """A run of ``per`` tiles of M pixels, all output channels.
+
+    Forward, ``out`` is the convolution, and ``partial`` (programs, 2, CO) gets mean and M2 of the run, of the values
+    before they are rounded.
+
+    ``BACK``: x is the gradient of a convolution's output, ``weight`` turned round, and ``out`` becomes the gradient of
+    what went into the BatchNorm and ReLU below: masked by that ReLU. ``below`` are the maps that BatchNorm read,
+    ``norm`` its mean and 1/std; ``partial`` gets the sums of gradient and of gradient times normalised map, which its
+    backward needs. ``JOIN``: the ReLU below ends a block, or the stem; then what flowed through the shortcut (``skip``,
+    of CS channels) is added first, and the mask is where ``seen``, the output of that ReLU, is positive.
+    """
+    pid = tl.program_id(0)
+    c = tl.arange(0, CO)
+    CHUNKS: tl.constexpr = (9 * CI + KB - 1) // KB
+    if BACK:
+        mean = tl.load(norm + c)
+        rstd = tl.load(norm + CO + c)
+        if not JOIN:
+            scale = rstd * tl.load(gamma + c)
+            shift = tl.load(beta + c)
+    if BACK and LATE:
+        first = tl.zeros([M, CO], tl.float32)
+        second = tl.zeros([M, CO], tl.float32)
+    else:
+        first = tl.zeros([CO], tl.float32)
+        second = tl.zeros([CO], tl.float32)
+    for t in tl.range(per, num_stages=STAGES if UNROLLED else 1):
+        begin = (pid * per + t) * M
+        rows = begin + tl.arange(0, M)
+        live = rows < pixels
+        acc = tl.zeros([M, CO], tl.float32)
+        if UNROLLED:
+            for chunk in tl.static_range(CHUNKS):
+                k = chunk * KB + tl.arange(0, KB)
+                a = patches(
+                    x, rows, live, k, stride_n, stride_c, stride_h, stride_w,
+                    HI, WI, HO, WO, CI, REAL, STRIDE, UP, IMAGE,
+                )  # fmt: skip
+                w = tl.load(weight + k[:, None] * CO + c[None, :], mask=(k < 9 * CI)[:, None], other=0.0)
+                acc = tl.dot(a.to(w.dtype), w, acc)
+        else:
+            for chunk in tl.range(CHUNKS, num_stages=STAGES):
+                k = chunk * KB + tl.arange(0, KB)
+                a = patches(
+                    x, rows, live, k, stride_n, stride_c, stride_h, stride_w,
+                    HI, WI, HO, WO, CI, REAL, STRIDE, UP, IMAGE,
+                )  # fmt: skip
+                w = tl.load(weight + k[:, None] * CO + c[None, :], mask=(k < 9 * CI)[:, None], other=0.0)
+                acc = tl.dot(a.to(w.dtype), w, acc)
+        places = rows[:, None] * CO + c[None, :]
+        held = live[:, None]
+        if BACK:
+            y = tl.load(below + places, mask=held, other=0.0).to(tl.float32)
+            centred = y - mean[None, :]
+            if JOIN:
+                if UP:
+                    side: tl.constexpr = (CS - CO) // 2
+                    HS: tl.constexpr = (HO + 1) // 2
+                    WS: tl.constexpr = (WO + 1) // 2
+                    h = (rows // WO) % HO
+                    w_ = rows % WO
+                    even = live & (((h | w_) & 1) == 0)
+                    at = ((rows // (WO * HO)) * HS + h // 2) * WS + w_ // 2
+                    there = at[:, None] * CS + side + c[None, :]
+                    acc += tl.load(skip + there, mask=even[:, None], other=0.0).to(tl.float32)
+                else:
+                    acc += tl.load(skip + places, mask=held, other=0.0).to(tl.float32)
+                passed = tl.load(seen + places, mask=held, other=0.0).to(tl.float32) > 0
+            else:
+                passed = (centred * scale[None, :] + shift[None, :] > 0) & held
+            rounded = tl.where(passed, acc, 0.0).to(out.dtype.element_ty)
+            tl.store(out + places, rounded, mask=held)
+            g = rounded.to(tl.float32)
+            gx = g * (centred * rstd[None, :])
+            if LATE:  # summed over pixels once, at the end
+                first += g
+                second += gx
+            else:
+                first += tl.sum(g, axis=0)
+                second += tl.sum(gx, axis=0)
+        else:
+            tl.store(out + places, acc.to(out.dtype.element_ty), mask=held)
+            # Mean and M2 of the tile, joined to those of the tiles before (Chan et al.).
+            n = tl.minimum(tl.maximum(pixels - begin, 0), M).to(tl.float32)
+            before = t * M * 1.0
+            tile_mean = tl.sum(acc, axis=0) / tl.maximum(n, 1.0)
+            from_mean = tl.where(held, acc - tile_mean[None, :], 0.0)
+            tile_m2 = tl.sum(from_mean * from_mean, axis=0)
+            share = n / tl.maximum(before + n, 1.0)
+            delta = tile_mean - first
+            first += delta * share
+            second += tile_m2 + delta * delta * (before * share)
+    if BACK and LATE:
+        tl.store(partial + (2 * pid) * CO + c, tl.sum(first, axis=0))
+        tl.store(partial + (2 * pid + 1) * CO + c, tl.sum(second, axis=0))
+    else:
+        tl.store(partial + (2 * pid) * CO + c, first)
+        tl.store(partial + (2 * pid + 1) * CO + c, second)

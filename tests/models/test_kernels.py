@@ -1,0 +1,226 @@
+"""The Triton kernels: their arithmetic in Triton's interpreter on any CPU, their behaviour on a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longtail.models import CifarResNet, Model, build_model
+from longtail.models.kernels import can_run, choice, configs, kernels_for
+from longtail.models.kernels.configs import Tile, tile_for, use_tiles
+from longtail.models.kernels.plan import Layer, Work
+
+Found = dict[str, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    script = Path(__file__).with_name("kernel_checks.py")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    checks: Found = json.loads(ran.stdout.splitlines()[-1])
+    return checks
+
+
+def test_convolution_and_its_statistics_in_float32_are_float64s(found: Found) -> None:
+    assert found["convolution"]["cast"] == 0
+    assert max(found["convolution"].values()) < 1e-6
+
+
+def test_a_large_mean_costs_no_digits_of_the_variance(found: Found) -> None:
+    errors = found["large mean"]
+    assert errors["naive"] > 0.5  # the case is one where E[x²] - E[x]² fails
+    # float32 knows numbers near 100 to 4e-6, 4e-4 of the deviation.
+    assert errors["mean"] < 2e-3
+    assert errors["std"] < 1e-3
+    assert errors["normalised"] < 2e-3
+
+
+@pytest.mark.parametrize("name", ["network", "network, wide"])
+def test_a_network_in_float32_is_float64s(found: Found, name: str) -> None:
+    errors = found[name]
+    assert max(errors["maps"], errors["gradients"], errors["buffers"]) < 5e-6
+
+
+@pytest.mark.parametrize("name", ["network", "network, wide", "network, bfloat16"])
+def test_gradients_lie_as_parameters_do_and_are_taken_without_a_copy(found: Found, name: str) -> None:
+    assert found[name]["layout"] == 0
+    assert found[name]["copied"] == 0
+
+
+def test_a_network_in_bfloat16_errs_no_more_than_torchs(found: Found) -> None:
+    errors = found["network, bfloat16"]
+    assert errors["maps"] < 1.5 * errors["torch's maps"]
+    assert errors["gradient"] < 1.5 * errors["torch's gradient"]
+    assert errors["maps"] < 0.03
+
+
+def test_the_same_bits_twice_and_nothing_learnt_where_nothing_is_tracked(found: Found) -> None:
+    assert found["modes"] == {"different": 0, "learnt": 0, "frozen": 0}
+
+
+def test_work_is_cut_into_no_more_programs_than_the_tile_says() -> None:
+    for pixels in (1, 63, 64, 65, 8192, 131_072, 118 * 64):
+        work = Work(Tile(64, 64, 12), pixels)
+        assert work.programs <= 12
+        assert (work.programs - 1) * work.run < pixels <= work.programs * work.run
+
+
+def test_tiles_come_from_the_table_or_a_file(tmp_path: Path) -> None:
+    assert tile_for("forward", 64, 64, 8) == configs.DEFAULTS["forward", 64]
+    assert tile_for("forward", 4, 16, 32) == configs.DEFAULTS["forward", 4]
+    tile = {"rows": 32, "chunk": 64, "programs": 7, "warps": 2, "stages": 1, "unrolled": True}
+    row = {"operation": "forward", "read": 64, "written": 64, "height": 8, "tile": tile}
+    (tmp_path / "tiles.json").write_text(json.dumps({"best": [row]}))
+    try:
+        use_tiles(tmp_path / "tiles.json")
+        assert Layer(2, 64, 64, 1, 8, 8).work("forward").tile == Tile(32, 64, 7, 2, 1, True)
+    finally:
+        use_tiles(None)
+    assert tile_for("forward", 64, 64, 8) == configs.DEFAULTS["forward", 64]
+
+
+def test_torch_runs_where_the_kernels_cannot() -> None:
+    ours, theirs = CifarResNet(8, kernels="triton"), CifarResNet(8)
+    ours.load_state_dict(theirs.state_dict())  # the same parameters and buffers
+    images = torch.randn(2, 3, 8, 8)
+    assert not can_run(images, *ours._layers())
+    assert torch.equal(ours(images), theirs(images))
+    assert kernels_for("cpu") == "torch"
+    assert kernels_for("cuda", torch.float32) == "torch"
+    convolutions, norms = ours._layers()
+    assert choice.fits(images, convolutions, norms)
+    assert not choice.fits(torch.randn(2, 5, 8, 8), convolutions, norms)
+    for change in (ours.eval, lambda: setattr(norms[3], "momentum", None), ours.double):
+        change()
+        assert not choice.fits(images, convolutions, norms)
+        ours.float().train()
+        norms[3].momentum = 0.1
+    with pytest.raises(ValueError, match=r"^Expected `kernels` to be one of 'torch', 'triton', but got 'cudnn'\.$"):
+        CifarResNet(8, kernels="cudnn")  # type: ignore[arg-type]
+
+
+# On a GPU
+
+
+def model_on_gpu(kernels: str) -> Model:
+    model = build_model("resnet32", 10).cuda().to(memory_format=torch.channels_last).train()
+    model.backbone.kernels = kernels  # type: ignore[attr-defined]
+    return model
+
+
+def images_and_labels(batch: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+    images = torch.randn(batch, 3, 32, 32, generator=generator)
+    return images.cuda(), torch.randint(10, (batch,), generator=generator).cuda()
+
+
+def loss_of(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool = True) -> Tensor:
+    with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        logits = model(images).logits
+    loss = F.cross_entropy(logits.float(), labels)
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(model: nn.Module) -> Tensor:
+    return torch.cat([one.grad.flatten() for one in model.parameters()]).double()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [128, 118])
+def test_a_step_errs_no_more_than_cudnns(batch: int) -> None:
+    images, labels = images_and_labels(batch)
+    results = {}
+    for name, kernels, bf16 in (("ours", "triton", True), ("cudnn", "torch", True), ("fp32", "torch", False)):
+        model = model_on_gpu(kernels)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            loss = loss_of(model, images, labels, bf16)
+        results[name] = (loss, gradients(model), torch.cat([b.flatten().double() for b in model.buffers()]))
+    exact = results["fp32"]
+    for ours, cudnn, wanted in zip(results["ours"], results["cudnn"], exact, strict=True):
+        scale = wanted.norm()
+        assert float((ours - wanted).norm() / scale) < 1.3 * float((cudnn - wanted).norm() / scale) + 1e-4
+    assert float(F.cosine_similarity(results["ours"][1], exact[1], 0)) > 0.99
+
+
+@pytest.mark.gpu
+def test_the_kernels_are_what_runs() -> None:
+    images, _ = images_and_labels(4)
+    layers = model_on_gpu("triton").backbone._layers()  # type: ignore[attr-defined]
+    assert not can_run(images, *layers)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert can_run(images, *layers)
+    with torch.autocast("cuda", torch.float16):
+        assert not can_run(images, *layers)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [128, 118])
+def test_a_captured_step_is_the_eager_one_bit_for_bit(batch: int) -> None:
+    images, labels = images_and_labels(batch)
+    model = model_on_gpu("triton")
+
+    def buffers() -> list[Tensor]:
+        return [one.clone() for one in model.buffers()]
+
+    start = buffers()
+
+    def back() -> None:
+        for one, value in zip(model.buffers(), start, strict=True):
+            one.copy_(value)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            loss_of(model, images, labels)
+        back()
+        loss_of(model, images, labels)
+        eager = [gradients(model), *buffers()]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        loss_of(model, images, labels)
+    for _ in range(2):
+        back()
+        noise = torch.randn(64, 1024, 1024, device="cuda")  # takes whatever memory was freed too early
+        graph.replay()
+        torch.cuda.synchronize()
+        del noise
+        assert all(torch.equal(one, two) for one, two in zip(eager, [gradients(model), *buffers()], strict=True))
+
+
+def train(kernels: str, steps: int, data: Callable[[int], tuple[Tensor, Tensor]]) -> Tensor:
+    model = model_on_gpu(kernels)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, fused=True)
+    losses = []
+    for number in range(steps):
+        losses.append(loss_of(model, *data(number)))
+        optimizer.step()
+    return torch.stack(losses).cpu()
+
+
+@pytest.mark.gpu
+def test_a_hundred_steps_learn_as_fast_as_with_cudnn() -> None:
+    images, labels = images_and_labels(1024)
+    images[:, 0] += 0.5 * labels[:, None, None]  # a class is a shade
+
+    def data(number: int) -> tuple[Tensor, Tensor]:
+        begin = 128 * number % 1024
+        return images[begin : begin + 128], labels[begin : begin + 128]
+
+    ours, cudnn = train("triton", 100, data), train("torch", 100, data)
+    assert torch.allclose(ours[:3], cudnn[:3], rtol=0.05)
+    assert ours[-20:].mean() < 0.5 * ours[:5].mean()
+    # Over a few dozen steps roundings grow into different weights; the curves stay together.
+    assert float((ours.view(5, 20).mean(1) - cudnn.view(5, 20).mean(1)).abs().max()) < 0.15
