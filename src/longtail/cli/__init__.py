@@ -14,6 +14,11 @@ COMMANDS = {
     "data": ("data sets: list, get, build, check, and describe your own", "longtail.cli.data"),
     "methods": ("the methods, with their references and knobs", "longtail.cli.methods"),
     "train": ("train a model, several at once, or go on with one", "longtail.cli.train"),
+    "study": ("many runs: methods, betas and seeds, compared in tables", "longtail.cli.study"),
+    "evaluate": ("the measures of a finished run again, or after a post-hoc step", "longtail.cli.evaluate"),
+    "report": ("one HTML page about a folder of runs, with figures", "longtail.cli.report"),
+    "diagnose": ("the same from anybody's predictions, with what to try next", "longtail.cli.diagnose"),
+    "predict": ("labels and probabilities of images, by a finished run", "longtail.cli.predict"),
 }
 """Each command's summary and module."""
 

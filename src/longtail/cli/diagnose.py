@@ -1,0 +1,72 @@
+"""``longtail diagnose``: a report from anybody's predictions, with what to try next."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from longtail.study.diagnose import diagnose as find
+from longtail.study.outside import FORMATS_HELP
+from longtail.study.report import write_report
+from longtail.study.report.diagnosis import report_of_diagnosis
+from longtail.study.report.words import next_steps, said_of
+
+__all__ = ["run"]
+
+console = Console()
+
+
+def diagnose(
+    *,
+    test: Annotated[Path, tyro.conf.arg(metavar="FILE", help="predictions on test data")],
+    train: Annotated[
+        Path | None,
+        tyro.conf.arg(metavar="FILE", help="predictions on training data, for the gap between the two"),
+    ] = None,
+    val: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="FILE", help="predictions on validation data, to choose a post-hoc shift on; never on test"
+        ),
+    ] = None,
+    counts: Annotated[
+        Path | None,
+        tyro.conf.arg(metavar="FILE.json", help="training samples of each class; otherwise counted in --train"),
+    ] = None,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.html", help="where the page goes")] = Path("diagnosis.html"),
+    figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="write its figures there too")] = None,
+    title: Annotated[str, tyro.conf.arg(help="of the page")] = "",
+    head_over: Annotated[
+        float | None, tyro.conf.arg(metavar="N", help="classes with more training samples are head; otherwise 100")
+    ] = None,
+    tail_under: Annotated[
+        float | None, tyro.conf.arg(metavar="N", help="classes with fewer training samples are tail; otherwise 20")
+    ] = None,
+) -> int:
+    """See whom a classifier serves badly, and why, from its predictions, however they were made."""
+    found = find(test, train, val, counts, head_over=head_over, tail_under=tail_under)
+    words = ["longtail", "diagnose"]
+    for name, value in (("train", train), ("val", val), ("test", test), ("counts", counts)):
+        words += [] if value is None else [f"--{name}", str(value)]
+    for name, bound in (("head-over", head_over), ("tail-under", tail_under)):
+        words += [] if bound is None else [f"--{name}", f"{bound:g}"]
+    write_report(report_of_diagnosis(found, title=title, command=shlex.join(words)), out, figures)
+    for line in (*said_of(found), *next_steps(found)):
+        _tell(line)
+    _tell(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
+    return 0
+
+
+diagnose.__doc__ = f"{diagnose.__doc__}\n\n{FORMATS_HELP}"
+
+
+def _tell(line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, look, write."""
+    return tyro.cli(diagnose, args=list(arguments), prog="longtail diagnose")

@@ -1,0 +1,78 @@
+"""``longtail report``: one HTML page about a folder of runs, and its figures as files."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from longtail.study.figures.of_paper import paper_drawings
+from longtail.study.figures.writing import save_figure
+from longtail.study.report import report_of_runs, write_report
+
+__all__ = ["run"]
+
+console = Console()
+
+
+def report(
+    paths: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="DIR", help="folders of finished runs, however deep they lie"),
+    ] = (),
+    *,
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE.html", help="where the page goes (default: DIR/report.html)")
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="DIR", help="where its figures go, as SVG, PDF and PNG (default: figures/ beside the page)"
+        ),
+    ] = None,
+    no_figures: Annotated[bool, tyro.conf.arg(help="write the page only")] = False,
+    reference: Annotated[
+        str, tyro.conf.arg(metavar="METHOD", help="the method that others are tested against")
+    ] = "balanced-softmax",
+    paper: Annotated[
+        bool, tyro.conf.arg(help="draw the paper's figures from the authors' numbers instead, into --figures")
+    ] = False,
+) -> int:
+    """Write one self-contained HTML page about finished runs: summary, tables, figures, every class, the worst classes
+    with images, what tail classes are taken for, settings, and the commands to repeat it."""
+    if paper:
+        return _paper(paths, out, Path("figures/paper") if figures is None else figures)
+    if not paths:
+        raise ValueError("Expected a folder of runs, but got none.")
+    out = paths[0] / "report.html" if out is None else out
+    where = None if no_figures else out.parent / "figures" if figures is None else figures
+    command = shlex.join(["longtail", "report", *map(str, paths)])
+    made = report_of_runs(*paths, reference=reference, command=command)
+    write_report(made, out, where)
+    _tell(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
+    if where is not None:
+        _tell(f"Figures: {where}, {len(made.drawings)} as SVG, PDF and PNG")
+    return 0
+
+
+def _paper(paths: Sequence[Path], out: Path | None, figures: Path) -> int:
+    if paths or out is not None:
+        raise ValueError("Expected --paper alone or with --figures, but got folders or --out too.")
+    drawings = paper_drawings()
+    for drawing in drawings:
+        save_figure(drawing.figure, figures / drawing.name)
+        _tell(f"{drawing.name}: {drawing.caption}")
+    _tell(f"Figures: {figures}, {len(drawings)} as SVG, PDF and PNG")
+    return 0
+
+
+def _tell(line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, draw, write."""
+    return tyro.cli(report, args=list(arguments), prog="longtail report")

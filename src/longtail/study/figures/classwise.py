@@ -1,0 +1,174 @@
+"""Curves over classes, most frequent first: class probability against frequency, target probability, recall."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longtail.study.figures.style import INK, Mark, legend_below, marks_of, new_figure, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["class_probability", "class_recall", "target_probability"]
+
+_FEW = 120  # classes that are drawn one by one; more are drawn as means of neighbours
+
+
+def _order(counts: Sequence[int]) -> "np.ndarray[Any, Any]":
+    """Classes, most frequent first; of equals the lower index."""
+    return np.argsort(-np.asarray(counts, dtype=np.float64), kind="stable")
+
+
+def _binned(values: "np.ndarray[Any, Any]") -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    """Ranks and values; of many classes, means over neighbours."""
+    ranks = np.arange(1, len(values) + 1, dtype=np.float64)
+    if len(values) <= _FEW:
+        return ranks, values
+    parts = [(r.mean(), _mean(v)) for r, v in zip(np.array_split(ranks, 60), np.array_split(values, 60), strict=True)]
+    return np.array([r for r, _ in parts]), np.array([v for _, v in parts])
+
+
+def _mean(values: "np.ndarray[Any, Any]") -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _line(axes: "Axes", values: Sequence[float], order: "np.ndarray[Any, Any]", mark: Mark, label: str) -> None:
+    ranks, shown = _binned(np.asarray(values, dtype=np.float64)[order])
+    axes.plot(
+        ranks,
+        shown,
+        color=mark.colour,
+        linestyle=mark.line,
+        marker=mark.marker,
+        markersize=4.5,
+        markevery=max(1, len(ranks) // 12),
+        label=label,
+    )
+
+
+def _name_classes(axes: "Axes", order: "np.ndarray[Any, Any]", names: Sequence[str] | None) -> None:
+    few = names is not None and len(order) <= 12
+    if few and names is not None:
+        axes.set_xticks(range(1, len(order) + 1), [names[c] for c in order], rotation=35, ha="right")
+    axes.set_xlabel("classes, most frequent first" if not few else "")
+
+
+def _check(counts: Sequence[int], models: Mapping[str, Sequence[float]]) -> None:
+    if not models:
+        raise ValueError("Expected values of a model or more to draw, but got none.")
+    for name, values in models.items():
+        if len(values) != len(counts):
+            raise ValueError(f"Expected a value of each of {len(counts)} classes for {name}, but got {len(values)}.")
+
+
+@styled
+def class_probability(
+    counts: Sequence[int],
+    models: Mapping[str, Sequence[float]],
+    *,
+    names: Sequence[str] | None = None,
+    marks: Mapping[str, Mark] | None = None,
+) -> "Figure":
+    """Class probability p(y=c) on training data against class frequency.
+
+    Args:
+        counts: training images of each class.
+        models: p(y=c) of each class, by the models' titles, such as of a balanced and of an imbalanced one.
+        names: of the classes, shown where they are few.
+        marks: how models are drawn (default: by their place).
+    """
+    _check(counts, models)
+    marks = marks or marks_of(list(models))
+    figure, axes = new_figure()
+    order = _order(counts)
+    ranks, frequency = _binned(np.asarray(counts, dtype=np.float64)[order] / max(1, sum(counts)))
+    axes.bar(
+        ranks,
+        frequency,
+        width=0.8 * (ranks[1] - ranks[0] if len(ranks) > 1 else 1),
+        color="#d9dce3",
+        edgecolor=INK,
+        linewidth=0.4,
+        label="class frequency",
+    )
+    for title, values in models.items():
+        _line(axes, values, order, marks[title], title)
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter("")
+    axes.set_ylabel("p(y = c) on training data")
+    _name_classes(axes, order, names)
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+@styled
+def target_probability(
+    counts: Sequence[int],
+    models: Mapping[str, Sequence[float]],
+    *,
+    names: Sequence[str] | None = None,
+    split: str = "training",
+    marks: Mapping[str, Mark] | None = None,
+) -> "Figure":
+    """Mean probability of the true class, over the samples of each class.
+
+    Args:
+        counts: training images of each class.
+        models: the means, by the models' titles.
+        names: of the classes, shown where they are few.
+        split: the data that it was measured on; empty where the models say it.
+        marks: how models are drawn (default: by their place).
+    """
+    _check(counts, models)
+    marks = marks or marks_of(list(models))
+    figure, axes = new_figure()
+    order = _order(counts)
+    for title, values in models.items():
+        _line(axes, values, order, marks[title], title)
+    axes.set_ylabel(f"target probability, {split}" if split else "target probability")
+    axes.set_ylim(-0.03, 1.03)
+    _name_classes(axes, order, names)
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+@styled
+def class_recall(
+    counts: Sequence[int],
+    models: Mapping[str, Sequence[float]],
+    *,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    names: Sequence[str] | None = None,
+    split: str = "test",
+    marks: Mapping[str, Mark] | None = None,
+) -> "Figure":
+    """Recall of each class, most frequent first.
+
+    Args:
+        counts: training images of each class.
+        models: recall of each class, in per cent, by the models' titles; NaN where there is no sample.
+        low: lower ends of the first model's intervals, where classes are few.
+        high: upper ends of them.
+        names: of the classes, shown where they are few.
+        split: the data that it was measured on; empty where the models say it.
+        marks: how models are drawn (default: by their place).
+    """
+    _check(counts, models)
+    marks = marks or marks_of(list(models))
+    figure, axes = new_figure()
+    order = _order(counts)
+    for place, (title, values) in enumerate(models.items()):
+        _line(axes, values, order, marks[title], title)
+        if place == 0 and low is not None and high is not None and len(counts) <= _FEW:
+            ends = [np.asarray(end, dtype=np.float64)[order] for end in (low, high)]
+            axes.fill_between(np.arange(1, len(order) + 1), *ends, color=marks[title].colour, alpha=0.18, linewidth=0)
+    axes.set_ylabel(f"recall, {split} data, %" if split else "recall, %")
+    axes.set_ylim(-3, 103)
+    _name_classes(axes, order, names)
+    if len(models) > 1:
+        legend_below(figure, axes, columns=2)
+    return figure

@@ -1,0 +1,147 @@
+"""How figures look: colours that the colour-blind tell apart, and a marker, line and hatch that grey print keeps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["GROUPS", "INK", "Mark", "group_mark", "legend_below", "marks_of", "new_figure", "panels", "styled"]
+
+INK = "#1b1d22"
+"""Text and axes; on a dark page it becomes light."""
+GRID = "#d9dce3"
+WIDTH, HEIGHT = 4.4, 3.3
+"""Inches of one panel: on a phone its 10 points are then 10 pixels."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How one series is drawn everywhere."""
+
+    colour: str
+    marker: str
+    line: Any
+    hatch: str
+
+
+# Okabe and Ito's colours, in an order in which neighbours differ in lightness too; ink stands for their black.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", INK)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*", "d", "8")
+_LINES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1)), (0, (1, 2.5)))
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "---", "ooo", "|||", "**")
+
+GROUPS = {
+    "head": Mark("#0072B2", "o", "-", ""),
+    "medium": Mark("#E69F00", "s", (0, (5, 2)), "///"),
+    "tail": Mark("#D55E00", "^", (0, (1, 1.2)), "..."),
+    "all": Mark(INK, "D", (0, (5, 1.5, 1, 1.5)), "xxx"),
+}
+"""The marks of the groups."""
+
+
+def _mark(place: int) -> Mark:
+    return Mark(
+        _COLOURS[place % len(_COLOURS)],
+        _MARKERS[place % len(_MARKERS)],
+        _LINES[place % len(_LINES)],
+        _HATCHES[place % len(_HATCHES)],
+    )
+
+
+def group_mark(name: str, names: Sequence[str] = ()) -> Mark:
+    """The mark of a group; of groups with other names, by their place."""
+    return GROUPS[name] if name in GROUPS else _mark(list(names).index(name) if name in names else 0)
+
+
+def marks_of(names: Sequence[str]) -> dict[str, Mark]:
+    """A mark for each series, by its place."""
+    return {name: _mark(place) for place, name in enumerate(names)}
+
+
+def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "tuple[Figure, Axes]":
+    """A figure with one panel."""
+    figure, axes = panels(1, width=width, height=height)
+    return figure, axes[0]
+
+
+def panels(
+    number: int, *, columns: int = 3, width: float = WIDTH, height: float = HEIGHT, share_y: bool = False
+) -> "tuple[Figure, list[Axes]]":
+    """A figure with several panels, row by row. No window is opened, and nothing global is changed."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+
+    columns = max(1, min(columns, number))
+    rows = -(-number // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    flat = [axes for row in grid for axes in row]
+    for axes in flat[number:]:
+        axes.set_visible(False)
+    for axes in flat[:number]:
+        axes.set_axisbelow(True)
+        axes.grid(visible=True, color=GRID, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, flat[:number]
+
+
+SETTINGS: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10.0,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 10.0,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.0,
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "longtail",
+    "pdf.fonttype": 42,
+}
+"""matplotlib's settings while a figure is made and written."""
+
+
+Given = ParamSpec("Given")
+Drawn = TypeVar("Drawn")
+
+
+def styled(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
+    """Have a function draw with our settings; those of the caller's program are left alone."""
+
+    @wraps(draw)
+    def inside(*given: Given.args, **named: Given.kwargs) -> Drawn:
+        from matplotlib import rc_context  # noqa: PLC0415 - an extra
+
+        with rc_context(SETTINGS):
+            return draw(*given, **named)
+
+    return inside
+
+
+def legend_below(figure: "Figure", axes: "Axes", columns: int = 3, **options: Any) -> None:
+    """A legend under the panels, where it hides nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            names,
+            loc="outside lower center",
+            ncols=min(columns, len(names)),
+            frameon=False,
+            fontsize=9.5,
+            labelcolor=INK,
+            **options,
+        )

@@ -1,0 +1,218 @@
+"""The figures of a study: which there are for the runs at hand, with captions, from cells of runs."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from longtail.study.figures.boxes import box_plots
+from longtail.study.figures.classwise import class_probability, class_recall, target_probability
+from longtail.study.figures.curves import Curves, recall_curves
+from longtail.study.figures.drawing import Drawing
+from longtail.study.figures.gradients import gradient_bars
+from longtail.study.figures.levels import level_bars
+from longtail.study.figures.sensitivity import sensitivity
+from longtail.study.figures.tradeoff import Point, trade_off
+from longtail.study.report.page import slug
+from longtail.study.report.parts import Part, mean_of
+from longtail.study.runs import Cell, Run
+from longtail.study.stats import Summary
+
+__all__ = ["beta_drawing", "curve_drawings", "overview_drawings", "part_drawings"]
+
+
+def overview_drawings(parts: Sequence[Part]) -> list[Drawing]:
+    """Figures over several data sets."""
+    everything = {part.name: _levels(part) for part in parts}
+    often = Counter(title for found in everything.values() for title in found)
+    levels = {
+        name: {title: one for title, one in found.items() if often[title] > 1} for name, found in everything.items()
+    }
+    levels = {name: found for name, found in levels.items() if found}
+    if len(levels) < 2:
+        return []
+    caption = (
+        "The range of preference scores over head, medium and tail: the lower, the more evenly a model serves them."
+    )
+    return [Drawing("imbalance-level", "Model imbalance level", level_bars(levels), caption)]
+
+
+def part_drawings(part: Part) -> list[Drawing]:
+    """Figures of one data set; those that its runs do not have the numbers for are left out."""
+    found = [_trade_off(part), _level(part), _boxes(part), _recalls(part), _gradients(part)]
+    found += [_probability(part), _target(part)]
+    return [one for one in found if one is not None]
+
+
+def _levels(part: Part) -> dict[str, Summary]:
+    found = {title: cell.summary(Run.level) for title, cell in zip(part.titles, part.cells, strict=True)}
+    return found if any(not math.isnan(one.mean) for one in found.values()) else {}
+
+
+def _level(part: Part) -> Drawing | None:
+    levels = _levels(part)
+    caption = (
+        "How unevenly a model serves head, medium and tail: the range of their preference scores. Lower is fairer."
+    )
+    return (
+        Drawing("imbalance-level", "Model imbalance level", level_bars({part.name: levels}, marks=part.marks), caption)
+        if levels
+        else None
+    )
+
+
+def _trade_off(part: Part) -> Drawing | None:
+    names = list(part.groups)
+    if len(part.cells) < 2 or len(names) < 2:
+        return None
+    first, last = names[0], names[-1]
+    points = {}
+    for title, cell in zip(part.titles, part.cells, strict=True):
+        head, tail = part.recall(cell, first), part.recall(cell, last)
+        points[title] = Point(head.mean, tail.mean, head.sd, tail.sd)
+    caption = f"Who pays for the {last}: each point is a method, up and right is better. No method is above and to the "
+    caption += "right of the frontier." + (" Bars: SD over runs." if any(len(c.runs) > 1 for c in part.cells) else "")
+    title = f"{last.capitalize()} against {first}"
+    return Drawing("trade-off", title, trade_off(points, head=first, tail=last, marks=part.marks), caption)
+
+
+def _boxes(part: Part) -> Drawing | None:
+    cells = [cell for cell in part.main() if len(cell.runs) > 1]
+    reference = part.find("balanced-softmax")
+    reference = reference if reference in cells else (cells[0] if cells else None)
+    if reference is None or len(cells) < 2:
+        return None
+    last = (
+        part.best
+        if part.best is not reference and part.best in cells
+        else next(cell for cell in reversed(cells) if cell is not reference)
+    )
+    drawn = [*(cell for cell in cells if cell is not last), last]
+    paired = reference.places == last.places
+    runs = {part.title(cell): cell.values(Run.recall) for cell in drawn}
+    figure = box_plots({part.name: runs}, against=part.title(reference), paired=paired, marks=part.marks)
+    caption = f"Recall over all classes on test data in every run. p, Δμ and d compare {part.title(last)} with "
+    caption += f"{part.title(reference)} ({'paired' if paired else 'Welch’s'} t-test, two-sided, not corrected)."
+    return Drawing("boxes", "Runs", figure, caption)
+
+
+def _main(part: Part, split: str | None, name: str) -> dict[str, list[float]]:
+    """A measure of each class for the main methods; training data as each run's ``train_stats`` says."""
+    found = {}
+    for cell in part.main():
+        values = mean_of(cell, split or cell.runs[0].trained, name)
+        if values:
+            found[part.title(cell)] = values
+    return found
+
+
+def _recalls(part: Part) -> Drawing | None:
+    values = _main(part, "test", "recall_per_class")
+    if not values:
+        return None
+    per_cent = {title: [100 * v for v in numbers] for title, numbers in values.items()}
+    figure = class_recall(part.counts, per_cent, names=part.class_names, marks=part.marks)
+    caption = "Recall of each class on test data, the most frequent class first" + _means(part) + "."
+    return Drawing("class-recall", "Recall over classes", figure, caption)
+
+
+def _means(part: Part) -> str:
+    more = "; means over neighbouring classes" if len(part.counts) > 120 else ""
+    return more + (f"; {len(part.main())} of {len(part.cells)} methods" if len(part.main()) < len(part.cells) else "")
+
+
+def _gradients(part: Part) -> Drawing | None:
+    values: dict[str, dict[str, float]] = {}
+    form = "weight"
+    for title, cell in zip(part.titles, part.cells, strict=True):
+        found = {group: cell.summary(partial(Run.gradient_balance, group=group)).mean for group in part.groups}
+        if any(not math.isnan(v) for v in found.values()):
+            values[title] = found
+    if not values:
+        return None
+    caption = (
+        f"Reward less penalty over reward in the gradient of the classifier’s {form}, on training data, mean over "
+    )
+    caption += "the classes of a group. Below zero, the gradient pushes a group down more than up."
+    return Drawing("gradients", "Whom the gradient works for", gradient_bars({part.name: values}), caption)
+
+
+def _probability(part: Part) -> Drawing | None:
+    values = _main(part, None, "probability")
+    if not values or not any(part.counts):
+        return None
+    caption = "Mean predicted probability of each class on training data (lines) against its frequency there (bars)"
+    figure = class_probability(part.counts, values, names=part.class_names, marks=part.marks)
+    return Drawing("class-probability", "Class probability", figure, caption + _means(part) + ".")
+
+
+def _target(part: Part) -> Drawing | None:
+    values = _main(part, "test", "target_probability_per_class")
+    if not values:
+        return None
+    caption = "How much probability the true class gets, over the test images of each class" + _means(part) + "."
+    figure = target_probability(part.counts, values, names=part.class_names, marks=part.marks, split="test")
+    return Drawing("target-probability", "Target probability", figure, caption)
+
+
+def curve_drawings(part: Part) -> list[Drawing]:
+    """Recall over epochs, a figure a method; methods whose runs logged no recall are left out."""
+    found: list[Drawing] = []
+    for title, cell in zip(part.titles, part.cells, strict=True):
+        curves = _curves(cell)
+        if curves is not None:
+            caption = "Solid: training data. Dashed: test data." + (
+                f" Mean over {len(cell.runs)} runs." if len(cell.runs) > 1 else ""
+            )
+            found.append(Drawing(f"curves-{slug(title)}", title, recall_curves({title: curves}), caption))
+    return found
+
+
+def _curves(cell: Cell) -> Curves | None:
+    logs = []
+    for run in cell.runs:
+        if not (run.path / "log.jsonl").exists():
+            return None
+        lines = [(place, line["recall"]) for place, line in enumerate(run.log(), 1) if "recall" in line]
+        if len(lines) < 2:
+            return None
+        logs.append(dict(lines))
+    epochs = sorted(set.intersection(*(set(log) for log in logs)))
+    if len(epochs) < 2:
+        return None
+
+    def mean(split: str) -> Mapping[str, list[float]]:
+        groups = [g for g in logs[0][epochs[0]].get(split, {}) if g != "all"]
+        return {g: [100 * _mean([log[e][split].get(g) for log in logs]) for e in epochs] for g in groups}
+
+    return Curves(epochs, mean("train"), mean("test"))
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else math.nan
+
+
+def beta_drawing(cells: Sequence[Cell], *, chosen: float | None = None, chosen_on: str = "validation data") -> Drawing:
+    """Recall of each group over beta.
+
+    Args:
+        cells: of one method, a beta each.
+        chosen: the beta that was chosen.
+        chosen_on: the data that it was chosen on.
+    """
+    ordered = sorted(cells, key=lambda cell: cell.recipe.beta or 0.0)
+    has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs)
+    recalls: dict[str, dict[str, list[float]]] = {}
+    for split in ("train", "val" if has_val else "test"):
+        for group in (*ordered[0].groups, "all"):
+            parts = [cell.runs[0].trained if split == "train" else split for cell in ordered]
+            recalls.setdefault(split, {})[group] = [
+                cell.summary(partial(Run.recall, group=group, part=part)).mean
+                for cell, part in zip(ordered, parts, strict=True)
+            ]
+    figure = sensitivity([cell.recipe.beta or 0.0 for cell in ordered], recalls, chosen=chosen, chosen_on=chosen_on)
+    data = "validation" if has_val else "test"
+    caption = f"Recall of each group for each β, on training data (solid) and {data} data. "
+    caption += f"{len(ordered[0].runs)} runs a β." if len(ordered[0].runs) > 1 else "One run a β."
+    return Drawing("beta", "Sensitivity to β", figure, caption)

@@ -1,0 +1,51 @@
+"use strict";
+// Tables sort by the column whose button is pressed: numbers largest first, words in their order; again turns it round.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0];
+  heads.forEach((head, place) => head.querySelector("button").addEventListener("click", () => {
+    const numeric = head.classList.contains("number");
+    const now = head.getAttribute("aria-sort");
+    const next = now ? (now === "ascending" ? "descending" : "ascending") : (numeric ? "descending" : "ascending");
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", next);
+    const sign = next === "ascending" ? 1 : -1;
+    const key = (row) => row.cells[place].dataset.v;
+    const rows = [...body.rows].sort((a, b) => {
+      const x = key(a), y = key(b);
+      if (x === "" || y === "") return (x === "") - (y === "");
+      return sign * (numeric ? x - y : x.localeCompare(y, undefined, { numeric: true }));
+    });
+    body.append(...rows);
+  }));
+}
+// Search: rows that have all the words.
+for (const field of document.querySelectorAll("input[type=search]")) {
+  const rows = [...document.getElementById(field.dataset.table).tBodies[0].rows];
+  const found = field.parentElement.querySelector(".found");
+  const texts = rows.map((row) => [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase());
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    rows.forEach((row, place) => {
+      row.hidden = !words.every((word) => texts[place].includes(word));
+      shown += !row.hidden;
+    });
+    found.textContent = words.length ? `${shown} of ${rows.length} rows` : `${rows.length} rows`;
+  });
+}
+for (const button of document.querySelectorAll(".copy")) {
+  button.addEventListener("click", async () => {
+    const code = button.parentElement.querySelector("code");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      const range = document.createRange();
+      range.selectNodeContents(code);
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+      button.textContent = "Selected";
+    }
+  });
+}

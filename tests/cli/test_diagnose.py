@@ -1,0 +1,60 @@
+"""``longtail diagnose``, as a person uses it."""
+
+import json
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def files(tmp_path):
+    generator = np.random.default_rng(0)
+    for name in ("train", "val", "test"):
+        labels = np.repeat(np.arange(3), 100)
+        logits = generator.normal(size=(300, 3)) + np.log([1000, 100, 10])
+        logits[np.arange(300), labels] += 2.5
+        np.savez(tmp_path / f"{name}.npz", labels=labels, logits=logits)
+    (tmp_path / "counts.json").write_text(json.dumps({"ant": 1000, "bee": 100, "cow": 10}))
+    return tmp_path
+
+
+def test_the_page_is_written_and_the_gist_is_printed(run, files):
+    given = [f"--{name}={files / f'{name}.npz'}" for name in ("train", "val", "test")]
+    code, out, err = run("diagnose", *given, f"--counts={files / 'counts.json'}", f"--out={files / 'd.html'}")
+    assert (code, err) == (0, "")
+    assert "A post-hoc shift, with nothing trained again: logit adjustment with τ = " in out
+    assert "the tail wins" in out
+    assert "the head pays" in out
+    text = (files / "d.html").read_text(encoding="utf-8")
+    assert "What to try next" in text
+    assert "cow" in text
+    assert "longtail diagnose --train" in text
+
+
+def test_without_validation_data_it_says_so(run, files):
+    code, out, _ = run(
+        "diagnose", "--test", files / "test.npz", "--counts", files / "counts.json", "--out", files / "d.html",
+        "--figures", files / "figures", "--title", "My model",
+    )  # fmt: skip
+    assert code == 0
+    assert "No validation data was given" in out
+    assert "<title>My model</title>" in (files / "d.html").read_text(encoding="utf-8")
+    assert (files / "figures" / "class-recall.svg").exists()
+
+
+def test_help_tells_the_formats(run):
+    code, out, _ = run("diagnose", "--help")
+    assert code == 0
+    for word in (".npz, .safetensors", "probability_NAME", "-100", "object from class name to number"):
+        assert word in out
+
+
+@pytest.mark.parametrize("name", ["none.npz", "counts.json"])
+def test_mistakes_are_one_sentence_and_leave_nothing(run, files, name):
+    code, out, err = run(
+        "diagnose", "--test", files / name, "--counts", files / "counts.json", "--out", files / "d.html"
+    )
+    assert (code, out) == (2, "")
+    assert err.startswith("longtail: Expected ")
+    assert err.count("\n") == 1
+    assert not (files / "d.html").exists()

@@ -1,0 +1,66 @@
+"""``longtail report``, as a person uses it."""
+
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def runs(finished, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("softmax", "cbs"):
+        shutil.copytree(finished(method, evaluate_every=1), folder / method)
+    return folder
+
+
+def test_the_page_and_its_figures_are_written(run, runs, tmp_path):
+    code, out, err = run("report", runs, "--out", tmp_path / "page.html")
+    assert (code, err) == (0, "")
+    assert "Report: " in out
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.startswith("\n<!doctype html>") or text.lstrip().startswith("<!doctype html>")
+    assert f"longtail report {runs}" in text
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    for name in (
+        "trade-off",
+        "imbalance-level",
+        "class-recall",
+        "class-probability",
+        "target-probability",
+        "gradients",
+    ):
+        assert {f"digits-lt-50-{name}.{suffix}" for suffix in ("svg", "pdf", "png")} <= figures
+    assert "digits-lt-50-curves-softmax.svg" in figures
+
+
+def test_without_figures_only_the_page_is_written(run, runs, tmp_path):
+    code, _, _ = run("report", runs, "--out", tmp_path / "page.html", "--no-figures")
+    assert code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_the_papers_figures(run, tmp_path):
+    code, out, _ = run("report", "--paper", "--figures", tmp_path / "f")
+    assert code == 0
+    assert (tmp_path / "f" / "paper-imbalance-level.svg").exists()
+    assert (tmp_path / "f" / "paper-boxes-cifar.png").exists()
+    assert "one-sided as in the paper" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Expected a folder of runs, but got none."),
+        (["/nowhere"], "Expected a folder of runs, but /nowhere is not there."),
+        (["--paper", "/nowhere"], "Expected --paper alone or with --figures, but got folders or --out too."),
+    ],
+)
+def test_mistakes_are_one_sentence(run, arguments, sentence):
+    assert run("report", *arguments) == (2, "", f"longtail: {sentence}\n")
+
+
+def test_a_page_must_be_html(run, runs, tmp_path):
+    code, _, err = run("report", runs, "--out", tmp_path / "page.txt")
+    assert code == 2
+    assert err.startswith("longtail: Expected `out` to end in .html, but got")
+    assert not list(tmp_path.iterdir())

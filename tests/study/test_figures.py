@@ -1,0 +1,260 @@
+"""Figures: what they show, that grey print keeps it, and that they are the same every time."""
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from scipy import stats
+
+from longtail.study.figures import (
+    Curves,
+    Point,
+    box_plots,
+    class_probability,
+    class_recall,
+    frontier,
+    gradient_bars,
+    inline_svg,
+    level_bars,
+    recall_curves,
+    save_figure,
+    sensitivity,
+    target_probability,
+    trade_off,
+)
+from longtail.study.figures.of_paper import paper_drawings
+from longtail.study.figures.style import GROUPS, INK, marks_of
+from longtail.study.paper import five_runs, imbalance_level
+from longtail.study.stats import Summary
+
+CURVES = Curves(
+    [1, 2, 3],
+    {"head": [70, 80, 90], "medium": [50, 60, 70], "tail": [10, 20, 30]},
+    {"head": [60, 70, 80], "medium": [40, 50, 55], "tail": [5, 6, 7]},
+)
+LEVELS = {"A": {"Softmax": Summary(40, 1.0, 5), "CBS": Summary(12, math.nan, 1)}}
+RUNS = {"A": {"Balanced Softmax": [78.3, 78.5, 79.1], "CBS": [81.6, 81.1, 81.4]}}
+COUNTS = [50, 500, 5]
+VALUES = {"Softmax": [0.1, 0.88, 0.02], "CBS": [0.15, 0.75, 0.10]}
+GRADIENTS = {"A": {"Softmax": {"head": 5.0, "medium": -3.0, "tail": -900.0}, "CBS": {"head": 1.0, "tail": -5e7}}}
+RECALLS = {"train": {"head": [90, 80], "tail": [50, 60]}, "test": {"head": [80, 70], "tail": [20, 40]}}
+POINTS = {"Softmax": Point(94, 55), "CBS": Point(88, 81, 0.5, 0.5), "Focal": Point(93, 51)}
+
+DRAW = {
+    "curves": lambda: recall_curves({"Softmax": CURVES, "CBS": CURVES}),
+    "levels": lambda: level_bars(LEVELS),
+    "levels of two": lambda: level_bars({**LEVELS, "B": LEVELS["A"]}),
+    "boxes": lambda: box_plots(RUNS),
+    "probability": lambda: class_probability(COUNTS, VALUES, names=["a", "b", "c"]),
+    "target": lambda: target_probability(COUNTS, VALUES),
+    "recall": lambda: class_recall(COUNTS, VALUES, low=[0, 0, 0], high=[1, 1, 1]),
+    "gradients": lambda: gradient_bars(GRADIENTS),
+    "sensitivity": lambda: sensitivity([1.0, 1.5], RECALLS, chosen=1.5),
+    "trade-off": lambda: trade_off(POINTS),
+}
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text()]
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_files_are_vector_and_pixels_and_the_same_every_time(name, tmp_path):
+    first, second = (save_figure(DRAW[name](), tmp_path / run / "deep" / "figure") for run in ("one", "two"))
+    assert [path.suffix for path in first] == [".svg", ".pdf", ".png"]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert first[0].read_text().startswith("<?xml")
+    assert first[1].read_bytes().startswith(b"%PDF")
+    assert first[2].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_in_a_page_text_is_text_and_names_and_colours_are_the_pages(name):
+    svg = inline_svg(DRAW[name](), "my-figure", 'what "it" shows & more')
+    root = ET.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == 'what "it" shows & more'
+    assert root.get("width") is None
+    assert root.get("viewBox")
+    ids = re.findall(r'\bid="([^"]*)"', svg)
+    assert all(one.startswith("my-figure-") for one in ids)
+    assert len(ids) == len(set(ids))
+    for used in re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', svg):
+        assert "".join(used) in ids
+    assert "<text" in svg
+    assert "var(--fig-ink)" in svg
+    assert INK not in svg.lower()
+    assert "<metadata" not in svg
+    assert "font-family" not in svg
+    assert "DejaVu" not in svg
+
+
+LONG = {
+    "levels": lambda: level_bars({"A": {f"A method with a long name, no. {k}": Summary(40, 1, 5) for k in range(9)}}),
+    "target": lambda: target_probability([3, 2, 1], {"ProCo + Balanced Softmax": [1, 1, 1]}, names=["automobile"] * 3),
+    "recall": lambda: class_recall([3, 2, 1], {"m": [1, 1, 1]}, names=["a rather long name"] * 3),
+    "gradients": lambda: gradient_bars({"A": {"ProCo + Balanced Softmax": GRADIENTS["A"]["Softmax"]}}),
+}
+
+
+@pytest.mark.parametrize("draw", [*DRAW.values(), *LONG.values()], ids=[*DRAW, *(f"long {name}" for name in LONG)])
+def test_no_text_is_cut_off(draw):
+    figure = draw()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    width, height = figure.bbox.size
+    for text in _labels(figure):
+        if text.get_visible() and text.get_text().strip():
+            box = text.get_window_extent(canvas.get_renderer())
+            assert box.x0 > -2, text
+            assert box.y0 > -2, text
+            assert box.x1 < width + 2, text
+            assert box.y1 < height + 2, text
+
+
+def _labels(figure):
+    yield from (text for legend in figure.legends for text in legend.get_texts())
+    for axes in figure.axes:
+        yield from axes.texts
+        yield from (axes.xaxis.label, axes.yaxis.label, axes.title)
+
+
+def test_drawing_leaves_the_settings_of_the_program_alone():
+    before = dict(mpl.rcParams)
+    for draw in DRAW.values():
+        draw()
+    assert dict(mpl.rcParams) == before
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Expected `formats` to be some of svg, pdf, png, but got 'gif'"):
+        save_figure(DRAW["levels"](), tmp_path / "x", ["gif"])
+
+
+def test_series_are_told_apart_without_colour():
+    marks = list(marks_of([str(place) for place in range(14)]).values())
+    assert len({mark.marker for mark in marks}) == 14
+    assert len({mark.hatch for mark in marks[:10]}) == 10
+    assert len({(mark.marker, str(mark.line)) for mark in GROUPS.values()}) == len(GROUPS)
+    assert all(one.line != other.line and one.hatch != other.hatch for one, other in pairwise(marks))
+    for name in ("levels of two", "gradients"):
+        containers = DRAW[name]().axes[0].containers
+        bars = [c for c in containers if isinstance(c, mpl.container.BarContainer)]
+        assert len({bar.patches[0].get_hatch() for bar in bars}) == len(bars) > 1
+
+
+def test_neighbours_differ_in_grey():
+    def grey(colour):
+        red, green, blue = (value / 255 for value in bytes.fromhex(to_hex(colour)[1:]))
+        return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+    marks = list(marks_of([str(place) for place in range(7)]).values())
+    assert all(abs(grey(one.colour) - grey(other.colour)) > 0.04 for one, other in pairwise(marks))
+
+
+def test_training_is_solid_and_test_is_dashed():
+    figure = recall_curves({"CBS": CURVES})
+    lines = figure.axes[0].lines
+    assert len(lines) == 6
+    by_values = {tuple(line.get_ydata()): line for line in lines}
+    for group in CURVES.train:
+        assert by_values[tuple(CURVES.train[group])].get_linestyle() == "-"
+        assert by_values[tuple(CURVES.test[group])].get_linestyle() == "--"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "medium", "tail", "training", "test"]
+
+
+def test_levels_of_one_data_set_are_named_and_in_order():
+    axes = level_bars({"A": LEVELS["A"] | {"None": Summary(math.nan, math.nan, 1)}}).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["None", "Softmax", "CBS"]
+    assert {"40.0", "12.0", "undefined"} <= set(texts(axes.figure))
+
+
+def test_boxes_say_p_difference_and_d():
+    ours, theirs = RUNS["A"]["CBS"], RUNS["A"]["Balanced Softmax"]
+    welch = stats.ttest_ind(ours, theirs, equal_var=False).pvalue
+    pooled = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2)
+    difference = np.mean(ours) - np.mean(theirs)
+    title = box_plots(RUNS).axes[0].get_title()
+    assert title == f"p = {welch:.2g}\nΔμ = {difference:+.2f}, d = {difference / pooled:.2f}"
+    one_sided = box_plots(RUNS, alternative="greater").axes[0].get_title()
+    assert one_sided.startswith(f"p = {welch / 2:.4f} (one-sided)")
+    paired = stats.ttest_rel(ours, theirs).pvalue
+    assert box_plots(RUNS, paired=True).axes[0].get_title().startswith(f"p = {paired:.2g}\n")
+    once = box_plots({"A": {"a": [1.0], "b": [2.0]}}).axes[0].get_title()
+    assert once == "Δμ = +1.00; fewer than two runs, no test"
+
+
+def test_classes_go_from_frequent_to_rare():
+    axes = class_probability(COUNTS, VALUES, names=["a", "b", "c"]).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["b", "a", "c"]
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert lines["Softmax"] == [0.88, 0.1, 0.02]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([500 / 555, 50 / 555, 5 / 555])
+    assert axes.get_yscale() == "log"
+
+
+def test_many_classes_are_means_of_neighbours():
+    axes = target_probability(list(range(600, 0, -1)), {"m": np.linspace(1, 0, 600).tolist()}).axes[0]
+    assert len(axes.lines[0].get_ydata()) == 60
+    assert axes.lines[0].get_ydata()[0] == pytest.approx(np.linspace(1, 0, 600)[:10].mean())
+
+
+def test_gradients_far_off_are_cut_and_have_their_number():
+    axes = gradient_bars(GRADIENTS).axes[0]
+    widths = [bar.get_width() for bars in axes.containers for bar in bars]
+    assert min(width for width in widths if not math.isnan(width)) == -1000
+    assert "-5e7" in texts(axes.figure)
+    assert axes.get_xscale() == "symlog"
+
+
+def test_the_chosen_beta_is_drawn_and_says_on_what_it_was_chosen():
+    figure = sensitivity([1.0, 1.5], RECALLS, chosen=1.5, chosen_on="TEST data")
+    assert any("chosen on\nTEST data" in text for text in texts(figure))
+    assert not any("chosen" in text for text in texts(sensitivity([1.0, 1.5], RECALLS)))
+
+
+def test_the_frontier_has_those_that_none_beats_in_both():
+    points = POINTS | {"twin": Point(88, 81), "lost": Point(math.nan, 99)}
+    assert frontier(points) == ["CBS", "twin", "Softmax"]
+    axes = trade_off(points).axes[0]
+    line = next(line for line in axes.lines if line.get_label() == "frontier")
+    assert list(line.get_xdata()) == [88, 88, 94]
+    assert {"Softmax", "CBS", "Focal", "twin"} <= set(texts(axes.figure))
+
+
+@pytest.mark.parametrize(
+    ("draw", "sentence"),
+    [
+        (lambda: recall_curves({}), "Expected curves of a method or more to draw, but got none."),
+        (lambda: level_bars({}), "Expected the imbalance level of a method or more to draw, but got none."),
+        (lambda: box_plots({}), "Expected runs of a method or more to draw, but got none."),
+        (lambda: class_recall([1, 2], {}), "Expected values of a model or more to draw, but got none."),
+        (lambda: class_recall([1, 2], {"m": [1]}), "Expected a value of each of 2 classes for m, but got 1."),
+        (lambda: gradient_bars({}), "Expected the gradient balance of a method or more to draw, but got none."),
+        (lambda: sensitivity([1.0], RECALLS), "Expected recalls of two strengths or more to draw, but got 1."),
+        (lambda: trade_off({}), "Expected head and tail recall of a method or more to draw, but got none."),
+    ],
+)
+def test_nothing_to_draw_is_one_sentence(draw, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        draw()
+
+
+def test_the_papers_figures_show_its_numbers():
+    drawings = {one.name: one for one in paper_drawings()}
+    assert {"paper-imbalance-level", "paper-boxes-cifar", "paper-gradients", "paper-beta-places"} <= set(drawings)
+    level = drawings["paper-imbalance-level"].figure.axes[0]
+    heights = [bar.get_height() for bars in level.containers for bar in bars]
+    assert imbalance_level("C10-LT100")["cbs"] in heights
+    boxes = drawings["paper-boxes-cifar"].figure
+    runs = five_runs()["C10-LT10"]
+    p = stats.ttest_ind(runs["cbs"], runs["balanced-softmax"], equal_var=False, alternative="greater").pvalue
+    assert boxes.axes[0].get_title().startswith(f"p = {p:.2g} (one-sided)")
+    assert "C10-LT10" in texts(boxes)
