@@ -15,8 +15,10 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/.demo  ## Softmax, Balanced Softmax and CBS on long-tailed digits: a minute, a table and a figure
-	$(BIN)/python examples/digits_lt.py
+demo: $(VENV)/.demo  ## A study of softmax, Balanced Softmax and CBS on long-tailed digits, and its report: two minutes
+	$(BIN)/longtail study --data digits-lt --methods softmax balanced-softmax cbs --seeds 5 \
+		--epochs 60 --batch-size 32 --nesterov --out runs/demo
+	$(BIN)/longtail report runs/demo --out runs/demo/report.html
 
 test: lint types unit  ## Lint, types, doctests and tests
 

@@ -63,6 +63,8 @@ class Stage:
     objective: Callable[[Task], Objective]
     head: str = "linear"
     sampler: Callable[[Mapping[str, Any]], Sampler] = field(default=lambda _: Instance())
+    instance: bool = True
+    """Whether the sampler is the plain one."""
     train: Literal["all", "classifier"] = "all"
     """``"classifier"`` freezes the backbone's weights; its BatchNorm statistics still move."""
     reinit: bool = False
@@ -93,11 +95,16 @@ class Method:
     posthoc: Literal["tau", "adjust"] | None = None
     """What is done to the logits after training; its strength is the knob ``tau``."""
     mixes: bool = True
-    """Whether it allows mixup."""
+    """Whether a sample's loss is its own: then samples can be mixed, and a batch cut into micro-batches."""
     projection: bool = False
     """Whether the model needs a projection head."""
     prototypes: bool = False
     """Whether it needs class prototypes."""
+
+    @property
+    def takes_any_head(self) -> bool:
+        """Whether the classifier may be another than the method's: all its stages take a linear one as any other."""
+        return self.posthoc != "tau" and all(stage.head == "linear" for stage in self.stages)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All its knobs: those given, the others at their defaults. A knob of another method is refused."""
@@ -164,6 +171,8 @@ def _reslt(task: Task) -> Objective:
     """Branches see what the data set's groups say, unless their first classes are named."""
     knobs, classes = task.knobs, len(task.counts)
     sees = branches_from_groups(task.groups)
+    if knobs["tail_from"] is not None and knobs["medium_from"] is None:
+        raise ValueError(f"Expected `medium_from` beside `tail_from` = {knobs['tail_from']}, but got none.")
     if knobs["medium_from"] is not None:
         starts = [knobs["medium_from"], *([knobs["tail_from"]] if knobs["tail_from"] is not None else [])]
         sees = branches_from_counts(task.counts, *(classes - start for start in starts))
@@ -336,7 +345,7 @@ _ROWS = (
         "class-balanced-sampling",
         "softmax on batches in which classes are equally frequent",
         "Shen et al., ECCV 2016",
-        (Stage(_plain, sampler=_class_aware),),
+        (Stage(_plain, sampler=_class_aware, instance=False),),
         {"per_class": _PER_CLASS},
     ),
     Method(

@@ -34,8 +34,6 @@ class Objective(nn.Module):
 
     views: tuple[str, ...] = ("weak",)
     """The augmentation of each view; a model's outputs have the rows of one view after the other."""
-    per_sample = True
-    """Whether terms are sums of a loss of each sample alone: then targets can be mixed."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         super().__init__()
@@ -156,6 +154,8 @@ class ResLT(Objective):
     sees: Tensor
 
     def __init__(self, sees: Tensor, alpha: float, label_smoothing: float = 0.0) -> None:
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"Expected `alpha` to be in [0, 1], but got {alpha}.")
         super().__init__({"branches": alpha, "sum": 1 - alpha})
         self.register_buffer("sees", sees, persistent=False)
         self.label_smoothing = label_smoothing
@@ -177,7 +177,6 @@ class _Contrastive(Objective):
     """A classifier's loss on the first view, and a contrastive one on two more."""
 
     views = ("strong", "contrast", "contrast")
-    per_sample = False
 
     def __init__(self, classifier: Loss, classifier_weight: float, contrast_weight: float) -> None:
         super().__init__({"classifier": classifier_weight, "contrast": contrast_weight})

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -24,7 +25,10 @@ SHIPPED = sorted(
 
 
 def test_every_data_set_has_a_recipe_and_ones_own_have_two():
-    assert set(SHIPPED) == {*CATALOG, "own", "own-small"}
+    shared = {"digits-lt", "fashion-mnist-lt", "tiny-imagenet-lt"}  # with the whole that they are made of
+    assert set(SHIPPED) == {*CATALOG, "own", "own-small"} - shared
+    for name in shared:
+        assert defaults(name, "cbs").epochs == defaults(name.removesuffix("-lt"), "cbs").epochs
 
 
 @pytest.mark.parametrize("data", SHIPPED)
@@ -58,7 +62,7 @@ def test_the_authors_recipe_for_cifar(data):
     """The table of recipes.md, first column."""
     recipe = defaults(data, "softmax", 100)
     wanted = {
-        **{"epochs": 200, "batch_size": 128, "lr": 0.1, "schedule": "steps", "milestones": (160, 180), "decay": 0.1},
+        **{"epochs": 200, "batch_size": 128, "lr": 0.1, "schedule": "steps", "milestones": (0.8, 0.9), "decay": 0.1},
         **{"warmup": 5, "momentum": 0.9, "nesterov": False, "weight_decay": 5e-4, "model": "resnet32"},
         **{"augment": "cifar", "drop_last": False, "subset_seed": 0},
     }
@@ -75,7 +79,9 @@ def test_the_authors_recipe_for_cifar(data):
         ("imagenet-lt", "softmax", None, {"epochs": 200, "schedule": "cosine", "warmup": 0, "weight_decay": 5e-4}),
         ("imagenet-lt", "bcl", None, {"epochs": 90, "temperature": 0.07, "contrast_weight": 0.35, "head": "cosine"}),
         ("imagenet-lt", "ldam-drw", None, {"max_margin": 0.3}),
-        ("places-lt", "softmax", None, {"batch_size": 128, "model": "resnet152", "weight_decay": 5e-4}),
+        # The paper: 256 in all, 128 with BCL and ProCo.
+        ("places-lt", "softmax", None, {"batch_size": 256, "model": "resnet152", "weight_decay": 5e-4}),
+        ("places-lt", "proco", None, {"batch_size": 128, "model": "resnet152", "projection": 1024}),
         ("inaturalist2018", "proco", None, {"lr": 0.2, "weight_decay": 1e-4, "augment": "imagenet-plain"}),
         ("inaturalist2018", "reslt", None, {"branches": 2, "alpha": 0.85}),
         ("lvis-crops", "cbs", None, {"epochs": 28, "pretrained": True, "augment": "none", "weight_decay": 1e-4}),
@@ -199,3 +205,19 @@ def test_a_wrong_file_is_one_sentence(tmp_path, content, said):
 def test_more_than_the_images_where_the_last_batch_is_dropped(tmp_path):
     with pytest.raises(ValueError, match="Expected `batch_size` to be at most the 342 training images"):
         Trainer(recipe_for("cbs", batch_size=1024, drop_last=True), RunFolder(tmp_path / "run")).run()
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "sentence"),
+    [
+        ("bcl", {"accumulate": 2}, "compares the images of a batch"),
+        ("ldam", {"head": "linear"}, "no `head` with ldam"),
+        ("lws", {"head": "cosine"}, "no `head` with lws"),
+        ("tau-norm", {"head": "cosine", "tau": 1.0}, "no `head` with tau-norm"),
+        ("class-balanced-sampling", {"sampler": "instance"}, "no `sampler` with class-balanced-sampling"),
+        ("cbs", {"label_smoothing": 1.5}, r"`label_smoothing` to be in \[0, 1\]"),
+    ],
+)
+def test_settings_that_would_do_nothing_or_fail_late_are_refused_at_once(method, setting, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        replace(defaults("cifar10-lt", method), **setting)

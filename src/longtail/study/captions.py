@@ -51,7 +51,10 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") 
         parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
     held = {cell.recipe.validation for cell in cells if cell.recipe.validation}
     if held:
-        parts.append(f"{', '.join(f'{100 * share:g} %' for share in sorted(held))} of training images held out")
+        shares = ", ".join(f"{100 * share:g} %" for share in sorted(held))
+        whose = [cell.title for cell in cells if cell.recipe.validation]
+        only = f" ({', '.join(whose)} only)" if len(whose) < len(cells) else ""
+        parts.append(f"{shares} of training images held out{only}")
     if selected:
         parts.append(selected)
     text = "; ".join(parts)

@@ -32,9 +32,9 @@ class Position:
     """Bytes that the log had."""
 
 
-def fingerprint(dataset: DataSet, method: str, model: str) -> dict[str, Any]:
+def fingerprint(dataset: DataSet, **settings: Any) -> dict[str, Any]:
     """What a checkpoint must have in common with the run that goes on from it."""
-    return {"data": dataset.name, "counts": dataset.counts.tolist(), "method": method, "model": model}
+    return {"data": dataset.name, "counts": dataset.counts.tolist(), **settings}
 
 
 def save_checkpoint(
@@ -70,6 +70,11 @@ def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tens
     for name in ("data", "method", "model"):
         if metadata.get(name) != data[name]:
             raise ValueError(f"Expected a checkpoint of {data[name]} in {path}, but it is of {metadata.get(name)}.")
+    for name in ("seed", "knobs"):
+        if metadata.get(name) != data[name]:
+            raise ValueError(
+                f"Expected a checkpoint of {name} {data[name]} in {path}, but it is of {metadata.get(name)}."
+            )
     if metadata["counts"] != data["counts"]:
         ours, theirs = sum(data["counts"]), sum(metadata["counts"])
         raise ValueError(

@@ -18,9 +18,11 @@ from longtail.data import (
     hold_out,
     hold_out_fold,
     load,
+    long_tailed,
     open_path,
 )
 from longtail.data.augment import Augmentation
+from longtail.data.decode import UnreadableImageError, image_size
 from longtail.data.samplers import Instance, Sampler
 from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe
@@ -37,11 +39,14 @@ _EVALUATION_PIXELS = 2**24  # a batch of evaluation: 64 MB as float32
 def open_data(recipe: Recipe) -> DataSet:
     """The data set that a recipe names, with its validation split."""
     if recipe.data in CATALOG:
-        long_tailed = CATALOG[recipe.data].imbalance is not None
+        if recipe.imbalance is not None and CATALOG[recipe.data].imbalance is None:
+            made = f"{recipe.data}-lt"
+            hint = f"; {made} takes it" if made in CATALOG else ""
+            raise ValueError(f"Expected no `imbalance` for {recipe.data}, but got {recipe.imbalance:g}{hint}.")
         dataset = load(
             recipe.data,
             recipe.root,
-            imbalance=recipe.imbalance if long_tailed else None,
+            imbalance=recipe.imbalance,
             profile=recipe.profile,
             subset_seed=recipe.subset_seed,
             seed=recipe.seed,
@@ -49,6 +54,9 @@ def open_data(recipe: Recipe) -> DataSet:
     else:
         dataset = open_path(recipe.data)
         dataset = in_memory(dataset) or dataset
+        if recipe.imbalance is not None:
+            chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
+            dataset = long_tailed(dataset, recipe.imbalance, profile=recipe.profile, subset_seed=chosen)
     empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
@@ -63,15 +71,18 @@ def open_data(recipe: Recipe) -> DataSet:
 
 
 def in_memory(dataset: DataSet) -> DataSet | None:
-    """The data set with its images in memory, where they are small and all of one size; else ``None``."""
-    first = dataset.train.images[0]
-    if max(first.shape[1:]) > _SMALL:
+    """The data set with its images in memory, where they are small, square and all of one size; else ``None``."""
+    if not _all_small(dataset):
         return None
+    first = dataset.train.images[0]
     found: dict[str, Split] = {}
     for name, split in dataset.splits.items():
         pixels = torch.empty((len(split), *first.shape), dtype=torch.uint8)
         for place in range(len(split)):
-            image = split.images[place]
+            try:
+                image = split.images[place]
+            except UnreadableImageError:
+                return None  # streaming does with it as `bad_images` says
             if image.shape != first.shape:
                 return None
             pixels[place] = image
@@ -97,6 +108,14 @@ class Loaders:
             return self.recipe.image_size
         images = self.dataset.train.images
         return images.pixels.shape[2] if isinstance(images, ArrayImages) else 224
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch of training."""
+        recipe, world = self.recipe, self.ranks.world
+        samples, micro = -(-len(self.dataset.train) // world), recipe.batch_size // world // recipe.accumulate
+        batches = samples // micro if recipe.drop_last else -(-samples // micro)
+        return -(-batches // recipe.accumulate)
 
     @property
     def channels(self) -> int:
@@ -162,5 +181,24 @@ class Loaders:
 
 
 def is_small(path: Path | str) -> bool:
-    """Whether one's own images are small: then they are trained on as CIFAR's are."""
-    return max(open_path(path).train.images[0].shape[1:]) <= _SMALL
+    """Whether one's own images are small, square and all of one size: then they are trained on as CIFAR's are."""
+    return _all_small(open_path(path))
+
+
+def _all_small(dataset: DataSet) -> bool:
+    """Looks at the files' headers only, and no further than the first that is not."""
+    first: tuple[int, int] | None = None
+    for split in dataset.splits.values():
+        images = split.images
+        for place in range(len(images)):
+            if isinstance(images, FileImages):
+                try:
+                    size = image_size(images.path(place))
+                except UnreadableImageError:
+                    continue  # which `bad_images` is about
+            else:
+                size = (int(images[place].shape[1]), int(images[place].shape[2]))
+            first = first or size
+            if size != first or size[0] != size[1] or size[0] > _SMALL:
+                return False
+    return first is not None

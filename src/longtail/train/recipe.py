@@ -117,8 +117,8 @@ class Recipe:
     lr: float = 0.1
     schedule: Schedule = "steps"
     """steps, cosine or constant"""
-    milestones: tuple[int, ...] = (160, 180)
-    """epochs at which `steps` decays"""
+    milestones: tuple[float, ...] = (0.8, 0.9)
+    """epochs at which `steps` decays; below 1, shares of all epochs"""
     decay: float = 0.1
     """what it multiplies with"""
     warmup: int = 5
@@ -179,6 +179,10 @@ class Recipe:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
         if self.pretrained and self.weights:
             raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} beside it.")
+        self._check_method()
+
+    def _check_method(self) -> None:
+        """Refuse settings that the method does not take."""
         method = find_method(self.method)
         method.settings(self.given)
         unknown = [name for name in method.knobs if name not in _knobs()]
@@ -187,6 +191,17 @@ class Recipe:
                 f"Expected the knobs of {self.method} to be fields of a recipe, but got `{unknown[0]}`; make it a "
                 "constant of the method's file."
             )
+        if self.label_smoothing > 1:
+            raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {self.label_smoothing}.")
+        if self.accumulate > 1 and not method.mixes:
+            raise ValueError(
+                f"Expected one micro-batch with {self.method}, which compares the images of a batch, "
+                f"but got `accumulate` = {self.accumulate}."
+            )
+        if self.head is not None and not method.takes_any_head:
+            raise ValueError(f"Expected no `head` with {self.method}, which has its own, but got {self.head!r}.")
+        if self.sampler == "instance" and not method.stages[0].instance:
+            raise ValueError(f"Expected no `sampler` with {self.method}, which is one, but got 'instance'.")
         if self.mixup and not method.mixes:
             raise ValueError(f"Expected no `mixup` with {self.method}, which compares images, but got {self.mixup}.")
 
@@ -254,7 +269,11 @@ def check_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _shipped(name: str) -> dict[str, Any]:
-    file = resources.files("longtail").joinpath("recipes", f"{name}.toml")
+    """A data set's recipe; one that is made long-tailed here may share that of the whole."""
+    folder = resources.files("longtail").joinpath("recipes")
+    file = folder.joinpath(f"{name}.toml")
+    if not file.is_file():
+        file = folder.joinpath(f"{name.removesuffix('-lt')}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

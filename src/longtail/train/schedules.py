@@ -14,7 +14,7 @@ def learning_rate(
     lr: float,
     epochs: int,
     schedule: Schedule,
-    milestones: tuple[int, ...] = (),
+    milestones: tuple[float, ...] = (),
     decay: float = 0.1,
     warmup: int = 0,
 ) -> float:
@@ -28,12 +28,12 @@ def learning_rate(
         lr: the highest rate.
         epochs: E, how many there are.
         schedule: ``"steps"``, ``"cosine"`` or ``"constant"``.
-        milestones: epochs at which ``"steps"`` decays.
+        milestones: epochs at which ``"steps"`` decays; below 1, shares of all epochs.
         decay: what it multiplies with.
         warmup: epochs of warm-up.
 
     Example:
-        >>> paper = dict(lr=0.1, epochs=200, schedule="steps", milestones=(160, 180), warmup=5)
+        >>> paper = dict(lr=0.1, epochs=200, schedule="steps", milestones=(0.8, 0.9), warmup=5)
         >>> [round(learning_rate(e, **paper), 6) for e in (0, 1, 4, 5, 159, 160, 180)]
         [0.02, 0.04, 0.1, 0.1, 0.1, 0.01, 0.001]
         >>> round(learning_rate(50, lr=0.2, epochs=100, schedule="cosine"), 6)
@@ -42,7 +42,8 @@ def learning_rate(
     if epoch < warmup:
         return lr * (math.floor(epoch) + 1) / warmup
     if schedule == "steps":
-        return lr * decay ** sum(epoch >= milestone for milestone in milestones)
+        reached = [epoch >= (round(m * epochs) if m < 1 else m) for m in milestones]
+        return lr * decay ** sum(reached)
     if schedule == "cosine":
         return lr * (1 + math.cos(math.pi * epoch / epochs)) / 2
     return lr

@@ -89,8 +89,8 @@ class Trainer:
         self.position = Position()
         self.stop_asked = False
         """Set it to have the next step be the last: training saves where it is and raises :class:`StoppedError`."""
-        self.last_line: dict[str, Any] = {}
-        """What was logged last."""
+        self.live: dict[str, Any] = {}
+        """How training goes: epoch, loss (the mean over the epoch so far), lr and images_per_second, now and then."""
         self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
@@ -112,6 +112,16 @@ class Trainer:
         """Epochs that are behind, of all stages."""
         return sum(self.epochs[: self.position.stage]) + self.position.epoch
 
+    @property
+    def steps_total(self) -> int:
+        """Steps of all stages."""
+        return sum(self.epochs) * self.loaders.steps_per_epoch
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that are behind, of all stages."""
+        return self.epochs_done * self.loaders.steps_per_epoch + self.position.step
+
     def run(self) -> dict[str, Any]:
         """Train to the end; the result."""
         for _ in self.steps():
@@ -122,14 +132,17 @@ class Trainer:
         """Take the steps, one at a time, and leave a finished run."""
         if self.folder.done:
             return
-        data = fingerprint(self.dataset, self.recipe.method, self.recipe.model)
+        data = fingerprint(
+            self.dataset,
+            method=self.recipe.method,
+            model=self.recipe.model,
+            seed=self.recipe.seed,
+            knobs=self.knobs,
+        )
         state: dict[str, Tensor] | None = None
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is not None:
             self.position, state = load_checkpoint(latest, data)
-        if self.ranks.first:
-            self.folder.begin(self.recipe, self.device, self.ranks.world)
-            self.folder.cut_log(self.position.log_length)
         torch.backends.cudnn.benchmark = True
         model = self.stages.build()
         running: Running | None = None
@@ -138,10 +151,13 @@ class Trainer:
                 self.stages.change_head(model, number)
             if number < self.position.stage:
                 continue
-            running = self.stages.start(model, number)
+            first, running = running is None, self.stages.start(model, number)
             if state is not None:
                 restore(state, running.step, model)
                 state = None
+            if first and self.ranks.first:  # now that nothing can be wrong with the settings any more
+                self.folder.begin(self.recipe, self.device, self.ranks.world)
+                self.folder.cut_log(self.position.log_length)
             yield from self._stage(running, model, data)
             self.position = Position(number + 1)
         assert running is not None
@@ -169,6 +185,7 @@ class Trainer:
                 self.position = Position(number, epoch, taken)
                 if time.monotonic() - checked > _CHECK_SECONDS:
                     self._check_finite(running, epoch, lr)
+                    self._tell(running, epoch, lr, (taken - start) / (time.monotonic() - began))
                     checked = time.monotonic()
                 due = time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes
                 if self.ranks.any(self.stop_asked or due):
@@ -179,7 +196,9 @@ class Trainer:
                 yield
             self._check_finite(running, epoch, lr)
             running.objective.end_epoch()
-            self._log(running, model, epoch, lr, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self._tell(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
+            self._log(running, model, seconds)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
             if (every and (epoch + 1) % every == 0) or epoch + 1 == running.epochs:
@@ -219,25 +238,26 @@ class Trainer:
 
     # What is logged and left
 
-    def _log(self, running: Running, model: Model, epoch: int, lr: float, seconds: float) -> None:
+    def _tell(self, running: Running, epoch: int, lr: float, rate: float) -> None:
+        """Have others see how it goes; ``rate`` is steps a second."""
         taken = int(running.step.taken)
-        images = len(self.dataset.train)
-        line: dict[str, Any] = {
-            "stage": self.position.stage,
+        self.live = {
             "epoch": epoch,
             "loss": float(running.step.loss_sum) / max(taken, 1),
             "lr": lr,
-            "images_per_second": round(images / max(seconds, 1e-9), 1),
-            "seconds": round(seconds, 3),
+            "images_per_second": round(rate * len(self.dataset.train) / self.loaders.steps_per_epoch, 1),
         }
+
+    def _log(self, running: Running, model: Model, seconds: float) -> None:
+        epoch = running.first_epoch + self.live["epoch"]
+        line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
         every = self.recipe.evaluate_every
-        if every and (epoch + 1) % every == 0:
-            line["recall"] = self.measuring.recalls(model, running.first_epoch + epoch)
-        self.last_line = line
+        if every and (self.live["epoch"] + 1) % every == 0:
+            line["recall"] = self.measuring.recalls(model, epoch)
         if self.ranks.first:
             self.folder.log(line)
         if self._board is not None:
-            self._board.add(running.first_epoch + epoch + 1, line)
+            self._board.add(epoch + 1, line)
 
     def _finish(self, model: Model, running: Running) -> None:
         """Measure the model and write what a run leaves; the result last."""
