@@ -1,7 +1,10 @@
 """The command itself: what it offers, and that a mistake is one sentence without a traceback."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from importlib import import_module
 
 import pytest
@@ -43,13 +46,66 @@ def test_what_a_command_refuses_is_one_sentence(run, monkeypatch, error):
     assert run("data", "a", "b") == (2, "", "longtail: Expected [1] thing, but got ['a', 'b'].\n")
 
 
-def test_a_package_that_is_not_there_is_named_with_how_to_get_it(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("data", "cli"),
+        ("methods", "cli"),
+        ("train", "train"),
+        ("study", "train"),
+        ("evaluate", "train"),
+        ("predict", "train"),
+        ("report", "report,train"),
+        ("diagnose", "report,train"),
+    ],
+)
+def test_a_package_that_is_not_there_is_named_with_how_to_get_it(run, monkeypatch, name, extras):
+    assert set(cli._EXTRAS) <= set(cli.COMMANDS)
+    monkeypatch.setitem(cli.COMMANDS, name, ("", "a_module_that_is_not_there"))
+    code, _, err = run(name)
+    assert code == 2
+    assert "a_module_that_is_not_there" in err
+    assert f"`pip install 'longtail[{extras}]'` brings what `longtail {name}` needs." in err
+
+
+def test_tyro_is_brought_by_the_extra_cli(run, monkeypatch):
     monkeypatch.delitem(sys.modules, "longtail.cli.data", raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
     code, _, err = run("data", "list")
     assert code == 2
     assert "tyro" in err
     assert "pip install 'longtail[cli]'" in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_interrupted_says_so(run, monkeypatch, number, code):
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", lambda _: os.kill(os.getpid(), number))
+    assert run("data") == (code, "", "longtail: Interrupted.\n")
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_process_that_a_command_forks_is_ended_by_sigterm(run, monkeypatch):
+    def fork(_):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", fork)
+    assert run("data")[0] == -signal.SIGTERM
+
+
+def test_a_command_may_run_in_a_thread(run, monkeypatch):
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", lambda _: 7)
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(cli.main(["data"])))
+    thread.start()
+    thread.join()
+    assert codes == [7]
 
 
 def test_help_imports_no_command(tmp_path):

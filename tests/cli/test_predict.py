@@ -155,6 +155,16 @@ def test_what_is_wrong_is_one_sentence(run, finished, arguments, sentence):
     assert err.count("\n") == 1
 
 
+def test_nothing_is_printed_before_a_file_that_is_missing(run, finished, photos):
+    code, out, err = run("predict", finished("cbs"), "photos", "nowhere.png", "--batch-size", 1)
+    assert (code, out) == (2, "")
+    assert err == f"longtail: Expected {Path.cwd()}/nowhere.png to be an image, but it is not there.\n"
+    Path("bad.png").write_bytes(b"no image")
+    code, out, err = run("predict", finished("cbs"), "bad.png")
+    assert (code, out) == (2, "")
+    assert "bad.png" in err
+
+
 def test_a_run_that_is_not_there(run, photos):
     code, _, err = run("predict", "nowhere", "photos")
     assert code == 2

@@ -1,13 +1,19 @@
 """`longtail train`: with no more than a folder, with a recipe's file, with any field; mistakes are one sentence."""
 
+import io
 import json
+import os
+import signal
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
+from longtail.cli import show, train
 from longtail.methods import METHODS
 from longtail.train import RunFolder
 
@@ -55,7 +61,7 @@ def test_a_folder_of_small_images_and_a_method(run, tmp_path):
     (folder,) = (RunFolder(path) for path in (tmp_path / "runs").iterdir())
     recipe, result = folder.recipe(), folder.result()
     assert (recipe.model, recipe.augment, recipe.validation) == ("resnet32", "cifar", 0.1)
-    assert recipe.milestones == (160, 180)
+    assert recipe.milestones == (0.8, 0.9)
     assert result["classes"] == ["blue", "green", "red"]
     assert result["counts"] == [9, 18, 36]
     assert result["splits"]["val"]["samples"] == 7
@@ -192,12 +198,256 @@ def test_a_mistake_in_a_file_is_one_sentence(run, tmp_path, content, said):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nonsense", "1"], ["--lr", "fast"], ["--schedule", "linear"], ["--pretrained", "perhaps"]]
+    ("arguments", "said"),
+    [
+        (
+            ["--metod", "cbs"],
+            "Expected a flag that `longtail train --help` shows, but got --metod; the nearest is --method.",
+        ),
+        (["--xyzzy=1"], "Expected a flag that `longtail train --help` shows, but got --xyzzy."),
+        (["-b", "1"], "Expected a flag that `longtail train --help` shows, but got -b"),
+        (["--no-epochs"], "but got --no-epochs"),
+        (["--epochs", "two"], "Expected `epochs` to be an integer, but got 'two'."),
+        (["--epochs", "2.5"], "Expected `epochs` to be an integer, but got '2.5'."),
+        (["--lr", "fast"], "Expected `lr` to be a number, but got 'fast'."),
+        (["--lr"], "Expected a value after --lr, but got none."),
+        (["--beta", "1,2"], "but got '1,2'; several values have a space between them, as in --beta 1 2."),
+        (["--milestones", "x"], "Expected `milestones` to be a list of"),
+        (["--subset-seed", "mine"], "Expected `subset_seed` to be an integer or one of run, but got 'mine'."),
+        (["--schedule", "linear"], "Expected `schedule` to be one of steps, cosine, constant, but got 'linear'."),
+        (["--pretrained", "perhaps"], "Expected one data set, but got perhaps and --data digits-lt."),
+        (["--pretrained=perhaps"], "Expected `pretrained` to be true or false, but got 'perhaps'."),
+        (["--out", "a", "b", "c"], "Expected one value after --out, but got a, b."),
+        (["--beta", "1", "1.0"], "Expected runs that differ, but got runs/digits-lt-50-cbs-beta1-seed0 twice."),
+        (["--beta", "1", "1.00000001"], "Expected a folder for each run, but two of them would go to runs/"),
+    ],
 )
-def test_what_is_no_setting_exits_with_2(run, arguments):
-    code, _, err = run("train", "--data", "digits-lt", *arguments)
+def test_a_flag_that_is_wrong_is_one_sentence(run, arguments, said):
+    code, out, err = run("train", "--data", "digits-lt", *arguments)
+    assert (code, out) == (2, "")
+    assert said in one_sentence(err)
+
+
+def test_two_sources_are_refused(run):
+    code, _, err = run("train", "a.toml", "--epochs", 1, "--nesterov", "b.toml")
     assert code == 2
-    assert err.strip()
+    assert one_sentence(err) == "Expected one recipe, folder or list, but got a.toml and b.toml."
+
+
+# --- the command line
+
+
+def test_values_have_the_types_of_their_fields():
+    words = "--data digits-lt --imbalance 10 --batch_size 32 --lr=0.2 --milestones 3 4 --nesterov --no-pretrained"
+    recipe = train._parse([*words.split(), "--subset-seed", "run", "--image-size", "none", "--seed", "3"])
+    assert (recipe.imbalance, recipe.batch_size, recipe.lr, recipe.milestones) == (10.0, 32, 0.2, (3, 4))
+    assert (recipe.nesterov, recipe.pretrained, recipe.subset_seed, recipe.seed) == (True, False, "run", 3)
+    assert recipe.image_size is None
+    assert train._parse(["--data", "digits-lt", "--subset-seed", "7"]).subset_seed == 7
+
+
+def test_several_values_are_several_recipes():
+    words = "--data digits-lt --beta 1 1.5 --seed 0 1 --nesterov true false"
+    line = train._read(words.split())
+    recipes, left_out = train._recipes(line)
+    assert left_out == []
+    assert [(one.beta, one.seed, one.nesterov) for one in recipes] == [
+        (beta, seed, nesterov) for beta in (1.0, 1.5) for seed in (0, 1) for nesterov in (True, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "source", "settings"),
+    [
+        (["--method", "cbs", "x.toml"], "x.toml", {"method": ["cbs"]}),
+        (["--method", "cbs", "photos"], "photos", {"method": ["cbs"]}),
+        (["--method", "cbs", "digits-lt"], "digits-lt", {"method": ["cbs"]}),
+        (["--method", "cbs", "softmax"], None, {"method": ["cbs", "softmax"]}),
+        (["--method", "cbs", "nowhere"], None, {"method": ["cbs", "nowhere"]}),
+        (["--epochs", "2", "photos"], "photos", {"epochs": [2]}),
+        (["--epochs", "2", "3", "photos"], "photos", {"epochs": [2, 3]}),
+        (["--seed", "1", "2"], None, {"seed": [1, 2]}),  # a folder is named 2
+        (["--model", "resnet20", "photos"], "photos", {"model": ["resnet20"]}),
+        (["--data", "photos", "2"], None, {"data": ["photos", "2"]}),
+        (["--nesterov", "photos"], "photos", {"nesterov": [True]}),
+        (["--lr=0.1", "photos"], "photos", {"lr": [0.1]}),
+        (["--out", "run", "photos"], "photos", {}),
+        (["photos", "--method", "cbs"], "photos", {"method": ["cbs"]}),
+    ],
+)
+def test_the_recipe_or_data_may_come_later(tmp_path, words, source, settings):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "2").mkdir()
+    line = train._read(words)
+    assert (line.source, line.settings) == (source, settings)
+
+
+def test_knobs_of_a_files_method_are_left_out_for_another(run, tmp_path):
+    (tmp_path / "mine.toml").write_text('data = "digits-lt"\nmethod = "cbs"\nepochs = 1\nbeta = 1.2\n')
+    code, _, err = run("train", "mine.toml", "--method", "softmax", "--out", "run")
+    assert code == 0
+    assert one_sentence(err) == "Left out `beta` of mine.toml, which softmax does not take."
+    assert RunFolder("run").recipe().given == {}
+    code, _, err = run("train", "mine.toml", "--method", "softmax", "--beta", 1.2)
+    assert code == 2
+    assert "Expected the knobs of softmax (none), but got `beta`" in one_sentence(err)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [({"method": "bcl"}, ["beta"]), ({"method": "bcl", "balance": "cbs"}, []), ({"method": "cbs"}, []), ({}, [])],
+)
+def test_beta_is_kept_where_it_means_the_same(chosen, left):
+    assert train._unfit({"method": "cbs", "beta": 1.2}, chosen) == left
+
+
+# --- going on
+
+
+@pytest.mark.parametrize("more", [["--epochs", "20"], ["--out", "there"], ["--no-nesterov"]])
+def test_a_run_goes_on_with_its_own_settings(run, more):
+    code, _, err = run("train", "--resume", "run", *more)
+    assert code == 2
+    assert one_sentence(err).startswith("Expected no more than run folders, --device")
+    assert err.endswith(f"but got {more[0].replace('--no-', '--')}.\n")
+
+
+def test_a_run_is_resumed_once(run):
+    assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
+    code, _, err = run("train", "--resume", "run", "./run")
+    assert code == 2
+    assert one_sentence(err) == "Expected runs that differ, but got run twice."
+
+
+def test_what_another_machine_has_otherwise_is_not_written_down(run, tmp_path):
+    arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
+    assert run(*arguments)[0] == 0
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in ("recipe.toml", "result.json")}
+    (tmp_path / "run" / "result.json").unlink()
+    code, _, err = run("train", "--device", "cpu", "--workers", 0, "--root", "elsewhere", "--resume", "run")
+    assert (code, err) == (0, "")
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
+    (tmp_path / "run" / "result.json").unlink()
+    code, _, err = run("train", "--resume", "run", "--device", "toaster")
+    assert code == 2
+    assert "`device`" in one_sentence(err)
+
+
+# --- while it goes
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_while_data_are_opened(run, tmp_path, monkeypatch, number, code):
+    def asked(*_, **__):
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(train, "Trainer", asked)
+    assert run("train", "--data", "digits-lt", "--out", "run") == (code, "", "longtail: Interrupted.\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert not RunFolder(tmp_path / "run").begun
+
+
+def member(done, live=(), label="cifar100-lt-100-balanced-softmax-tau1.5-seed12345"):
+    """What a status sees of a trainer: 200 epochs of 100 steps."""
+    return SimpleNamespace(
+        recipe=SimpleNamespace(label=label),
+        folder=SimpleNamespace(done=False),
+        epochs=[150, 50],
+        steps_total=20_000,
+        steps_done=done,
+        epochs_done=done // 100,
+        live=dict(live),
+    )
+
+
+def lines(status):
+    file = io.StringIO()
+    Console(file=file, width=80, force_terminal=True, color_system=None).print(status)
+    found = file.getvalue().splitlines()
+    assert len(found) == 2
+    assert all(len(line) <= 80 for line in found)
+    return [line.rstrip() for line in found]
+
+
+LIVE = {"epoch": 122, "loss": 123.45678, "lr": 0.000123456, "images_per_second": 123456.7}
+
+
+def test_the_status_fits_into_80_columns(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    one = member(12_249)
+    status = show.Status([one])
+    assert lines(status)[0].endswith("61% -:--:-- left")
+    assert lines(status)[1] == "starting"
+    for _ in range(3):  # an epoch takes fifty minutes: time left is there after two steps
+        now[0] += 30.0
+        one.steps_done += 1
+        status.step(one)
+    first, second = lines(status)
+    assert first.startswith("cifar100-lt-100-balanced-softmax-ta… ")
+    assert first.endswith(" 61% 64:34:00 left")
+    assert second == "epoch 123/200"
+    one.live = {**LIVE, "loss": None}
+    assert lines(status)[1] == "epoch 123/200  lr 0.000123  123,457 images/s"
+    one.live = LIVE
+    assert lines(status)[1] == "epoch 123/200  loss 123.457  lr 0.000123  123,457 images/s"
+    one.steps_done, one.epochs_done = 20_000, 200
+    assert lines(status)[0].endswith("100% 0:00:00 left")
+    assert lines(status)[1] == "measuring"
+
+
+def test_the_status_of_several(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    members = [member(20_000), member(5_000, LIVE), member(0, LIVE), member(0)]
+    members[0].folder.done = True
+    status = show.Status(members)
+    for _ in range(2_000):  # what was done before is no pace
+        now[0] += 1.0
+        for one in members[1:3]:
+            one.steps_done += 1
+            status.step(one)
+    first, second = lines(status)
+    assert first.startswith("4 runs ")
+    assert first.endswith(" 36% 7:05:00 left")
+    assert second == "1 of 4 done  epoch 51/200  loss 123.457  lr 0.000123  246,913 images/s"
+
+
+def test_the_status_is_shown_on_a_terminal_only(tmp_path):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for file in (io.StringIO(), Terminal()):
+        recipe = train._parse(["--data", "digits-lt", "--epochs", "1"])
+        folder = RunFolder(tmp_path / type(file).__name__)
+        console = Console(file=file, width=80, force_terminal=True, color_system=None)
+        train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
+        assert folder.done
+        assert ("digits-lt-50-cbs" in file.getvalue()) == isinstance(file, Terminal)
+
+
+# --- what is printed at the end
+
+
+def test_scores_are_on_validation_data_where_there_is_no_test(run, tmp_path):
+    pictures(tmp_path / "photos", COLOURS | {"[odd]": (3, (90, 90, 90))}, lambda _: (8, 8), "png")
+    code, out, _ = run("train", "photos", "--model", "resnet20", "--epochs", 1, "--out", "run")
+    assert code == 0
+    assert "preference P on val" in out
+    assert "model imbalance level I on val" in out
+    absent = RunFolder("run").result()["splits"]["val"]["absent_classes"]
+    assert ("val: all is over 3 of 4 classes, without [odd]" in out) == (absent != [])
+
+
+def test_absent_classes_are_named(capsys):
+    split = {"recall": {"all": 0.5, "head": 0.5}, "absent_classes": [1, 2, 3, 4, 5, 6]}
+    result = {"groups": {"head": [0]}, "splits": {"test": split, "val": split | {"absent_classes": []}}}
+    show.show_measures(result | {"classes": list("abcdefgh")})
+    out = capsys.readouterr().out
+    assert "test: all is over 2 of 8 classes, without b, c, d, e, f and 1 more" in out
+    assert "val: " not in out
 
 
 def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
@@ -214,8 +464,6 @@ def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
 
 
 def test_signals_are_given_back(run):
-    import signal
-
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

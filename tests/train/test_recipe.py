@@ -165,7 +165,7 @@ def test_all_settings_are_in_the_recipe_that_is_written(tmp_path):
         ({"lr": float("nan")}, "`lr`"),
         ({"nesterov": "yes"}, "`nesterov` to be true or false, but got 'yes'"),
         ({"seed": True}, "`seed` to be an integer, but got True"),
-        ({"milestones": 160}, "`milestones` to be a list of integers, but got 160"),
+        ({"milestones": 160}, "`milestones` to be a list of numbers, but got 160"),
         ({"schedule": "linear"}, "`schedule` to be one of steps, cosine, constant, but got 'linear'"),
         ({"sampler": "random"}, "`sampler` to be one of instance, class-aware, square-root, progressive"),
         ({"head": "round"}, "`head` to be one of linear, cosine"),

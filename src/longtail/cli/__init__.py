@@ -4,9 +4,14 @@ A command's module offers ``run(arguments) -> int``: parse, call, print, and giv
 use, so that one command does not wait for what another needs.
 """
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
+from types import FrameType
 
 __all__ = ["COMMANDS", "main"]
 
@@ -22,6 +27,9 @@ COMMANDS = {
 }
 """Each command's summary and module."""
 
+_EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose": "report,train"}
+"""What brings all that a command needs; the others need ``train``."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what a person did wrong is one sentence and exit code 2."""
@@ -33,11 +41,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _refuse(f"Expected a command that `longtail --help` shows, but got {name!r}.")
     try:
-        return int(import_module(COMMANDS[name][1]).run(rest))
+        with _heeding_sigterm():
+            return int(import_module(COMMANDS[name][1]).run(rest))
     except ModuleNotFoundError as error:
-        return _refuse(f"{error}; `pip install 'longtail[cli]'` brings what `longtail {name}` needs.")
+        extras = _EXTRAS.get(name, "train")
+        return _refuse(f"{error}; `pip install 'longtail[{extras}]'` brings what `longtail {name}` needs.")
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _refuse(str(error))
+    except KeyboardInterrupt as error:
+        sys.stderr.write("longtail: Interrupted.\n")
+        return 128 + (signal.SIGTERM if isinstance(error, _TerminatedError) else signal.SIGINT)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which is to end a command as Ctrl-C does."""
+
+
+@contextmanager
+def _heeding_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise, unless a command has its own way to stop; not in processes that the command forks."""
+    ours = os.getpid()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if os.getpid() == ours:
+            raise _TerminatedError
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _usage() -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
@@ -55,8 +56,10 @@ def predict(
     """Tell the class of images, with its probability, as a finished run has learnt it."""
     check_integer("top", top, minimum=1)
     check_integer("batch_size", batch_size, minimum=1)
-    classifier = load(path, pick_device(device))
     paths = find_images(images)
+    if bad_images == "error":
+        _check_there(paths)
+    classifier = load(path, pick_device(device))
     names = classifier.class_names
     predictions = classifier.files(paths, batch_size=batch_size, workers=workers, bad_images=bad_images)
     console = Console(stderr=True)
@@ -101,6 +104,13 @@ def find_images(given: Iterable[Path]) -> list[Path]:
     return found
 
 
+def _check_there(paths: Iterable[Path]) -> None:
+    """Say what is missing before anything is printed."""
+    missing = next((path for path in paths if not path.exists()), None)
+    if missing is not None:
+        raise FileNotFoundError(f"Expected {missing.absolute()} to be an image, but it is not there.")
+
+
 def _listed(path: Path) -> list[str]:
     lines = read_lines(path)
     if path.suffix.lower() == ".txt":
@@ -115,10 +125,11 @@ def _listed(path: Path) -> list[str]:
 
 def _write_csv(rows: Iterable[Row], top: int, file: TextIO) -> None:
     """A line an image: its path, then label and probability of each of its classes."""
-    writer = csv.writer(file, lineterminator="\n")
+    writer, rows = csv.writer(file, lineterminator="\n"), iter(rows)
+    first = list(islice(rows, 1))  # which may fail; then nothing was printed
     more = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
     writer.writerow(["image", "label", "probability", *more])
-    for image, classes in rows:
+    for image, classes in chain(first, rows):
         writer.writerow([image, *(value for pair in classes for value in pair)])
 
 

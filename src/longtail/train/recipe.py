@@ -246,7 +246,7 @@ def _told(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is tuple:
-        return "a list of integers"
+        return "a list of numbers"
     return {int: "an integer", float: "a number", str: "a text", bool: "true or false"}[kind]
 
 
