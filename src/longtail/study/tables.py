@@ -181,15 +181,16 @@ def _beside(
 
 
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Model imbalance level I beside the authors'; the lowest of each data set in bold."""
+    """Model imbalance level I, beside the authors' where they have one; the lowest of each data set in bold."""
     rows = []
+    beside = any(paper.imbalance_level(data) for data in by_data(cells))
     for data, of_data in by_data(cells).items():
         theirs = paper.imbalance_level(data)
         values = _column(of_data, Run.level, min, {})
         for cell, title, value in zip(of_data, distinct_titles(of_data), values, strict=True):
-            rows.append(Row((data, title), (value, _plain(theirs.get(cell.method)))))
+            rows.append(Row((data, title), (value, *((_plain(theirs.get(cell.method)),) if beside else ()))))
     caption = f"Lower is fairer. {caption_of(cells, selected=selected, command=command)}"
-    columns = ("I", "I, the authors’")
+    columns = ("I", "I, the authors’") if beside else ("I",)
     return Table("Model imbalance level on test data", ("Data", "Method"), columns, tuple(rows), caption)
 
 
