@@ -204,6 +204,9 @@ def _dry_run(plan: Plan, together: int | None) -> int:
             highlight=False,
             soft_wrap=True,
         )
+    if not runs:
+        console.print("How long a search takes is not known beforehand.", highlight=False)
+        return 0
     places = devices(runs)
     at_a_time = (together or (12 if places[0].type == "cuda" else 1)) * len(places)
     console.print(str(estimate(runs, plan.out, at_a_time)), highlight=False, soft_wrap=True)
