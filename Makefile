@@ -37,6 +37,7 @@ chaos: $(VENV)/.dev  ## Runs killed at twenty random moments, and on a disk that
 
 bench: $(VENV)/.dev  ## What CBS costs and how fast images come, on this machine (benchmarks/results has an H200's)
 	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/contrastive.py
 	$(BIN)/python benchmarks/data.py
 
 clean:  ## Remove .venv and what tools leave behind

@@ -22,11 +22,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timing import captured, seconds
 from torch import Tensor
 
 from longtail.losses import BalancedContrastiveLoss, ProCoLoss, proco_logits
@@ -188,37 +190,6 @@ def check(problem: Problem) -> dict[str, float]:
     return errors
 
 
-def captured(problem: Problem, variant: str) -> Callable[[], object]:
-    """A CUDA graph of one step."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            problem.step(variant)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        problem.step(variant)
-    return graph.replay
-
-
-def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
-    """Seconds of one run, as the mean of several in a row."""
-    if device != "cuda":
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return (time.perf_counter() - begin) / repeats
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(repeats):
-        run()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1000 / repeats
-
-
 def median_ms(run: Callable[[], object], device: str, budget: float) -> float:
     seconds(run, 2, device)
     once = seconds(run, 1, device)
@@ -252,7 +223,11 @@ def measure(size: tuple[int, int, int], device: str, budget: float) -> dict[str,
         peak = peak_memory(problem, variant) if device == "cuda" else 0
         entry: dict[str, object] = {"peak_bytes": peak} if peak else {}
         for mode in ("eager", "graph") if device == "cuda" and variant != "plain" else ("eager",):
-            run = captured(problem, variant) if mode == "graph" else lambda variant=variant: problem.step(variant)
+            run = (
+                captured(partial(problem.step, variant))
+                if mode == "graph"
+                else lambda variant=variant: problem.step(variant)
+            )
             times[variant, mode] = ms = median_ms(run, device, budget)
             entry[f"{mode}_ms"] = round(ms, 4)
             against = ""

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from timing import captured, seconds
 
 from longtail import ClassBalancedSoftmaxLoss, shifted_linear
 
@@ -99,37 +100,6 @@ def check(problem: Problem, rows: int = 64) -> dict[str, float]:
     return errors
 
 
-def captured(problem: Problem, variant: str) -> Callable[[], object]:
-    """A CUDA graph of one step."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            problem.step(variant)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        problem.step(variant)
-    return graph.replay
-
-
-def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
-    """Seconds of one run, as the mean of several in a row."""
-    if device != "cuda":
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return (time.perf_counter() - begin) / repeats
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(repeats):
-        run()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1000 / repeats
-
-
 def compare(problem: Problem, mode: str, rounds: int, budget: float) -> tuple[float, dict[str, float]]:
     """Milliseconds of the plain loss, and each variant's ratio to it.
 
@@ -142,7 +112,7 @@ def compare(problem: Problem, mode: str, rounds: int, budget: float) -> tuple[fl
     for capture in range(captures):
         turned = labels[capture % len(labels) :] + labels[: capture % len(labels)]
         runs: dict[str, Callable[[], object]] = {
-            label: captured(problem, VARIANTS[label])
+            label: captured(functools.partial(problem.step, VARIANTS[label]))
             if mode == "graph"
             else functools.partial(problem.step, VARIANTS[label])
             for label in turned

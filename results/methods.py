@@ -23,10 +23,11 @@ To repeat (a GPU; `longtail data get cifar10` first):
 
 ```
 common="--data cifar10-lt --imbalance 100 --subset-seed run --precision bf16 --channels-last --train-stats paper
-        --evaluate-every 50 --checkpoint-epochs 50 --out runs/c10-lt100"
-longtail train $common --method softmax balanced-softmax focal logit-adjust ldam ldam-drw crt lws reslt bcl proco
-longtail train $common --method cbs --beta 1.5 1.8
-longtail train $common --method tau-norm --validation 0.1
+        --evaluate-every 50 --checkpoint-epochs 50"
+longtail train $common --method softmax balanced-softmax focal logit-adjust ldam ldam-drw --out runs/c10-lt100
+longtail train $common --method crt lws reslt bcl proco --out runs/c10-lt100
+longtail train $common --method cbs --beta 1.5 1.8 --out runs/c10-lt100
+longtail train $common --method tau-norm --validation 0.1 --out runs/c10-lt100/tau-norm
 ```
 
 The committed runs were driven by one Python call of `Fleet` over the same recipes, stopped by the machine's time limit

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from longtail.cli import show, train
+from longtail.cli import show, train, train_line
 from longtail.methods import METHODS
 from longtail.train import RunFolder
 
@@ -219,7 +219,6 @@ def test_a_mistake_in_a_file_is_one_sentence(run, tmp_path, content, said):
         (["--pretrained=perhaps"], "Expected `pretrained` to be true or false, but got 'perhaps'."),
         (["--out", "a", "b", "c"], "Expected one value after --out, but got a, b."),
         (["--beta", "1", "1.0"], "Expected runs that differ, but got runs/digits-lt-50-cbs-beta1-seed0 twice."),
-        (["--beta", "1", "1.00000001"], "Expected a folder for each run, but two of them would go to runs/"),
     ],
 )
 def test_a_flag_that_is_wrong_is_one_sentence(run, arguments, said):
@@ -239,17 +238,17 @@ def test_two_sources_are_refused(run):
 
 def test_values_have_the_types_of_their_fields():
     words = "--data digits-lt --imbalance 10 --batch_size 32 --lr=0.2 --milestones 3 4 --nesterov --no-pretrained"
-    recipe = train._parse([*words.split(), "--subset-seed", "run", "--image-size", "none", "--seed", "3"])
+    recipe = train_line.parse([*words.split(), "--subset-seed", "run", "--image-size", "none", "--seed", "3"])
     assert (recipe.imbalance, recipe.batch_size, recipe.lr, recipe.milestones) == (10.0, 32, 0.2, (3, 4))
     assert (recipe.nesterov, recipe.pretrained, recipe.subset_seed, recipe.seed) == (True, False, "run", 3)
     assert recipe.image_size is None
-    assert train._parse(["--data", "digits-lt", "--subset-seed", "7"]).subset_seed == 7
+    assert train_line.parse(["--data", "digits-lt", "--subset-seed", "7"]).subset_seed == 7
 
 
 def test_several_values_are_several_recipes():
     words = "--data digits-lt --beta 1 1.5 --seed 0 1 --nesterov true false"
-    line = train._read(words.split())
-    recipes, left_out = train._recipes(line)
+    line = train_line.read_line(words.split())
+    recipes, left_out = train_line.recipes_of(line)
     assert left_out == []
     assert [(one.beta, one.seed, one.nesterov) for one in recipes] == [
         (beta, seed, nesterov) for beta in (1.0, 1.5) for seed in (0, 1) for nesterov in (True, False)
@@ -278,7 +277,7 @@ def test_several_values_are_several_recipes():
 def test_the_recipe_or_data_may_come_later(tmp_path, words, source, settings):
     (tmp_path / "photos").mkdir()
     (tmp_path / "2").mkdir()
-    line = train._read(words)
+    line = train_line.read_line(words)
     assert (line.source, line.settings) == (source, settings)
 
 
@@ -298,7 +297,7 @@ def test_knobs_of_a_files_method_are_left_out_for_another(run, tmp_path):
     [({"method": "bcl"}, ["beta"]), ({"method": "bcl", "balance": "cbs"}, []), ({"method": "cbs"}, []), ({}, [])],
 )
 def test_beta_is_kept_where_it_means_the_same(chosen, left):
-    assert train._unfit({"method": "cbs", "beta": 1.2}, chosen) == left
+    assert train_line.unfit({"method": "cbs", "beta": 1.2}, chosen) == left
 
 
 # --- going on
@@ -420,7 +419,7 @@ def test_the_status_is_shown_on_a_terminal_only(tmp_path):
             return True
 
     for file in (io.StringIO(), Terminal()):
-        recipe = train._parse(["--data", "digits-lt", "--epochs", "1"])
+        recipe = train_line.parse(["--data", "digits-lt", "--epochs", "1"])
         folder = RunFolder(tmp_path / type(file).__name__)
         console = Console(file=file, width=80, force_terminal=True, color_system=None)
         train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
@@ -472,3 +471,26 @@ def test_signals_are_given_back(run):
 def test_methods_are_listed_where_one_is_mistaken(run):
     _, _, err = run("train", "--data", "digits-lt", "--method", "x")
     assert all(name in err for name in METHODS)
+
+
+def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+    """Methods whose recipes differ in much need no more than their names; settings show where names are the same."""
+    words = ["--data", "cifar10-lt", "--method", "softmax", "reslt", "--out", str(tmp_path)]
+    runs = train_line.asked_for(train_line.read_line(words))
+    assert [folder.path.name for _, folder in runs] == ["cifar10-lt-100-softmax-seed0", "cifar10-lt-100-reslt-seed0"]
+    words = ["--data", "digits-lt", "--method", "softmax", "--lr", "0.1", "0.2", "--out", str(tmp_path)]
+    runs = train_line.asked_for(train_line.read_line(words))
+    assert [folder.path.name for _, folder in runs] == [f"digits-lt-50-softmax-seed0-lr{lr}" for lr in (0.1, 0.2)]
+    words = ["--data", "digits-lt", "--beta", "1", "1.00000001", "--out", str(tmp_path)]
+    runs = train_line.asked_for(train_line.read_line(words))
+    assert len({folder.path for _, folder in runs}) == 2
+
+
+def test_data_of_one_name_in_two_places_need_folders_of_their_own(tmp_path):
+    for place in ("here", "there"):
+        for name in ("a", "b"):
+            (tmp_path / place / "pets" / name).mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(tmp_path / place / "pets" / name / "0.png")
+    places = [str(tmp_path / place / "pets") for place in ("here", "there")]
+    with pytest.raises(ValueError, match="a folder for each run, but two of them would go to runs/"):
+        train_line.asked_for(train_line.read_line(["--data", *places]))

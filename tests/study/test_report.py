@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.browser import browser, find_browser
 
-from longtail.cli.train import _parse
+from longtail.cli.train_line import parse
 from longtail.study.report import render, report_of_runs, write_report
 from longtail.study.report.page import Cell, Column, Grid, Page, Section
 from longtail.study.report.parts import parts_of
@@ -209,7 +209,7 @@ def test_the_commands_repeat_the_runs(finished, method, changes):
     run = read_run(finished(method, **changes))
     words = repeat_command(group_runs([run])[0]).split()
     assert words[:2] == ["longtail", "train"]
-    again = _parse(words[2:])
+    again = parse(words[2:])
     for name in (
         "data",
         "method",

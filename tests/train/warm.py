@@ -155,10 +155,11 @@ def _serve() -> None:
     import torch
 
     import longtail.cli.train
+    import longtail.cli.train_line
 
     sklearn.datasets.load_digits()
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # imports much on its first use
-    longtail.cli.train._parse(["--data", "digits-lt"])
+    longtail.cli.train_line.parse(["--data", "digits-lt"])
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     codes: dict[int, int | None] = {}
