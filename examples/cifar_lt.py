@@ -2,9 +2,9 @@
 
 Claim: what `longtail train --data cifar10-lt` reaches needs nothing of its trainer. Network (ResNet-32, 464,154
 parameters), data, augmentation and schedule are the same, and all but the data are written out here. Random numbers are
-not the same: the two agree as two seeds of a method do.
+not the same, so the two should agree as two seeds of a method do; whole runs of this script were not measured yet.
 n: 10,000 test images, 1,000 a class; a call is one run, of which the last epoch is reported.
-Hardware, figures and tests of differences: see results/. None are given here.
+Hardware, figures and tests of differences: those of `longtail train` are in results/; none of this script are given.
 
     longtail data get cifar10
     python examples/cifar_lt.py --method cbs --beta 1.8 [--imbalance 100] [--epochs 200] [--seed 0] [--bf16]
