@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from tests import contract
 from tests.contract import COUNTS, EPOCHS, STAGES, joined, model_of, objective_of, rank_batches, taken
+from tests.waiting import no_waiting
 
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.methods import METHODS
@@ -212,12 +213,9 @@ def test_a_captured_step_waits_for_nothing_and_does_what_a_plain_one_does(name, 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         graphed([held])  # libraries make themselves ready
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             for _ in range(2):
                 graphed([held])
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
         graphed.optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(graph, stream=stream):

@@ -1,6 +1,9 @@
 """JPEGs on the GPU: which files go there, how near its decoder is to the CPU's, and what becomes of damage."""
 
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,10 +12,22 @@ from PIL import Image
 
 from longtail.data import FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError, decode, device_decode
 from longtail.data.augment import Compose, RandomResizedCrop
-from longtail.data.device_decode import decode_on, read_image
+from longtail.data.device_decode import decode_on, decoded_ahead, read_images
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COARSE = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def read(path, device, pool):
+    """A file as bytes for the GPU, or what the CPU made of it."""
+    (found,) = read_images([str(path)], device, pool)
+    return found if isinstance(found, torch.Tensor) else found.result()
 
 
 def photograph(size=(97, 64), mode="RGB", **options):
@@ -54,18 +69,18 @@ FOR_THE_CPU = {
 
 
 @pytest.mark.parametrize("name", FOR_THE_GPU)
-def test_what_goes_to_the_gpu_goes_as_bytes(tmp_path, name):
+def test_what_goes_to_the_gpu_goes_as_bytes(tmp_path, name, pool):
     (tmp_path / "x").write_bytes(FOR_THE_GPU[name])
-    found = read_image(str(tmp_path / "x"), CUDA)
+    found = read(tmp_path / "x", CUDA, pool)
     assert found.dtype == torch.uint8
     assert bytes(found.numpy()) == FOR_THE_GPU[name]
 
 
 @pytest.mark.parametrize("name", FOR_THE_CPU)
-def test_what_does_not_is_decoded_or_refused_by_the_cpu(tmp_path, name):
+def test_what_does_not_is_decoded_or_refused_by_the_cpu(tmp_path, name, pool):
     path = tmp_path / "x"
     path.write_bytes(FOR_THE_CPU[name])
-    found = read_image(str(path), CUDA)
+    found = read(path, CUDA, pool)
     if isinstance(found, UnreadableImageError):
         with pytest.raises(UnreadableImageError) as caught:
             decode(path)
@@ -77,30 +92,58 @@ def test_what_does_not_is_decoded_or_refused_by_the_cpu(tmp_path, name):
     )
 
 
-def test_a_bomb_does_not_go_to_the_gpu(tmp_path, monkeypatch):
+def test_a_bomb_does_not_go_to_the_gpu(tmp_path, monkeypatch, pool):
     (tmp_path / "x.jpg").write_bytes(WHOLE)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 97 * 64 - 1)
-    assert "97 x 64 pixels" in str(read_image(str(tmp_path / "x.jpg"), CUDA))
+    assert "97 x 64 pixels" in str(read(tmp_path / "x.jpg", CUDA, pool))
     for limit in (97 * 64, None):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        assert read_image(str(tmp_path / "x.jpg"), CUDA).ndim == 1
+        assert read(tmp_path / "x.jpg", CUDA, pool).ndim == 1
 
 
-def test_files_that_cannot_be_opened(tmp_path):
+def test_files_that_cannot_be_opened(tmp_path, pool):
     (tmp_path / "folder.jpg").mkdir()
     for name in ("missing.jpg", "folder.jpg"):
         for device in (CPU, CUDA):
-            assert str(tmp_path / name) in str(read_image(str(tmp_path / name), device))
+            assert str(tmp_path / name) in str(read(tmp_path / name, device, pool))
 
 
-def test_on_a_cpu_all_is_decoded_when_it_is_read(tmp_path):
+def test_on_a_cpu_all_is_decoded_when_it_is_read(tmp_path, pool):
     paths = []
     for name, content in {**FOR_THE_GPU, **FOR_THE_CPU}.items():
         paths.append(str(tmp_path / name))
         (tmp_path / name).write_bytes(content)
-    found = [read_image(path, CPU) for path in paths]
+    found = [one.result() for one in read_images(paths, CPU, pool)]
     assert all(isinstance(image, UnreadableImageError) or image.ndim == 3 for image in found)
-    assert all(a is b for a, b in zip(decode_on(CPU, found, paths), found, strict=True))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_groups_come_in_order_each_with_its_images(tmp_path, workers):
+    paths = [str(tmp_path / f"{i}.png") for i in range(150)]  # more than are opened at a time
+    for level, path in enumerate(paths[:-1]):
+        Image.new("RGB", (5, 4), (level,) * 3).save(path)
+    groups = [("a", paths[:70]), ("b", []), ("c", paths[70:140]), ("d", paths[140:])]
+    found = list(decoded_ahead(iter(groups), CPU, workers))
+    assert [name for name, _ in found] == ["a", "b", "c", "d"]
+    images = [image for _, some in found for image in some]
+    assert [int(image.float().mean()) for image in images[:-1]] == list(range(149))
+    assert "149.png" in str(images[-1])
+
+
+def test_no_more_groups_are_read_than_may_wait(tmp_path):
+    begun = []
+
+    def groups():
+        for i in range(100):
+            begun.append(i)
+            yield i, [str(tmp_path / "missing.jpg")]
+
+    found = decoded_ahead(groups(), CPU, 1)
+    assert next(found)[0] == 0
+    time.sleep(0.2)
+    assert begun == [0, 1, 2, 3]  # one was taken, three wait
+    found.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("longtail-")]
 
 
 @pytest.mark.parametrize("bad", [set(), {0}, {3}, {2, 6}, set(range(7))])
@@ -133,13 +176,13 @@ def folder(tmp_path):
 
 
 @pytest.mark.gpu
-def test_nvjpeg_is_near_the_cpus_decoder(tmp_path):
+def test_nvjpeg_is_near_the_cpus_decoder(tmp_path, pool):
     """Colour at full resolution: 4 levels at most. At half: colours are spread another way, 4 levels in the mean."""
     for subsampling in (0, 2):
         for progressive in (False, True):
             path = tmp_path / "x.jpg"
             path.write_bytes(photograph((300, 200), subsampling=subsampling, progressive=progressive))
-            (found,) = decode_on(CUDA, [read_image(str(path), CUDA)], [str(path)])
+            (found,) = decode_on(CUDA, read_images([str(path)], CUDA, pool), [str(path)])
             assert found.is_cuda
             difference = found.cpu().int() - decode(path).int()
             if subsampling == 0:
@@ -167,7 +210,7 @@ def test_a_gpu_refuses_what_the_cpu_refuses(folder):
 
 
 @pytest.mark.gpu
-def test_decoding_does_not_overwrite_what_the_stream_still_reads(tmp_path):
+def test_decoding_does_not_overwrite_what_the_stream_still_reads(tmp_path, pool):
     """The decoder has a stream of its own: images that were freed before their reader ran must not be written over."""
     paths = []
     for number in range(64):
@@ -178,7 +221,7 @@ def test_decoding_does_not_overwrite_what_the_stream_still_reads(tmp_path):
     means = []
     for first in range(0, 64, 8):
         some = paths[first : first + 8]
-        images = decode_on(CUDA, [read_image(path, CUDA) for path in some], some)
+        images = decode_on(CUDA, read_images(some, CUDA, pool), some)
         for _ in range(20):
             weight = weight @ weight  # keeps the stream busy while the next are decoded
         means.append(torch.stack([image.float().mean() for image in images]))

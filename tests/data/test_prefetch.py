@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longtail.data.plan import Batch
-from longtail.data.prefetch import ahead, batches_ahead, each_ahead
+from longtail.data.prefetch import ahead, batches_ahead
 
 
 def threads():
@@ -116,44 +116,6 @@ def test_items_are_not_kept():
         assert thing.alive <= 1 + 2 + 1  # here, waiting, and in the making
     del thing
     assert Thing.alive == 0
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_each_of_every_group(workers, depth):
-    groups = [(name, list(range(size))) for name, size in (("a", 7), ("b", 0), ("c", 1), ("d", 20), ("e", 3))]
-    found = list(each_ahead(lambda i: i * i, iter(groups), threads=workers, depth=depth))
-    assert found == [(name, [i * i for i in items]) for name, items in groups]
-
-
-def test_groups_are_shared_out_among_threads():
-    barrier = threading.Barrier(4, timeout=10)  # passes only if four work at once on a single group
-    assert list(each_ahead(lambda _: barrier.wait() >= 0, iter([("a", range(4))]), threads=4, depth=1)) == [
-        ("a", [True] * 4)
-    ]
-
-
-def test_no_more_groups_are_begun_than_may_wait():
-    begun = []
-
-    def groups():
-        for i in range(100):
-            begun.append(i)
-            yield i, [i]
-
-    found = each_ahead(lambda i: i, groups(), threads=2, depth=3)
-    assert next(found) == (0, [0])
-    assert begun == [0, 1, 2]
-    assert next(found) == (1, [1])
-    assert begun == [0, 1, 2, 3]
-    found.close()
-
-
-def test_an_error_in_a_group_comes_in_its_turn():
-    found = each_ahead(lambda i: 1 / i, iter([("a", [1]), ("b", [2, 0]), ("c", [3])]), threads=2, depth=3)
-    assert next(found) == ("a", [1.0])
-    with pytest.raises(ZeroDivisionError):
-        next(found)
 
 
 def batches(number):

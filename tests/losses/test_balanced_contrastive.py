@@ -301,7 +301,7 @@ def test_no_matrix_of_queries_keys_and_classes() -> None:
 @pytest.mark.gpu
 def test_on_the_gpu() -> None:
     """The CPU's value; nothing waits; a captured graph gives the value of what it is given; the same twice."""
-    from tests.losses.test_gpu import no_waiting
+    from tests.waiting import no_waiting
 
     loss = BalancedContrastiveLoss(0.1)
     views, prototypes = unit(2, 32, 16).float().cuda(), unit(C, 16).float().cuda()
@@ -311,7 +311,7 @@ def test_on_the_gpu() -> None:
 
     def step() -> tuple[Tensor, ...]:
         value = loss(views, labels, prototypes)
-        return value, *torch.autograd.grad(value, (views, prototypes))
+        return value.detach(), *torch.autograd.grad(value, (views, prototypes))
 
     with no_waiting():
         step()

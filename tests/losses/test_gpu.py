@@ -1,14 +1,13 @@
 """Losses on a GPU: a captured graph can hold them, nothing waits for the device, half precision keeps the shift."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.waiting import no_waiting
 from torch import Tensor, nn
 
 from longtail import Groups, adjust_logits, class_counts, tau_normalize, tau_normalize_logits
@@ -67,19 +66,6 @@ def batch(samples: int = 32, *, dense: bool = False, soft: bool = False) -> tupl
     else:
         y = SEEN[torch.randint(len(SEEN), shape)]
     return z.cuda(), y.cuda()
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    """An error where the host waits for the device."""
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the mode announces that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
 
 def test_the_mode_notices_waiting() -> None:

@@ -558,7 +558,7 @@ def test_bad_input() -> None:
 @pytest.mark.gpu
 def test_on_the_gpu() -> None:
     """The CPU's values; nothing waits; a captured graph counts and gives the value of what it is given."""
-    from tests.losses.test_gpu import no_waiting
+    from tests.waiting import no_waiting
 
     views, labels = batch(32)
     static, on_gpu = views.float().cuda().requires_grad_(), labels.cuda()

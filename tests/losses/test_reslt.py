@@ -252,7 +252,7 @@ def test_bad_input() -> None:
 @pytest.mark.parametrize("soft", [False, True])
 def test_on_the_gpu(soft: bool) -> None:
     """The CPU's value; nothing waits; a captured graph gives the value of what it is given."""
-    from tests.losses.test_gpu import no_waiting
+    from tests.waiting import no_waiting
 
     loss = ResLTLoss(SEES, 0.9, label_smoothing=0.1).cuda()
 

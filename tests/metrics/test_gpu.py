@@ -2,10 +2,10 @@
 
 import contextlib
 import copy
-import warnings
 
 import pytest
 import torch
+from tests.waiting import no_waiting
 
 from longtail import Groups, class_shift
 from longtail.metrics import (
@@ -48,19 +48,6 @@ def assert_same(found, wanted, rtol=1e-9, atol=1e-9, bins=True):
         if not bins and name.startswith("bin_"):  # rounding may put a confidence on the other side of an edge
             here, value = here.sum(1), value.sum(1)  # noqa: PLW2901
         torch.testing.assert_close(here, value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
-
-
-@contextlib.contextmanager
-def without_waiting():
-    """Whatever waits for the device is an error."""
-    torch.cuda.synchronize()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the mode is a prototype
-            torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("where", [(), (5, 3)])
@@ -116,18 +103,18 @@ def test_sums_stay_precise_under_tf32_and_autocast(dtype):
 
 def test_statistics_do_not_wait():
     batch, shift = on_gpu(*data()), SHIFT.cuda()
-    with without_waiting():
+    with no_waiting():
         class_statistics(*batch, shift=shift)
         class_statistics(batch[0], batch[1])
         gradient_sums(*batch, shift=shift)
-    with without_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
+    with no_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
         batch[1].sum().item()  # that does wait: the check is on
 
 
 def test_update_does_not_wait():
     batch = on_gpu(*data())
     metric = ClassStatisticsMetric(7, num_features=16, shift=SHIFT).cuda()
-    with without_waiting():
+    with no_waiting():
         metric.update(*batch)
         metric.update(*batch)
     assert metric.compute().samples.sum().item() == 2 * (data()[1] >= 0).sum().item()

@@ -13,7 +13,6 @@ import os
 import sys
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import numpy as np

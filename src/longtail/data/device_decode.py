@@ -2,48 +2,116 @@
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from longtail.data.decode import UnreadableImageError, decode
+from longtail.data.prefetch import ahead
 
-__all__ = ["decode_on", "read_image"]
+__all__ = ["Read", "decode_on", "decoded_ahead", "read_images"]
+
+Group = TypeVar("Group")
+Read = Tensor | Future[Tensor | UnreadableImageError]
+"""A file, as far as the CPU has to go with it: the bytes of a JPEG that a GPU will decode, or pixels in the making."""
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _ADOBE, _FILL = 0xEE, 0xFF
+_OPEN = 64  # files that are open at a time
+_READ_AHEAD = 3  # groups of files that are read by the time the device asks for them
 
 
-def read_image(path: str, device: torch.device) -> Tensor | UnreadableImageError:
-    """An image file, as far as the CPU has to go with it.
+def decoded_ahead(
+    groups: Iterator[tuple[Group, Sequence[str]]], device: torch.device, workers: int
+) -> Generator[tuple[Group, list[Tensor | UnreadableImageError]], None, None]:
+    """Groups of image files decoded on a device, while a thread reads the files of the next three groups.
 
     Args:
-        path: a string, since joining a ``Path`` takes as long as reading a small file.
-        device: where it will be decoded.
+        groups: something that names the group, and its paths.
+        device: where images go.
+        workers: threads that decode what the device cannot.
 
     Returns:
-        The bytes of a JPEG that a CUDA device can decode, uint8 and one-dimensional; of any other file, and on any
-        other device, pixels ``(3, height, width)``, or why there are none. :func:`decode_on` takes either.
+        each group with its images as :func:`decode_on` gives them.
     """
-    if device.type == "cuda":
-        try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see `path`
-                content = bytearray(os.fstat(file.fileno()).st_size)
-                file.readinto(content)
-        except OSError:
-            content = bytearray()  # `decode` says what is wrong with it
-        if _suits_the_gpu(content):
-            return torch.frombuffer(content, dtype=torch.uint8)
-    return _on_cpu(Path(path))
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="longtail-decode")
+
+    def read() -> Generator[tuple[Group, Sequence[str], list[Read]], None, None]:
+        for group, paths in groups:
+            yield group, paths, read_images(paths, device, pool)
+
+    try:
+        with closing(ahead(read(), _READ_AHEAD)) as files_ahead:
+            for group, paths, files in files_ahead:
+                yield group, decode_on(device, files, paths)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def decode_on(
-    device: torch.device, found: Sequence[Tensor | UnreadableImageError], paths: Sequence[str]
-) -> list[Tensor | UnreadableImageError]:
-    """What :func:`read_image` gave, as RGB pixels on the device, uint8 ``(3, height, width)``, or why not.
+def read_images(paths: Sequence[str], device: torch.device, pool: Executor) -> list[Read]:
+    """Image files, as far as the CPU has to go with them.
+
+    One thread should read: files that lie in the system's cache are read faster by one than by several that
+    wait for each other's turn in Python. So that a disk has more than one to do at a time, it is told of some dozens of
+    files before the first of them is read.
+
+    Args:
+        paths: strings, since joining a ``Path`` takes as long as reading a small file.
+        device: where they will be decoded.
+        pool: decodes what the device cannot: on a CUDA device all but JPEGs, on any other device everything.
+
+    Returns:
+        what :func:`decode_on` takes, one a file.
+    """
+    found: list[Read] = []
+    for begin in range(0, len(paths), _OPEN):
+        some = paths[begin : begin + _OPEN]
+        contents = _contents(some) if device.type == "cuda" else [bytearray()] * len(some)
+        for path, content in zip(some, contents, strict=True):
+            if _suits_the_gpu(content):
+                found.append(torch.frombuffer(content, dtype=torch.uint8))
+            else:
+                found.append(pool.submit(_on_cpu, Path(path)))
+    return found
+
+
+def _contents(paths: Sequence[str]) -> list[bytearray]:
+    """What is in each file; nothing of those that cannot be read, about which the CPU's decoder will say why."""
+    opened = [_opened(path) for path in paths]
+    return [bytearray() if file is None else _content(file) for file in opened]
+
+
+def _opened(path: str) -> int | None:
+    """A file that the system has begun to fetch."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    if hasattr(os, "posix_fadvise"):  # not everywhere, and not of everything that can be opened
+        with suppress(OSError):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+    return file
+
+
+def _content(file: int) -> bytearray:
+    try:
+        content = bytearray(os.fstat(file).st_size)
+        read = os.readv(file, [content])
+        return content if read == len(content) else bytearray()
+    except OSError:
+        return bytearray()
+    finally:
+        os.close(file)
+
+
+def decode_on(device: torch.device, found: Sequence[Read], paths: Sequence[str]) -> list[Tensor | UnreadableImageError]:
+    """What :func:`read_images` gave, as RGB pixels on the device, uint8 ``(3, height, width)``, or why not.
 
     JPEGs are decoded together; nvJPEG and the CPU's decoder differ by a few levels a pixel. What nvJPEG refuses is
     decoded on the CPU, which says what is wrong with it.
@@ -53,22 +121,23 @@ def decode_on(
         found: one a file.
         paths: where each of them lies.
     """
-    images = list(found)
-    places = [i for i, image in enumerate(found) if isinstance(image, Tensor) and image.ndim == 1]
+    places = [i for i, image in enumerate(found) if isinstance(image, Tensor)]
+    decoded: dict[int, Tensor | UnreadableImageError] = {}
     if places:
         # The decoder writes on a stream of its own into memory that this stream may have freed but not yet done with.
         torch.cuda.current_stream(device).synchronize()
-        for i, image in zip(places, _decode_jpegs([images[i] for i in places], device), strict=True):
-            images[i] = _on_cpu(Path(paths[i])) if image is None else image
+        for i, image in zip(places, _decode_jpegs([found[i] for i in places], device), strict=True):
+            decoded[i] = _on_cpu(Path(paths[i])) if image is None else image
+    images = [image.result() if isinstance(image, Future) else decoded[i] for i, image in enumerate(found)]
     return [image.to(device, non_blocking=True) if isinstance(image, Tensor) else image for image in images]
 
 
-def _decode_jpegs(files: list[Tensor | UnreadableImageError], device: torch.device) -> list[Tensor | None]:
+def _decode_jpegs(files: Sequence[Read], device: torch.device) -> list[Tensor | None]:
     """Each decoded, or None where nvJPEG refuses it, which is found by halving: it refuses all that come with it."""
     from torchvision.io import ImageReadMode, decode_jpeg  # noqa: PLC0415 - an extra
 
     try:
-        decoded: list[Tensor | None] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
+        decoded: list[Tensor | None] = decode_jpeg(list(files), mode=ImageReadMode.RGB, device=device)
         return decoded
     except RuntimeError:
         if len(files) == 1:

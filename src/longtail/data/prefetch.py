@@ -1,9 +1,7 @@
 """Things made before they are asked for, in threads: a bounded number of them, and none after the consumer has left."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator
 from contextlib import closing
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -12,11 +10,9 @@ import torch
 
 from longtail.data.plan import Batch
 
-__all__ = ["ahead", "batches_ahead", "each_ahead"]
+__all__ = ["ahead", "batches_ahead"]
 
 Item = TypeVar("Item")
-Group = TypeVar("Group")
-Result = TypeVar("Result")
 
 
 def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
@@ -61,50 +57,6 @@ def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, Non
         free.release()
         if thread is not threading.current_thread():  # garbage is collected in any thread
             thread.join()
-
-
-def each_ahead(
-    function: Callable[[Item], Result],
-    groups: Iterator[tuple[Group, Sequence[Item]]],
-    *,
-    threads: int,
-    depth: int,
-) -> Generator[tuple[Group, list[Result]], None, None]:
-    """``function`` of every item of every group, by several threads, group after group.
-
-    A group's items are shared out among all threads, so that the first group is not waited for longer than need be.
-
-    Args:
-        function: what to do.
-        groups: something that names the group, and its items.
-        threads: how many.
-        depth: how many groups may be begun and not yet taken.
-
-    Example:
-        >>> list(each_ahead(len, iter([("a", ["one", "three"]), ("b", [])]), threads=2, depth=2))
-        [('a', [3, 5]), ('b', [])]
-    """
-
-    def several(items: Sequence[Item]) -> list[Result]:
-        return [function(item) for item in items]
-
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="longtail-each")
-    begun: deque[tuple[Group, list[Future[list[Result]]]]] = deque()
-
-    def first() -> tuple[Group, list[Result]]:
-        group, parts = begun.popleft()
-        return group, [result for part in parts for result in part.result()]
-
-    try:
-        for group, items in groups:
-            share = max(1, -(-len(items) // threads))
-            begun.append((group, [pool.submit(several, items[i : i + share]) for i in range(0, len(items), share)]))
-            if len(begun) == depth:
-                yield first()
-        while begun:
-            yield first()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def batches_ahead(

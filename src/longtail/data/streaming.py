@@ -13,16 +13,14 @@ from longtail._arguments import check_choice, check_integer
 from longtail.data.augment import Compose
 from longtail.data.dataset import FileImages, Split
 from longtail.data.decode import BadImages, UnreadableImageError
-from longtail.data.device_decode import decode_on, read_image
+from longtail.data.device_decode import decoded_ahead
 from longtail.data.plan import Batch, Plan, PlannedBatch
-from longtail.data.prefetch import batches_ahead, each_ahead
+from longtail.data.prefetch import batches_ahead
 from longtail.data.sizing import ImagesInARow, cut, to_size
 
 __all__ = ["Streaming"]
 
 DecodeIn = Literal["workers", "device"]
-
-_READ_AHEAD = 3  # batches whose files are read, or being read, by the time the device asks for them
 
 
 class _Sized(NamedTuple):
@@ -46,11 +44,11 @@ class Streaming:
         plan: which samples and views. Each view must bring images to one size (:class:`RandomResizedCrop`,
             :class:`Resize` and :class:`CentreCrop`).
         device: where batches go.
-        workers: how many read. With ``decode_in="workers"`` these are processes, and 0 reads in this one; with
-            ``"device"`` they are threads, at least one.
+        workers: how many decode. With ``decode_in="workers"`` these are processes, and 0 reads in this one; with
+            ``"device"`` they are threads, at least one, and have only those files that the device cannot decode.
         decode_in: ``"workers"`` decodes and cuts to size in the workers, the rest of a view runs on the device;
-            ``"device"`` has them read bytes only, and all else runs on the device (JPEG on a GPU; other files, and all
-            files on other devices, are decoded in the threads).
+            with ``"device"`` one thread reads bytes, and all else runs on the device (JPEG on a GPU; other files, and
+            all files on other devices, are decoded in the workers).
         bad_images: images that cannot be decoded stop the epoch at their batch, which is named (``"error"``), or are
             left out of it and listed in ``unreadable`` (``"skip"``).
     """
@@ -116,15 +114,10 @@ class Streaming:
         assert isinstance(images, FileImages)
         root, names = str(images.root).rstrip("/"), images.names
 
-        def groups() -> Iterator[tuple[tuple[PlannedBatch, list[str]], list[str]]]:
-            for batch in planned:
-                paths = [f"{root}/{names[i]}" for i in batch.indices.tolist()]
-                yield (batch, paths), paths
-
-        read = partial(read_image, device=self.device)
-        with closing(each_ahead(read, groups(), threads=max(1, self.workers), depth=_READ_AHEAD)) as batches:
-            for (batch, paths), files in batches:
-                yield self._decoded(batch, decode_on(self.device, files, paths))
+        groups = ((batch, [f"{root}/{names[i]}" for i in batch.indices.tolist()]) for batch in planned)
+        with closing(decoded_ahead(groups, self.device, workers=max(1, self.workers))) as batches:
+            for batch, found in batches:
+                yield self._decoded(batch, found)
 
     def _decoded(self, planned: PlannedBatch, found: Sequence[Tensor | UnreadableImageError]) -> _Sized:
         unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
-from longtail.data.plan import Batch
+from longtail.data.plan import Batch, PlannedBatch
 from longtail.train.step import Step
 
 __all__ = ["Captured", "Driver", "Eager"]
@@ -74,6 +74,17 @@ def mixed_shares(seed: int, epoch: int, alpha: float, steps: int) -> Tensor | No
 _MIXUP_STREAM = 2**24 - 1  # the last one; views take the first
 
 
+class _Planned(NamedTuple):
+    """The numbers of an epoch, on the CPU."""
+
+    of: tuple[int, int]
+    """Seed and epoch."""
+    batches: list[PlannedBatch]
+    order: Tensor
+    uniforms: list[Tensor]
+    mixed: Tensor | None
+
+
 class Captured:
     """Steps replayed from CUDA graphs, each of which holds a whole step: gather, augment, forward, loss, backward, SGD.
 
@@ -99,19 +110,24 @@ class Captured:
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(plan.batch_size, device=self.device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._ahead: _Planned | None = None
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
         """See :class:`Driver`."""
-        sizes = self._load(seed, epoch, start)
+        planned = self._plan(seed, epoch)
+        self._load(planned)
+        sizes = [len(batch.indices) for batch in planned.batches[start:]]
         with torch.cuda.stream(self.stream):
             for size in dict.fromkeys(sizes):
                 if size not in self.graphs:
                     self.graphs[size] = self._capture(size)
             self.row.fill_(start * self.loader.plan.batch_size)
             self.number.fill_(start)
-        for size in sizes:
+        for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
             with torch.cuda.stream(self.stream):
                 self.graphs[size].replay()
+            if left == 0:  # made while the GPU is still at work: steps are launched far ahead of it
+                self._ahead = self._plan(seed, epoch + 1)
             yield
         self.settle()
 
@@ -119,20 +135,29 @@ class Captured:
         """See :class:`Driver`."""
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
-    def _load(self, seed: int, epoch: int, start: int) -> list[int]:
-        """Put an epoch's numbers on the device; the sizes of its batches from ``start`` on."""
+    def _plan(self, seed: int, epoch: int) -> "_Planned":
+        """An epoch's numbers, made now unless they were made ahead."""
+        if self._ahead is not None and self._ahead.of == (seed, epoch):
+            return self._ahead
         plan = self.loader.plan
-        planned = list(plan.training(seed, epoch))
+        batches = list(plan.training(seed, epoch))
+        return _Planned(
+            (seed, epoch),
+            batches,
+            torch.cat([batch.indices for batch in batches]),
+            [torch.cat([batch.uniforms[place] for batch in batches]) for place in range(len(plan.views))],
+            mixed_shares(seed, epoch, self.mixup, plan.steps),
+        )
+
+    def _load(self, planned: "_Planned") -> None:
+        """Put an epoch's numbers on the device."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
-            order = torch.cat([batch.indices for batch in planned])
-            self.order[: len(order)].copy_(order)
-            for place, view in enumerate(self.uniforms):
-                view[: len(order)].copy_(torch.cat([batch.uniforms[place] for batch in planned]))
-            mixed = mixed_shares(seed, epoch, self.mixup, plan.steps)
-            if mixed is not None:
-                self.mixed.copy_(mixed)
-        return [len(batch.indices) for batch in planned[start:]]
+            self.order[: len(planned.order)].copy_(planned.order)
+            for to, uniforms in zip(self.uniforms, planned.uniforms, strict=True):
+                to[: len(uniforms)].copy_(uniforms)
+            if planned.mixed is not None:
+                self.mixed.copy_(planned.mixed)
 
     def _take(self, size: int) -> None:
         """The step that a graph holds."""

@@ -3,12 +3,12 @@
 import dataclasses
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.waiting import no_waiting
 from torch import Tensor
 
 from longtail.data.augment import (
@@ -235,10 +235,5 @@ def test_nothing_waits_for_the_gpu(name: str) -> None:
     augment, images = AUGMENTATIONS[name], pictures(16).cuda()
     uniforms = torch.rand(16, augment.draws, device="cuda")
     augment(images, uniforms)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the mode announces that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            augment(images, uniforms)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    with no_waiting():
+        augment(images, uniforms)

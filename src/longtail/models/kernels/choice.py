@@ -14,7 +14,7 @@ __all__ = ["Kernels", "can_run", "kernels_for"]
 Kernels = Literal["torch", "triton"]
 """cuDNN through torch, or the Triton kernels of this folder."""
 
-CHECKED: tuple[tuple[int, int], ...] = ()
+CHECKED: tuple[tuple[int, int], ...] = ((9, 0),)
 """Compute capabilities of the GPUs on which the Triton kernels were checked and found faster."""
 
 _FOUND = find_spec("triton") is not None  # it is imported on use

@@ -36,8 +36,29 @@ class Tile:
     """All chunks of a tile are loaded ahead, tile by tile, rather than chunk by chunk: for few, small chunks."""
 
 
-_MEASURED: dict[Key, Tile] = {}
-"""What ``benchmarks/tune_kernels.py`` found to be fastest on an H200."""
+_MEASURED: dict[Key, Tile] = {
+    ("input", 16, 16, 32): Tile(128, 16, 64, 4, 4),
+    ("forward", 16, 16, 32): Tile(128, 16, 128, 4, 4),
+    ("weight", 16, 16, 32): Tile(64, 256, 32, 4, 3),
+    ("normalise", 16, 16, 32): Tile(128, 0, 256, 4, 2),
+    ("input", 32, 32, 16): Tile(256, 32, 128, 8, 4),
+    ("forward", 32, 32, 16): Tile(128, 32, 128, 4, 4),
+    ("weight", 32, 32, 16): Tile(64, 128, 16, 4, 3),
+    ("normalise", 32, 32, 16): Tile(64, 0, 128, 4, 2),
+    ("input", 64, 64, 8): Tile(128, 64, 64, 4, 4),
+    ("forward", 64, 64, 8): Tile(128, 64, 64, 4, 4),
+    ("weight", 64, 64, 8): Tile(64, 128, 8, 4, 3),
+    ("normalise", 64, 64, 8): Tile(64, 0, 64, 4, 2),
+    ("forward", 4, 16, 32): Tile(128, 64, 128, 4, 1),
+    ("weight", 4, 16, 32): Tile(64, 64, 64, 4, 3),
+    ("input", 32, 16, 32): Tile(128, 32, 128, 4, 4),
+    ("forward", 16, 32, 16): Tile(256, 32, 128, 8, 3),
+    ("weight", 16, 32, 16): Tile(64, 128, 32, 4, 3),
+    ("input", 64, 32, 16): Tile(64, 64, 64, 4, 3),
+    ("forward", 32, 64, 8): Tile(128, 32, 64, 4, 4),
+    ("weight", 32, 64, 8): Tile(64, 128, 8, 4, 3),
+}
+"""What ``benchmarks/tune_kernels.py`` found to be fastest on an H200, twelve networks at a time."""
 
 DEFAULTS: dict[tuple[Operation, int], Tile] = {
     # By the wider side of the convolution. 32 x 32 x 16, 16 x 16 x 32 and 8 x 8 x 64 at a batch of 128 are 1024, 256

@@ -75,6 +75,24 @@ def convolution(
         begin = (pid * per + t) * M
         rows = begin + tl.arange(0, M)
         live = rows < pixels
+        places = rows[:, None] * CO + c[None, :]
+        held = live[:, None]
+        if BACK:  # asked for before the products, so that it is there after them
+            y = tl.load(below + places, mask=held, other=0.0)
+            if JOIN:
+                if UP:
+                    side: tl.constexpr = (CS - CO) // 2
+                    HS: tl.constexpr = (HO + 1) // 2
+                    WS: tl.constexpr = (WO + 1) // 2
+                    h = (rows // WO) % HO
+                    w_ = rows % WO
+                    even = live & (((h | w_) & 1) == 0)
+                    at = ((rows // (WO * HO)) * HS + h // 2) * WS + w_ // 2
+                    there = at[:, None] * CS + side + c[None, :]
+                    beside = tl.load(skip + there, mask=even[:, None], other=0.0)
+                else:
+                    beside = tl.load(skip + places, mask=held, other=0.0)
+                after = tl.load(seen + places, mask=held, other=0.0)
         acc = tl.zeros([M, CO], tl.float32)
         if UNROLLED:
             for chunk in tl.static_range(CHUNKS):
@@ -94,25 +112,11 @@ def convolution(
                 )  # fmt: skip
                 w = tl.load(weight + k[:, None] * CO + c[None, :], mask=(k < 9 * CI)[:, None], other=0.0)
                 acc = tl.dot(a.to(w.dtype), w, acc)
-        places = rows[:, None] * CO + c[None, :]
-        held = live[:, None]
         if BACK:
-            y = tl.load(below + places, mask=held, other=0.0).to(tl.float32)
-            centred = y - mean[None, :]
+            centred = y.to(tl.float32) - mean[None, :]
             if JOIN:
-                if UP:
-                    side: tl.constexpr = (CS - CO) // 2
-                    HS: tl.constexpr = (HO + 1) // 2
-                    WS: tl.constexpr = (WO + 1) // 2
-                    h = (rows // WO) % HO
-                    w_ = rows % WO
-                    even = live & (((h | w_) & 1) == 0)
-                    at = ((rows // (WO * HO)) * HS + h // 2) * WS + w_ // 2
-                    there = at[:, None] * CS + side + c[None, :]
-                    acc += tl.load(skip + there, mask=even[:, None], other=0.0).to(tl.float32)
-                else:
-                    acc += tl.load(skip + places, mask=held, other=0.0).to(tl.float32)
-                passed = tl.load(seen + places, mask=held, other=0.0).to(tl.float32) > 0
+                acc += beside.to(tl.float32)
+                passed = after.to(tl.float32) > 0
             else:
                 passed = (centred * scale[None, :] + shift[None, :] > 0) & held
             rounded = tl.where(passed, acc, 0.0).to(out.dtype.element_ty)
