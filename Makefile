@@ -10,10 +10,10 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test lint types unit chaos bench clean
+.PHONY: help demo test lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
 
 help:  ## This list
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
 
 demo: $(VENV)/.demo  ## A study of softmax, Balanced Softmax and CBS on long-tailed digits, and its report: two minutes
 	$(BIN)/longtail study --data digits-lt --methods softmax balanced-softmax cbs --seeds 5 \
@@ -35,10 +35,38 @@ unit: $(VENV)/.dev
 chaos: $(VENV)/.dev  ## Runs killed at twenty random moments, and on a disk that is full: each must end as if nothing happened
 	LONGTAIL_CHAOS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_faults.py
 
-bench: $(VENV)/.dev  ## What CBS costs and how fast images come, on this machine (benchmarks/results has an H200's)
+bench: $(VENV)/.dev  ## What losses and evaluation cost and how fast images come, on a CPU: minutes (docs/speed.md has a GPU's)
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/contrastive.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/evaluation.py --only stream balance
+	$(BIN)/python benchmarks/growth.py
+
+# GPU names the results; RUN is a Python with torch and longtail of one's own: make bench-gpu GPU=a100 RUN=python3
+GPU ?= h200
+RUN ?= $(BIN)/python
+
+bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All tables of docs/speed.md on this GPU, next to their goals
+	$(RUN) benchmarks/loss.py --out benchmarks/results/loss-$(GPU).json
+	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
+	$(RUN) benchmarks/data.py --large 12288 --rounds 3 --out benchmarks/results/data-$(GPU).json
+	$(RUN) benchmarks/fleet.py --out benchmarks/results/fleet-$(GPU).json
+	$(RUN) benchmarks/imagenet.py --augment imagenet-plain imagenet --out benchmarks/results/imagenet-$(GPU).json
+	$(RUN) benchmarks/evaluation.py --out benchmarks/results/evaluation-$(GPU).json
+	$(RUN) benchmarks/growth.py --out benchmarks/results/growth-$(GPU).json
+	$(RUN) benchmarks/growth.py --draw docs/images/growth
+	$(RUN) benchmarks/page.py
+
+PLANS := $(addprefix results/plans/,cifar10.toml cifar10-lt.toml c10-lt100.toml c10-lt100-tau.toml)
+
+reproduce-cifar10: $(VENV)/.demo  ## The paper's CIFAR-10 rows on a GPU, resumable: all runs, then results/README.md
+	test -d data/cifar-10-batches-py || $(BIN)/longtail data get cifar10
+	$(BIN)/longtail study $(PLANS)
+	$(BIN)/longtail study results/plans/digits-lt.toml --device cpu
+	$(MAKE) results-page
+
+results-page: $(VENV)/.demo  ## results/README.md and README.md's table from the runs that are there
+	$(BIN)/longtail study page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
 
 clean:  ## Remove .venv and what tools leave behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,11 +23,12 @@ import time
 from pathlib import Path
 
 import torch
+from photographs import write_photographs
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from longtail.data import ArrayImages, FileImages, Plan, Resident, ResidentFiles, Split, Streaming
+from longtail.data import ArrayImages, Plan, Resident, ResidentFiles, Split, Streaming
 from longtail.data.augment import Compose, Normalise, RandomCrop, RandomFlip, RandomResizedCrop
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -82,20 +83,6 @@ def epoch_seconds(batches, device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-def write_photographs(folder: Path, number: int) -> Split:
-    """JPEGs of 500 x 375 with some detail, about 100 kB each; 256 files, each listed as often as it takes."""
-    generator = torch.Generator().manual_seed(0)
-    names = [f"{i}.jpg" for i in range(min(number, 256))]
-    for name in names:
-        noise = torch.nn.functional.interpolate(
-            torch.rand(1, 3, 75, 100, generator=generator) * 255, size=(375, 500), mode="bicubic"
-        )
-        pixels = (noise[0] + 8 * torch.randn(3, 375, 500, generator=generator)).clamp(0, 255).to(torch.uint8)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / name, quality=90)
-    listed = [names[i % len(names)] for i in range(number)]
-    return Split(FileImages(folder, listed), torch.randint(1000, (number,), generator=generator))
 
 
 class PilFiles(Dataset):

@@ -89,6 +89,51 @@ def test_what_it_holds(files):
     assert torch.equal(loader.images[10], files.images[10])
 
 
+@pytest.mark.parametrize("values", [1, 3 * 50 * 70 * 2, 2**26])
+def test_images_of_one_size_are_shrunk_together_as_they_are_alone(tmp_path, monkeypatch, values):
+    """Some sizes several times, in any order, with a bad file and small ones between; two at a time, or all."""
+    generator = np.random.default_rng(1)
+    sizes = [(50, 70), (70, 50), (50, 70), (10, 12), (50, 70), (64, 64), (70, 50), (50, 70), (33, 32)]
+    for i, size in enumerate(sizes):
+        Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    whole = (tmp_path / "4.png").read_bytes()
+    (tmp_path / "4.png").write_bytes(whole[: len(whole) // 2])
+    split = Split(FileImages(tmp_path, [f"{i}.png" for i in range(len(sizes))]), torch.zeros(len(sizes)).long())
+    monkeypatch.setattr(module, "_VALUES", values)
+    monkeypatch.setattr(module, "_TOGETHER", 5)
+    loader = ResidentFiles(split, Plan(split.labels, (WEAK,), 4), short_side=32, bad_images="skip")
+    assert list(loader.unreadable) == [str(tmp_path / "4.png")]
+    for i, size in enumerate(sizes):
+        if i != 4:
+            image = split.images[i][None]
+            expected = Resize(32)(image)[0] if min(size) > 32 else image[0]
+            assert torch.equal(loader.images[i], expected)
+    assert not loader.images[4].any()
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"comment": b"x" * 40_000}, {"quality": 20}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_headers_of_jpegs_are_read_without_pillow_where_that_is_safe(tmp_path, mode, options):
+    path = tmp_path / "a.jpg"
+    Image.new(mode, (70, 50)).save(path, **options)
+    quick = module._jpeg_size(str(path))
+    assert quick == (None if mode == "CMYK" or "comment" in options else (50, 70))
+    assert module._shrunk_size(str(path), 32) == (32, 44)
+
+
+def test_headers_that_are_no_jpegs_are_pillows(tmp_path, monkeypatch):
+    for name, content in (("empty", b""), ("short", b"\xff\xd8\xff"), ("text", b"no image"), ("cut", b"\xff\xd8" * 9)):
+        (tmp_path / name).write_bytes(content)
+        assert module._jpeg_size(str(tmp_path / name)) is None
+        assert isinstance(module._shrunk_size(str(tmp_path / name), 32), UnreadableImageError)
+    assert module._jpeg_size(str(tmp_path / "nowhere")) is None
+    assert module._jpeg_size(str(tmp_path)) is None
+    Image.new("RGB", (70, 50)).save(tmp_path / "a.jpg")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
+    assert module._jpeg_size(str(tmp_path / "a.jpg")) is None
+    assert "70 x 50 pixels" in str(module._shrunk_size(str(tmp_path / "a.jpg"), 32))
+
+
 def test_progress_counts_every_image(files):
     (files.images.root / "3.png").write_bytes(b"")
     told = []
@@ -136,7 +181,7 @@ def test_bad_images_are_left_out_and_listed(files):
 
 def test_what_does_not_fit_is_refused_before_anything_is_decoded(files, monkeypatch):
     decoded = []
-    monkeypatch.setattr(module, "read_image", lambda *given, **more: decoded.append(given))
+    monkeypatch.setattr(module, "decoded_ahead", lambda *given, **more: decoded.append(given))
     needed = 3 * sum(high * wide for high, wide in SIZES)
     monkeypatch.setattr(module, "_free_bytes", lambda device: needed - 1)
     with pytest.raises(ValueError, match="Expected the images to fit into") as caught:

@@ -56,6 +56,29 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     assert "2-fold cross-validation" in out
 
 
+def test_several_plans_are_trained_together_and_told_each(run, tmp_path):
+    for name, data in {"a": "digits-lt", "b": "digits"}.items():
+        (tmp_path / f"{name}.toml").write_text(
+            f'data = ["{data}"]\nmethods = ["softmax"]\nseeds = 1\nout = "out/{name}"\n[recipe]\nepochs = 1\n'
+            'evaluate_every = 0\ndevice = "cpu"\n',
+            "utf-8",
+        )
+    code, out, _ = run("study", "a.toml", "b.toml", "--dry-run")
+    assert code == 0
+    assert "in out/a:" in out
+    assert "in out/b:" in out
+    code, out, err = run("study", "a.toml", "b.toml")
+    assert code == 0, err
+    assert "2/2" in err  # one fleet
+    for name in ("a", "b"):
+        assert len(json.loads((tmp_path / "out" / name / "study.json").read_text("utf-8"))["runs"]) == 1
+    (asked,) = (tmp_path / "out" / "b").rglob("balanced.json")
+    assert list(json.loads(asked.read_text("utf-8"))) == ["digits-lt 50"]
+    code, _, err = run("study", "a.toml", "b.toml", "--out", "other")
+    assert code == 2
+    assert "no --out beside several plans" in err
+
+
 def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     flags = ("--folds", 2, "--start", 1.0, 1.1, "--bounds", 1.0, 1.1, "--out", "beta", *SHORT)
     code, out, err = run("study", "beta", "--data", "digits-lt", *flags)

@@ -98,6 +98,13 @@ def test_epochs_are_counted_in_the_log(study, tmp_path):
     assert devices(plan_in(tmp_path).runs()) == [torch.device("cpu")]
 
 
+def test_runs_for_different_devices_are_not_trained_together(tmp_path):
+    one = plan_in(tmp_path, methods=["softmax"]).runs()
+    other = plan_in(tmp_path, methods=["cbs"], recipe={"device": "auto"}).runs()
+    with pytest.raises(ValueError, match="runs for one device to train together, but got runs for auto and cpu"):
+        execute([*one, *other])
+
+
 def test_several_processes_are_stopped_together(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax"], recipe={"epochs": 5000}).runs()
 

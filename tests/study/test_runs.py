@@ -1,11 +1,21 @@
 """Run folders as records; only runs that differ in nothing but their seed are averaged."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from longtail.study.comparisons import compare_cells, how_tested, marks
-from longtail.study.runs import Run, distinct_titles, group_runs, one_cell, ordered, read_run, read_runs
+from longtail.study.runs import (
+    Run,
+    differing_settings,
+    distinct_titles,
+    group_runs,
+    one_cell,
+    ordered,
+    read_run,
+    read_runs,
+)
 from longtail.train import RunFolder
 
 
@@ -75,6 +85,13 @@ def test_runs_that_differ_are_never_averaged(made):
 def test_subsets_drawn_with_the_runs_seed_are_one_setting(made):
     cell = one_cell(made(seed=seed, subset_seed="run") for seed in (2, 0, 1))
     assert cell.seeds == (0, 1, 2)
+
+
+def test_milestones_in_epochs_and_as_shares_are_the_same_setting(made):
+    runs = [made("softmax", 0, milestones=(160, 180)), made("softmax", 1, milestones=(0.8, 0.9))]
+    assert [cell.seeds for cell in group_runs(runs)] == [(0, 1)]
+    assert differing_settings(runs[0].recipe, replace(runs[1].recipe, seed=0)) == []
+    assert len(group_runs([*runs, made("softmax", 2, milestones=(0.5, 0.9))])) == 2
 
 
 def test_cells_that_would_be_called_the_same_say_what_they_differ_in(made):

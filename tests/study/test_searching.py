@@ -10,7 +10,7 @@ from longtail.study.criteria import Criterion
 from longtail.study.execute import execute
 from longtail.study.plan import SearchPlan
 from longtail.study.runs import read_runs
-from longtail.study.searching import fold_recipes, folds_of, search_with_runs, trace_table
+from longtail.study.searching import fold_recipes, folds_of, searching, trace_table
 from longtail.train import defaults
 from longtail.train.loading import open_data
 
@@ -24,9 +24,22 @@ BASE = replace(defaults("digits-lt", "cbs"), epochs=2, evaluate_every=0, checkpo
 NARROW = {"bounds": (1.0, 1.3), "folds": 2}
 
 
+def search(base, plan, out, rounds=None):
+    """A search alone, each round trained as it is asked for."""
+    asked = searching(base, plan, out)
+    while True:
+        try:
+            runs = next(asked)
+        except StopIteration as end:
+            return end.value
+        if rounds is not None:
+            rounds.append(tuple(dict.fromkeys(run.recipe.beta for run in runs)))
+        execute(runs)
+
+
 def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     rounds = []
-    found = search_with_runs(BASE, SearchPlan(**NARROW, seeds=2), tmp_path, execute, on_round=rounds.append)
+    found = search(BASE, SearchPlan(**NARROW, seeds=2), tmp_path, rounds)
     assert rounds[0] == (1.0, 1.1, 1.2, 1.3)
     assert found.folds == 2
     for point, cell in zip(found.found.points, found.cells, strict=True):
@@ -49,14 +62,14 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     assert sum("chosen" in row.labels[1] for row in trace.rows) == 1
     assert "TEST" not in trace.caption
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
-    again = search_with_runs(BASE, SearchPlan(**NARROW, seeds=2), tmp_path, execute)
+    again = search(BASE, SearchPlan(**NARROW, seeds=2), tmp_path)
     assert again.record() == found.record()
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
 
 
 def test_choosing_on_test_is_written_into_every_caption(tmp_path):
     plan = SearchPlan(select_on="test", bounds=(1.0, 1.2), start=(1.0, 1.1, 1.2))
-    found = search_with_runs(BASE, plan, tmp_path, execute)
+    found = search(BASE, plan, tmp_path)
     assert found.folds == 0
     assert [p.scores[0].value for p in found.found.points] == [c.runs[0].recall() for c in found.cells]
     for caption in (trace_table(found).caption, found.sensitivity().caption, found.selected):
@@ -67,7 +80,7 @@ def test_choosing_on_test_is_written_into_every_caption(tmp_path):
 
 def test_without_held_out_data_there_is_no_search(tmp_path):
     with pytest.raises(ValueError, match="validation data to choose beta on, but digits-lt has none"):
-        search_with_runs(BASE, SearchPlan(folds=0, start=(1.0,)), tmp_path, execute)
+        search(BASE, SearchPlan(folds=0, start=(1.0,)), tmp_path)
 
 
 def test_how_many_folds():

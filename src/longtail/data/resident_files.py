@@ -1,10 +1,11 @@
 """Loading large sets of files, the fast way: decoded once, held in device memory, cut to size and augmented there."""
 
 import copy
-from collections.abc import Callable, Iterator
+import os
+import struct
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,15 +15,17 @@ from longtail._arguments import check_choice, check_integer
 from longtail.data.augment import Resize
 from longtail.data.dataset import FileImages, Split
 from longtail.data.decode import BadImages, UnreadableImageError, image_size
-from longtail.data.device_decode import decode_on, read_image
+from longtail.data.device_decode import decoded_ahead
 from longtail.data.plan import Batch, Plan, PlannedBatch
-from longtail.data.prefetch import each_ahead
+from longtail.data.prefetch import batches_ahead
 from longtail.data.sizing import ImagesInARow, cut, to_size
 
 __all__ = ["ResidentFiles"]
 
 _SAMPLE = 512  # files whose headers tell how large the whole will be
 _TOGETHER = 256  # files that are decoded together
+_VALUES = 2**26  # pixel values that are shrunk together: 256 MB as float32
+_HEADER = 2**14  # bytes of a file in which a JPEG's header mostly ends
 
 
 class ResidentFiles:
@@ -35,13 +38,15 @@ class ResidentFiles:
     less than 27 % with the file itself. So small windows are blurrier than those that :class:`Streaming
     <longtail.data.Streaming>` cuts. Evaluation with ``Resize(256)`` and ``CentreCrop(224)`` sees the same pixels.
 
+    The next two batches are made in the background, on a GPU on a stream of their own, while one is being used.
+
     Args:
         split: image files.
         plan: which samples and views. Each view must bring images to one size, as for ``Streaming``.
         device: where to hold them. What would not fit there is refused: first by the headers of some files, then by
             those of all, before anything is decoded.
         short_side: the longest that an image's shorter side may be.
-        workers: threads that read.
+        workers: threads that read headers, and decode what the device cannot.
         bad_images: images that cannot be decoded stop the packing once all have been tried (``"error"``), or are left
             out of every batch and listed in ``unreadable`` (``"skip"``).
         progress: called with the number of images packed since the last call.
@@ -78,13 +83,13 @@ class ResidentFiles:
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch of training, from batch ``start`` on."""
-        return self._batches(self.plan.training(seed, epoch, start))
+        return batches_ahead(self._batches(self.plan.training(seed, epoch, start)), self.device)
 
     def evaluation(self) -> Iterator[Batch]:
         """Every sample once, in order."""
-        return self._batches(self.plan.evaluation())
+        return batches_ahead(self._batches(self.plan.evaluation()), self.device)
 
-    def _batches(self, planned: Iterator[PlannedBatch]) -> Iterator[Batch]:
+    def _batches(self, planned: Iterator[PlannedBatch]) -> Generator[Batch, None, None]:
         for batch in planned:
             kept = self._readable[batch.indices].nonzero().flatten()
             if len(kept) == 0:
@@ -99,46 +104,69 @@ class ResidentFiles:
 
     def _pack(self, files: FileImages, progress: Callable[[int], None]) -> tuple[ImagesInARow, Tensor]:
         """All images in a row, and which of them could be decoded; the place of each follows from the headers."""
-        sizes, errors = self._measure(files)
-        lengths = 3 * sizes.prod(dim=1)
-        starts = lengths.cumsum(0) - lengths
-        pixels = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
-        row = ImagesInARow(pixels, starts, sizes[:, 0], sizes[:, 1])
-        shrink = Resize(self.short_side)
-        there = [i for i in range(len(files)) if i not in errors]
+        root = str(files.root).rstrip("/")
+        paths = [f"{root}/{name}" for name in files.names]
+        sizes, errors = self._measure(paths)
+        expected, lengths = sizes.tolist(), 3 * sizes.prod(dim=1)
+        ends = lengths.cumsum(0)
+        pixels = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self.device)
+        there = [i for i in range(len(paths)) if i not in errors]
         progress(len(errors))
         groups = (
-            (there[begin : begin + _TOGETHER], [str(files.path(i)) for i in there[begin : begin + _TOGETHER]])
+            (there[begin : begin + _TOGETHER], [paths[i] for i in there[begin : begin + _TOGETHER]])
             for begin in range(0, len(there), _TOGETHER)
         )
-        read = partial(read_image, device=self.device)
-        with closing(each_ahead(read, groups, threads=self._workers, depth=3)) as batches:
-            for chosen, found in batches:
-                decoded = decode_on(self.device, found, [str(files.path(i)) for i in chosen])
-                for i, image in zip(chosen, decoded, strict=True):
-                    if isinstance(image, UnreadableImageError):
-                        errors[i] = image
+        with closing(decoded_ahead(groups, self.device, workers=self._workers)) as batches:
+            for chosen, decoded in batches:
+                row: list[Tensor] = []
+                for i, image in zip(chosen, self._shrunk(decoded), strict=True):
+                    if isinstance(image, Tensor) and list(image.shape[1:]) == expected[i]:
+                        row.append(image.flatten())
                         continue
-                    small = image if min(image.shape[1:]) <= self.short_side else shrink(image[None])[0]
-                    if small.shape == row[i].shape:
-                        row[i].copy_(small)
-                    else:
-                        errors[i] = UnreadableImageError(files.path(i), "its header says another size")
+                    another = UnreadableImageError(paths[i], "its header says another size")
+                    errors[i] = another if isinstance(image, Tensor) else image
+                    row.append(pixels.new_zeros(int(lengths[i])))
+                # Those that have no header have no length, so that one chunk follows the other.
+                torch.cat(row, out=pixels[ends[chosen[0]] - lengths[chosen[0]] : ends[chosen[-1]]])
                 progress(len(chosen))
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()  # batches are made on other streams
         if errors:
             self._report([errors[i] for i in sorted(errors)], len(files))
         readable = torch.ones(len(files), dtype=torch.bool)
         readable[list(errors)] = False
-        return row, readable
+        return ImagesInARow(pixels, ends - lengths, sizes[:, 0], sizes[:, 1]), readable
 
-    def _measure(self, files: FileImages) -> tuple[Tensor, dict[int, UnreadableImageError]]:
+    def _shrunk(self, images: Sequence[Tensor | UnreadableImageError]) -> list[Tensor | UnreadableImageError]:
+        """Large images shrunk, those of one size together; what is not larger stays as it is."""
+        result, shrink = list(images), Resize(self.short_side)
+        like: dict[torch.Size, list[int]] = {}
+        for place, image in enumerate(images):
+            if isinstance(image, Tensor) and min(image.shape[1:]) > self.short_side:
+                like.setdefault(image.shape, []).append(place)
+        for shape, places in like.items():
+            together = max(1, _VALUES // shape.numel())
+            for begin in range(0, len(places), together):
+                some = places[begin : begin + together]
+                stacked = torch.stack([image for place in some if isinstance(image := images[place], Tensor)])
+                for place, small in zip(some, shrink(stacked), strict=True):
+                    result[place] = small
+        return result
+
+    def _measure(self, paths: Sequence[str]) -> tuple[Tensor, dict[int, UnreadableImageError]]:
         """Each image's height and width once it is shrunk, from its header, or what is wrong with that."""
-        shrunk = partial(_shrunk_size, short_side=self.short_side)
+
+        def shrunk(some: Sequence[str]) -> list[tuple[int, int] | UnreadableImageError]:
+            return [_shrunk_size(path, self.short_side) for path in some]
+
         with ThreadPoolExecutor(self._workers) as pool:
-            for every in (len(files) // _SAMPLE, 1) if len(files) > _SAMPLE else (1,):
-                found = list(pool.map(shrunk, (files.path(i) for i in range(0, len(files), every))))
+            for every in (len(paths) // _SAMPLE, 1) if len(paths) > _SAMPLE else (1,):
+                asked = paths[::every]
+                share = -(-len(asked) // self._workers)
+                parts = pool.map(shrunk, (asked[begin : begin + share] for begin in range(0, len(asked), share)))
+                found = [size for part in parts for size in part]
                 sizes = torch.tensor([size if isinstance(size, tuple) else (0, 0) for size in found])
-                self._check_room(int(3 * sizes.prod(dim=1).sum()) * len(files) // len(found))
+                self._check_room(int(3 * sizes.prod(dim=1).sum()) * len(paths) // len(found))
         return sizes, {i: error for i, error in enumerate(found) if isinstance(error, UnreadableImageError)}
 
     def _check_room(self, needed: int) -> None:
@@ -155,13 +183,38 @@ class ResidentFiles:
         self.unreadable = {str(error.path): error.reason for error in errors}
 
 
-def _shrunk_size(path: Path, short_side: int) -> tuple[int, int] | UnreadableImageError:
+def _shrunk_size(path: str, short_side: int) -> tuple[int, int] | UnreadableImageError:
     try:
-        height, width = image_size(path)
+        height, width = _jpeg_size(path) or image_size(Path(path))
     except UnreadableImageError as error:
         return error
     shorter = min(height, width)
     return (height, width) if shorter <= short_side else (short_side * height // shorter, short_side * width // shorter)
+
+
+def _jpeg_size(path: str) -> tuple[int, int] | None:
+    """Height and width of a plain JPEG, where its header tells early in the file; of all else Pillow tells, slowly."""
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        content = os.read(file, _HEADER)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    place = 2
+    while content.startswith(b"\xff\xd8") and place + 10 <= len(content) and content[place] == 0xFF:
+        marker, length = struct.unpack_from(">BH", content, place + 1)
+        if marker in {0xC0, 0xC1, 0xC2}:  # baseline, extended, progressive
+            bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
+            limit = Image.MAX_IMAGE_PIXELS or height * width
+            return (height, width) if bits == 8 and channels in {1, 3} and 0 < height * width <= limit else None
+        place += 1 if marker == 0xFF else 2 + length
+    return None
 
 
 def _free_bytes(device: torch.device) -> int | None:

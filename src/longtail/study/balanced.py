@@ -1,43 +1,137 @@
-"""Δp of a balanced model: one that was trained on all the data, asked about long-tailed training data."""
+"""Balanced models, trained on all the data, asked about long-tailed training data: Δp, and whom gradients work for.
 
+A model is asked once; its answers stay beside it in ``balanced.json``, so that its weights are not needed again.
+"""
+
+import json
 import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from longtail.metrics import probability_shift
+from torch import Tensor
+
+from longtail.classes import Groups
+from longtail.data import CATALOG
+from longtail.losses import class_shift
+from longtail.metrics import ClassStatistics, gradient_balance, probability_shift
+from longtail.models import Model
+from longtail.study.plan import is_here
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
-from longtail.train.files import read_tensors
+from longtail.train.files import read_tensors, write_json
 from longtail.train.folder import RunFolder
+from longtail.train.recipe import Recipe, defaults
 from longtail.train.trainer import Trainer
 
-__all__ = ["balanced_shift", "balanced_shift_of_run"]
+__all__ = [
+    "BALANCED_FILE",
+    "balanced_gradients",
+    "balanced_of",
+    "balanced_probability",
+    "balanced_shift",
+    "is_balanced",
+    "measure_balanced",
+]
+
+BALANCED_FILE = "balanced.json"
+"""What a balanced model said of long-tailed data, beside the model."""
 
 
-def balanced_shift_of_run(run: Run, data: str, imbalance: float) -> dict[str, float]:
-    """Relative difference of class probability and class frequency, in per cent, in each group.
+def is_balanced(recipe: Recipe) -> bool:
+    """Whether a run is on all of a data set that is made long-tailed here too."""
+    return recipe.imbalance is None and f"{recipe.data}-lt" in CATALOG
 
-    Args:
-        run: of a model trained on balanced data; its model.safetensors is needed.
-        data: the long-tailed data set, such as ``cifar10-lt``.
-        imbalance: its imbalance factor.
 
-    Returns:
-        Δp of the groups on the long-tailed training split, taken as the run's ``train_stats`` says.
+def balanced_of(recipe: Recipe, cells: Iterable[Cell]) -> Cell | None:
+    """The first cell with the balanced version of a long-tailed data set; ``None`` where there is none."""
+    return next((one for one in cells if is_balanced(one.recipe) and f"{one.recipe.data}-lt" == recipe.data), None)
+
+
+def measure_balanced(runs: Sequence[Run]) -> None:
+    """Ask the balanced models among runs about the long-tailed data sets among them.
+
+    What a model was asked before it is not asked again; one without its weights, or whose data is not here, cannot be.
     """
-    recipe = replace(run.recipe, data=data, imbalance=float(imbalance), validation=0.0, folds=0, fold=0)
+    for run in runs:
+        if not is_balanced(run.recipe):
+            continue
+        known = _answers(run)
+        places = {one.data: one.recipe for one in runs if one.recipe.data == f"{run.recipe.data}-lt"}
+        new = {name: recipe for name, recipe in places.items() if name not in known}
+        if new and RunFolder(run.path).model_file.exists() and is_here(run.recipe.data, {"root": run.recipe.root}):
+            known |= {name: _ask(run, recipe) for name, recipe in new.items()}
+            write_json(run.path / BALANCED_FILE, known)
+
+
+def _answers(run: Run) -> dict[str, Any]:
+    file = Path(run.path) / BALANCED_FILE
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
+def _ask(run: Run, long_tailed: Recipe) -> dict[str, Any]:
+    """What a balanced model says of a long-tailed training split, measured as the run's ``train_stats`` says.
+
+    The gradient's balance is that under each loss, as if the model were to be trained on with it.
+    """
+    names = ("data", "imbalance", "profile", "subset_seed")
+    recipe = replace(run.recipe, **{name: getattr(long_tailed, name) for name in names}, validation=0.0, folds=0)
+    betas = {
+        "softmax": 0.0,
+        "balanced-softmax": 1.0,
+        "cbs": defaults(recipe.data, "cbs", recipe.imbalance).knobs["beta"],
+    }
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = Trainer(recipe, RunFolder(nowhere))
         model = trainer.stages.build()
         state, _ = read_tensors(RunFolder(run.path).model_file)
         model.load_state_dict(state)
-        if run.trained == "train_paper":
-            found = trainer.measuring.as_trained(model, 0)
-        else:
-            found = trainer.measuring.of(model, trainer.dataset.train)
-        return dict(probability_shift(found.probability_sum, found.samples, trainer.dataset.groups).groups)
+        counts = trainer.dataset.counts
+        found = {name: _pass(trainer, model, class_shift(counts, beta)) for name, beta in betas.items()}
+    plain = found["softmax"]  # a shift is of the loss: probabilities are the same in all passes
+    shift = probability_shift(plain.probability_sum, plain.samples, trainer.dataset.groups)
+    return {
+        "subset_seed": recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed,
+        "train_stats": recipe.train_stats,
+        "counts": plain.samples,
+        "probability": shift.probability,
+        "probability_shift": dict(shift.groups),
+        "betas": betas,
+        "gradient_balance": {name: _balance(one, trainer.dataset.groups) for name, one in found.items()},
+    }
 
 
-def balanced_shift(cell: Cell, data: str, imbalance: float) -> dict[str, Summary]:
-    """The same over the runs of a cell."""
-    found = [balanced_shift_of_run(run, data, imbalance) for run in cell.runs]
-    return {group: summarise([one[group] for one in found]) for group in found[0]}
+def _pass(trainer: Trainer, model: Model, shift: Tensor) -> ClassStatistics:
+    shift = shift.to(trainer.device)
+    if trainer.recipe.train_stats == "paper":
+        return trainer.measuring.as_trained(model, 0, shift=shift)
+    return trainer.measuring.of(model, trainer.dataset.train, shift=shift)
+
+
+def _balance(found: ClassStatistics, groups: Groups) -> dict[str, float]:
+    if found.weight_reward is None or found.weight_penalty is None:
+        return {}
+    return dict(gradient_balance(found.weight_reward, found.weight_penalty, groups).groups)
+
+
+def balanced_shift(cell: Cell, data: str) -> dict[str, Summary]:
+    """Δp of each group in per cent over a balanced cell's runs, on a data set as tables name it; empty if unknown."""
+    found = [answer["probability_shift"] for run in cell.runs if (answer := _answers(run).get(data))]
+    return {group: summarise([one[group] for one in found]) for group in found[0]} if found else {}
+
+
+def balanced_probability(cell: Cell, data: str) -> list[float]:
+    """Class probability of each class, as its mean over a balanced cell's runs; empty where it is unknown."""
+    found = [answer["probability"] for run in cell.runs if (answer := _answers(run).get(data))]
+    return [sum(column) / len(found) for column in zip(*found, strict=True)]
+
+
+def balanced_gradients(cell: Cell, data: str) -> dict[str, dict[str, Summary]]:
+    """Balance of the gradient of each group under each loss, over a balanced cell's runs; empty where it is unknown."""
+    found = [answer["gradient_balance"] for run in cell.runs if (answer := _answers(run).get(data))]
+    return {
+        method: {group: summarise([one[method][group] for one in found]) for group in groups}
+        for method, groups in (found[0] if found else {}).items()
+    }

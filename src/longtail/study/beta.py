@@ -18,14 +18,25 @@ betas see the same folds and seeds: with B betas, n scores each, and residuals r
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from longtail._arguments import check_integer, check_number
 
-__all__ = ["START", "BetaSearch", "Choice", "Point", "Score", "Settings", "choose", "next_betas", "search_beta"]
+__all__ = [
+    "START",
+    "BetaSearch",
+    "Choice",
+    "Point",
+    "Score",
+    "Settings",
+    "choose",
+    "next_betas",
+    "search_beta",
+    "search_rounds",
+]
 
 START = (1.0, 1.1, 1.2, 1.3)
 """Where the paper's search begins."""
@@ -154,11 +165,25 @@ def search_beta(
         >>> found.choice.beta
         1.6
     """
-    settings = Settings() if settings is None else settings
+    rounds = search_rounds(Settings() if settings is None else settings)
+    asked = next(rounds)
+    while True:
+        try:
+            asked = rounds.send(evaluate(asked))
+        except StopIteration as end:
+            found: BetaSearch = end.value
+            return found
+
+
+def search_rounds(settings: Settings) -> Generator[tuple[float, ...], Sequence[Sequence[Score]], BetaSearch]:
+    """The search as a generator: gives the betas of each round, is sent their scores, and returns what it found.
+
+    So several searches can be held at the same round, and their runs trained together.
+    """
     points: list[Point] = []
     rounds: list[tuple[float, ...]] = []
     while asked := next_betas(points, settings):
-        scores = evaluate(asked)
+        scores = yield asked
         if len(scores) != len(asked):
             raise ValueError(f"Expected scores of {len(asked)} betas, but got {len(scores)}.")
         points += [Point(beta, tuple(found)) for beta, found in zip(asked, scores, strict=True)]

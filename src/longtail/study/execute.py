@@ -21,7 +21,7 @@ from longtail.train.trainer import NotFiniteError, StoppedError, Trainer, pick_d
 __all__ = ["Estimate", "Outcome", "devices", "epochs_done", "epochs_of", "estimate", "execute"]
 
 _TOGETHER = 12  # runs at a time on a GPU
-_QUEUE = 4  # times as many in a fleet, so that the next begins when one is done
+_QUEUE = 16  # times as many in a fleet, so that the next begins when one is done and few are left alone at its end
 _WATCH_SECONDS = 0.5
 
 
@@ -38,7 +38,10 @@ class Outcome:
 
 def devices(runs: Sequence[Planned]) -> list[torch.device]:
     """Where runs are trained: all GPUs where the recipes leave the choice, else the device that they name."""
-    name = runs[0].recipe.device if runs else "auto"
+    names = sorted({run.recipe.device for run in runs})
+    if len(names) > 1:
+        raise ValueError(f"Expected runs for one device to train together, but got runs for {' and '.join(names)}.")
+    name = names[0] if names else "auto"
     if name == "auto" and torch.cuda.is_available():
         return [torch.device("cuda", place) for place in range(torch.cuda.device_count())]
     return [pick_device(name)]

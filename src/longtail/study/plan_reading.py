@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +18,11 @@ from longtail.study.plan import (
     Planned,
     SearchPlan,
     is_here,
-    resolved,
     split_method,
     takes_beta,
     takes_imbalance,
 )
-from longtail.study.runs import HOUSEKEEPING
+from longtail.study.runs import differing_settings
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import pick_device
 
@@ -42,12 +41,13 @@ class PlanError(ValueError):
         super().__init__(f"Expected a plan that can be run, but found {len(problems)} things wrong with it:{listed}")
 
 
-def make_plan(content: Mapping[str, Any]) -> Plan:
+def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
     """A plan from plain data, as a TOML file or a command line has it; all that is wrong is refused at once.
 
     Args:
         content: ``data``, ``methods``, ``seeds`` (a number of seeds, or a list of them), ``imbalance``, ``betas``,
             ``out``, ``reference``, and the tables ``recipe`` and ``search``.
+        to_run: whether it is to be run here; what is only looked at needs no data.
 
     Example:
         >>> plan = make_plan({"data": "digits-lt", "imbalance": [10, 50], "methods": ["softmax", "cbs"], "seeds": 2})
@@ -77,7 +77,7 @@ def make_plan(content: Mapping[str, Any]) -> Plan:
         recipe=settings,
         search=SearchPlan(**known),
     )
-    problems += find_problems(plan)
+    problems += find_problems(plan) if to_run else []
     if problems:
         raise PlanError(problems)
     return plan
@@ -87,8 +87,8 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def read_plan(path: Path | str, given: Mapping[str, Any] | None = None) -> Plan:
-    """A plan from a TOML file, with what a command line gives beside it."""
+def read_plan(path: Path | str, given: Mapping[str, Any] | None = None, *, to_run: bool = True) -> Plan:
+    """A plan from a TOML file, with what a command line gives beside it; ``to_run`` as in :func:`make_plan`."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -96,7 +96,7 @@ def read_plan(path: Path | str, given: Mapping[str, Any] | None = None) -> Plan:
     more = dict(given or {})
     for name in ("recipe", "search"):
         content[name] = {**content.get(name, {}), **more.pop(name, {})}
-    return make_plan({**content, **more})
+    return make_plan({**content, **more}, to_run=to_run)
 
 
 def find_problems(plan: Plan) -> list[str]:
@@ -235,10 +235,7 @@ def _other_runs(planned: Sequence[Planned]) -> list[str]:
     """Folders that hold other runs."""
     found = []
     for one in planned:
-        if one.folder.begun:
-            theirs, ours = asdict(one.folder.recipe()), asdict(resolved(one.recipe))
-            names = [name for name in ours if theirs[name] != ours[name] and name not in HOUSEKEEPING]
-            differing = [f"`{name}` ({theirs[name]} there, {ours[name]} here)" for name in names]
-            if differing:
-                found.append(f"Expected {one.path} to hold this run, but it differs in {', '.join(differing)}.")
+        differing = differing_settings(one.folder.recipe(), one.recipe) if one.folder.begun else []
+        if differing:
+            found.append(f"Expected {one.path} to hold this run, but it differs in {', '.join(differing)}.")
     return found

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -188,12 +188,24 @@ class Cell:
         return summarise(self.values(measure))
 
 
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All settings that say what is trained; milestones as shares of the epochs, however they were given."""
+    settings = {name: value for name, value in asdict(recipe).items() if name not in HOUSEKEEPING}
+    return settings | {"milestones": tuple(m if m < 1 else m / recipe.epochs for m in recipe.milestones)}
+
+
+def differing_settings(theirs: Recipe, ours: Recipe) -> list[str]:
+    """Settings in which a run that is there differs from one that is wanted, each with both values."""
+    there, wanted = settings_of(theirs), settings_of(replace(ours, **ours.knobs))
+    return [f"`{name}` ({there[name]} there, {wanted[name]} here)" for name in wanted if there[name] != wanted[name]]
+
+
 def _settings(run: Run) -> dict[str, Any]:
     """All settings that must be the same for runs to be averaged.
 
     With ``subset_seed = "run"`` the subset is part of what the seed draws, as the paper's authors had it.
     """
-    settings = {name: value for name, value in asdict(run.recipe).items() if name not in HOUSEKEEPING | {"seed"}}
+    settings = {name: value for name, value in settings_of(run.recipe).items() if name != "seed"}
     return settings | {"train_stats": run.result["train_stats"], "epochs": tuple(run.result["epochs"])}
 
 

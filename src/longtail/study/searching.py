@@ -1,12 +1,12 @@
 """The search for beta with real runs: cross-validation folds and seeds, trained together; its trace and tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from longtail.data import CATALOG, open_path
-from longtail.study.beta import BetaSearch, Score, search_beta
+from longtail.study.beta import BetaSearch, search_rounds
 from longtail.study.criteria import Criterion
 from longtail.study.plan import Planned, SearchPlan
 from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
@@ -16,7 +16,7 @@ from longtail.study.tables import sensitivity_table
 from longtail.train.files import write_json
 from longtail.train.recipe import Recipe
 
-__all__ = ["Searched", "fold_recipes", "search_with_runs", "trace_table"]
+__all__ = ["Searched", "fold_recipes", "searching", "trace_table"]
 
 DEFAULT_FOLDS = 5
 
@@ -97,22 +97,13 @@ def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) ->
     ]
 
 
-def search_with_runs(
-    base: Recipe,
-    plan: SearchPlan,
-    out: Path | str,
-    train: Callable[[Sequence[Planned]], None],
-    *,
-    on_round: Callable[[tuple[float, ...]], None] = lambda _: None,
-) -> Searched:
-    """Search for a method's beta.
+def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list[Planned], None, Searched]:
+    """Search for a method's beta: gives the runs of each round, goes on when they are done, returns what it found.
 
     Args:
-        base: its recipe.
+        base: the method's recipe.
         plan: how to search.
-        out: where the runs go; ``beta.json`` there has the trace. Runs that are there already are not run again.
-        train: trains runs that are not done, such as :func:`longtail.study.execute.execute`.
-        on_round: told the betas of each round before they are trained.
+        out: where the runs go; ``beta.json`` there has the trace.
     """
     folds, criterion = folds_of(base, plan), Criterion.parse(plan.criterion)
     part = cast(Literal["val", "test"], plan.select_on)
@@ -121,20 +112,22 @@ def search_with_runs(
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"beta": None, "choice": "the search is not done"})
-
-    def evaluate(betas: tuple[float, ...]) -> list[list[Score]]:
-        on_round(betas)
+    rounds = search_rounds(plan.settings)
+    betas = next(rounds)
+    while True:
         planned = {beta: _planned(base, beta, folds, range(plan.seeds), Path(out)) for beta in betas}
-        train([run for runs in planned.values() for run in runs])
+        yield [run for runs in planned.values() for run in runs]
         for beta, runs in planned.items():
             cells[beta] = one_cell((read_run(run.path) for run in runs), over_folds=True)
             if part == "val" and "val" not in cells[beta].runs[0].result["splits"]:
                 raise ValueError(
                     f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0."
                 )
-        return [[criterion.score(run, part) for run in cells[beta].runs] for beta in betas]
-
-    found = search_beta(evaluate, plan.settings)
+        try:
+            betas = rounds.send([[criterion.score(run, part) for run in cells[beta].runs] for beta in betas])
+        except StopIteration as end:
+            found: BetaSearch = end.value
+            break
     searched = Searched(found, tuple(cells[point.beta] for point in found.points), plan, folds)
     write_json(file, searched.record())
     return searched

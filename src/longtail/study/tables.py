@@ -13,6 +13,7 @@ from longtail.study.stats import Alternative, Summary, compare_summaries, format
 from longtail.study.table import Row, Source, Table, Value
 
 __all__ = [
+    "balanced_gradient_table",
     "balanced_shift_table",
     "by_data",
     "find_cell",
@@ -254,6 +255,30 @@ def balanced_shift_table(
     caption = caption_of(cells, command=command)
     title = "Δp: class probability of a balanced model against class frequency, per cent"
     return _beside(title, _titles(groups), rows, caption)
+
+
+def balanced_gradient_table(
+    values: Mapping[str, Mapping[str, Mapping[str, Summary]]], cells: Sequence[Cell], *, command: str = ""
+) -> Table:
+    """Balance of the gradient of a balanced model on long-tailed training data under each loss, beside the authors'.
+
+    Args:
+        values: for each data set what :func:`longtail.study.balanced.balanced_gradients` found.
+        cells: the balanced model's runs, for the caption.
+        command: what repeats it.
+    """
+    groups = [group for group in _GROUPS if any(group in row for of in values.values() for row in of.values())]
+    rows = [
+        (
+            (data, f"balanced model, loss of {method_title(method)}"),
+            [row[group] for group in groups],
+            [paper.gradient_balance(data).get(method, {}).get(group) for group in groups],
+        )
+        for data, of_data in values.items()
+        for method, row in of_data.items()
+    ]
+    caption = caption_of(cells, command=command)
+    return _beside("Balance of the gradient of the weight, balanced model, per cent", _titles(groups), rows, caption)
 
 
 def _titles(groups: Sequence[str]) -> tuple[str, ...]:

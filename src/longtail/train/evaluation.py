@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from longtail.data import Split
 from longtail.data.plan import Batch
 from longtail.metrics import ClassStatistics, class_statistics
-from longtail.models import Model
 from longtail.ranks import Ranks
 from longtail.train.files import TensorWriter, read_tensors, write_tensors
 from longtail.train.posthoc import Classifier
 
 __all__ = [
+    "Hits",
     "as_in_training",
+    "count_hits",
     "kept_splits",
     "pass_over",
     "predictions_writer",
@@ -49,12 +50,45 @@ def as_in_training(model: nn.Module) -> Iterator[None]:
             layer.track_running_stats = was
 
 
+Look = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From images to plain logits and features, without gradients."""
+
+
+class Hits(NamedTuple):
+    """How many samples of each class there are, and how many are predicted right; int64 ``(C,)``, on any device."""
+
+    correct: Tensor
+    samples: Tensor
+
+
+@torch.no_grad()
+def count_hits(look: Look, batches: Iterable[Batch], num_classes: int, ranks: Ranks) -> Hits:
+    """What recall needs, of all batches, over all ranks; nothing is read back from the device.
+
+    Args:
+        look: the model's forward pass.
+        batches: the split's; the first view is used.
+        num_classes: C.
+        ranks: the processes that share the split.
+    """
+    total: Tensor | None = None
+    for batch in batches:
+        logits, _ = look(batch.views[0])
+        counted = batch.labels != NO_LABEL
+        right = counted & (logits.argmax(1) == batch.labels)
+        if total is None:
+            total = torch.zeros(num_classes, 2, dtype=torch.int64, device=logits.device)
+        total.index_add_(0, batch.labels.clamp(min=0), torch.stack([right, counted], 1).long())
+    if total is None:
+        raise ValueError("Expected a split with a sample for every process, but got none.")
+    return Hits(*ranks.sum(total).unbind(1))
+
+
 @torch.no_grad()
 def pass_over(
-    model: Model,
+    look: Look,
     batches: Iterable[Batch],
     *,
-    precision: torch.dtype,
     ranks: Ranks,
     shift: Tensor | None = None,
     change: Callable[[Tensor], Tensor] | None = None,
@@ -63,9 +97,8 @@ def pass_over(
     """The class statistics of all batches, over all ranks.
 
     Args:
-        model: in the mode it should be in.
+        look: the model's forward pass.
         batches: the split's; the first view is used.
-        precision: of the forward pass.
         ranks: the processes that share the split.
         shift: of the loss whose gradient is measured.
         change: a post-hoc step, before anything is counted.
@@ -76,13 +109,9 @@ def pass_over(
         if batch is None:  # this rank has no more, but must hear the others
             _gathered(ranks, None, write)
             continue
-        images = batch.views[0]
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
-            outputs = model(images, project=False)
-        logits = outputs.logits.to(torch.promote_types(outputs.logits.dtype, torch.float32))
+        logits, features = look(batch.views[0])
         if write is not None:
             _gathered(ranks, (batch.indices.cpu(), logits.cpu(), batch.labels.cpu()), write)
-        features = outputs.features.to(logits.dtype)
         counted = logits if change is None else change(logits)
         found = class_statistics(counted, batch.labels, features, shift=shift, check_labels=False)
         total = found if total is None else total + found

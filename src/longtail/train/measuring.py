@@ -1,20 +1,31 @@
 """A run's model, measured: passes over the splits of its data set, and what is made of them."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from longtail.data import Split
+from longtail.data import ArrayImages, Resident, Split
 from longtail.data.plan import Batch
 from longtail.data.samplers import Instance
 from longtail.metrics import ClassStatistics, recall
 from longtail.models import Model
-from longtail.train.evaluation import NO_LABEL, as_in_training, kept_splits, pass_over, predictions_writer
-from longtail.train.loading import Loaders
+from longtail.train.evaluation import (
+    NO_LABEL,
+    Hits,
+    Look,
+    as_in_training,
+    count_hits,
+    kept_splits,
+    pass_over,
+    predictions_writer,
+)
+from longtail.train.loading import Loader, Loaders
 from longtail.train.posthoc import Classifier, Kind, PostHoc, Search
+from longtail.train.replay import Replayed, look
 
 __all__ = ["Measuring"]
 
@@ -24,6 +35,8 @@ Change = Callable[[Tensor], Tensor]
 class Measuring:
     """Takes the measures of a run.
 
+    Where one process holds its images on a GPU, forward passes are replayed from CUDA graphs, on a stream of their own.
+
     Args:
         loaders: of the run's splits.
     """
@@ -31,6 +44,18 @@ class Measuring:
     def __init__(self, loaders: Loaders) -> None:
         self.loaders, self.dataset, self.ranks = loaders, loaders.dataset, loaders.ranks
         self.precision = torch.bfloat16 if loaders.recipe.precision == "bf16" else torch.float32
+        resident = isinstance(self.dataset.train.images, ArrayImages)
+        self.replays = resident and loaders.device.type == "cuda" and self.ranks.world == 1
+        """Whether passes are queued on the device, and cost the host little until they are read."""
+        self._replayed: Replayed | None = None
+        self._evaluation: dict[int, Loader] = {}
+
+    def release(self) -> None:
+        """Let go of what is held on the device between one pass and the next."""
+        if self._replayed is not None:
+            self._replayed.stream.synchronize()  # a pass that nobody has read may still run in that memory
+        self._replayed = None
+        self._evaluation.clear()
 
     def of(
         self,
@@ -52,16 +77,16 @@ class Measuring:
             write: given samples' places, plain logits and labels, on the first rank.
             each: called before each batch.
         """
-        batches = self.loaders.evaluation(split).evaluation()
-        return pass_over(
-            model.eval(),
-            batches if each is None else _calling(each, batches),
-            precision=self.precision,
-            ranks=self.ranks,
-            shift=shift,
-            change=change,
-            write=write,
-        )
+        with self._looking(model.eval()) as looking:
+            batches = self._batches(split)
+            return pass_over(
+                looking,
+                batches if each is None else _calling(each, batches),
+                ranks=self.ranks,
+                shift=shift,
+                change=change,
+                write=write,
+            )
 
     def as_trained(
         self, model: Model, epoch: int, *, shift: Tensor | None = None, change: Change | None = None
@@ -74,16 +99,32 @@ class Measuring:
             shift: as in :meth:`of`.
             change: as in :meth:`of`.
         """
+        with as_in_training(model), self._looking(model) as looking:
+            return pass_over(looking, self._as_in_training(epoch), ranks=self.ranks, shift=shift, change=change)
+
+    def _as_in_training(self, epoch: int) -> Iterator[Batch]:
         loader = self.loaders.training(("weak",), Instance(), drop_last=False)
-        with as_in_training(model):
-            return pass_over(
-                model,
-                self._counted_once(loader.training(self.loaders.recipe.seed, epoch)),
-                precision=self.precision,
-                ranks=self.ranks,
-                shift=shift,
-                change=change,
-            )
+        return self._counted_once(loader.training(self.loaders.recipe.seed, epoch))
+
+    def _batches(self, split: Split) -> Iterator[Batch]:
+        """A split in order; its loader is kept, since making one copies its images to the device."""
+        if id(split) not in self._evaluation:
+            self._evaluation[id(split)] = self.loaders.evaluation(split)
+        loader = self._evaluation[id(split)]
+        return _in_order(loader) if self.replays and isinstance(loader, Resident) else loader.evaluation()
+
+    @contextmanager
+    def _looking(self, model: Model) -> Iterator[Look]:
+        """The model's forward pass, for what is done inside."""
+        if not self.replays:
+            yield partial(look, model, self.precision)
+            return
+        if self._replayed is None or not self._replayed.holds(model):
+            self._replayed = Replayed(model, self.precision)
+        stream = self._replayed.stream
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            yield self._replayed
 
     def _counted_once(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Batches of training in which samples that only fill up the last of several ranks' have no label."""
@@ -93,16 +134,31 @@ class Measuring:
             yield batch._replace(labels=batch.labels.masked_fill(places >= len(self.dataset.train), NO_LABEL))
             place += self.ranks.world * len(batch.labels)
 
-    def recalls(self, model: Model, epoch: int) -> dict[str, dict[str, float]]:
-        """Recall of each group on every split, for the log only: nothing is chosen by it."""
-        found = {}
+    def recalls(self, model: Model, epoch: int) -> Callable[[], dict[str, dict[str, float]]]:
+        """Recall of each group on every split, for the log only: nothing is chosen by it.
+
+        Returns:
+            what reads them from the device; where passes are replayed they are only queued until then. The model must
+            not be changed before.
+        """
         self.ranks.agree(model.buffers())
-        for name, split in self.dataset.splits.items():
-            paper = name == "train" and self.loaders.recipe.train_stats == "paper"
-            one = self.as_trained(model, epoch) if paper else self.of(model, split)
-            values = recall(one.correct, one.samples, self.dataset.groups)
-            found[name] = {"all": values.all, **values.groups}
-        return found
+        found = {name: self._hits(model, name, split, epoch) for name, split in self.dataset.splits.items()}
+        return partial(self._read, found)
+
+    def _hits(self, model: Model, name: str, split: Split, epoch: int) -> Hits:
+        if name == "train" and self.loaders.recipe.train_stats == "paper":
+            with as_in_training(model), self._looking(model) as looking:
+                return count_hits(looking, self._as_in_training(epoch), self.dataset.num_classes, self.ranks)
+        with self._looking(model.eval()) as looking:
+            return count_hits(looking, self._batches(split), self.dataset.num_classes, self.ranks)
+
+    def _read(self, found: dict[str, Hits]) -> dict[str, dict[str, float]]:
+        if self._replayed is not None:
+            self._replayed.stream.synchronize()
+        recalls = {
+            name: recall(one.correct.cpu(), one.samples.cpu(), self.dataset.groups) for name, one in found.items()
+        }
+        return {name: {"all": values.all, **values.groups} for name, values in recalls.items()}
 
     def all_splits(
         self,
@@ -156,3 +212,11 @@ def _calling(each: Callable[[], None], batches: Iterator[Batch]) -> Iterator[Bat
     for batch in batches:
         each()
         yield batch
+
+
+def _in_order(loader: Resident) -> Iterator[Batch]:
+    """What ``loader.evaluation()`` gives one process, but without indices on the device: the host waits for nothing."""
+    (view,), size = loader.plan.views, loader.plan.batch_size
+    for begin in range(0, len(loader.labels), size):
+        images, labels = loader.pixels[begin : begin + size], loader.labels[begin : begin + size]
+        yield Batch((view(images),), labels, torch.arange(begin, begin + len(labels)))

@@ -1,7 +1,7 @@
 """The trainer: drives the step through a method's stages for one model, and leaves a run folder."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -144,7 +144,14 @@ class Trainer:
         if latest is not None:
             self.position, state = load_checkpoint(latest, data)
         torch.backends.cudnn.benchmark = True
-        model = self.stages.build()
+        try:
+            yield from self._all_stages(self.stages.build(), state, data)
+        finally:
+            self.measuring.release()
+        if self._board is not None:
+            self._board.close()
+
+    def _all_stages(self, model: Model, state: dict[str, Tensor] | None, data: dict[str, Any]) -> Iterator[None]:
         running: Running | None = None
         for number in range(len(self.epochs)):
             if number > 0:
@@ -162,8 +169,6 @@ class Trainer:
             self.position = Position(number + 1)
         assert running is not None
         self._finish(model, running)
-        if self._board is not None:
-            self._board.close()
 
     # The steps of a stage
 
@@ -198,7 +203,10 @@ class Trainer:
             running.objective.end_epoch()
             seconds = time.monotonic() - began
             self._tell(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
-            self._log(running, model, seconds)
+            recalls = self._recalls(running, model)
+            if recalls is not None and self.measuring.replays:
+                yield  # the device works on them; meanwhile the other members of a fleet have their turn
+            self._log(running, seconds, recalls)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
             if (every and (epoch + 1) % every == 0) or epoch + 1 == running.epochs:
@@ -248,16 +256,21 @@ class Trainer:
             "images_per_second": round(rate * len(self.dataset.train) / self.loaders.steps_per_epoch, 1),
         }
 
-    def _log(self, running: Running, model: Model, seconds: float) -> None:
-        epoch = running.first_epoch + self.live["epoch"]
-        line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
+    def _recalls(self, running: Running, model: Model) -> Callable[[], dict[str, dict[str, float]]] | None:
+        """What reads this epoch's recalls, where they are to be taken."""
         every = self.recipe.evaluate_every
-        if every and (self.live["epoch"] + 1) % every == 0:
-            line["recall"] = self.measuring.recalls(model, epoch)
+        if not every or (self.live["epoch"] + 1) % every:
+            return None
+        return self.measuring.recalls(model, running.first_epoch + self.live["epoch"])
+
+    def _log(self, running: Running, seconds: float, recalls: Callable[[], dict[str, dict[str, float]]] | None) -> None:
+        line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
+        if recalls is not None:
+            line["recall"] = recalls()
         if self.ranks.first:
             self.folder.log(line)
         if self._board is not None:
-            self._board.add(epoch + 1, line)
+            self._board.add(running.first_epoch + self.live["epoch"] + 1, line)
 
     def _finish(self, model: Model, running: Running) -> None:
         """Measure the model and write what a run leaves; the result last."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from longtail.study.balanced import measure_balanced
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import inline_svg, save_figure
 from longtail.study.report.classes import ClassView, class_grid, confusion_grid, worst_cards, worst_classes
@@ -67,11 +68,13 @@ def report_of_runs(*paths: Path | str, reference: str = "balanced-softmax", comm
     """The report of all finished runs in folders and below them.
 
     Args:
-        paths: folders; where one was written by ``longtail study``, what that wrote down is used.
+        paths: folders; where one was written by ``longtail study``, what that wrote down is used. Where there are runs
+            on all of a data set beside runs on its long-tailed version, these balanced models are shown beside those.
         reference: the method that others are tested against.
         command: what made the report, for its last section.
     """
     everything, main = read_runs(*paths, searches=True), read_runs(*paths)
+    measure_balanced(main)
     searches = _searches(paths, everything)
     if not main and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, paths))}, but there are none.")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 
+from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
 from longtail.study.runs import HOUSEKEEPING, Cell, Run, ordered
@@ -27,6 +28,8 @@ class Part:
     """In the order of the tables."""
     titles: tuple[str, ...]
     """One a cell, all different."""
+    balanced: tuple[float, ...] = ()
+    """p(y=c) of a model trained on all of the data, on these training images; empty where there is no such model."""
 
     def recall(self, cell: Cell, group: str = "all") -> Summary:
         """Test recall over a cell's runs, in per cent."""
@@ -104,7 +107,9 @@ def parts_of(cells: Sequence[Cell]) -> list[Part]:
     for name, group in zip(names, found.values(), strict=True):
         alike = [others[0].recipe for others, other in zip(found.values(), names, strict=True) if other == name]
         more = _differing(group[0].recipe, alike, [field for field in SAME_DATA if field != "imbalance"])
-        parts.append(Part(name + more, tuple(group), _titles(group)))
+        model = balanced_of(group[0].recipe, cells)
+        balanced = () if model is None else tuple(balanced_probability(model, name))
+        parts.append(Part(name + more, tuple(group), _titles(group), balanced))
     return parts
 
 

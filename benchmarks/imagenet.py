@@ -1,0 +1,233 @@
+"""Training of ImageNet's size: ResNet-50, batches of 256 at 224 pixels, bf16, channels_last, compiled, by our engine.
+
+Goals, on one H200: from JPEG files and from resident files at least 90 % of the images/s of the same step on a batch
+that lies in GPU memory, so that an ImageNet-LT epoch of 115,846 images takes under 20 s.
+
+How: correctness first: batches on the GPU are those that the loaders give on the CPU, and the loss falls. Then one
+model and one step, as the recipe of ImageNet-LT has them, driven from each loader in turn, round after round: the batch
+in memory (at a learning rate of 0, or it would be learnt by heart), 500 x 375 JPEGs decoded on the GPU, the same files
+held there (short side 256). Each turn is an epoch of N photographs of 256 different files; its first steps fill the
+pipeline and are told apart. ``imagenet`` augments as the recipe says (resized crop, flip, colours), ``imagenet-plain``
+without colours. It takes about 100 s, most of it to compile.
+
+    python benchmarks/imagenet.py [--only check files resident] [--augment imagenet imagenet-plain] [--out out.json]
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from photographs import write_photographs
+from record import device_name, save, verdict
+
+from longtail.classes import Groups
+from longtail.data import DataSet, Plan, ResidentFiles, Split, Streaming
+from longtail.data.plan import Batch
+from longtail.data.samplers import Instance
+from longtail.ranks import Ranks
+from longtail.train import Recipe, defaults
+from longtail.train.drivers import Eager
+from longtail.train.loading import Loader, Loaders
+from longtail.train.stages import Running, Stages
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PARTS = ("check", "files", "resident")
+SHARE, SECONDS, EPOCH = 0.9, 20.0, 115_846
+FIXED = "a batch in GPU memory"
+NAMES = {"files": "JPEG files, decoded on the GPU", "resident": "resident from files, short side 256"}
+FILL = 8  # steps until the pipeline is full
+
+
+@dataclass
+class Fixed:
+    """A loader that always gives the same batch."""
+
+    batch: Batch
+    plan: Any
+
+    def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002 - as loaders have it
+        yield from (self.batch for _ in range(start, self.plan.steps))
+
+
+def data_of(split: Split) -> DataSet:
+    """Every photograph is a class of its own, of a thousand."""
+    labels = torch.arange(len(split)) % 256
+    names = tuple(str(c) for c in range(1000))
+    groups = Groups.from_indices(head=range(256), tail=range(256, 1000))
+    return DataSet("photographs", names, Split(split.images, labels), cut=groups)
+
+
+def recipe_of(given: argparse.Namespace, augment: str) -> Recipe:
+    return replace(
+        defaults("imagenet-lt", "softmax"),
+        model=given.model, batch_size=given.batch_size, image_size=given.size, augment=augment, drop_last=True,
+        workers=given.workers, device=DEVICE.type, compile=given.compile, warmup=0,
+    )  # fmt: skip
+
+
+def check(split: Split, given: argparse.Namespace) -> dict[str, float]:
+    """Batches of both loaders on the device, against the CPU's: levels of 255 by which pixels differ, on average."""
+    small = split.subset(torch.arange(min(32, len(split))))
+    loaders = Loaders(recipe_of(given, "imagenet-plain"), data_of(small), DEVICE, Ranks())
+    view = loaders.training(("weak",), Instance(), drop_last=False).plan.views[0]
+    plan = Plan(small.labels, (view,), 16)
+    found = {}
+    for name, made in (
+        ("files", lambda device: Streaming(small, plan, device, workers=2, decode_in="device")),
+        ("resident", lambda device: ResidentFiles(small, plan, device, workers=2)),
+    ):
+        batches = [list(made(device).training(3, 1)) for device in (DEVICE, torch.device("cpu"))]
+        here, there = (torch.cat([batch.views[0].cpu() for batch in some]) for some in batches)
+        if not all(torch.equal(a.labels.cpu(), b.labels) for a, b in zip(*batches, strict=True)):
+            raise SystemExit(f"wrong result: other labels from {name}")
+        found[name] = float((here - there).abs().mean()) * 0.225 * 255
+        if not found[name] < 5.0:  # nvJPEG and Pillow spread colours of half the resolution in other ways
+            raise SystemExit(f"wrong result: images from {name} differ by {found[name]:.2f} levels")
+    print("levels by which pixels differ from the CPU's:", {k: round(v, 3) for k, v in found.items()}, flush=True)
+    return found
+
+
+class Bench:
+    """One model and one step, driven from any loader."""
+
+    def __init__(self, given: argparse.Namespace, dataset: DataSet) -> None:
+        self.given, self.dataset = given, dataset
+        self.epoch = 0
+        torch.backends.cudnn.benchmark = True
+        stages = Stages(self.loaders("imagenet-plain", "streaming"))
+        model = stages.build()
+        self.running: Running = stages.start(model, 0)
+        model.train()
+        self.step = self.running.step
+        self.losses: list[float] = []
+
+    def loaders(self, augment: str, loading: str) -> Loaders:
+        recipe = replace(recipe_of(self.given, augment), loading=loading)
+        return Loaders(recipe, self.dataset, DEVICE, Ranks())
+
+    def turn(self, loader: Loader | Fixed) -> dict[str, float]:
+        """An epoch: seconds until the pipeline is full, and images/s from then on."""
+        steps, batch = loader.plan.steps, loader.plan.batch_size
+        fill = min(FILL, steps // 2)
+        self.step.loss_sum.zero_()
+        self.step.taken.zero_()
+        self.step.set_rate(0.0 if isinstance(loader, Fixed) else self.given.lr)
+        begin = time.perf_counter()
+        for number, _ in enumerate(Eager(self.step, loader).epoch(0, self.epoch, 0), 1):  # type: ignore[arg-type]
+            if number == fill:
+                synchronise()
+                full = time.perf_counter()
+        synchronise()
+        end = time.perf_counter()
+        self.epoch += 1
+        if int(self.step.first_bad) >= 0 or int(self.step.taken) != steps:
+            raise SystemExit("wrong result: a loss is not finite, or steps are missing")
+        self.losses.append(float(self.step.loss_sum) / steps)
+        return {"fill": full - begin, "rate": (steps - fill) * batch / (end - full), "filled": fill * batch}
+
+
+def synchronise() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(bench: Bench, given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Every loader in turn, round after round."""
+    loaders: dict[str, Any] = {}
+    packing = {}
+    packed: ResidentFiles | None = None
+    for augment in given.augment:
+        for part in ("files", "resident"):
+            if part not in given.only:
+                continue
+            made = bench.loaders(augment, "resident" if part == "resident" else "streaming")
+            if packed is not None:
+                made._packed[id(bench.dataset.train)] = packed
+            begin = time.perf_counter()
+            loader = made.training(("weak",), Instance(), drop_last=True)
+            if isinstance(loader, ResidentFiles) and packed is None:
+                packed = loader
+                packing = {"images_per_second": len(bench.dataset.train) / (time.perf_counter() - begin)}
+                print(f"packing: {packing['images_per_second']:,.0f} images/s", flush=True)
+            loaders[f"{NAMES[part]}, {augment}"] = loader
+    first = next(iter(loaders.values()))
+    batch = next(iter(first.training(0, 0)))
+    loaders = {
+        FIXED: Fixed(batch, SimpleNamespace(steps=first.plan.steps, batch_size=first.plan.batch_size)),
+        **loaders,
+    }
+    begin = time.perf_counter()
+    list(Eager(bench.step, Fixed(batch, SimpleNamespace(steps=3, batch_size=len(batch.labels)))).epoch(0, 0, 0))  # type: ignore[arg-type]
+    synchronise()
+    ready = time.perf_counter() - begin
+    print(f"compiled after {ready:.0f} s", flush=True)
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}
+    losses: dict[str, list[float]] = {name: [] for name in loaders}
+    for number in range(given.rounds + 1):
+        for name, loader in loaders.items():
+            found = bench.turn(loader)
+            losses[name].append(bench.losses[-1])
+            if number:  # the first warms up
+                turns[name].append(found)
+    for name, of in losses.items():
+        if name != FIXED and not of[-1] < of[0]:
+            print(f"WRONG: the loss of {name} did not fall: {of}", flush=True)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, of in turns.items():
+        rate = statistics.median(one["rate"] for one in of)
+        fill = statistics.median(one["fill"] for one in of)
+        seconds = fill + (EPOCH - of[0]["filled"]) / rate
+        rows[name] = {"images_per_second": rate, "fill_seconds": fill, "epoch_seconds": seconds, "losses": losses[name]}
+    for row in rows.values():
+        row["share"] = row["images_per_second"] / rows[FIXED]["images_per_second"]
+    return {"training": {"rows": rows, "packing": packing, "ready_seconds": ready}}
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    """The table, with the goals beside it."""
+    print(f"\n{'':58}{'images/s':>10}{'share':>8}{'goal 0.90':>11}{'ImageNet-LT epoch':>19}{'goal 20 s':>11}")
+    for name, row in rows.items():
+        share, seconds = row["share"], row["epoch_seconds"]
+        goals = ("", "") if name == FIXED else (verdict(share, SHARE), verdict(seconds, SECONDS, at_most=True))
+        print(f"{name:58}{row['images_per_second']:10,.0f}{share:8.3f}{goals[0]:>11}{seconds:17.1f} s{goals[1]:>11}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--augment", nargs="+", choices=("imagenet", "imagenet-plain"), default=["imagenet-plain"])
+    parser.add_argument("--images", type=int, default=12_288)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--out", type=Path)
+    smaller = parser.add_argument_group("smaller, to try the script")
+    smaller.add_argument("--model", default="resnet50")
+    smaller.add_argument("--batch-size", type=int, default=256)
+    smaller.add_argument("--size", type=int, default=224)
+    smaller.add_argument("--no-compile", dest="compile", action="store_false")
+    given = parser.parse_args()
+    print(f"{device_name()}, torch {torch.__version__}, {given.model}, {given.images} photographs")
+    began = time.perf_counter()
+    parts: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        split = write_photographs(Path(folder), given.images)
+        print(f"written after {time.perf_counter() - began:.0f} s", flush=True)
+        if "check" in given.only:
+            parts["check"] = {"levels": check(split, given)}
+        if {"files", "resident"} & set(given.only):
+            parts |= measure(Bench(given, data_of(split)), given)
+            show(parts["training"]["rows"])
+    print(f"{time.perf_counter() - began:.0f} s in all")
+    save(given.out, parts)
+
+
+if __name__ == "__main__":
+    main()

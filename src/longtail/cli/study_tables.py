@@ -1,0 +1,93 @@
+"""What ``longtail study`` says of runs that are there: tables, the page about plans, the paper's tests."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from longtail.cli.study_flags import is_given, one_of, split_flags
+from longtail.study.reproduction import write_page
+from longtail.study.runs import group_runs, read_runs
+from longtail.study.significance_text import significance_page
+from longtail.study.table import FORMATS, Table, to_rich, write
+from longtail.study.tables import gradient_table, level_table, paper_table, recall_table, shift_table
+from longtail.train.files import write_text
+
+__all__ = ["page", "paper", "save_table", "table"]
+
+console = Console()
+
+
+def save_table(table: Table, folder: Path, name: str) -> None:
+    """Write a table as Markdown, LaTeX and CSV."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for form, suffix in {"markdown": "md", "latex": "tex", "csv": "csv"}.items():
+        write_text(folder / f"{name}.{suffix}", write(table, form))
+
+
+def table(given: Sequence[str], command: str) -> int:
+    """``longtail study table``: a table of the runs in folders."""
+    alone, found = split_flags(given)
+    form = one_of("format", found, ("terminal", *FORMATS))
+    one_sided, beside = is_given("one_sided", found), one_of("beside", found, ("quoted", "nothing", "paper"))
+    reference = found.pop("reference", ["balanced-softmax"])[0]
+    recalls = partial(
+        recall_table,
+        reference=reference,
+        beside=beside,  # type: ignore[arg-type]
+        alternative="greater" if one_sided else "two-sided",
+    )
+    tables: dict[str, Callable[..., Table]] = {
+        "recall": recalls,
+        "level": level_table,
+        "gradient": gradient_table,
+        "shift": shift_table,
+        "paper": paper_table,
+    }
+    what = one_of("what", found, tuple(tables))
+    if found:
+        raise ValueError(f"Expected the flags that `longtail study --help` shows, but got --{next(iter(found))}.")
+    if not alone:
+        raise ValueError("Expected folders of runs, but got none.")
+    runs = read_runs(*alone)
+    if not runs:
+        raise ValueError(f"Expected finished runs in {', '.join(alone)}, but there are none.")
+    told = _told_before(alone)
+    made = tables[what](group_runs(runs), selected=told.get("selected", ""), command=told.get("command", command))
+    if form == "terminal":
+        console.print(to_rich(made))
+    else:
+        console.file.write(write(made, form))
+    return 0
+
+
+def _told_before(folders: Sequence[str]) -> dict[str, str]:
+    """How a study's runs were made, where there is one study."""
+    file = Path(folders[0]) / "study.json"
+    return json.loads(file.read_text(encoding="utf-8")) if len(folders) == 1 and file.exists() else {}
+
+
+def paper(given: Sequence[str], _: str) -> int:
+    """``longtail study paper``: the paper's own tests, two-sided and corrected."""
+    alone, found = split_flags(given)
+    out = found.pop("out", [""])
+    if alone or found or len(out) != 1:
+        raise ValueError("Expected nothing but --out FILE after `longtail study paper`, but got more.")
+    if out[0]:
+        write_text(Path(out[0]), significance_page())
+    else:
+        console.file.write(significance_page())
+    return 0
+
+
+def page(given: Sequence[str], _: str) -> int:
+    """``longtail study page``: what is there of the plans' runs, kept small, beside the paper's numbers."""
+    plans, found = split_flags(given)
+    out, readme = found.pop("out", []), found.pop("readme", [])
+    if found or len(out) != 1 or len(readme) > 1 or not plans:
+        raise ValueError("Expected plans, --out DIR and perhaps --readme FILE after `longtail study page`.")
+    for line in write_page(plans, Path(out[0]), Path(readme[0]) if readme else None):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,108 @@
+"""The figures of the page, from what is there."""
+
+from functools import partial
+
+from longtail.study.balanced import balanced_of, balanced_probability
+from longtail.study.figures.boxes import box_plots
+from longtail.study.figures.classwise import class_probability
+from longtail.study.figures.drawing import Drawing
+from longtail.study.figures.gradients import gradient_bars
+from longtail.study.figures.levels import level_bars
+from longtail.study.figures.style import Mark, marks_of
+from longtail.study.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, part_drawings
+from longtail.study.report.page import slug
+from longtail.study.report.parts import mean_of, parts_of
+from longtail.study.reproduction.material import MAIN, Material
+from longtail.study.runs import Run
+from longtail.study.tables import find_cell
+
+__all__ = ["beta_drawings", "box_drawing", "gradient_drawing", "level_drawing", "probability_drawings", "trade_offs"]
+
+
+def level_drawing(material: Material) -> Drawing | None:
+    """Model imbalance level over the data sets."""
+    levels = {
+        data: {title: cell.summary(Run.level) for title, cell in material.roles(data).items()}
+        for data in material.main_data
+    }
+    if not levels:
+        return None
+    caption = "Model imbalance level I on test data, lower is fairer; bars: SD over runs."
+    return Drawing("imbalance-level", "Model imbalance level", level_bars(levels), caption)
+
+
+def box_drawing(material: Material) -> Drawing | None:
+    """Balanced Softmax against CBS with the authors' beta, every run, where both have two or more."""
+    runs: dict[str, dict[str, list[float]]] = {}
+    marks: dict[str, Mark] = {}
+    paired = True
+    for data, cells in material.main_data.items():
+        balanced, cbs = find_cell(cells, "balanced-softmax"), material.authors_cbs(data)
+        if balanced is not None and cbs is not None and min(len(balanced.runs), len(cbs.runs)) > 1:
+            runs[data] = {one.title: one.values(Run.recall) for one in (balanced, cbs)}
+            marks |= zip(runs[data], marks_of(MAIN[1:]).values(), strict=True)
+            paired = paired and balanced.places == cbs.places
+    if not runs:
+        return None
+    test = "paired" if paired else "Welch’s"
+    caption = f"Recall over all classes on test data in every run; p ({test} t-test, two-sided, not corrected), the "
+    caption += "difference of means Δμ and Cohen’s d."
+    return Drawing("boxes", "Runs", box_plots(runs, paired=paired, marks=marks), caption)
+
+
+def gradient_drawing(material: Material) -> Drawing | None:
+    """Balance of the classifier's gradient over data sets and methods."""
+    values = {
+        data: {
+            title: {group: cell.summary(partial(Run.gradient_balance, group=group)).mean for group in cell.groups}
+            for title, cell in material.roles(data).items()
+        }
+        for data in material.main_data
+    }
+    if not values:
+        return None
+    caption = "Reward less penalty over reward in the gradient of the classifier’s weights, on training data, per cent."
+    return Drawing("gradients", "Balance of the gradient", gradient_bars(values), caption)
+
+
+def probability_drawings(material: Material) -> list[Drawing]:
+    """Class probability of the balanced model and of softmax, where the balanced model was asked."""
+    found = []
+    for data, cells in material.main_data.items():
+        softmax = find_cell(cells, "softmax")
+        balanced = None if softmax is None else balanced_of(softmax.recipe, material.balanced)
+        values = [] if balanced is None else balanced_probability(balanced, data)
+        if softmax is None or not values:
+            continue
+        models = {"Softmax": mean_of(softmax, softmax.runs[0].trained, "probability"), BALANCED: values}
+        result = softmax.runs[0].result
+        marks = {**marks_of(["Softmax"]), BALANCED: BALANCED_MARK}
+        figure = class_probability(result["counts"], models, names=result["classes"], marks=marks)
+        caption = f"{data}: mean predicted probability of each class on the training data (lines) against its "
+        caption += "frequency (bars)."
+        found.append(Drawing(f"{slug(data)}-class-probability", f"Class probability, {data}", figure, caption))
+    return found
+
+
+def beta_drawings(material: Material) -> list[Drawing]:
+    """Recall of each group over the betas of each search."""
+    found = []
+    for one in material.searches:
+        on = "TEST data" if one.plan.select_on == "test" else "validation data"
+        drawing = beta_drawing(one.cells, chosen=one.beta, chosen_on=on)
+        data = one.cells[0].data
+        caption = f"{data}: {drawing.caption}"
+        found.append(Drawing(f"{slug(data)}-beta", f"Sensitivity to β, {data}", drawing.figure, caption))
+    return found
+
+
+def trade_offs(material: Material) -> list[Drawing]:
+    """Tail recall against head recall where there are many methods, and recall over classes."""
+    found = []
+    for cells in material.others.values():
+        part = max(parts_of(cells), key=lambda one: len(one.cells))
+        for drawing in part_drawings(part):
+            if drawing.name in {"trade-off", "class-recall"}:
+                name = f"{slug(part.cells[0].data)}-{drawing.name}"
+                found.append(Drawing(name, drawing.title, drawing.figure, f"{part.cells[0].data}. {drawing.caption}"))
+    return found

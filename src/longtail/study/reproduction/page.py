@@ -1,0 +1,131 @@
+"""The page about the plans' runs: DIR/README.md, its figures beside it, and the part of the repository's README."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from longtail.study.balanced import measure_balanced
+from longtail.study.figures.drawing import Drawing
+from longtail.study.figures.writing import save_figure
+from longtail.study.plan_reading import read_plan
+from longtail.study.reproduction.keeping import keep
+from longtail.study.reproduction.material import material_of
+from longtail.study.reproduction.readme import with_results
+from longtail.study.reproduction.sections import Section, sections_of
+from longtail.study.reproduction.standing import Standing, all_runs, standing_of
+from longtail.study.runs import Run, read_runs
+from longtail.train.files import write_text
+
+__all__ = ["page_text", "write_page"]
+
+_INTRO = """# Results
+
+Made by `make results-page` from the runs in this folder: settings, logs and results, without weights. All numbers are
+of the last epoch; nothing was chosen on test data. What a table's runs share, how beta was chosen and how training-set
+measures were taken is in its caption."""
+
+_REPEAT = """## To repeat it
+
+`make reproduce-cifar10` does all of it on a machine with a GPU, and goes on where it was stopped. Its parts:
+
+```
+longtail data get cifar10
+{plans}
+make results-page
+```
+
+Several plans in one command are trained together, which fills a GPU better.
+
+A part of a plan is run by flags beside it, such as `--imbalance 100 --methods cbs --seeds 0 1`, for as long as there is
+time by `timeout -s TERM 500 longtail study …`: what is under way is saved, and the same command goes on. Runs that are
+here count as done where they are copied first: `mkdir -p runs && cp -rn {folders} runs/`."""
+
+
+def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = None) -> list[str]:
+    """Keep the small files of the plans' finished runs below ``out``, and write its README.md about all that are there.
+
+    Args:
+        files: plans.
+        out: the folder of results.
+        readme: a file whose part between two marks is made from the same runs.
+
+    Returns:
+        what was done, in sentences.
+    """
+    plans = [read_plan(file, to_run=False) for file in files]
+    folders = [Path(plan.out) for plan in plans if Path(plan.out).is_dir()]
+    measure_balanced(read_runs(*folders) if folders else [])
+    told = []
+    for plan in plans:
+        copied = keep(Path(plan.out), out / Path(plan.out).name)
+        told.append(f"{copied} runs of {plan.out} kept in {out / Path(plan.out).name}.")
+    standings = [standing_of(file, out) for file in files]
+    material = material_of(standings)
+    sections = sections_of(material)
+    _draw([drawing for _, _, drawings in sections for drawing in drawings], out / "figures")
+    write_text(out / "README.md", page_text(standings, sections, out))
+    told.append(f"Page: {out / 'README.md'}")
+    if readme is not None:
+        write_text(readme, with_results(readme.read_text(encoding="utf-8"), material, out))
+        told.append(f"Results in {readme}.")
+    told += [f"Missing of {one.file}: {one.lacks()}." for one in standings if not one.whole]
+    return told
+
+
+def _draw(drawings: Sequence[Drawing], folder: Path) -> None:
+    """Write figures as PNG; those of another time are removed."""
+    for drawing in drawings:
+        save_figure(drawing.figure, folder / drawing.name, ("png",))
+    for file in folder.glob("*.png"):
+        if file.stem not in {drawing.name for drawing in drawings}:
+            file.unlink()
+
+
+def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: Path) -> str:
+    """The page, in Markdown."""
+    blocks = [_INTRO, _what_is_there(standings), _made_on(all_runs(standings))]
+    for title, texts, drawings in sections:
+        blocks.append(f"## {title}")
+        blocks += [text for text in texts if text]
+        blocks += [f"![{one.title}](figures/{one.name}.png)\n\n{one.caption}" for one in drawings]
+    notes = out / "notes.md"
+    blocks += [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
+    folders = " ".join(str(one.folder) for one in standings if one.folder.is_dir())
+    plans = "\n".join(f"longtail study {one.file}" for one in standings)
+    blocks.append(_REPEAT.format(plans=plans, folders=folders))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _what_is_there(standings: Iterable[Standing]) -> str:
+    lines = [
+        "## What is there",
+        "",
+        "| Plan | runs | of | searches for β | of |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    notes = []
+    for one in standings:
+        number, searches = len(one.runs), len(one.plan.searches)
+        later = " and more" if one.open_searches else ""
+        lines.append(
+            f"| [{one.file.name}](plans/{one.file.name}) | {number} | {number + len(one.missing)}{later} "
+            f"| {len(one.found)} | {searches} |"
+        )
+        if not one.whole:
+            notes.append(f"- Missing of {one.file.name}: {one.lacks()}. `longtail study {one.file}` runs it.")
+        differing = one.other_settings()
+        if differing:
+            notes.append(f"- Runs of {one.file.name} differ from the plan (“here”) in {', '.join(differing)}.")
+    return "\n".join([*lines, *(["", *notes] if notes else [])])
+
+
+def _made_on(runs: Sequence[Run]) -> str:
+    found: Counter[str] = Counter()
+    for run in runs:
+        file = run.path / "environment.json"
+        about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        found[f"{about.get('device', 'unknown')}, torch {about.get('versions', {}).get('torch', 'unknown')}"] += 1
+    if not found:
+        return "No run is there yet."
+    return "Made on: " + "; ".join(f"{place} ({number} runs)" for place, number in sorted(found.items())) + "."

@@ -1,0 +1,111 @@
+"""What is there of a plan: its runs, its searches for beta, and what is missing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from longtail.study.captions import numbers
+from longtail.study.conduct import Found, Place, search_folder
+from longtail.study.paper import name_of
+from longtail.study.plan import Plan, Planned
+from longtail.study.plan_reading import read_plan
+from longtail.study.runs import Run, differing_settings, method_title, read_run, read_runs
+from longtail.study.searching import searching
+
+__all__ = ["Standing", "all_runs", "standing_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """A plan and what is there of it."""
+
+    file: Path
+    plan: Plan
+    """With the folder where small files are kept as its folder."""
+    runs: tuple[Run, ...]
+    """The plan's own."""
+    more: tuple[Run, ...]
+    """Other runs in the folder."""
+    missing: tuple[Planned, ...]
+    found: Found
+    """Searches that are done."""
+    open_searches: tuple[Place, ...]
+    trials: int
+    """Runs on folds that are there."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs are kept."""
+        return Path(self.plan.out)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing and not self.open_searches
+
+    def other_settings(self) -> list[str]:
+        """Settings in which runs differ from the plan, each once."""
+        wanted = {run.path: run.recipe for run in _wanted(self.plan, self.found)}
+        return sorted({text for run in self.runs for text in differing_settings(run.recipe, wanted[run.path])})
+
+    def lacks(self) -> str:
+        """What is missing, in words."""
+        cells: dict[str, list[int]] = {}
+        for run in self.missing:
+            record = Run(run.path, run.recipe, {})
+            beta = "" if run.recipe.beta is None else f" (β = {run.recipe.beta:g})"
+            cells.setdefault(f"{record.data} {method_title(record.method)}{beta}", []).append(run.recipe.seed)
+        parts = [f"{name}, seed {numbers(seeds)}" for name, seeds in cells.items()]
+        parts += [
+            f"the search for β of {method_title(p[2])} on {name_of(p[0], p[1])}, and its runs"
+            for p in self.open_searches
+        ]
+        return "; ".join(parts)
+
+
+def standing_of(file: Path | str, out: Path) -> Standing:
+    """Look at what is kept of a plan in its folder below ``out``."""
+    given = read_plan(file, to_run=False)
+    plan = replace(given, out=str(out / Path(given.out).name))
+    there = {run.path: run for run in read_runs(plan.out)} if Path(plan.out).is_dir() else {}
+    found: Found = {}
+    unfinished: list[Place] = []
+    trials = 0
+    for place in plan.searches:
+        folder = search_folder(plan, place)
+        trials += len(read_runs(folder, searches=True)) if folder.is_dir() else 0
+        if not folder.is_dir() or not _follow(plan, place, found):
+            unfinished.append(place)
+    wanted = _wanted(plan, found)
+    paths = {run.path for run in wanted}
+    return Standing(
+        Path(file),
+        plan,
+        tuple(read_run(run.path) for run in wanted if run.folder.done),
+        tuple(run for path, run in there.items() if path not in paths),
+        tuple(run for run in wanted if not run.folder.done),
+        found,
+        tuple(unfinished),
+        trials,
+    )
+
+
+def _wanted(plan: Plan, found: Found) -> list[Planned]:
+    return plan.runs({place: one.beta for place, one in found.items()})
+
+
+def _follow(plan: Plan, place: Place, found: Found) -> bool:
+    """Follow a search through the rounds that are there; whether it comes to its end."""
+    rounds = searching(plan.base(*place), plan.search, search_folder(plan, place))
+    try:
+        while all(run.folder.done for run in next(rounds)):
+            pass
+    except StopIteration as end:
+        found[place] = end.value
+        return True
+    return False
+
+
+def all_runs(standings: Iterable[Standing]) -> list[Run]:
+    """Every run of several plans."""
+    return [run for one in standings for run in (*one.runs, *one.more)]

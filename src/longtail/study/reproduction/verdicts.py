@@ -1,0 +1,92 @@
+"""Whether our numbers agree with the paper's, as sentences that end in yes or no."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from longtail.study import paper
+from longtail.study.runs import Cell, Run
+from longtail.study.stats import Summary
+from longtail.study.tables import by_data, find_cell
+
+__all__ = ["agreement", "far_off", "level_order", "level_orders", "same_order", "same_signs"]
+
+_FAR = 2.0  # of the paper's SDs
+
+
+def far_off(cells: Sequence[Cell]) -> list[str]:
+    """Recalls that are off by more than two of the paper's SDs, one sentence each."""
+    found = []
+    for data, of_data in by_data(cells).items():
+        for cell in of_data:
+            for group, published in paper.recalls(data).get(cell.method, {}).items():
+                if published is None or not published.sd > 0:
+                    continue
+                ours = cell.summary(partial(Run.recall, group=group)).mean
+                off = (ours - published.mean) / published.sd
+                if abs(off) > _FAR:
+                    side = "above" if off > 0 else "below"
+                    found.append(
+                        f"{data}, {cell.title}, {group}: {ours:.2f} here, {abs(ours - published.mean):.2f} {side} the "
+                        f"paper's {published} ({abs(off):.1f} of its SDs)."
+                    )
+    return found
+
+
+def level_order(softmax: float, balanced: float, cbs: float) -> bool:
+    """Whether CBS is fairer than Balanced Softmax, and that fairer than softmax, as on all the authors' data sets.
+
+    Example:
+        >>> level_order(41.41, 20.96, 12.62), level_order(41.41, 12.62, 20.96)
+        (True, False)
+    """
+    return cbs < balanced < softmax
+
+
+def level_orders(cells: Sequence[Cell]) -> list[str]:
+    """For each data set, whether the imbalance level of CBS is below Balanced Softmax's, and that below softmax's."""
+    found = []
+    for data, of_data in by_data(cells).items():
+        softmax, balanced = find_cell(of_data, "softmax"), find_cell(of_data, "balanced-softmax")
+        for cell in of_data:
+            if cell.method != "cbs" or softmax is None or balanced is None:
+                continue
+            levels = [one.summary(Run.level).mean for one in (softmax, balanced, cell)]
+            shown = ", ".join(
+                f"{one.title} {level:.2f}"
+                for one, level in zip((cell, balanced, softmax), reversed(levels), strict=True)
+            )
+            few = "" if min(len(one.runs) for one in (softmax, balanced, cell)) > 1 else " (a single run of some)"
+            found.append(f"{data}: {shown}{few}: {_yes(level_order(*levels))}")
+    return found
+
+
+def same_signs(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
+    """Whether each group has the paper's sign.
+
+    Example:
+        >>> same_signs({"head": 0.5, "tail": -9.0}, {"head": 0.84, "tail": -20.1})
+        True
+    """
+    return all(math.copysign(1, ours[group]) == math.copysign(1, theirs[group]) for group in theirs)
+
+
+def same_order(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
+    """Whether the groups come in the paper's order.
+
+    Example:
+        >>> same_order({"head": 1.0, "medium": 2.0, "tail": 0.0}, {"head": 0.84, "medium": -2.5, "tail": -20.1})
+        False
+    """
+    return sorted(theirs, key=lambda group: ours[group]) == sorted(theirs, key=lambda group: theirs[group])
+
+
+def agreement(what: str, ours: Mapping[str, Summary], theirs: Mapping[str, float]) -> str:
+    """Whether signs and order of the groups agree with the paper's, as a sentence."""
+    means = {group: ours[group].mean for group in theirs}
+    text = f"{what}: sign of each group as in the paper: {_yes(same_signs(means, theirs))}"
+    return f"{text} Order of the groups as in the paper: {_yes(same_order(means, theirs))}"
+
+
+def _yes(holds: bool) -> str:
+    return "**yes**." if holds else "**no**."

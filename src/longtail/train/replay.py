@@ -1,0 +1,83 @@
+"""A model's forward pass without gradients: as it is, or replayed from CUDA graphs."""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from longtail.models import Model
+
+__all__ = ["Replayed", "look"]
+
+
+class _Graph(NamedTuple):
+    """A captured forward pass, and the memory that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    images: Tensor
+    outputs: tuple[Tensor, Tensor]
+
+
+@torch.no_grad()
+def look(model: Model, precision: torch.dtype, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Plain logits and features of images, float32 or better.
+
+    Args:
+        model: in the mode it should be in.
+        precision: of the forward pass.
+        images: ``(B, channels, height, width)``.
+    """
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+        outputs = model(images, project=False)
+    logits = outputs.logits.to(torch.promote_types(outputs.logits.dtype, torch.float32))
+    return logits, outputs.features.to(logits.dtype)
+
+
+class Replayed:
+    """:func:`look`, replayed: a batch of a new shape is looked at plainly; when that shape comes again it is captured.
+
+    A small network's launches take far longer than its kernels, and while one member of a fleet launches them the
+    others wait. What a call gives is overwritten by the next one with images of that shape. It has to be called on
+    :attr:`stream`, which is its own, so that several models can be looked at side by side.
+
+    Args:
+        model: may change its weights in place and its mode, but not be given other tensors (:meth:`holds`).
+        precision: of the forward pass.
+    """
+
+    def __init__(self, model: Model, precision: torch.dtype) -> None:
+        self.model, self._look = model, partial(look, model, precision)
+        self._held = _tensors(model)  # kept, since graphs read them
+        device = self._held[0].device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()  # graphs that never run at the same time share their memory
+        self._seen: set[tuple[object, ...]] = set()
+        self._graphs: dict[tuple[object, ...], _Graph] = {}
+
+    def holds(self, model: Model) -> bool:
+        """Whether the graphs are of this model's tensors."""
+        return model is self.model and [t.data_ptr() for t in _tensors(model)] == [t.data_ptr() for t in self._held]
+
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and features."""
+        key = (images.shape, images.stride(), self.model.training)
+        if key not in self._seen:
+            self._seen.add(key)
+            return self._look(images)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(images)
+        found = self._graphs[key]
+        found.images.copy_(images)
+        found.graph.replay()
+        return found.outputs
+
+    def _capture(self, images: Tensor) -> _Graph:
+        graph, held = torch.cuda.CUDAGraph(), images.clone()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
+            outputs = self._look(held)
+        return _Graph(graph, held, outputs)
+
+
+def _tensors(model: Model) -> list[Tensor]:
+    return [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]

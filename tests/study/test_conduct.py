@@ -1,0 +1,111 @@
+"""Plans carried out together: rounds of all searches and runs with known betas in one fleet, as if alone."""
+
+import json
+
+import pytest
+import torch
+from tests.study.conftest import plan_in
+
+from longtail.study.conduct import conduct, search_folder
+from longtail.study.execute import execute
+from longtail.study.plan import SearchPlan
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+SEARCH = {"folds": 2, "start": [1.0, 1.1], "bounds": [0.9, 1.2]}
+PLACES = [("digits-lt", 10, "cbs"), ("digits-lt", 50, "cbs")]
+
+
+def searching_plan(out, **content):
+    given = {"imbalance": [10, 50], "methods": ["cbs"], "betas": ["recipe", "search"], "seeds": 1, "search": SEARCH}
+    return plan_in(out, **{**given, **content, "recipe": {"epochs": 1}})
+
+
+class Trains:
+    """Trains what it is given, and remembers what was not done before."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, runs):
+        self.calls.append([run for run in runs if not run.folder.done])
+        return execute(runs)
+
+
+def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
+    train, rounds = Trains(), []
+    (found,), outcome = conduct(
+        [searching_plan(tmp_path)], train, on_round=lambda place, betas: rounds.append((place, betas))
+    )
+    assert rounds[:2] == [(place, [1.0, 1.1]) for place in PLACES]
+    first = train.calls[0]
+    known = [run for run in first if not run.recipe.folds]
+    trials = [run for run in first if run.recipe.folds]
+    assert [run.recipe.imbalance for run in known] == [10, 50]
+    assert first[: len(known)] == known  # what is worth most comes first
+    assert len(trials) == 2 * 2 * 2  # data sets, betas, folds
+    assert list(found) == PLACES
+    for place, one in found.items():
+        kept = json.loads((search_folder(searching_plan(tmp_path), place) / "beta.json").read_text("utf-8"))
+        assert kept["beta"] == one.beta
+        assert any(run.recipe.beta == one.beta and run.recipe.imbalance == place[1] for run in outcome.done)
+    assert not any(run.recipe.folds for run in outcome.done if run.path.parent == tmp_path)
+
+
+def test_a_search_finds_the_same_alone_and_beside_others(tmp_path):
+    (together,), _ = conduct([searching_plan(tmp_path / "a")], execute, searches_only=True)
+    for place in PLACES:
+        plan = searching_plan(tmp_path / "b", imbalance=[place[1]])
+        (alone,), outcome = conduct([plan], execute, searches_only=True)
+        assert alone[place].record() == together[place].record()
+        assert all(run.recipe.folds for run in outcome.done)
+
+
+def test_what_is_done_is_followed_without_training(tmp_path):
+    plans = [searching_plan(tmp_path / "a"), plan_in(tmp_path / "b", methods=["softmax"], seeds=1)]
+    first, _ = conduct(plans, execute)
+    train = Trains()
+    again, outcome = conduct(plans, train)
+    assert train.calls == [[]]
+    assert [{p: one.record() for p, one in found.items()} for found in again] == [
+        {p: one.record() for p, one in found.items()} for found in first
+    ]
+    assert len({run.path.parent for run in outcome.done}) == 2
+
+
+def test_seeds_come_before_methods_and_what_was_begun_before_both(tmp_path):
+    plan = plan_in(tmp_path, methods=["softmax", "balanced-softmax"], seeds=2)
+    last = plan.runs()[-1]
+    last.path.mkdir()
+    last.folder.recipe_file.write_text("", "utf-8")  # begun
+    asked = []
+
+    def train(runs):
+        asked.extend((run.recipe.seed, run.recipe.method) for run in runs)
+        return execute([])
+
+    conduct([plan], train)
+    assert asked == [(1, "balanced-softmax"), (0, "softmax"), (0, "balanced-softmax"), (1, "softmax")]
+
+
+def test_a_search_whose_runs_fail_says_which(tmp_path):
+    plan = plan_in(
+        tmp_path, methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"lr": 1e30, "epochs": 5}
+    )
+    with pytest.raises(ValueError, match=r"all runs of a search to finish, but .*fold0of2 did not: Expected a finite"):
+        conduct([plan], lambda runs: execute(runs, together=4))
+
+
+def test_two_plans_with_different_runs_in_one_folder_are_refused(tmp_path):
+    plans = [plan_in(tmp_path, recipe={"epochs": epochs}) for epochs in (1, 2)]
+    with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
+        conduct(plans, execute)
+
+
+def test_the_paper_says_where_a_search_starts_and_a_plan_may_say_otherwise():
+    assert SearchPlan().settings.start == (1.0, 1.1, 1.2, 1.3)
+    assert SearchPlan(start=(1.0, 1.25), step=0.25).settings.step == 0.25

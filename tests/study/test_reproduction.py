@@ -1,0 +1,274 @@
+"""From plans to the page: stopped, moved, gone on with, kept small; and what is committed is what the tool makes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.study.conftest import SHORT
+
+from longtail.study import paper
+from longtail.study.plan_reading import read_plan
+from longtail.study.reproduction import write_page
+from longtail.study.reproduction.keeping import keep
+from longtail.study.reproduction.material import material_of
+from longtail.study.reproduction.readme import BEGIN, END, results_text, with_results
+from longtail.study.reproduction.standing import standing_of
+from longtail.study.runs import read_runs
+
+ROOT = Path(__file__).parents[2]
+PLANS = sorted((ROOT / "results" / "plans").glob("*.toml"))
+
+PLAN = """
+data = ["digits-lt"]
+imbalance = [50]
+methods = ["softmax", "balanced-softmax", "cbs"]
+betas = ["recipe", "search"]
+seeds = 2
+out = "runs/digits-lt"
+[recipe]
+epochs = 3
+batch_size = 16
+evaluate_every = 0
+device = "cpu"
+[search]
+folds = 2
+start = [1.0, 1.5]
+step = 0.5
+bounds = [1.0, 1.5]
+"""
+BALANCED = """
+data = ["digits"]
+methods = ["softmax"]
+seeds = 1
+out = "runs/digits"
+[recipe]
+epochs = 2
+evaluate_every = 0
+device = "cpu"
+"""
+
+
+def written(folder):
+    (folder / "plans").mkdir(parents=True)
+    (folder / "plans" / "digits-lt.toml").write_text(PLAN, "utf-8")
+    (folder / "plans" / "digits.toml").write_text(BALANCED, "utf-8")
+    return ["plans/digits-lt.toml", "plans/digits.toml"]
+
+
+def test_a_study_that_is_stopped_and_moved_ends_as_one_that_was_not(run, tmp_path, monkeypatch):
+    """Plan, stop by SIGTERM, move the folder, go on, page: all as it is done between two machines."""
+    plans = written(tmp_path / "one")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "longtail.cli", "study", *plans]
+    with subprocess.Popen(command, cwd=tmp_path / "one", env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while not list((tmp_path / "one").rglob("result.json")) and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "Stopped; the same command goes on." in told
+    done = len(read_runs(tmp_path / "one" / "runs"))
+    assert 0 < done < 7
+    monkeypatch.chdir(tmp_path / "one")
+    assert run("study", "page", *plans, "--out", "results")[0] == 0
+    page = (tmp_path / "one" / "results" / "README.md").read_text("utf-8")
+    assert "Missing of digits-lt.toml: " in page
+    assert "`longtail study plans/digits-lt.toml` runs it." in page
+    shutil.move(tmp_path / "one", tmp_path / "two")
+    monkeypatch.chdir(tmp_path / "two")
+    code, _, err = run("study", *plans)
+    assert code == 0, err
+    written(tmp_path / "whole")
+    monkeypatch.chdir(tmp_path / "whole")
+    assert run("study", *plans)[0] == 0
+    ours, theirs = (sorted((tmp_path / name / "runs").rglob("result.json")) for name in ("two", "whole"))
+    assert len(ours) == len(theirs) >= 11
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    _check_page(run, tmp_path / "whole", plans)
+
+
+def _check_page(run, folder, plans):
+    (folder / "README.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", "utf-8")
+    code, out, _ = run("study", "page", *plans, "--out", "results", "--readme", "README.md")
+    assert code == 0
+    assert "Missing" not in out
+    page = (folder / "results" / "README.md").read_text("utf-8")
+    for part in ("## Rows for a CPU", "The search for β on digits-lt 50", "Sensitivity to β on digits-lt 50"):
+        assert part in page
+    assert "long-tailed subset: seed 0" in page
+    assert "β chosen on 2-fold cross-validation within training data" in page
+    for file in (folder / "results").rglob("*"):
+        assert file.is_dir() or file.suffix in {".toml", ".json", ".jsonl", ".md", ".png"}
+        assert not file.is_file() or file.stat().st_size < 200_000
+    kept = json.loads((folder / "results" / "digits" / "digits-softmax-seed0" / "balanced.json").read_text("utf-8"))
+    assert set(kept) == {"digits-lt 50"}
+    shutil.rmtree(folder / "runs")  # what is kept is enough to make the page again, and counts as done
+    assert run("study", "page", *plans, "--out", "results")[0] == 0
+    assert (folder / "results" / "README.md").read_text("utf-8") == page
+    shutil.copytree(folder / "results", folder / "runs", ignore=shutil.ignore_patterns("*.md", "figures"))
+    code, out, err = run("study", *plans)
+    assert code == 0
+    assert "trying" not in err
+    assert "1/" not in err  # nothing is trained
+
+
+def test_runs_are_kept_without_weights_and_without_where_data_lay(study, tmp_path):
+    copy = tmp_path / "runs"
+    shutil.copytree(study, copy)
+    one = sorted(copy.glob("*cbs*"))[0]
+    recipe = (one / "recipe.toml").read_text("utf-8")
+    (one / "recipe.toml").write_text(recipe.replace('root = "data"', 'root = "/somewhere/else"'), "utf-8")
+    (copy / "unfinished").mkdir()
+    (copy / "unfinished" / "recipe.toml").write_text(recipe, "utf-8")
+    assert keep(copy, tmp_path / "kept") == 6
+    names = {file.name for file in (tmp_path / "kept").rglob("*") if file.is_file()}
+    assert names == {"recipe.toml", "environment.json", "log.jsonl", "result.json"}
+    assert tomllib.loads((tmp_path / "kept" / one.name / "recipe.toml").read_text("utf-8"))["root"] == "data"
+    assert len(read_runs(tmp_path / "kept")) == 6
+    assert keep(tmp_path / "nowhere", tmp_path / "kept") == 0
+
+
+def test_runs_with_other_settings_than_the_plans_are_told(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in SHORT.items())
+    content = 'data = ["digits-lt"]\nimbalance = [50]\nmethods = ["softmax"]\nseeds = 3\nout = "runs"\n[recipe]\n'
+    (tmp_path / "plan.toml").write_text(content + settings.replace("epochs = 2", "epochs = 9"), "utf-8")
+    shutil.copytree(study, tmp_path / "runs")
+    write_page(["plan.toml"], tmp_path / "out")
+    page = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "digits-lt 50 Softmax, seed 2" in page
+    assert "differ from the plan (“here”) in `epochs` (2 there, 9 here)" in page
+    (tmp_path / "out" / "notes.md").write_text("## Why\n\nIt is so.\n", "utf-8")
+    write_page(["plan.toml"], tmp_path / "out")
+    assert "## Why\n\nIt is so.\n\n## To repeat it" in (tmp_path / "out" / "README.md").read_text("utf-8")
+
+
+def test_a_readme_without_marks_is_refused():
+    with pytest.raises(ValueError, match=r"^Expected the lines .* in README, once each"):
+        with_results("no marks", material_of([]), Path("results"))
+    assert results_text(material_of([]), Path("results")) == "No runs yet."
+
+
+@pytest.mark.parametrize("arguments", [(), ("plan.toml",), ("plan.toml", "--out", "a", "--what", "b")])
+def test_a_page_needs_plans_and_a_place(run, arguments):
+    code, _, err = run("study", "page", *arguments)
+    assert code == 2
+    assert "Expected plans, --out DIR" in err
+
+
+# --- What is committed
+
+
+def test_the_plans_are_the_authors_recipe():
+    plan = read_plan(ROOT / "results" / "plans" / "cifar10-lt.toml", to_run=False)
+    runs = plan.runs()
+    assert len(runs) == 3 * 3 * 5
+    betas = {f"C10-LT{run.recipe.imbalance:g}": run.recipe.beta for run in runs if run.recipe.method == "cbs"}
+    assert betas == {name: paper.figures()["beta"][name] for name in ("C10-LT10", "C10-LT50", "C10-LT100")}
+    assert {run.recipe.seed for run in runs} == set(range(paper.AUTHORS_RUNS))
+    for file in PLANS:
+        if file.name.startswith("digits"):
+            continue
+        for run in read_plan(file, to_run=False).runs():
+            recipe = run.recipe
+            assert (recipe.epochs, recipe.model, recipe.subset_seed, recipe.train_stats) == (
+                *(200, "resnet32", "run", "paper"),
+            )
+            if recipe.method in {"softmax", "balanced-softmax", "cbs"}:
+                assert (recipe.batch_size, recipe.lr, recipe.warmup, recipe.momentum, recipe.weight_decay) == (
+                    *(128, 0.1, 5, 0.9, 5e-4),
+                )
+                assert not recipe.drop_last
+                assert not recipe.nesterov
+
+
+def test_every_method_of_the_papers_table_is_planned():
+    """Those of ImageNet-LT that it ran; its LDAM there is LDAM-DRW, and CAL and DisA are quoted."""
+    planned = set()
+    for file in PLANS:
+        plan = read_plan(file, to_run=False)
+        planned |= {run.recipe.method + (f"+{run.recipe.balance}" if run.recipe.balance else "") for run in plan.runs()}
+    wanted = set(paper.recalls("ImageNet-LT")) - {"CAL", "DisA", "ldam"} | {"ldam-drw"}
+    assert wanted <= planned
+
+
+def test_make_runs_every_plan():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert "reproduce-cifar10:" in makefile
+    for file in PLANS:
+        assert file.name in makefile
+
+
+def test_committed_results_are_small_and_name_no_machine():
+    total = 0
+    for file in (ROOT / "results").rglob("*"):
+        if file.is_file():
+            total += file.stat().st_size
+            assert file.stat().st_size < (200_000 if file.suffix == ".png" else 1_000_000), file
+            assert file.name not in {"model.safetensors", "predictions.safetensors"}, file
+            if file.name == "recipe.toml":
+                assert tomllib.loads(file.read_text("utf-8"))["root"] == "data", file
+    assert total < 12_000_000
+
+
+def test_readme_and_page_are_what_the_tool_makes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "results", "results")
+    before = (ROOT / "README.md").read_text("utf-8")
+    Path("README.md").write_text(before, "utf-8")
+    names = ("cifar10", "cifar10-lt", "c10-lt100", "c10-lt100-tau", "digits-lt")
+    assert {f"{name}.toml" for name in names} == {file.name for file in PLANS}
+    write_page([f"results/plans/{name}.toml" for name in names], Path("results"), Path("README.md"))
+    assert Path("README.md").read_text("utf-8") == before
+    assert Path("results/README.md").read_text("utf-8") == (ROOT / "results" / "README.md").read_text("utf-8")
+
+
+def test_the_table_in_readme_is_what_the_runs_found():
+    """Each row read back, against result.json itself."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text[text.index(BEGIN) : text.index(END)].splitlines()
+        if line.startswith("| C10")
+    ]
+    assert rows
+    titles = {"Softmax": "softmax", "cRT": "crt", "LDAM-DRW": "ldam-drw", "Balanced Softmax": "balanced-softmax"}
+    titles |= {"BCL + Balanced Softmax": "bcl", "ProCo + Balanced Softmax": "proco"}
+    for data, title, runs, *shown in rows:
+        method, beta = titles.get(title, "cbs"), title.partition("= ")[2].rstrip(")")
+        found = []
+        for file in (ROOT / "results").glob("c*/*/result.json"):
+            recipe = tomllib.loads((file.parent / "recipe.toml").read_text("utf-8"))
+            balance = recipe.get("balance", "balanced-softmax")
+            if (recipe["method"], f"C10-LT{recipe.get('imbalance', 0):g}", balance) != (
+                method,
+                data,
+                "balanced-softmax",
+            ):
+                continue
+            if beta and recipe["beta"] != float(beta):
+                continue
+            result = json.loads(file.read_text("utf-8"))
+            recall = result["splits"]["test"]["recall"]
+            values = [100 * recall[group] for group in ("head", "medium", "tail", "all")]
+            found.append([*values, result["preference_test"]["model_imbalance_level"]])
+        assert len(found) == int(runs)
+        means = [sum(column) / len(found) for column in zip(*found, strict=True)]
+        printed = [float(shown[place].partition(" ")[0]) for place in (0, 1, 2, 3, 5)]
+        assert printed == pytest.approx(means, abs=0.0501)
+
+
+def test_standing_counts_what_a_plan_lacks():
+    one = standing_of(ROOT / "results" / "plans" / "digits-lt.toml", ROOT / "results")
+    assert one.whole
+    assert len(one.runs) == 5 * (3 + 4)  # on imbalance 10 the search ended at the recipe's beta
+    assert one.lacks() == ""
+    assert one.other_settings() == []
