@@ -125,7 +125,7 @@ def _contrastive_goal(size: Content, key: str, graph: float | None) -> str:
 
 
 def data(results: Results) -> str | None:
-    found = next((one for name in ("data", "data-third") if (one := _data_file(results, name))), None)
+    found = results.file("data")
     if found is None:
         return None
     rate = found["images_per_second"]
@@ -138,12 +138,6 @@ def data(results: Results) -> str | None:
         verdict = "" if goal is None else reached(row["images_per_second"], goal)
         rows.append([f"224 x 224, {name}", f"{row['images_per_second']:,}", verdict, f"{goal:,}" if goal else ""])
     return table(["images", "a second", "", "goal"], rows, found)
-
-
-def _data_file(results: Results, name: str) -> Content | None:
-    path = results.folder / ("data-h200.json" if name == "data" else "data-h200-third.json")
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found if "large" in found else None
 
 
 STEPS = (

@@ -1,4 +1,4 @@
-"""``python -m longtail``: the command line."""
+"""``python -m longtail``: the command ``longtail`` where its script is not on the path."""
 
 import sys
 

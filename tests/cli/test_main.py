@@ -119,7 +119,7 @@ def test_help_imports_no_command(tmp_path):
 
 def test_as_a_program(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "longtail.cli", "data", "list"],
+        [sys.executable, "-m", "longtail", "data", "list"],
         capture_output=True,
         text=True,
         timeout=60,

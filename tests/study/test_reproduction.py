@@ -66,7 +66,7 @@ def test_a_study_that_is_stopped_and_moved_ends_as_one_that_was_not(run, tmp_pat
     """Plan, stop by SIGTERM, move the folder, go on, page: all as it is done between two machines."""
     plans = written(tmp_path / "one")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "longtail.cli", "study", *plans]
+    command = [sys.executable, "-m", "longtail", "study", *plans]
     with subprocess.Popen(command, cwd=tmp_path / "one", env=environment, stderr=subprocess.PIPE, text=True) as process:
         while not list((tmp_path / "one").rglob("result.json")) and process.poll() is None:
             time.sleep(0.02)

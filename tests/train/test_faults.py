@@ -158,7 +158,7 @@ def test_asked_to_stop_by_ctrl_c(warm, undisturbed, tmp_path):
     reference, _ = undisturbed("crt")
     folder = RunFolder(tmp_path / "run")
     process = subprocess.Popen(
-        [sys.executable, "-m", "longtail.cli", *map(str, command("crt", folder.path))],
+        [sys.executable, "-m", "longtail", *map(str, command("crt", folder.path))],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -280,7 +280,7 @@ code=0
 ls -A "$FOLDER/run/checkpoints"
 echo "code $code"
 mount -o remount,size=50m "$FOLDER"
-"$PYTHON" -m longtail.cli train --resume "$FOLDER/run" > /dev/null
+"$PYTHON" -m longtail train --resume "$FOLDER/run" > /dev/null
 cp -r "$FOLDER/run" "$RESULT"
 """
 
@@ -293,7 +293,7 @@ def test_a_full_disk(undisturbed, tmp_path):
     reference, _ = undisturbed("proco")
     arguments = [*map(str, command("proco", "x"))][:-2]
     done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", _FULL_DISK, "sh", disk, sys.executable, "-m", "longtail.cli", *arguments],
+        ["unshare", "-rm", "sh", "-c", _FULL_DISK, "sh", disk, sys.executable, "-m", "longtail", *arguments],
         env=os.environ | {"FOLDER": str(disk), "RESULT": str(result), "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -60,7 +60,7 @@ def test_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [
         "-m",
-        "longtail.cli",
+        "longtail",
         "train",
         *map(str, SHORT),
         "--evaluate-every",

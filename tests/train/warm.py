@@ -124,7 +124,7 @@ def until(condition, seconds: float = 60.0, pause: float = 0.0):
 
 
 def _child(request: dict) -> None:
-    """What `python -m longtail.cli` does, in a process of its own."""
+    """What `python -m longtail` does, in a process of its own."""
     os.setsid()
     os.chdir(request["cwd"])
     os.environ.update(request["environment"])
