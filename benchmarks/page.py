@@ -186,6 +186,19 @@ def fleet(results: Results) -> str | None:
     return f"{text}\n\nGoals: {'; '.join(goals)}." if goals else text
 
 
+def same(results: Results) -> str | None:
+    found = results.part("same", "same")
+    if found is None:
+        return None
+    rows = []
+    for way, values in found["recalls"].items():
+        mean = sum(values) / len(values)
+        rows.append([way, str(len(values)), f"{mean:.2f}", " ".join(f"{value:.2f}" for value in values)])
+    text = table([f"{found['data']}, Balanced Softmax", "seeds", "mean recall", "of each seed"], rows, found)
+    goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
+    return f"{text}\n\nDifference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}."
+
+
 def imagenet(results: Results) -> str | None:
     found = results.part("imagenet", "training")
     if found is None:
@@ -299,6 +312,7 @@ TABLES: dict[str, Callable[[Results], str | None]] = {
     "contrastive": contrastive,
     "data": data,
     "fleet": fleet,
+    "same": same,
     "imagenet": imagenet,
     "evaluation": evaluation,
     "classes": classes,

@@ -92,6 +92,12 @@ EVALUATION = {
 }  # fmt: skip
 
 
+SAME = {
+    **ABOUT, "data": "cifar10-lt", "recalls": {"triton bf16": [79.0, 78.0], "cuDNN fp32": [78.0, 78.5]},
+    "difference": 0.25, "p": 0.7, "goals": {"p > 0.05": "yes", "under 0.5 points": "yes"},
+}  # fmt: skip
+
+
 def test_every_table_is_filled(load, tmp_path):
     page = load("page")
     for file in (BENCHMARKS / "results").glob("*.json"):
@@ -103,6 +109,7 @@ def test_every_table_is_filled(load, tmp_path):
         ("growth", {"parts": GROWTH}),
         ("evaluation", {"parts": EVALUATION}),
         ("imagenet", {"parts": {"training": training}}),
+        ("same", {"parts": {"same": SAME}}),
     ):
         (tmp_path / f"{name}-h200.json").write_text(json.dumps(content), encoding="utf-8")
     results = page.Results(tmp_path)
@@ -118,6 +125,8 @@ def test_every_table_is_filled(load, tmp_path):
     assert "5.0 % + 2.0 % of training | 10 %: yes" in made["evaluation"]
     assert "| 64 | 0.400 ms | 0.039 s | 32.0 GB |" in made["members"]
     assert "`python benchmarks/x.py --out x.json`; a GPU, torch 2, 2026-01-01." in made["samples"]
+    assert "| triton bf16 | 2 | 78.50 | 79.00 78.00 |" in made["same"]
+    assert "+0.25 points, Welch's p = 0.70. Goals: p > 0.05: yes; under 0.5 points: yes." in made["same"]
     for text in made.values():  # every row has as many cells as the head
         rows = [line for line in text.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in rows}) == 1
@@ -188,6 +197,14 @@ def test_training_of_imagenets_size(tmp_path):
     assert rows["a batch in GPU memory"]["share"] == 1
     assert all(row["share"] > 0 and row["epoch_seconds"] > 0 for row in rows.values())
     assert all(name in printed for name in rows)
+
+
+def test_recall_both_ways(tmp_path):
+    out = tmp_path / "same.json"
+    script("same_recall.py", "--data", "digits-lt", "--seeds", 2, "--epochs", 2, "--runs", tmp_path, "--out", out)
+    found = json.loads(out.read_text())["parts"]["same"]
+    assert [len(values) for values in found["recalls"].values()] == [2, 2]
+    assert found["goals"]["under 0.5 points"] == ("yes" if abs(found["difference"]) <= 0.5 else "NO")
 
 
 def test_evaluation_of_many_samples(tmp_path):
