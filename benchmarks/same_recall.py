@@ -62,9 +62,8 @@ def main() -> None:
         f"p > {P_VALUE}": verdict(found.p_value, P_VALUE),
         f"under {POINTS} points": verdict(abs(found.difference), POINTS, at_most=True),
     }
-    print(
-        f"difference {found.difference:.2f} points, {found.low:.2f} to {found.high:.2f}, p = {found.p_value:.2f}; {goals}"
-    )
+    interval = f"{found.low:.2f} to {found.high:.2f}"
+    print(f"difference {found.difference:.2f} points, {interval}, p = {found.p_value:.2f}; {goals}")
     part = {"recalls": recalls, "difference": found.difference, "p": found.p_value, "goals": goals}
     save(given.out, {"same": {"data": given.data, **part}})
 
