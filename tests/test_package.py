@@ -90,6 +90,7 @@ import torch
 before = set(sys.modules)
 start = time.perf_counter()
 import longtail
+longtail.Groups, longtail.balanced_softmax, longtail.metrics, longtail.adjust_logits  # imported on use
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.modules) - before})]))
 """
@@ -127,6 +128,16 @@ def test_an_unknown_name() -> None:
         longtail.metrics.no_such_name  # noqa: B018
     with pytest.raises(ImportError):
         from longtail.metrics import no_such_name  # noqa: F401
+
+
+def test_names_that_are_imported_on_use_are_there_for_whoever_looks() -> None:
+    """In ``dir``, by ``import *``, and once they were used, in the module itself."""
+    assert set(dir(longtail)) >= TOP
+    names: dict[str, object] = {}
+    exec("from longtail import *", names)
+    assert set(names) >= TOP
+    with pytest.raises(AttributeError, match="no_such_name"):
+        longtail.no_such_name  # noqa: B018
 
 
 def test_importing_is_cheap_and_pulls_in_no_extra() -> None:

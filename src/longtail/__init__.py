@@ -7,34 +7,34 @@
 Train on ``loss(logits, target)``, predict with ``logits.argmax(1)``. Measures are in :mod:`longtail.metrics`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from longtail import metrics
-from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
-from longtail.losses import (
-    BalancedSoftmaxLoss,
-    ClassBalancedSoftmaxLoss,
-    FocalLoss,
-    LDAMLoss,
-    LogitAdjustedLoss,
-    LossOptions,
-    PriorShiftedSoftmaxLoss,
-    balanced_softmax,
-    class_balanced_softmax,
-    class_shift,
-    effective_number_weights,
-    focal_loss,
-    ldam_loss,
-    ldam_margins,
-    logit_adjusted_softmax,
-    prior_shift,
-    prior_shifted_softmax,
-    shifted_linear,
-)
-from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
-
 if TYPE_CHECKING:
+    from longtail import metrics
+    from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
     from longtail.inference import load
+    from longtail.losses import (
+        BalancedSoftmaxLoss,
+        ClassBalancedSoftmaxLoss,
+        FocalLoss,
+        LDAMLoss,
+        LogitAdjustedLoss,
+        LossOptions,
+        PriorShiftedSoftmaxLoss,
+        balanced_softmax,
+        class_balanced_softmax,
+        class_shift,
+        effective_number_weights,
+        focal_loss,
+        ldam_loss,
+        ldam_margins,
+        logit_adjusted_softmax,
+        prior_shift,
+        prior_shifted_softmax,
+        shifted_linear,
+    )
+    from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
 
 __version__ = "0.1.0.dev0"
 
@@ -69,11 +69,25 @@ __all__ = [
 ]
 
 
+_MODULES = ("classes", "losses", "metrics", "posthoc")
+
+
 def __getattr__(name: str) -> Any:
+    """Public names are imported on use: the command can answer, and be stopped, before torch is there."""
+    if name in _MODULES:
+        return import_module(f"longtail.{name}")
     if name == "load":  # what uses trained models needs more than torch
         try:
             from longtail.inference import load  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ImportError(f"{error}; `pip install 'longtail[train]'` brings what `longtail.load` needs.") from error
         return load
+    if name in __all__:
+        modules = (import_module(f"longtail.{module}") for module in _MODULES)
+        globals()[name] = next(getattr(module, name) for module in modules if name in module.__all__)
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

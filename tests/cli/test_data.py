@@ -119,6 +119,26 @@ def test_get_what_is_there_already(run, tmp_path):
     assert "scikit-learn" in out
 
 
+def test_get_goes_on_with_what_is_there_in_part(run, tmp_path, monkeypatch):
+    """A download that was cut off has left a folder behind; and what is whole is checked by its content."""
+    (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    called = []
+    for name in ("fashion-mnist", "cifar10"):
+
+        def fetch(root, progress, name=name):
+            called.append(name)
+            raise ValueError("Expected the right pixels, but got others.")
+
+        monkeypatch.setitem(longtail.cli.data.FETCHERS, name, fetch)
+        code, _, err = run("data", "get", name, "--root", tmp_path)
+        assert code == 2
+        assert "the right pixels" in one_sentence(err)
+    assert called == ["fashion-mnist", "cifar10"]
+    _, out, _ = run("data", "list", "--root", tmp_path)
+    assert rows_of(out)["fashion-mnist"][-1] == "no"
+
+
 @pytest.mark.parametrize(
     "name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt", "lvis-crops"]
 )
@@ -329,7 +349,8 @@ def test_describe_a_sound_folder(run, birds):
     rows = [line.split() for line in out.splitlines() if "█" in line]
     assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
     assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # the longest bar, and none that cannot be seen
-    for fault in ("unreadable", "more than", "without"):
+    assert not out.startswith("\n")  # what shows progress leaves nothing behind
+    for fault in ("cannot be read", "more than", "without"):
         assert fault not in out
 
 
@@ -346,7 +367,7 @@ def test_describe_finds_every_fault(run, birds):
     assert "  empty" in lines
     assert "  train: sparrow/3.png = test: sparrow/copy.png" in lines
     assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
-    assert "7 unreadable files:" in lines
+    assert "7 files that cannot be read:" in lines
     assert sum(line.startswith("  Expected ") for line in lines) == 5
     assert "  … and 2 more" in lines
     assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # whole, not wrapped

@@ -85,6 +85,54 @@ def test_a_command_that_is_interrupted_says_so(run, monkeypatch, number, code):
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_interrupted_while_it_is_imported_leaves_at_once(tmp_path, number, code):
+    """As torch is for a second or two. An exception there might come out of it as any other."""
+    (tmp_path / "slow.py").write_text(
+        f"import os\ntry:\n    os.kill(os.getpid(), {int(number)})\nfinally:\n    raise ImportError('broken')\n"
+    )
+    program = "import sys; from longtail import cli; cli.COMMANDS['data'] = ('', 'slow'); sys.exit(cli.main(['data']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "longtail: Interrupted.\n")
+
+
+def test_ctrl_c_that_is_ignored_stays_so_while_a_command_is_imported(tmp_path):
+    """As `nohup` and a shell's background jobs have it."""
+    (tmp_path / "slow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nrun = lambda _: 7\n")
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); from longtail import cli; "
+        "cli.COMMANDS['data'] = ('', 'slow'); sys.exit(cli.main(['data']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate"], "RUN"),
+        (["predict"], "RUN"),
+        (["methods", "--nonsense"], "--nonsense"),
+        (["report", "--nonsense"], "--nonsense"),
+        (["diagnose", "--test"], "--test"),
+        (["data"], "describe"),
+        (["data", "check", "digits-lt", "--imbalance", "many"], "many"),
+        (["predict", "run", "x.png", "--format", "x" * 200], "x" * 200),
+    ],
+)
+def test_what_is_typed_wrong_is_one_sentence(run, monkeypatch, arguments, said):
+    """Whole, however narrow the terminal; and the environment is left as it was."""
+    monkeypatch.setenv("COLUMNS", "40")
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("longtail: ")
+    assert err.endswith("--help` shows what there is.\n")
+    assert err.count("\n") == 1
+    assert said in err
+    assert not set("│╭╰─\x1b") & set(err)
+    assert os.environ["COLUMNS"] == "40"
+
+
 def test_a_process_that_a_command_forks_is_ended_by_sigterm(run, monkeypatch):
     def fork(_):
         child = os.fork()
@@ -114,7 +162,7 @@ def test_help_imports_no_command(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded = done.stdout.split()
     assert "longtail.cli" in loaded
-    assert not {"tyro", "rich", "longtail.data", "longtail.cli.data"} & set(loaded)
+    assert not {"torch", "tyro", "rich", "longtail.data", "longtail.cli.data"} & set(loaded)
 
 
 def test_as_a_program(tmp_path):

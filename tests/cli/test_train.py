@@ -1,5 +1,6 @@
 """`longtail train`: with no more than a folder, with a recipe's file, with any field; mistakes are one sentence."""
 
+import contextlib
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from longtail.cli import show, train, train_line
 from longtail.methods import METHODS
-from longtail.train import RunFolder
+from longtail.train import RunFolder, Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -89,15 +90,21 @@ def test_a_folder_of_larger_images(run, tmp_path, loading):
     assert folder.result()["counts"] == [9, 18, 36]
 
 
-def test_an_image_that_cannot_be_read(run, tmp_path):
+@pytest.mark.parametrize("loading", ["streaming", "resident"])
+def test_an_image_that_cannot_be_read(run, tmp_path, loading):
     pictures(tmp_path / "photos", COLOURS, lambda _: (80, 70), "jpg")
     (tmp_path / "photos" / "red" / "3.jpg").write_bytes(b"not a picture")
     settings = ["--model", "timm:resnet10t", "--image-size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 0]
+    settings += ["--loading", loading]
     code, _, err = run("train", "photos", "--method", "cbs", *settings, "--out", "a", "--validation", 0)
     assert code == 2
     assert "3.jpg" in one_sentence(err)
     code, _, err = run("train", "photos", "--method", "cbs", *settings, "--bad-images", "skip", "--out", "b")
     assert code == 0
+    assert one_sentence(err).startswith("Left out 1 images that could not be read (photos/red/3.jpg)")
+    listed = json.loads((tmp_path / "b" / "unreadable.json").read_text())
+    assert list(listed) == ["photos/red/3.jpg"]
+    assert "cannot identify" in listed["photos/red/3.jpg"]
     assert sum(RunFolder(tmp_path / "b").result()["counts"]) in {62, 63}  # it may be among those held out
 
 
@@ -333,6 +340,23 @@ def test_what_another_machine_has_otherwise_is_not_written_down(run, tmp_path):
 
 
 # --- while it goes
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_stopped_where_something_catches_everything(run, tmp_path, monkeypatch, number, code):
+    """As a module may that is imported on the way: the run must not begin as if nothing had been said."""
+
+    def swallow(*arguments, **settings):
+        with contextlib.suppress(BaseException):
+            os.kill(os.getpid(), number)
+        return Trainer(*arguments, **settings)
+
+    monkeypatch.setattr(train, "Trainer", swallow)
+    answer = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")
+    assert answer == (code, "", "longtail: Interrupted.\n")
+    assert not RunFolder(tmp_path / "run").begun
+    monkeypatch.setattr(train, "Trainer", Trainer)
+    assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")[0] == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -305,6 +305,21 @@ def test_lists_from_end_to_end(tmp_path, name):
     assert (data.normalisation.mean, data.normalisation.std) == expected
 
 
+@pytest.mark.parametrize(
+    ("folder", "named"),
+    [("train/scene {}", True), ("train/a/scene {}/outdoor", False), ("train", False), ("train/scene {}", None)],
+    ids=["a folder each", "one name for all", "one folder for all", "a class without an image"],
+)
+def test_classes_of_lists_are_called_as_their_folders(tmp_path, folder, named):
+    (tmp_path / "places-lt").mkdir()
+    for part in ("train", "val", "test"):
+        classes = reversed(range(365 if named is not None else 364))  # in any order
+        lines = [f"{folder.format(c)}/{n}.jpg {c}\n" for c in classes for n in range(2)]
+        (tmp_path / "places-lt" / f"Places_LT_{part}.txt").write_text("".join(lines))
+    names = load("places-lt", tmp_path).class_names
+    assert names == tuple(f"scene {c}" if named else str(c) for c in range(365))
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_a_label_out_of_range_and_a_path_that_leaves(tmp_path, name):
     _, parts = LISTS[name]

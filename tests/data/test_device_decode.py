@@ -1,9 +1,11 @@
 """JPEGs on the GPU: which files go there, how near its decoder is to the CPU's, and what becomes of damage."""
 
 import io
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,6 +108,42 @@ def test_files_that_cannot_be_opened(tmp_path, pool):
     for name in ("missing.jpg", "folder.jpg"):
         for device in (CPU, CUDA):
             assert str(tmp_path / name) in str(read(tmp_path / name, device, pool))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, pool):
+    """Nobody writes into it: a reader that waited would never come back."""
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert "it is empty" in str(read(tmp_path / "pipe.jpg", CUDA, pool))
+
+
+def test_a_huge_file_is_not_read_at_once(tmp_path, pool):
+    """Its size takes no room on disk, but would in memory."""
+    path = tmp_path / "huge.jpg"
+    path.write_bytes(WHOLE)
+    os.truncate(path, 2**42)
+    assert torch.equal(read(path, CUDA, pool), decode(path))  # Pillow stops where the image ends
+
+
+def test_no_file_stays_open(tmp_path, monkeypatch, pool):
+    """Not even those that were opened ahead of one that fails in an unforeseen way."""
+    paths = [str(tmp_path / f"{i}.jpg") for i in range(10)]
+    for path in paths:
+        Path(path).write_bytes(WHOLE)
+
+    def opened():
+        return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+    before = opened()
+    read_images([*paths, str(tmp_path / "missing.jpg"), "with a \0"], CUDA, pool)[-1].result()
+    assert opened() == before
+
+    def fail(_):
+        raise MemoryError
+
+    monkeypatch.setattr(device_decode, "_content", fail)
+    with pytest.raises(MemoryError):
+        read_images(paths, CUDA, pool)
+    assert opened() == before
 
 
 def test_on_a_cpu_all_is_decoded_when_it_is_read(tmp_path, pool):

@@ -1,5 +1,7 @@
 """Files made resident: what streaming would give from images shrunk first, within what the device has room for."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -126,7 +128,10 @@ def test_headers_that_are_no_jpegs_are_pillows(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content)
         assert module._jpeg_size(str(tmp_path / name)) is None
         assert isinstance(module._shrunk_size(str(tmp_path / name), 32), UnreadableImageError)
-    assert module._jpeg_size(str(tmp_path / "nowhere")) is None
+    os.mkfifo(tmp_path / "pipe")  # into which nobody ever writes
+    for name in ("nowhere", "pipe"):
+        assert module._jpeg_size(str(tmp_path / name)) is None
+        assert isinstance(module._shrunk_size(str(tmp_path / name), 32), UnreadableImageError)
     assert module._jpeg_size(str(tmp_path)) is None
     Image.new("RGB", (70, 50)).save(tmp_path / "a.jpg")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)

@@ -361,3 +361,8 @@ def test_a_tail_that_is_behind_for_other_reasons_gets_other_advice(tmp_path):
     even = diagnose(write_columns(tmp_path / "b.csv", labels, predicted=labels), counts=tmp_path / "c.json")
     assert "The tail is not behind the head" in " ".join(next_steps(even))
     assert "recognised as often as the head" in " ".join(said_of(even))
+
+
+def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):
+    with pytest.raises(ValueError, match=r"^Expected validation data of its own .* holds the same predictions as"):
+        diagnose(files["test"], counts=files["counts"], val=files["test"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.study.conftest import SHORT, plan_in
 
-from longtail.study.execute import devices, epochs_done, estimate, execute
+from longtail.study.execute import devices, epochs_done, execute
 from longtail.train import RunFolder, StoppedError
 
 
@@ -71,25 +71,6 @@ def test_several_devices_share_the_runs(tmp_path, study):
     assert len(outcome.done) == 2
     for run in runs:
         assert run.folder.result_file.read_bytes() == RunFolder(study / run.path.name).result_file.read_bytes()
-
-
-def test_an_estimate_goes_by_what_is_finished_or_says_that_it_is_unknown(tmp_path, study):
-    runs = plan_in(tmp_path).runs()
-    unknown = estimate(runs, str(tmp_path / "nowhere"))
-    assert unknown.seconds is None
-    assert "6 runs to do; how long they take is unknown: no finished run of digits-lt" in str(unknown)
-    logged = [sum(line["seconds"] for line in one.log()) for one in _finished(study)]
-    alone, together = estimate(runs, str(study)), estimate(runs, str(study), 3)
-    assert alone.seconds == pytest.approx(sum(logged), rel=0.01)
-    assert together.seconds == pytest.approx(alone.seconds / 3)
-    assert "going by 6 finished runs" in str(alone)
-    assert estimate(plan_in(study).runs(), str(study)).left == 0
-
-
-def _finished(study):
-    from longtail.study.runs import read_runs
-
-    return read_runs(study)
 
 
 def test_epochs_are_counted_in_the_log(study, tmp_path):

@@ -182,11 +182,14 @@ def test_boxes_say_p_difference_and_d():
     pooled = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2)
     difference = np.mean(ours) - np.mean(theirs)
     title = box_plots(RUNS).axes[0].get_title()
-    assert title == f"p = {welch:.2g}\nΔμ = {difference:+.2f}, d = {difference / pooled:.2f}"
+    assert title == f"p = {welch:.2g}, n = 3\nΔμ = {difference:+.2f}, d = {difference / pooled:.2f}"
     one_sided = box_plots(RUNS, alternative="greater").axes[0].get_title()
     assert one_sided.startswith(f"p = {welch / 2:.4f} (one-sided)")
     paired = stats.ttest_rel(ours, theirs).pvalue
-    assert box_plots(RUNS, paired=True).axes[0].get_title().startswith(f"p = {paired:.2g}\n")
+    assert box_plots(RUNS, paired=True).axes[0].get_title().startswith(f"p = {paired:.2g}, n = 3\n")
+    assert (
+        box_plots(RUNS, paired=dict.fromkeys(RUNS, True)).axes[0].get_title().startswith(f"p = {paired:.2g}, n = 3\n")
+    )
     once = box_plots({"A": {"a": [1.0], "b": [2.0]}}).axes[0].get_title()
     assert once == "Δμ = +1.00; fewer than two runs, no test"
 

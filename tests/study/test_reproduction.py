@@ -136,6 +136,19 @@ def test_runs_are_kept_without_weights_and_without_where_data_lay(study, tmp_pat
     assert keep(tmp_path / "nowhere", tmp_path / "kept") == 0
 
 
+def test_nothing_stays_of_another_run_of_the_same_name(study, tmp_path):
+    keep(study, tmp_path / "kept")
+    (one, other) = sorted((tmp_path / "kept").glob("*softmax*"))[:2]
+    for folder in (one, other):
+        (folder / "statistics.safetensors").write_bytes(b"of the run that is kept")
+    result = json.loads((one / "result.json").read_text("utf-8"))
+    (one / "result.json").write_text(json.dumps({**result, "reported": "another run"}), "utf-8")
+    keep(study, tmp_path / "kept")
+    assert not (one / "statistics.safetensors").exists()
+    assert (other / "statistics.safetensors").exists()
+    assert (one / "result.json").read_bytes() == (study / one.name / "result.json").read_bytes()
+
+
 def test_runs_with_other_settings_than_the_plans_are_told(study, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in SHORT.items())
@@ -144,7 +157,8 @@ def test_runs_with_other_settings_than_the_plans_are_told(study, tmp_path, monke
     shutil.copytree(study, tmp_path / "runs")
     write_page(["plan.toml"], tmp_path / "out")
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
-    assert "digits-lt 50 Softmax, seed 2" in page
+    assert "| digits-lt 50 Softmax | 0, 1 | 2 |" in page
+    assert "Missing of plan.toml: 1 runs. `longtail study plan.toml` runs it." in page
     assert "differ from the plan (“here”) in `epochs` (2 there, 9 here)" in page
     (tmp_path / "out" / "notes.md").write_text("## Why\n\nIt is so.\n", "utf-8")
     write_page(["plan.toml"], tmp_path / "out")

@@ -12,7 +12,7 @@ from scipy import stats
 from longtail.study.paper import gradient_balance
 from longtail.study.runs import group_runs, one_cell, read_runs
 from longtail.study.stats import Summary
-from longtail.study.table import Row, Table, Value, to_csv, to_latex, to_markdown, to_rich, write
+from longtail.study.table import Row, Table, Value, show, to_csv, to_latex, to_markdown, write
 from longtail.study.tables import (
     balanced_gradient_table,
     balanced_shift_table,
@@ -238,10 +238,19 @@ def test_csv_is_unrounded():
 
 def test_terminal():
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(to_rich(TABLE))
+    show(TABLE, console)
     shown = console.file.getvalue()
+    assert shown.startswith(TABLE.title)
     assert "81.4±0.2**" in shown
     assert "a|b & c ‡" in shown
+
+
+def test_a_terminal_that_is_too_narrow_cuts_nothing_off():
+    console = Console(width=20, file=io.StringIO(), force_terminal=False)
+    show(TABLE, console)
+    shown = console.file.getvalue()
+    assert "81.4±0.2**" in shown
+    assert "…" not in shown
 
 
 def test_an_unknown_format_is_refused():

@@ -4,9 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from longtail.train.loading import in_memory, is_small, open_data
+import longtail
+from longtail.data import (
+    DataSet,
+    FileImages,
+    Instance,
+    ResidentFiles,
+    Split,
+    Streaming,
+    from_dataset,
+    resident_files,
+)
+from longtail.ranks import Ranks
+from longtail.train import RunFolder, Trainer
+from longtail.train.loading import Loaders, in_memory, is_small, open_data
 from longtail.train.recipe import defaults
 
 
@@ -49,3 +63,68 @@ def test_ones_own_can_be_made_long_tailed(tmp_path):
 def test_what_is_as_it_is_takes_no_imbalance():
     with pytest.raises(ValueError, match="no `imbalance` for digits, but got 100; digits-lt takes it"):
         open_data(defaults("digits", "cbs", 100.0))
+
+
+@pytest.mark.parametrize("side", [16, 80])
+def test_a_data_set_that_somebody_has_in_python(tmp_path, side):
+    """In the form of Hugging Face's; small images are held in memory, others are streamed."""
+
+    class Columns(list):
+        column_names = ("picture", "kind")
+
+        def __getitem__(self, key):
+            return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+    generator = np.random.default_rng(0)
+    rows = Columns(
+        {"picture": Image.fromarray(generator.integers(0, 255, (side, side, 3), dtype=np.uint8)), "kind": c}
+        for c in (0, 1)
+        for _ in range(12 // (c + 1))
+    )
+    own = DataSet("mine", ("a", "b"), train=from_dataset(rows, image="picture", label="kind"))
+    settings = {"model": "small-cnn", "epochs": 1, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
+    recipe = replace(defaults("mine", "cbs", small=side == 16), **settings)
+    folder = RunFolder(tmp_path / "run")
+    result = Trainer(recipe, folder, dataset=own).run()
+    assert result["data"] == "mine"
+    assert longtail.load(folder.path).class_names == ("a", "b")
+    assert result["counts"] == [11, 5]  # one of each class is held out
+    assert folder.recipe().data == "mine"
+
+
+def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_path, monkeypatch):
+    """Found out in the first evaluation, when it is too late to choose anything else."""
+    folder(tmp_path / "photos" / "train", (90, 80))
+    folder(tmp_path / "photos" / "test", (90, 80))
+    recipe = replace(
+        defaults(str(tmp_path / "photos"), "cbs"), loading="resident", image_size=32, workers=0, device="cpu"
+    )
+    recipe = replace(recipe, validation=0.0)
+    asked = []
+
+    def free(_):
+        asked.append(1)
+        return 10**9 if len(asked) == 1 else 10
+
+    monkeypatch.setattr(resident_files, "_free_bytes", free)
+    dataset = open_data(recipe)
+    loaders = Loaders(recipe, dataset, torch.device("cpu"), Ranks())
+    assert isinstance(loaders.training(("weak",), Instance(), drop_last=False), ResidentFiles)
+    assert isinstance(loaders.evaluation(dataset.train), ResidentFiles)
+    assert isinstance(loaders.evaluation(dataset.test), Streaming)
+    with pytest.raises(ValueError, match="Streaming reads them from files"):
+        Loaders(recipe, dataset, torch.device("cpu"), Ranks()).evaluation(dataset.train)
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "where"), [(["JPEG"], "device"), (["jpg", "jpg", "png"], "device"), (["png", "webp"], "workers")]
+)
+def test_a_gpu_decodes_jpegs_and_workers_the_rest(tmp_path, suffixes, where):
+    names = [f"{i}.{suffix}" for i, suffix in enumerate(suffixes)]
+    for name in names:
+        Image.new("RGB", (40, 30)).save(tmp_path / name)
+    split = Split(FileImages(tmp_path, names), torch.zeros(len(names), dtype=torch.int64))
+    recipe = replace(defaults("mine", "cbs"), image_size=16)
+    loader = Loaders(recipe, DataSet("mine", ("a",), split), torch.device("cuda"), Ranks()).evaluation(split)
+    assert isinstance(loader, Streaming)
+    assert loader.decode_in == where

@@ -1,6 +1,7 @@
 """The trainer: what a run leaves, and that nothing but what it should decides what comes out."""
 
 import json
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -180,6 +181,25 @@ def test_an_option_does_something_and_its_run_can_be_resumed(tmp_path, settings)
     assert latest_checkpoint(stopped.checkpoints)
     Trainer(recipe_for("cbs", **settings), stopped).run()
     assert_same_run(stopped, folder)
+
+
+def test_a_compiled_model_has_a_graph_of_its_own_for_each_size_of_batch(tmp_path, monkeypatch):
+    """342 images are five batches of 64 and one of 22; two stages, the second with another classifier."""
+    sizes = []
+
+    def backend(graph, inputs):
+        sizes.append(next(one.shape[0] for one in inputs if one.ndim == 4 and one.shape[1:] == (1, 8, 8)))
+        return graph.forward
+
+    compiled = partial(torch.compile, backend=backend)
+    monkeypatch.setattr(torch, "compile", compiled)
+    settings = {"epochs": 2, "classifier_epochs": 2}
+    folder, _ = trained(tmp_path / "compiled", "lws", compile=True, **settings)
+    reference, _ = trained(tmp_path / "eager", "lws", **settings)
+    assert sizes == [64, 22, 64, 22]  # plain numbers: no size that a graph would have to be asked for
+    assert all(type(size) is int for size in sizes)
+    ours, theirs = load_file(folder.model_file), load_file(reference.model_file)
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_accumulation_is_the_same_batches_in_parts(tmp_path):

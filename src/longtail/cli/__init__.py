@@ -13,7 +13,7 @@ from importlib import import_module
 from threading import current_thread, main_thread
 from types import FrameType
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "check_interrupted", "main"]
 
 COMMANDS = {
     "data": ("data sets: list, get, build, check, and describe your own", "longtail.cli.data"),
@@ -41,41 +41,88 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _refuse(f"Expected a command that `longtail --help` shows, but got {name!r}.")
     try:
-        with _heeding_sigterm():
-            return int(import_module(COMMANDS[name][1]).run(rest))
+        with _heeding_signals():
+            with _leaving_at_once():
+                command = import_module(COMMANDS[name][1])
+            return int(command.run(rest))
     except ModuleNotFoundError as error:
         extras = _EXTRAS.get(name, "train")
         return _refuse(f"{error}; `pip install 'longtail[{extras}]'` brings what `longtail {name}` needs.")
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt as error:
-        sys.stderr.write("longtail: Interrupted.\n")
+        sys.stderr.write(_INTERRUPTED)
         return 128 + (signal.SIGTERM if isinstance(error, _TerminatedError) else signal.SIGINT)
+
+
+_INTERRUPTED = "longtail: Interrupted.\n"
 
 
 class _TerminatedError(KeyboardInterrupt):
     """SIGTERM, which is to end a command as Ctrl-C does."""
 
 
+_heard: list[int] = []
+"""Signals that have asked the command to end."""
+
+
+def check_interrupted() -> None:
+    """Raise again what a signal has raised, should that have been lost: what is imported may catch anything."""
+    if _heard:
+        raise _TerminatedError if _heard[0] == signal.SIGTERM else KeyboardInterrupt
+
+
 @contextmanager
-def _heeding_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise, unless a command has its own way to stop; not in processes that the command forks."""
+def _heeding_signals() -> Iterator[None]:
+    """Have SIGTERM and Ctrl-C raise, unless a command has its own way to stop; in processes that it forks as usual."""
     ours = os.getpid()
 
     def stop(number: int, _: FrameType | None) -> None:
         if os.getpid() == ours:
-            raise _TerminatedError
+            _heard.append(number)
+            check_interrupted()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     if current_thread() is not main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    _heard.clear()
+    before = {number: signal.signal(number, stop) for number in _not_ignored()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _not_ignored() -> list[signal.Signals]:
+    """The signals that a shell has not told the process to ignore."""
+    return [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM end the process, for as long as torch is imported.
+
+    Nothing is to be saved then, and what an extension module makes of an exception in its midst is anybody's guess.
+    """
+
+    def leave(number: int, _: FrameType | None) -> None:
+        os.write(2, _INTERRUPTED.encode())
+        os._exit(128 + number)
+
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in _not_ignored()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _usage() -> str:

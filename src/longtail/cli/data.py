@@ -1,14 +1,16 @@
 """``longtail data``: list, get, build, check, and describe your own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
+from rich.cells import set_cell_size
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from longtail.cli.parsing import read, read_later
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
 from longtail.data.decode import BadImages
 from longtail.data.describe import draw_tail
@@ -18,13 +20,22 @@ from longtail.data.lvis_crops import build_lvis_crops
 console = Console()
 FETCHERS = {"cifar10": get_cifar10, "cifar100": get_cifar100, "fashion-mnist": get_fashion_mnist}
 
+_Command = TypeVar("_Command", bound=Callable[..., int])
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 Root = Annotated[Path, tyro.conf.arg(help="the data folder", metavar="DIR")]
 OnBadImages = Annotated[BadImages, tyro.conf.arg(help="stop and name them, or leave them out and list them")]
 data = tyro.extras.SubcommandApp()
 
 
-@data.command(name="list")
+def _command(name: str) -> Callable[[_Command], _Command]:
+    def add(command: _Command) -> _Command:
+        data.command(name=name)(read_later(command))
+        return command
+
+    return add
+
+
+@_command("list")
 def list_data(root: Root = Path("data")) -> int:
     """Show the data sets that are known by name, and which of them are on this machine."""
     table = Table("name", "classes", "train", "val", "test", "imbalance", "here", box=None, header_style="bold")
@@ -52,19 +63,19 @@ def list_data(root: Root = Path("data")) -> int:
 _PARTS = ("train", "val", "test")
 
 
-@data.command(name="get")
+@_command("get")
 def get_data(name: Name, root: Root = Path("data")) -> int:
-    """Fetch a data set into the data folder, or say how to."""
+    """Fetch a data set into the data folder, or say how to; what is there already is looked through."""
     if name not in CATALOG:
         raise ValueError(f"Expected a data set that `longtail data list` shows, but got {name!r}.")
     base = name.removesuffix("-lt") if CATALOG[name].imbalance is not None else name
-    if CATALOG[base].is_here(root):
-        console.print(f"{base} is there already." if CATALOG[base].files else f"{base} comes with scikit-learn.")
-        return check_data(base, root=root)
     if base not in FETCHERS:
-        console.print(f"{name} cannot be fetched for you: {CATALOG[name].steps}", soft_wrap=True)
+        if CATALOG[base].is_here(root):
+            console.print(f"{base} is there already." if CATALOG[base].files else f"{base} comes with scikit-learn.")
+            return check_data(base, root=root)
+        console.print(f"{name} cannot be fetched for you: {CATALOG[name].steps}", soft_wrap=True, markup=False)
         return 1
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"getting {base}", total=None)
         FETCHERS[base](
             root, progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
@@ -72,7 +83,7 @@ def get_data(name: Name, root: Root = Path("data")) -> int:
     return check_data(base, root=root)
 
 
-@data.command(name="build-lvis-crops")
+@_command("build-lvis-crops")
 def build_crops(
     *,
     root: Root = Path("data"),
@@ -92,7 +103,7 @@ def build_crops(
     missing = [path for path in parts.values() if not path.is_file()]
     if missing:
         raise FileNotFoundError(f"Expected {missing[0]}, but it is not there; {CATALOG['lvis-crops'].steps}")
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         for part, path in parts.items():
             bar.update(task, description=f"reading {path.name}", total=None)
@@ -120,7 +131,7 @@ def _tell(line: str) -> None:
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-@data.command(name="check")
+@_command("check")
 def check_data(name: Name, root: Root = Path("data"), imbalance: float | None = None) -> int:
     """Compare a data set on disk with what should be there."""
     differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
@@ -131,7 +142,7 @@ def check_data(name: Name, root: Root = Path("data"), imbalance: float | None = 
     return 1 if differences else 0
 
 
-@data.command(name="describe")
+@_command("describe")
 def describe_data(
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")],
     figure: Annotated[Path | None, tyro.conf.arg(help="draw the tail into this PNG")] = None,
@@ -142,7 +153,7 @@ def describe_data(
         raise FileNotFoundError(f"Expected `figure` to be in a folder that is there, but got {figure}.")
     dataset = open_path(path)
     total = sum(len(split) for split in dataset.splits.values())
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading images", total=total, visible=read_images)
         found = describe(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
     show(found)
@@ -169,14 +180,16 @@ def show(found: Description) -> None:
             continue
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
-        console.print(f"  {found.class_names[c][:20]:<20} {count:>7,} {bar}", highlight=False, markup=False)
-    for what, items in (
-        ("classes without a training image", found.empty),
-        ("images in more than one split", [" = ".join(names) for names in found.across]),
-        ("images more than once in a split", [" = ".join(names) for names in found.within]),
-        ("unreadable files", found.unreadable),
+        name = set_cell_size(found.class_names[c], 20)
+        console.print(f"  {name} {count:>7,} {bar}", highlight=False, markup=False)
+    for one, many, items in (
+        ("class", "classes without a training image", found.empty),
+        ("image", "images in more than one split", [" = ".join(names) for names in found.across]),
+        ("image", "images more than once in a split", [" = ".join(names) for names in found.within]),
+        ("file", "files that cannot be read", found.unreadable),
     ):
         if items:
+            what = one + many[many.index(" ") :] if len(items) == 1 else many
             console.print(f"{len(items)} {what}:", highlight=False)
             for item in items[:5]:
                 console.print(f"  {item}", soft_wrap=True, highlight=False, markup=False)
@@ -186,4 +199,5 @@ def show(found: Description) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one of the data commands."""
-    return int(data.cli(prog="longtail data", args=list(arguments), description="Data sets.") or 0)
+    prog = "longtail data"
+    return read(lambda words: data.cli(prog=prog, args=words, description="Data sets."), arguments, prog)()

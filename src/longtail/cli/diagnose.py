@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from longtail.cli.parsing import call
 from longtail.study.diagnose import diagnose as find
 from longtail.study.outside import FORMATS_HELP
 from longtail.study.report import write_report
@@ -69,4 +70,4 @@ def _tell(line: str) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, look, write."""
-    return tyro.cli(diagnose, args=list(arguments), prog="longtail diagnose")
+    return call(diagnose, arguments, "longtail diagnose")

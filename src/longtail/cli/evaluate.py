@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from longtail.cli.parsing import call
 from longtail.cli.show import console, show_result
 from longtail.train.files import write_json
 from longtail.train.folder import RunFolder
@@ -63,4 +64,4 @@ def _tell(line: str) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, recompute, print."""
-    return tyro.cli(evaluate, args=list(arguments), prog="longtail evaluate")
+    return call(evaluate, arguments, "longtail evaluate")

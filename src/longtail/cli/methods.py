@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-import tyro
 from rich.console import Console
 
+from longtail.cli.parsing import call
 from longtail.methods import METHODS
 
 __all__ = ["run"]
@@ -25,4 +25,4 @@ def show_methods() -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, print."""
-    return tyro.cli(show_methods, args=arguments, prog="longtail methods")
+    return call(show_methods, arguments, "longtail methods")

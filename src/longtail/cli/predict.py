@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from longtail._arguments import check_integer
+from longtail.cli.parsing import call
 from longtail.data.decode import BadImages
 from longtail.data.readers.folders import IMAGE_SUFFIXES
 from longtail.data.readers.lists import read_lines
@@ -170,4 +171,4 @@ def _readable(path: Path | str) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, predict, print."""
-    return tyro.cli(predict, args=list(arguments), prog="longtail predict")
+    return call(predict, arguments, "longtail predict")

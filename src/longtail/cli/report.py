@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from longtail.cli.parsing import call
 from longtail.study.figures.of_paper import paper_drawings
 from longtail.study.figures.writing import save_figure
 from longtail.study.report import report_of_runs, write_report
@@ -75,4 +76,4 @@ def _tell(line: str) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, draw, write."""
-    return tyro.cli(report, args=list(arguments), prog="longtail report")
+    return call(report, arguments, "longtail report")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,14 +12,16 @@ from longtail.cli.study_tables import page, paper, save_table, table
 from longtail.cli.study_view import Progress
 from longtail.study.balanced import measure_balanced
 from longtail.study.comparisons import compare_cells
-from longtail.study.conduct import Found, Place, conduct
-from longtail.study.execute import Outcome, devices, estimate, execute
+from longtail.study.conduct import Found, Place, conduct, search_folder
+from longtail.study.estimate import estimate
+from longtail.study.execute import Outcome, at_a_time, devices, execute
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
+from longtail.study.redrawn import measure_redrawn
 from longtail.study.runs import Cell, group_runs, read_run
-from longtail.study.searching import folds_of, trace_table
-from longtail.study.table import to_rich
+from longtail.study.searching import first_round, trace_table
+from longtail.study.table import show
 from longtail.study.tables import by_data, find_cell, level_table, recall_table
 from longtail.train.files import write_json
 from longtail.train.trainer import StoppedError
@@ -42,11 +45,11 @@ goes on. A plan is TOML with the same names: data, imbalance, methods, betas, se
   --betas B …           of CBS: numbers, `recipe` (the data set's recipe, the default) or `search`
   --seeds N | N N …     how many seeds, or which
   --out DIR             where the run folders go (default: runs/study)
-  --reference NAME      the method that others are tested against (default: balanced-softmax)
+  --reference NAME      the method that others are tested against (default: balanced-softmax, or the first method)
   --one-sided           test as the paper did, for `greater` only
   --beside WHAT         rows from elsewhere: nothing, quoted (CAL, DisA; the default) or paper
   --together N          runs at a time on a device (default: 12 on a GPU, 1 elsewhere)
-  --dry-run             say what would be run and how long it takes, and stop
+  --dry-run             say what would be run and about how long it takes, going by finished runs or a few steps
   --FIELD VALUE …       any setting of `longtail train`, for all runs
 
 The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is beyond the peak:
@@ -97,17 +100,19 @@ def _study(given: Sequence[str], command: str) -> int:
         for plan in plans:
             _dry_run(plan, together)
         return 0
-    _ask_balanced(plans)  # those that an earlier call left
+    _ask_models(plans)  # those that an earlier call left
     searched, outcome = _conduct(plans, together)
     for plan, of_plan in zip(plans, searched, strict=True):
         _results(plan, of_plan, command, one_sided=one_sided, beside=beside, outcome=outcome)
-    _ask_balanced(plans)
+    _ask_models(plans)
     return _told(outcome)
 
 
-def _ask_balanced(plans: Sequence[Plan]) -> None:
-    """Have balanced models among the plans' runs asked about the long-tailed data sets among them."""
-    measure_balanced([read_run(run.path) for plan in plans for run in plan.runs() if run.folder.done])
+def _ask_models(plans: Sequence[Plan]) -> None:
+    """Have balanced models among the plans' runs asked about the long-tailed data, and softmax about other draws."""
+    done = [read_run(run.path) for plan in plans for run in plan.runs() if run.folder.done]
+    measure_balanced(done)
+    measure_redrawn(done)
 
 
 def _dry_run(plan: Plan, together: int | None) -> None:
@@ -117,23 +122,22 @@ def _dry_run(plan: Plan, together: int | None) -> None:
     for run in runs:
         state = "done" if run.folder.done else "begun" if run.folder.begun else "to do"
         console.print(f"  {state:<6} {run.path.name}", highlight=False, soft_wrap=True)
-    for data, imbalance, method in plan.searches:
-        folds = max(folds_of(plan.base(data, imbalance, method), plan.search), 1)
-        each = folds * plan.search.seeds
-        least = len(plan.search.start) * each
-        name = data if imbalance is None else f"{data} {imbalance:g}"
+    everything = list(runs)
+    for place in plan.searches:
+        base, folder = plan.base(*place), search_folder(plan, place)
+        first = first_round(base, plan.search, folder)
+        later = [Planned(replace(base, seed=seed), folder / f"found-seed{seed}") for seed in plan.seeds]
+        everything += [*first, *later]
         console.print(
-            f"  and a search for the beta of {method} on {name}: {least} runs or more, {each} a beta, then "
-            f"{len(plan.seeds)} runs with the beta that it finds",
+            f"  and a search for the beta of {place[2]} on {name_of(place[0], place[1])}: {len(first)} runs or more, "
+            f"{len(first) // len(plan.search.start)} a beta, then {len(later)} runs with the beta that it finds",
             highlight=False,
             soft_wrap=True,
         )
-    if not runs:
-        console.print("How long a search takes is not known beforehand.", highlight=False)
-        return
-    places = devices(runs)
-    at_a_time = (together or (12 if places[0].type == "cuda" else 1)) * len(places)
-    console.print(str(estimate(runs, plan.out, at_a_time)), highlight=False, soft_wrap=True)
+    places = devices(everything)
+    found = estimate(everything, plan.out, at_a_time(places[0], together), places, trial=True)
+    least = "At least: " if plan.searches else ""
+    console.print(f"{least}{found}", highlight=False, soft_wrap=True)
 
 
 def _conduct(
@@ -186,7 +190,7 @@ def _results(
     )
     levels = level_table(cells, selected=selected, command=command)
     for name, made in {"recall": recalls, "level": levels}.items():
-        console.print(to_rich(made))
+        show(made, console)
         save_table(made, Path(plan.out) / "tables", name)
     sentences = _sentences(cells, plan.reference, one_sided=one_sided)
     for text in sentences:
@@ -200,7 +204,7 @@ def _results(
             "selected": selected,
             "runs": [str(one.path.relative_to(plan.out)) for one in done],
             "failed": outcome.failed,
-            "betas": {" ".join(map(str, place)): one.beta for place, one in searched.items()},
+            "betas": {f"{name_of(place[0], place[1])} {place[2]}": one.beta for place, one in searched.items()},
             "sentences": sentences,
         },
     )
@@ -238,8 +242,8 @@ def _beta(given: Sequence[str], command: str) -> int:
     (searches,), _ = _conduct([make_plan(content)], together, searches_only=True)
     for searched in searches.values():
         folder, trace = searched.cells[0].runs[0].path.parent, trace_table(searched, command)
-        console.print(to_rich(trace))
-        console.print(to_rich(searched.sensitivity(command, wide=False)))
+        show(trace, console)
+        show(searched.sensitivity(command, wide=False), console)
         save_table(trace, folder, "trace")
         save_table(searched.sensitivity(command), folder, "sensitivity")
         console.print(f"{searched.cells[0].data}: {searched.found.choice}", highlight=False, soft_wrap=True)

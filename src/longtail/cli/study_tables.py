@@ -11,7 +11,7 @@ from longtail.cli.study_flags import is_given, one_of, split_flags
 from longtail.study.reproduction import write_page
 from longtail.study.runs import group_runs, read_runs
 from longtail.study.significance_text import significance_page
-from longtail.study.table import FORMATS, Table, to_rich, write
+from longtail.study.table import FORMATS, Table, show, write
 from longtail.study.tables import gradient_table, level_table, paper_table, recall_table, shift_table
 from longtail.train.files import write_text
 
@@ -57,7 +57,7 @@ def table(given: Sequence[str], command: str) -> int:
     told = _told_before(alone)
     made = tables[what](group_runs(runs), selected=told.get("selected", ""), command=told.get("command", command))
     if form == "terminal":
-        console.print(to_rich(made))
+        show(made, console)
     else:
         console.file.write(write(made, form))
     return 0

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.live import Live
 
+from longtail.cli import check_interrupted
 from longtail.cli.show import Status, show_result
 from longtail.cli.train_line import asked_for, read_line, resumed, show_help
 from longtail.ranks import Ranks
@@ -97,7 +98,20 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | N
     if ranks.first:
         for _, folder in runs:
             show_result(folder)
+        for member in members:
+            _tell_left_out(member, ranks)
     return 0
+
+
+def _tell_left_out(member: Trainer, ranks: Ranks) -> None:
+    left_out = sorted(member.loaders.unreadable)
+    if left_out:
+        said = ", ".join(left_out[:_NAMED]) + (", …" if len(left_out) > _NAMED else "")
+        where = f"{member.folder.unreadable_file} says why"
+        _say(f"Left out {len(left_out)} images that could not be read ({said}); {where}.", ranks)
+
+
+_NAMED = 5  # files that are named
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -127,6 +141,7 @@ def _heeding_signals(members: Sequence[Trainer]) -> Iterator[list[int]]:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        check_interrupted()
         yield asked
     finally:
         for number, handler in before.items():

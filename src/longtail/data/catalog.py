@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from longtail._arguments import check_integer
 from longtail.classes import Groups
+from longtail.data import steps
 from longtail.data.dataset import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split, long_tailed
 from longtail.data.long_tail import ClassOrder, Profile
 from longtail.data.lvis_crops import read_lvis_crops
@@ -198,13 +200,13 @@ FASHION = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
+_FASHION_PARTS = ("images-idx3", "labels-idx1")
 
 
 def _fashion_mnist(root: Path) -> DataSet:
     def split(part: str) -> Split:
         folder = root / "FashionMNIST" / "raw"
-        images = read_idx(folder / f"{part}-images-idx3-ubyte.gz")
-        labels = read_idx(folder / f"{part}-labels-idx1-ubyte.gz")
+        images, labels = (read_idx(folder / f"{part}-{what}-ubyte.gz") for what in _FASHION_PARTS)
         return Split(ArrayImages(images.unsqueeze(1)), labels.to(torch.int64))
 
     return DataSet(
@@ -226,7 +228,7 @@ def _listed(
         splits = {part: read_list(root / folder / name, root / images) for part, name in lists.items()}
         return DataSet(
             name=folder,
-            class_names=tuple(str(c) for c in range(num_classes)),
+            class_names=_names_of_folders(splits["train"], num_classes),
             train=splits["train"],
             test=splits["test"],
             val=splits.get("val"),
@@ -234,6 +236,16 @@ def _listed(
         )
 
     return read
+
+
+def _names_of_folders(split: Split, num_classes: int) -> tuple[str, ...]:
+    """Each class by the folder of its first image; by number where a class has no image or no folder of its own."""
+    assert isinstance(split.images, FileImages)
+    classes, first = np.unique(split.labels.numpy(), return_index=True)
+    names = tuple(PurePosixPath(split.images.names[i]).parent.name for i in first)
+    if classes.tolist() == list(range(num_classes)) and len({*names} - {""}) == num_classes:
+        return names
+    return tuple(str(c) for c in range(num_classes))
 
 
 def _imagenet(root: Path) -> DataSet:
@@ -259,18 +271,6 @@ def _tiny_imagenet(root: Path) -> DataSet:
     return DataSet("tiny-imagenet", class_names, train, test)
 
 
-def _by_hand(what: str, where: str) -> str:
-    return f"its licence has you fetch it yourself: {what}, then unpack it as {where} in the data folder."
-
-
-_GET = "`longtail data get {name}` fetches it."
-_IMAGENET_STEPS = _by_hand(
-    "register at https://image-net.org, download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar",
-    "imagenet/train/n…/*.JPEG and imagenet/val/n…/*.JPEG",
-)
-_LISTS = "download the lists of OpenLongTailRecognition-OLTR (liuziwei7, GitHub)"
-
-
 _TEN_THOUSAND = {"train": 50000, "test": 10000}
 
 _BALANCED = (
@@ -280,7 +280,7 @@ _BALANCED = (
         {"train": 1297, "test": 500},
         (),
         _digits,
-        "pip install 'longtail[data]'.",
+        steps.DIGITS,
         train_range=(124, 133),
         group_sizes=(3, 3, 4),
     ),
@@ -290,7 +290,7 @@ _BALANCED = (
         _TEN_THOUSAND,
         ("cifar-10-batches-py",),
         _cifar("cifar10"),
-        _GET.format(name="cifar10"),
+        steps.get("cifar10"),
         train_range=(5000, 5000),
         group_sizes=(3, 3, 4),
     ),
@@ -300,7 +300,7 @@ _BALANCED = (
         _TEN_THOUSAND,
         ("cifar-100-python",),
         _cifar("cifar100"),
-        _GET.format(name="cifar100"),
+        steps.get("cifar100"),
         train_range=(500, 500),
         group_sizes=(35, 35, 30),
     ),
@@ -308,9 +308,9 @@ _BALANCED = (
         "fashion-mnist",
         10,
         {"train": 60000, "test": 10000},
-        ("FashionMNIST/raw",),
+        tuple(f"FashionMNIST/raw/{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in _FASHION_PARTS),
         _fashion_mnist,
-        _GET.format(name="fashion-mnist"),
+        steps.get("fashion-mnist"),
         train_range=(6000, 6000),
         group_sizes=(3, 3, 4),
     ),
@@ -320,7 +320,7 @@ _BALANCED = (
         {"train": 100000, "test": 10000},
         ("tiny-imagenet-200",),
         _tiny_imagenet,
-        "download tiny-imagenet-200.zip from http://cs231n.stanford.edu and unpack it in the data folder.",
+        steps.TINY_IMAGENET,
         train_range=(500, 500),
     ),
 )
@@ -334,7 +334,7 @@ _AS_THEY_ARE = (
         {"train": 1281167, "test": 50000},
         ("imagenet/train", "imagenet/val"),
         _imagenet,
-        _IMAGENET_STEPS,
+        steps.IMAGENET,
         train_range=(732, 1300),
         group_sizes=(385, 479, 136),
     ),
@@ -348,7 +348,7 @@ _AS_THEY_ARE = (
             "imagenet-lt/ImageNet_LT_test.txt",
         ),
         _listed("imagenet-lt", "imagenet", {p: f"ImageNet_LT_{p}.txt" for p in ("train", "val", "test")}, 1000),
-        f"{_LISTS} into imagenet-lt; of the images, {_IMAGENET_STEPS}",
+        steps.IMAGENET_LT,
         train_range=(5, 1280),
         group_sizes=(385, 479, 136),
         counts="imagenet-lt",
@@ -359,8 +359,7 @@ _AS_THEY_ARE = (
         {"train": 62500, "val": 7300, "test": 36500},
         ("places-lt/Places_LT_train.txt", "places-lt/Places_LT_val.txt", "places-lt/Places_LT_test.txt"),
         _listed("places-lt", "places365", {p: f"Places_LT_{p}.txt" for p in ("train", "val", "test")}, 365),
-        f"{_LISTS} into places-lt; "
-        + _by_hand("download Places365-Standard (256 x 256) from http://places2.csail.mit.edu", "places365"),
+        steps.PLACES_LT,
         train_range=(5, 4980),
         group_sizes=(131, 163, 71),
         counts="places-lt",
@@ -377,10 +376,7 @@ _AS_THEY_ARE = (
             8142,
             Normalisation((0.466, 0.471, 0.380), (0.195, 0.194, 0.192)),
         ),
-        "download the lists of classifier-balancing (facebookresearch, GitHub) into inaturalist2018; "
-        + _by_hand(
-            "download train_val2018.tar.gz of inat_comp 2018 (visipedia, GitHub)", "inaturalist2018/train_val2018"
-        ),
+        steps.INATURALIST2018,
         train_range=(2, 1000),
         group_sizes=(842, 4076, 3224),
         counts="inaturalist2018",
@@ -391,9 +387,7 @@ _AS_THEY_ARE = (
         {"train": 1_270_141, "test": 244_707},
         ("lvis-crops/train/index.json", "lvis-crops/val/index.json"),
         read_lvis_crops,
-        "download lvis_v1_train.json and lvis_v1_val.json (https://www.lvisdataset.org) into lvis, and COCO's "
-        "train2017 and val2017 images (https://cocodataset.org) into coco, then run `longtail data build-lvis-crops`, "
-        "which writes 228 GB.",
+        steps.LVIS_CROPS,
         train_range=(1, 50_552),
         group_sizes=(405, 461, 337),
         counts="lvis-v1",

@@ -1,10 +1,11 @@
 """JPEG files decoded on the GPU, where torchvision can; what it cannot goes the way of all files."""
 
 import os
+import stat
 import struct
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from longtail.data.decode import UnreadableImageError, decode
 from longtail.data.prefetch import ahead
 
-__all__ = ["Read", "decode_on", "decoded_ahead", "read_images"]
+__all__ = ["READING", "Read", "decode_on", "decoded_ahead", "read_images"]
 
 Group = TypeVar("Group")
 Read = Tensor | Future[Tensor | UnreadableImageError]
@@ -23,7 +24,10 @@ Read = Tensor | Future[Tensor | UnreadableImageError]
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _ADOBE, _FILL = 0xEE, 0xFF
+READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+"""How files are opened: at once, even a pipe into which nobody may ever write. Windows has none."""
 _OPEN = 64  # files that are open at a time
+_LARGEST = 2**26  # bytes of a file that are read at once; Pillow reads what is larger piece by piece
 _READ_AHEAD = 3  # groups of files that are read by the time the device asks for them
 
 
@@ -83,31 +87,34 @@ def read_images(paths: Sequence[str], device: torch.device, pool: Executor) -> l
 
 def _contents(paths: Sequence[str]) -> list[bytearray]:
     """What is in each file; nothing of those that cannot be read, about which the CPU's decoder will say why."""
-    opened = [_opened(path) for path in paths]
-    return [bytearray() if file is None else _content(file) for file in opened]
+    with ExitStack() as stack:
+        opened = [_opened(path, stack) for path in paths]
+        return [bytearray() if file is None else _content(file) for file in opened]
 
 
-def _opened(path: str) -> int | None:
-    """A file that the system has begun to fetch."""
+def _opened(path: str, stack: ExitStack) -> int | None:
+    """A file that the system has begun to fetch, and that is closed with ``stack``."""
     try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
+        file = os.open(path, READING)
+    except (OSError, ValueError):  # ValueError: a null character
         return None
+    stack.callback(os.close, file)
     if hasattr(os, "posix_fadvise"):  # not everywhere, and not of everything that can be opened
         with suppress(OSError):
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(file, 0, _LARGEST, os.POSIX_FADV_WILLNEED)
     return file
 
 
 def _content(file: int) -> bytearray:
     try:
-        content = bytearray(os.fstat(file).st_size)
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            return bytearray()
+        content = bytearray(status.st_size)
         read = os.readv(file, [content])
         return content if read == len(content) else bytearray()
     except OSError:
         return bytearray()
-    finally:
-        os.close(file)
 
 
 def decode_on(device: torch.device, found: Sequence[Read], paths: Sequence[str]) -> list[Tensor | UnreadableImageError]:

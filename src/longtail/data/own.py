@@ -202,7 +202,7 @@ def from_dataset(
     image_key = ("image" if by_name else 0) if image is None else image
     label_key = ("label" if by_name else 1) if label is None else label
     if by_name and hasattr(dataset, "column_names"):  # Hugging Face: a column without decoding the images
-        labels = dataset[label_key]
+        labels: Any = list(dataset[label_key])  # newer versions give a column that is read on use
     else:
         labels = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
         if labels is None or label is not None:

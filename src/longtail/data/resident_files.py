@@ -15,17 +15,21 @@ from longtail._arguments import check_choice, check_integer
 from longtail.data.augment import Resize
 from longtail.data.dataset import FileImages, Split
 from longtail.data.decode import BadImages, UnreadableImageError, image_size
-from longtail.data.device_decode import decoded_ahead
+from longtail.data.device_decode import READING, decoded_ahead
 from longtail.data.plan import Batch, Plan, PlannedBatch
 from longtail.data.prefetch import batches_ahead
 from longtail.data.sizing import ImagesInARow, cut, to_size
 
-__all__ = ["ResidentFiles"]
+__all__ = ["NoRoomError", "ResidentFiles"]
 
 _SAMPLE = 512  # files whose headers tell how large the whole will be
 _TOGETHER = 256  # files that are decoded together
 _VALUES = 2**26  # pixel values that are shrunk together: 256 MB as float32
 _HEADER = 2**14  # bytes of a file in which a JPEG's header mostly ends
+
+
+class NoRoomError(ValueError):
+    """A device has less room than the images need."""
 
 
 class ResidentFiles:
@@ -172,7 +176,7 @@ class ResidentFiles:
     def _check_room(self, needed: int) -> None:
         free = _free_bytes(self.device)
         if free is not None and needed > free:
-            raise ValueError(
+            raise NoRoomError(
                 f"Expected the images to fit into the {free / 1e9:.3g} GB that {self.device} has free, "
                 f"but got {needed / 1e9:.3g} GB of them; Streaming reads them from files."
             )
@@ -197,8 +201,8 @@ def _jpeg_size(path: str) -> tuple[int, int] | None:
     from PIL import Image  # noqa: PLC0415 - an extra
 
     try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
+        file = os.open(path, READING)
+    except (OSError, ValueError):  # ValueError: a null character
         return None
     try:
         content = os.read(file, _HEADER)

@@ -3,27 +3,18 @@
 A model is asked once; its answers stay beside it in ``balanced.json``, so that its weights are not needed again.
 """
 
-import json
-import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from longtail.classes import Groups
 from longtail.data import CATALOG
 from longtail.losses import class_shift
 from longtail.metrics import ClassStatistics, gradient_balance, probability_shift
-from longtail.models import Model
-from longtail.study.plan import is_here
+from longtail.study.asking import answers_in, asked_about, can_be_asked, training_pass
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
-from longtail.train.files import read_tensors, write_json
-from longtail.train.folder import RunFolder
+from longtail.train.files import write_json
 from longtail.train.recipe import Recipe, defaults
-from longtail.train.trainer import Trainer
 
 __all__ = [
     "BALANCED_FILE",
@@ -57,18 +48,12 @@ def measure_balanced(runs: Sequence[Run]) -> None:
     for run in runs:
         if not is_balanced(run.recipe):
             continue
-        known = _answers(run)
+        known = answers_in(run, BALANCED_FILE)
         places = {one.data: one.recipe for one in runs if one.recipe.data == f"{run.recipe.data}-lt"}
         new = {name: recipe for name, recipe in places.items() if name not in known}
-        if new and RunFolder(run.path).model_file.exists() and is_here(run.recipe.data, {"root": run.recipe.root}):
+        if new and can_be_asked(run):
             known |= {name: _ask(run, recipe) for name, recipe in new.items()}
             write_json(run.path / BALANCED_FILE, known)
-
-
-def _answers(run: Run) -> dict[str, Any]:
-    file = Path(run.path) / BALANCED_FILE
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
 
 
 def _ask(run: Run, long_tailed: Recipe) -> dict[str, Any]:
@@ -77,19 +62,11 @@ def _ask(run: Run, long_tailed: Recipe) -> dict[str, Any]:
     The gradient's balance is that under each loss, as if the model were to be trained on with it.
     """
     names = ("data", "imbalance", "profile", "subset_seed")
-    recipe = replace(run.recipe, **{name: getattr(long_tailed, name) for name in names}, validation=0.0, folds=0)
-    betas = {
-        "softmax": 0.0,
-        "balanced-softmax": 1.0,
-        "cbs": defaults(recipe.data, "cbs", recipe.imbalance).knobs["beta"],
-    }
-    with tempfile.TemporaryDirectory() as nowhere:
-        trainer = Trainer(recipe, RunFolder(nowhere))
-        model = trainer.stages.build()
-        state, _ = read_tensors(RunFolder(run.path).model_file)
-        model.load_state_dict(state)
-        counts = trainer.dataset.counts
-        found = {name: _pass(trainer, model, class_shift(counts, beta)) for name, beta in betas.items()}
+    cbs = defaults(long_tailed.data, "cbs", long_tailed.imbalance).knobs["beta"]
+    betas = {"softmax": 0.0, "balanced-softmax": 1.0, "cbs": cbs}
+    with asked_about(run, **{name: getattr(long_tailed, name) for name in names}) as (trainer, model):
+        recipe, counts = trainer.recipe, trainer.dataset.counts
+        found = {name: training_pass(trainer, model, class_shift(counts, beta)) for name, beta in betas.items()}
     plain = found["softmax"]  # a shift is of the loss: probabilities are the same in all passes
     shift = probability_shift(plain.probability_sum, plain.samples, trainer.dataset.groups)
     return {
@@ -103,13 +80,6 @@ def _ask(run: Run, long_tailed: Recipe) -> dict[str, Any]:
     }
 
 
-def _pass(trainer: Trainer, model: Model, shift: Tensor) -> ClassStatistics:
-    shift = shift.to(trainer.device)
-    if trainer.recipe.train_stats == "paper":
-        return trainer.measuring.as_trained(model, 0, shift=shift)
-    return trainer.measuring.of(model, trainer.dataset.train, shift=shift)
-
-
 def _balance(found: ClassStatistics, groups: Groups) -> dict[str, float]:
     if found.weight_reward is None or found.weight_penalty is None:
         return {}
@@ -118,19 +88,19 @@ def _balance(found: ClassStatistics, groups: Groups) -> dict[str, float]:
 
 def balanced_shift(cell: Cell, data: str) -> dict[str, Summary]:
     """Δp of each group in per cent over a balanced cell's runs, on a data set as tables name it; empty if unknown."""
-    found = [answer["probability_shift"] for run in cell.runs if (answer := _answers(run).get(data))]
+    found = [answer["probability_shift"] for run in cell.runs if (answer := answers_in(run, BALANCED_FILE).get(data))]
     return {group: summarise([one[group] for one in found]) for group in found[0]} if found else {}
 
 
 def balanced_probability(cell: Cell, data: str) -> list[float]:
     """Class probability of each class, as its mean over a balanced cell's runs; empty where it is unknown."""
-    found = [answer["probability"] for run in cell.runs if (answer := _answers(run).get(data))]
+    found = [answer["probability"] for run in cell.runs if (answer := answers_in(run, BALANCED_FILE).get(data))]
     return [sum(column) / len(found) for column in zip(*found, strict=True)]
 
 
 def balanced_gradients(cell: Cell, data: str) -> dict[str, dict[str, Summary]]:
     """Balance of the gradient of each group under each loss, over a balanced cell's runs; empty where it is unknown."""
-    found = [answer["gradient_balance"] for run in cell.runs if (answer := _answers(run).get(data))]
+    found = [answer["gradient_balance"] for run in cell.runs if (answer := answers_in(run, BALANCED_FILE).get(data))]
     return {
         method: {group: summarise([one[method][group] for one in found]) for group in groups}
         for method, groups in (found[0] if found else {}).items()

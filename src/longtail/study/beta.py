@@ -124,12 +124,17 @@ class Choice:
     """Where the quadratic's maximum is."""
     at_bound: bool
     """The best mean lies at a bound: the peak may be beyond it."""
+    level_known: bool = True
+    """Whether the chosen beta's imbalance level is defined, so that it could decide between ties."""
 
     def __str__(self) -> str:
         text = f"beta = {self.beta:g}"
         if len(self.ties) > 1:
-            text += f", the lowest imbalance level among {', '.join(f'{beta:g}' for beta in self.ties)}"
-            text += ", which are within one standard error of the highest"
+            least = (
+                "the lowest imbalance level" if self.level_known else "the smallest, as no imbalance level is defined,"
+            )
+            text += f", {least} among {', '.join(f'{beta:g}' for beta in self.ties)}"
+            text += ", which are within one standard error of the best"
         if self.at_bound:
             text += f"; the best mean is at the bound, {self.best:g}, and the peak may lie beyond it"
         return text
@@ -227,7 +232,8 @@ def choose(points: Sequence[Point], settings: Settings) -> Choice:
     reach = settings.step * (1 - 1e-9)
     beyond = best.beta - reach < settings.bounds[0] or best.beta + reach > settings.bounds[1]
     at_bound = beyond and best.beta in {points[0].beta, points[-1].beta}
-    return Choice(chosen.beta, best.beta, tuple(p.beta for p in ties), error, smoothed, peak, at_bound)
+    known = math.isfinite(chosen.level)
+    return Choice(chosen.beta, best.beta, tuple(p.beta for p in ties), error, smoothed, peak, at_bound, known)
 
 
 def _check(points: Sequence[Point]) -> None:

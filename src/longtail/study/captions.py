@@ -55,8 +55,8 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") 
         whose = [cell.title for cell in cells if cell.recipe.validation]
         only = f" ({', '.join(whose)} only)" if len(whose) < len(cells) else ""
         parts.append(f"{shares} of training images held out{only}")
-    if selected:
-        parts.append(selected)
+    if selected or any(cell.recipe.beta is not None for cell in cells):
+        parts.append(selected or "how β was chosen is not recorded with these runs")
     text = "; ".join(parts)
     return text[0].upper() + text[1:] + "." + (f" Command: {command}" if command else "")
 

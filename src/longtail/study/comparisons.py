@@ -107,14 +107,15 @@ def marks(tested: Contrast) -> str:
     return "".join("*" for bound in (0.05, 0.01, 0.001) if p_value < bound)
 
 
-def how_tested(all_tested: Sequence[Contrast]) -> str:
-    """What a caption says of the tests."""
+def how_tested(all_tested: Sequence[Contrast], against: str = "") -> str:
+    """What a caption says of the tests; ``against`` is what the table calls the reference."""
     found = [one for one in all_tested if one.found is not None]
     if not found:
         return "No tests: fewer than two seeds."
-    names = sorted({one.found.test for one in found if one.found is not None})
+    tests = sorted((one.found for one in found if one.found is not None), key=lambda one: not one.paired)
+    text = f"* p < 0.05, ** p < 0.01, *** p < 0.001 against {against or found[0].reference.title} ({tests[0].test}"
+    text += ", or Welch’s where the seeds differ" if tests[0].paired and not tests[-1].paired else ""
     untested = len(all_tested) - len(found)
-    text = f"* p < 0.05, ** p < 0.01, *** p < 0.001 against {found[0].reference.title} ({' and '.join(names)}"
     text += (
         ", after Holm’s correction over the methods of a data set in each column)"
         if any(one.corrected is not None for one in found)

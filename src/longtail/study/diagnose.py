@@ -122,6 +122,7 @@ def diagnose(
         )
     paths = {name: path for name, path in (("train", train), ("val", val), ("test", test)) if path is not None}
     splits = {name: read_outside(path, name, names) for name, path in paths.items()}
+    _check_apart(splits)
     names = names or next((one.names for one in splits.values() if one.names is not None), None)
     num_classes = _num_classes(splits, given, names)
     if given is None:
@@ -132,6 +133,22 @@ def diagnose(
     shift, why_not = _shift(splits, number, groups)
     shown = names or tuple(f"class {c}" for c in range(num_classes))
     return Diagnosis(splits, shown, number, source, groups, cut, shift, why_not)
+
+
+def _check_apart(splits: Mapping[str, Outside]) -> None:
+    """Refuse validation data that is the test data, or the training data: what is chosen on it would flatter itself."""
+    if "val" not in splits:
+        return
+    val = splits["val"]
+    for name in ("test", "train"):
+        other = splits.get(name)
+        if other is None or val.logits is None or other.logits is None:
+            continue
+        if torch.equal(val.labels, other.labels) and torch.equal(val.logits, other.logits):
+            raise ValueError(
+                f"Expected validation data of its own to choose a shift on, but {val.source} holds the same "
+                f"predictions as {other.source}."
+            )
 
 
 def _num_classes(splits: Mapping[str, Outside], counts: Tensor | None, names: Sequence[str] | None) -> int:

@@ -12,13 +12,12 @@ import torch.multiprocessing
 
 from longtail.methods import find_method
 from longtail.study.plan import Planned
-from longtail.study.runs import read_runs
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer, pick_device
 
-__all__ = ["Estimate", "Outcome", "devices", "epochs_done", "epochs_of", "estimate", "execute"]
+__all__ = ["Outcome", "at_a_time", "devices", "epochs_done", "epochs_of", "execute"]
 
 _TOGETHER = 12  # runs at a time on a GPU
 _QUEUE = 16  # times as many in a fleet, so that the next begins when one is done and few are left alone at its end
@@ -119,9 +118,14 @@ class _Work:
 def _work(
     runs: Sequence[Planned], device: torch.device, together: int | None, watch: Callable[[], None]
 ) -> tuple[dict[str, str], set[str]]:
-    work = _Work(device, together or (_TOGETHER if device.type == "cuda" else 1), watch)
+    work = _Work(device, at_a_time(device, together), watch)
     work.run(runs)
     return work.failed, work.elsewhere
+
+
+def at_a_time(device: torch.device, together: int | None) -> int:
+    """How many runs a device trains at a time."""
+    return together or (_TOGETHER if device.type == "cuda" else 1)
 
 
 def _lock(folder: RunFolder, locks: ExitStack) -> bool:
@@ -214,65 +218,3 @@ def epochs_done(run: Planned) -> int:
     """Epochs that a run has logged."""
     file = run.folder.log_file
     return file.read_bytes().count(b"\n") if file.exists() else 0
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How long the runs that are left will take."""
-
-    left: int
-    seconds: float | None
-    """``None`` where nothing says."""
-    why: str
-
-    def __str__(self) -> str:
-        if self.seconds is None:
-            return f"{self.left} runs to do; how long they take is unknown: {self.why}."
-        return f"{self.left} runs to do, about {_duration(self.seconds)}: {self.why}."
-
-
-def estimate(runs: Sequence[Planned], out: str, together: int = 1) -> Estimate:
-    """How long the runs that are left will take, going by the logs of the finished ones in the folder.
-
-    A run is taken to last as long an epoch as finished runs of the same data set and model, of its own method where
-    there are some; ``together`` of them share the time that the logs have.
-    """
-    left = [run for run in runs if not run.folder.done]
-    if not left:
-        return Estimate(0, 0.0, "all are done")
-    try:
-        finished = read_runs(out, searches=True)
-    except FileNotFoundError:
-        finished = []
-    seen: dict[tuple[object, ...], list[float]] = {}
-    for one in finished:
-        seconds = [line["seconds"] for line in one.log() if "seconds" in line]
-        if seconds:
-            for key in _keys(one.recipe.data, one.recipe.imbalance, one.recipe.model, one.recipe.method):
-                seen.setdefault(key, []).append(sum(seconds) / len(seconds))
-    total = 0.0
-    for run in left:
-        recipe = run.recipe
-        keys = [k for k in _keys(recipe.data, recipe.imbalance, recipe.model, recipe.method) if k in seen]
-        if not keys:
-            return Estimate(len(left), None, f"no finished run of {recipe.data} with {recipe.model} in {out}")
-        total += max(epochs_of(recipe) - epochs_done(run), 0) * sum(seen[keys[0]]) / len(seen[keys[0]])
-    return Estimate(
-        len(left), total / together, f"going by {len(finished)} finished runs in {out}, {together} at a time"
-    )
-
-
-def _keys(data: str, imbalance: float | None, model: str, method: str) -> list[tuple[object, ...]]:
-    return [(data, imbalance, model, method), (data, imbalance, model), (data, model)]
-
-
-def _duration(seconds: float) -> str:
-    """A time in words.
-
-    Example:
-        >>> _duration(40), _duration(600), _duration(9000)
-        ('40 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

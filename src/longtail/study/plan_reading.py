@@ -73,7 +73,7 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
         imbalance=tuple(_listed(content.get("imbalance", ()))),
         betas=tuple(_listed(content.get("betas", ("recipe",)))),
         out=str(content.get("out", "runs/study")),
-        reference=str(content.get("reference", "balanced-softmax")),
+        reference=str(content.get("reference") or _usual_reference(content)),
         recipe=settings,
         search=SearchPlan(**known),
     )
@@ -83,12 +83,20 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
     return plan
 
 
+def _usual_reference(content: Mapping[str, Any]) -> str:
+    """Balanced Softmax; where it is not among the methods, the first of them."""
+    methods = [str(method) for method in _listed(content.get("methods", ()))]
+    return "balanced-softmax" if "balanced-softmax" in methods or not methods else methods[0]
+
+
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def read_plan(path: Path | str, given: Mapping[str, Any] | None = None, *, to_run: bool = True) -> Plan:
     """A plan from a TOML file, with what a command line gives beside it; ``to_run`` as in :func:`make_plan`."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"Expected a plan in {path}, but there is no such file.")
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
 """The search for beta with real runs: cross-validation folds and seeds, trained together; its trace and tables."""
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from longtail.study.tables import sensitivity_table
 from longtail.train.files import write_json
 from longtail.train.recipe import Recipe
 
-__all__ = ["Searched", "fold_recipes", "searching", "trace_table"]
+__all__ = ["Searched", "first_round", "fold_recipes", "searching", "trace_table"]
 
 DEFAULT_FOLDS = 5
 
@@ -133,6 +134,12 @@ def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list
     return searched
 
 
+def first_round(base: Recipe, plan: SearchPlan, out: Path | str) -> list[Planned]:
+    """The runs that a search begins with."""
+    folds = folds_of(base, plan)
+    return [run for beta in plan.start for run in _planned(base, beta, folds, range(plan.seeds), Path(out))]
+
+
 def _planned(base: Recipe, beta: float, folds: int, seeds: Sequence[int], out: Path) -> list[Planned]:
     recipes = fold_recipes(base, beta, folds, seeds)
     return [Planned(one, out / (one.label + (f"-fold{one.fold}of{folds}" if folds else ""))) for one in recipes]
@@ -140,21 +147,24 @@ def _planned(base: Recipe, beta: float, folds: int, seeds: Sequence[int], out: P
 
 def trace_table(searched: Searched, command: str = "") -> Table:
     """What was tried in which round, its mean, the quadratic's value, the imbalance level, and what was chosen."""
-    found, rows = searched.found, []
+    found, rows, nan = searched.found, [], float("nan")
+    criterion = Criterion.parse(searched.plan.criterion)
+    sign_of = 1.0 if criterion.weights else -1.0  # the lower the level the better; it is shown as it is
     for point in found.points:
         number = next(place for place, betas in enumerate(found.rounds, 1) if point.beta in betas)
         smoothed = found.choice.smoothed.get(point.beta)
-        nan = float("nan")
-        values = (
-            Value(Summary(point.mean, nan, len(point.scores)), best=point.beta == found.choice.best),
-            None if smoothed is None else Value(Summary(smoothed, nan, 1)),
-            Value(Summary(point.level, nan, len(point.scores))),
-        )
+        mean, level = (value if math.isfinite(value) else nan for value in (sign_of * point.mean, point.level))
+        runs = len(point.scores)
+        values = [
+            Value(Summary(mean, nan, runs), best=point.beta == found.choice.best),
+            None if smoothed is None else Value(Summary(sign_of * smoothed, nan, 1)),
+        ]
+        values += [Value(Summary(level, nan, runs))] if criterion.weights else []
         sign = " chosen" if point.beta == found.choice.beta else " tied" if point.beta in found.choice.ties else ""
-        rows.append(Row((str(number), f"{point.beta:g}{sign}"), values))
+        rows.append(Row((str(number), f"{point.beta:g}{sign}"), tuple(values)))
     error = found.choice.standard_error
     caption = f"{searched.selected}. Chosen: {found.choice}."
-    caption += f" Standard error {error:.2f}." if error == error else " One run a β: no standard error."  # noqa: PLR0124
+    caption += " One run a β: no standard error." if math.isnan(error) else f" Standard error {error:.2f}."
     caption += f" Command: {command}" if command else ""
-    criterion = str(Criterion.parse(searched.plan.criterion))
-    return Table("The search for β", ("Round", "β"), (criterion, "quadratic", "I"), tuple(rows), caption)
+    columns = (str(criterion), "quadratic", *(("I",) if criterion.weights else ()))
+    return Table("The search for β", ("Round", "β"), columns, tuple(rows), caption)

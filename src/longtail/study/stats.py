@@ -255,6 +255,8 @@ def sentence(
     p_value = found.p_value if corrected is None else corrected
     labels = [_SIDES[found.alternative]] if found.alternative != "two-sided" else []
     labels += ["after Holm"] if corrected is not None else []
+    if p_value >= threshold > found.p_value:  # the interval, which is not corrected, leaves zero out
+        labels.append(f"{format_p(found.p_value).removeprefix('= ')} before")
     shown = f"p {format_p(p_value)}" + (f" ({', '.join(labels)})" if labels else "") + f", {runs}."
     interval = f"{100 * found.confidence:g} % interval"
     if p_value >= threshold:

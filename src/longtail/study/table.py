@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from longtail.study.stats import Summary
 
 if TYPE_CHECKING:
+    import rich.console
     import rich.table
 
-__all__ = ["FORMATS", "Row", "Table", "Value", "to_csv", "to_latex", "to_markdown", "to_rich", "write"]
+__all__ = ["FORMATS", "Row", "Table", "Value", "show", "to_csv", "to_latex", "to_markdown", "to_rich", "write"]
 
 Source = Literal["here", "paper", "quoted"]
 
@@ -149,15 +150,31 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
+def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None:
+    """Print a table in a terminal, which has room for one decimal (files have two), between its title and its caption.
+
+    Nothing is cut off: a table that is wider than the terminal is printed as wide as it is.
+    """
+    from rich.measure import Measurement  # noqa: PLC0415 - an extra
+
+    console.print(table.title, style="bold", highlight=False, markup=False)
+    made = to_rich(table, digits)
+    width = Measurement.get(console, console.options.update(max_width=10_000), made).maximum
+    before = console.width
+    console.width = max(width, before)
+    console.print(made)
+    console.width = before
+    console.print(table.full_caption, style="italic", highlight=False, markup=False)
+    console.print()
+
+
 def to_rich(table: Table, digits: int = 1) -> "rich.table.Table":
-    """For a terminal, which has room for one decimal; files have two."""
+    """The rows, for a terminal."""
     from rich import box  # noqa: PLC0415 - an extra
     from rich.table import Table as RichTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     shown = RichTable(
-        title=table.title,
-        caption=table.full_caption,
         box=box.SIMPLE_HEAD,
         header_style="bold",
         collapse_padding=True,

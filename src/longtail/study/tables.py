@@ -8,6 +8,7 @@ from typing import Literal
 from longtail.study import paper
 from longtail.study.captions import caption_of
 from longtail.study.comparisons import Contrast, compare_cells, how_tested, marks
+from longtail.study.redrawn import redrawn_shift
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, method_title, ordered
 from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
 from longtail.study.table import Row, Source, Table, Value
@@ -21,12 +22,12 @@ __all__ = [
     "level_table",
     "paper_table",
     "recall_table",
+    "redrawn_shift_table",
     "sensitivity_table",
     "shift_table",
 ]
 
 _GROUPS = ("head", "medium", "tail")
-_QUOTED = ("CAL", "DisA")
 
 
 def by_data(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
@@ -69,6 +70,7 @@ def recall_table(
     groups = _groups_of(cells)
     rows: list[Row] = []
     all_tested: list[Contrast] = []
+    names_of_reference: set[str] = set()
     for data, of_data in by_data(cells).items():
         columns = []
         against = None if reference is None else find_cell(of_data, reference)
@@ -77,14 +79,13 @@ def recall_table(
             found = [] if against is None else compare_cells(of_data, against, measure, alternative=alternative)
             all_tested += found
             columns.append(_column(of_data, measure, max, {id(one.cell): marks(one) for one in found}))
-        rows += [
-            Row((data, title), tuple(column[place] for column in columns))
-            for place, title in enumerate(distinct_titles(of_data))
-        ]
+        titles = distinct_titles(of_data)
+        names_of_reference |= {titles[of_data.index(against)]} if against is not None else set()
+        rows += [Row((data, title), tuple(column[place] for column in columns)) for place, title in enumerate(titles)]
         rows += _elsewhere(data, groups, beside)
     caption = caption_of(cells, selected=selected, command=command)
     if all_tested:
-        caption = f"{how_tested(all_tested)} {caption}"
+        caption = f"{how_tested(all_tested, ' or '.join(sorted(names_of_reference)))} {caption}"
     names = (*(name.capitalize() for name in groups), "All")
     split = "test" if part == "test" else "validation"
     return Table(f"Recall on {split} data, per cent", ("Data", "Method"), names, tuple(rows), caption)
@@ -113,7 +114,7 @@ def _column(
 def _elsewhere(data: str, groups: Sequence[str], beside: str) -> list[Row]:
     rows = []
     for method, row in paper.recalls(data).items():
-        quoted = method in _QUOTED
+        quoted = method in paper.QUOTED
         if beside == "nothing" or (beside == "quoted" and not quoted):
             continue
         values = tuple(Value(found) if (found := row.get(group)) else None for group in (*groups, "all"))
@@ -152,9 +153,10 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
     return Table(
         "Recall on test data beside the paper's, per cent",
         ("Data", "Method", "Group"),
-        ("Here", "Paper", "Difference", "in its SDs", "p"),
+        ("Here", "Paper", "Δ", "in SDs", "p"),
         tuple(rows),
-        f"! more than two of the paper's SDs. p: Welch's t-test, two-sided, not corrected. {caption}",
+        "Δ: here less paper, in points and in the paper's SDs; ! more than two of them. p: Welch's t-test, two-sided, "
+        f"not corrected. {caption}",
     )
 
 
@@ -191,6 +193,10 @@ def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
         for cell, title, value in zip(of_data, distinct_titles(of_data), values, strict=True):
             rows.append(Row((data, title), (value, *((_plain(theirs.get(cell.method)),) if beside else ()))))
     caption = f"Lower is fairer. {caption_of(cells, selected=selected, command=command)}"
+    if any(isnan(value) for cell in cells for value in cell.values(Run.level)):
+        caption = (
+            f"No I: a group has no training recall at all in one of the runs, which leaves it undefined. {caption}"
+        )
     columns = ("I", "I, the authors’") if beside else ("I",)
     return Table("Model imbalance level on test data", ("Data", "Method"), columns, tuple(rows), caption)
 
@@ -230,6 +236,26 @@ def shift_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
     ]
     caption = caption_of(cells, selected=selected, command=command)
     return _beside("Δp̂: class probability against class frequency, per cent", _titles(groups), rows, caption)
+
+
+def redrawn_shift_table(cells: Sequence[Cell], *, command: str = "") -> Table:
+    """Δp̂ of softmax models on another draw of their long-tailed subset, beside the paper's.
+
+    Args:
+        cells: softmax's, of which a model or more was asked.
+        command: what repeats it.
+    """
+    published = paper.tables()["probability_shift_softmax"]
+    groups = _groups_of(cells)
+    rows = []
+    for cell in ordered(cells):
+        found, theirs = redrawn_shift(cell), published.get(cell.data, {})
+        rows.append(((cell.data, cell.title), [found[name] for name in groups], [theirs.get(name) for name in groups]))
+    asked = ", ".join(f"{cell.data} {redrawn_shift(cell)[groups[0]].runs}" for cell in ordered(cells))
+    caption = "Each model is asked about the subset that the next seed draws, of which it has seen all of the largest "
+    caption += f"class and hardly any of the rarest; models asked: {asked}. "
+    title = "Δp̂ on another draw of the subset: class probability against class frequency, per cent"
+    return _beside(title, _titles(groups), rows, caption + caption_of(cells, command=command))
 
 
 def balanced_shift_table(

@@ -24,7 +24,8 @@ class RunFolder:
 
     ``recipe.toml`` (all settings, resolved), ``environment.json``, ``log.jsonl`` (a line an epoch), ``checkpoints/``,
     ``statistics.safetensors``, ``predictions.safetensors``, ``model.safetensors`` and ``result.json``, written last: a
-    run is done when it exists. Where the recipe asks for it, ``tensorboard/`` too.
+    run is done when it exists. Where images were left out, ``unreadable.json`` lists them; where the recipe asks for
+    it, there is ``tensorboard/`` too.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -54,6 +55,11 @@ class RunFolder:
     def predictions_file(self) -> Path:
         """Labels and logits of the splits."""
         return self.path / "predictions.safetensors"
+
+    @property
+    def unreadable_file(self) -> Path:
+        """Images that could not be read and were left out, and why."""
+        return self.path / "unreadable.json"
 
     @property
     def model_file(self) -> Path:

@@ -1,5 +1,6 @@
 """A recipe's data: the data set, and the loaders of its splits."""
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from longtail.data import (
     ArrayImages,
     DataSet,
     FileImages,
+    Images,
     Plan,
     Resident,
     ResidentFiles,
@@ -23,6 +25,7 @@ from longtail.data import (
 )
 from longtail.data.augment import Augmentation
 from longtail.data.decode import UnreadableImageError, image_size
+from longtail.data.resident_files import NoRoomError
 from longtail.data.samplers import Instance, Sampler
 from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe
@@ -36,9 +39,9 @@ _SMALL = 64
 _EVALUATION_PIXELS = 2**24  # a batch of evaluation: 64 MB as float32
 
 
-def open_data(recipe: Recipe) -> DataSet:
-    """The data set that a recipe names, with its validation split."""
-    if recipe.data in CATALOG:
+def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
+    """The data set that a recipe names, or one's own, with its validation split."""
+    if own is None and recipe.data in CATALOG:
         if recipe.imbalance is not None and CATALOG[recipe.data].imbalance is None:
             made = f"{recipe.data}-lt"
             hint = f"; {made} takes it" if made in CATALOG else ""
@@ -52,7 +55,7 @@ def open_data(recipe: Recipe) -> DataSet:
             seed=recipe.seed,
         )
     else:
-        dataset = open_path(recipe.data)
+        dataset = open_path(recipe.data) if own is None else own
         dataset = in_memory(dataset) or dataset
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
@@ -61,7 +64,8 @@ def open_data(recipe: Recipe) -> DataSet:
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
         raise ValueError(
-            f"Expected a training image of every class of {dataset.name}, but {', '.join(empty[:3])}{more} have none."
+            f"Expected a training image of every class of {dataset.name}, but there is none of "
+            f"{', '.join(map(repr, empty[:3]))}{more}."
         )
     if recipe.folds:
         return hold_out_fold(dataset, recipe.fold, recipe.folds, seed=recipe.seed)
@@ -98,6 +102,8 @@ class Loaders:
     dataset: DataSet
     device: torch.device
     ranks: Ranks
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files that were left out so far, of all splits, and why."""
     _packed: dict[int, ResidentFiles] = field(default_factory=dict)
     """Splits whose files are held on the device: they are packed once."""
 
@@ -164,20 +170,46 @@ class Loaders:
         if isinstance(split.images, ArrayImages):
             return Resident(split, plan, self.device)
         if recipe.loading == "resident" and isinstance(split.images, FileImages):
-            if id(split) not in self._packed:
-                self._packed[id(split)] = ResidentFiles(
-                    split, plan, self.device, workers=max(recipe.workers, 1), bad_images=recipe.bad_images
-                )
-            return self._packed[id(split)].with_plan(plan)
-        on_device = self.device.type == "cuda" and isinstance(split.images, FileImages)
-        return Streaming(
+            packed = self._resident(split, plan)
+            if packed is not None:
+                return packed.with_plan(plan)
+        on_device = self.device.type == "cuda" and _are_jpegs(split.images)
+        streaming = Streaming(
             split,
             plan,
             self.device,
-            workers=recipe.workers,
+            workers=min(recipe.workers, _cores()),
             decode_in="device" if on_device else "workers",
             bad_images=recipe.bad_images,
         )
+        streaming.unreadable = self.unreadable
+        return streaming
+
+    def _resident(self, split: Split, plan: Plan) -> ResidentFiles | None:
+        """The split on the device; ``None`` where there is no room for it once the training split is there."""
+        if id(split) not in self._packed:
+            workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
+            try:
+                packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
+            except NoRoomError:
+                if split is self.dataset.train:
+                    raise
+                return None
+            self.unreadable.update(packed.unreadable)
+            self._packed[id(split)] = packed
+        return self._packed[id(split)]
+
+
+def _are_jpegs(images: Images) -> bool:
+    """Whether most are files that a GPU can decode; of others whole pictures would have to wait in memory."""
+    if not isinstance(images, FileImages):
+        return False
+    return sum(name.lower().endswith((".jpg", ".jpeg")) for name in images.names) > len(images) / 2
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_small(path: Path | str) -> bool:

@@ -137,11 +137,11 @@ class Recipe:
     compile: bool = False
     """torch.compile the model"""
     workers: int = 4
-    """processes or threads that read files"""
+    """processes or threads that read files, at most as many as there are cores"""
     loading: Literal["streaming", "resident"] = "streaming"
-    """image files: read them in every epoch, or hold them on the device, shrunk to a short side of 256"""
+    """image files: read in every epoch, or held on the device, shrunk to a short side of 256"""
     bad_images: Literal["error", "skip"] = "error"
-    """an image that cannot be read stops the run, or is left out and listed"""
+    """an image that cannot be read stops the run, or is left out and listed in `unreadable.json`"""
 
     train_stats: Literal["eval", "paper"] = "eval"
     """how training-set measures are taken; paper: training mode, augmented, as its authors did"""

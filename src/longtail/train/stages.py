@@ -106,7 +106,9 @@ class Stages:
         )
         wrapped: nn.Module = model
         if recipe.compile:
-            wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+            # A graph for the full batch and one for the last: torch would make the second fit all sizes, and slower,
+            # and then take it for full batches too. Where images are left out, sizes are too many for that.
+            wrapped = torch.compile(wrapped, dynamic=False if recipe.bad_images == "error" else None)  # type: ignore[assignment]
         if ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped, device_ids=[device] if device.type == "cuda" else None)
         step = Step(wrapped, objective, optimizer, precision=self.precision, channels_last=recipe.channels_last)

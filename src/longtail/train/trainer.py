@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.data import ArrayImages
+from longtail.data import ArrayImages, DataSet
 from longtail.methods import Stage, find_method
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
@@ -72,17 +72,24 @@ class Trainer:
         folder: where the run is kept.
         ranks: the processes that train together.
         device: where to train; default: the recipe's.
+        dataset: what to train on; default: what the recipe's ``data`` names. Then ``data`` is no more than a name.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: RunFolder, *, ranks: Ranks | None = None, device: torch.device | None = None
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        *,
+        ranks: Ranks | None = None,
+        device: torch.device | None = None,
+        dataset: DataSet | None = None,
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
         self.method = find_method(recipe.method)
         self.knobs = recipe.knobs
-        self.dataset = open_data(recipe)
+        self.dataset = open_data(recipe, dataset)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
         self.stages = Stages(self.loaders)
         self.measuring = Measuring(self.loaders)
@@ -91,6 +98,7 @@ class Trainer:
         """Set it to have the next step be the last: training saves where it is and raises :class:`StoppedError`."""
         self.live: dict[str, Any] = {}
         """How training goes: epoch, loss (the mean over the epoch so far), lr and images_per_second, now and then."""
+        self._listed = 0
         self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
@@ -264,6 +272,7 @@ class Trainer:
         return self.measuring.recalls(model, running.first_epoch + self.live["epoch"])
 
     def _log(self, running: Running, seconds: float, recalls: Callable[[], dict[str, dict[str, float]]] | None) -> None:
+        self._list_unreadable()
         line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
         if recalls is not None:
             line["recall"] = recalls()
@@ -271,6 +280,13 @@ class Trainer:
             self.folder.log(line)
         if self._board is not None:
             self._board.add(running.first_epoch + self.live["epoch"] + 1, line)
+
+    def _list_unreadable(self) -> None:
+        """Write down which images were left out; those of other splits are known once they were looked at."""
+        found = dict(self.loaders.unreadable)
+        if len(found) > self._listed and self.ranks.first:
+            write_json(self.folder.unreadable_file, dict(sorted(found.items())))
+            self._listed = len(found)
 
     def _finish(self, model: Model, running: Running) -> None:
         """Measure the model and write what a run leaves; the result last."""
@@ -283,6 +299,7 @@ class Trainer:
             model, self.folder.predictions_file, shift=shift, change=change, each=self._unless_stopped
         )
         statistics["train_paper"] = self.measuring.as_trained(model, sum(self.epochs), shift=shift, change=change)
+        self._list_unreadable()
         if self.ranks.first:
             self._write(model, running.stage, statistics, classifier, (posthoc, trace))
         self.ranks.wait()  # none leaves before all is written

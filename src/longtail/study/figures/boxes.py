@@ -20,7 +20,7 @@ def box_plots(
     runs: Mapping[str, Mapping[str, Sequence[float]]],
     *,
     against: str | None = None,
-    paired: bool = False,
+    paired: bool | Mapping[str, bool] = False,
     alternative: Alternative = "two-sided",
     measure: str = "recall over all classes, %",
     columns: int = 3,
@@ -31,7 +31,8 @@ def box_plots(
     Args:
         runs: for each data set, the results of each method's runs.
         against: the method that the last one is tested against (default: the first).
-        paired: the runs at the same place share seed and draws (paired t-test); otherwise Welch's.
+        paired: the runs at the same place share seed and draws (paired t-test); otherwise Welch's. For all data sets,
+            or by data set.
         alternative: of the test; ``"greater"`` is one-sided, as in the paper, and is labelled so.
         measure: what the numbers are.
         columns: panels in a row.
@@ -67,7 +68,8 @@ def box_plots(
             )
         axes.set_xticks(range(1, len(methods) + 1), [_wrap(name) for name in methods])
         axes.grid(visible=False, axis="x")
-        axes.set_title(_tested(methods, against, paired, alternative), fontsize=9.0, fontweight="normal")
+        pair = paired if isinstance(paired, bool) else paired[data]
+        axes.set_title(_tested(methods, against, pair, alternative), fontsize=9.0, fontweight="normal")
         if len(runs) > 1:
             axes.text(
                 0.5, 1.18, data, transform=axes.transAxes, ha="center", va="bottom", fontsize=10.5, fontweight="bold"
@@ -93,4 +95,5 @@ def _tested(methods: Mapping[str, Sequence[float]], against: str | None, paired:
     found = compare(ours, theirs, paired=paired, alternative=alternative)
     d = "undefined" if math.isnan(found.effect_size) else f"{found.effect_size:.2f}"
     side = " (one-sided)" if alternative == "greater" else ""
-    return f"p {format_p(found.p_value)}{side}\n{difference}, d = {d}"
+    runs = f"{len(ours)}" if len(ours) == len(theirs) else f"{len(theirs)} and {len(ours)}"
+    return f"p {format_p(found.p_value)}{side}, n = {runs}\n{difference}, d = {d}"

@@ -84,9 +84,11 @@ def _trade_offs() -> list[Drawing]:
         points = {}
         for method, row in paper.recalls(data).items():
             head, tail = row.get("head"), row.get("tail")
-            if head is not None and tail is not None:
+            if head is not None and tail is not None and method not in paper.QUOTED:
                 points[method_title(method)] = Point(head.mean, tail.mean, head.sd, tail.sd)
         caption = f"Tail against head recall on {data}, from the paper's table; the frontier is ours."
+        if any(method in paper.QUOTED for method in paper.recalls(data)):
+            caption += " CAL and DisA, which it quotes, with another cut of the groups, are left out."
         name = f"paper-trade-off-{data.lower()}"
         drawings.append(Drawing(name, f"Tail against head, {data}", trade_off(points), caption))
     return drawings

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from longtail.study.figures.labels import is_far, place_labels
 from longtail.study.figures.style import INK, Mark, marks_of, new_figure, styled
 
 if TYPE_CHECKING:
@@ -101,61 +102,33 @@ def _spread(sd: float) -> float | None:
     return None if math.isnan(sd) or sd == 0 else sd
 
 
-_PLACES = [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
-_PLACES += [(7, 9, "left"), (7, -9, "left"), (-7, 9, "right"), (-7, -9, "right")]
-_PLACES += [
-    (7, 18, "left"),
-    (7, -18, "left"),
-    (-7, 18, "right"),
-    (-7, -18, "right"),
-    (0, 24, "center"),
-    (0, -24, "center"),
-]
-_PLACES += [(10, 30, "left"), (10, -30, "left"), (-10, 30, "right"), (-10, -30, "right")]
-
-
 def _label(axes: "Axes", points: Mapping[str, Point]) -> None:
-    """Names beside points, each where it hides least."""
+    """Names beside points."""
     figure = axes.figure
     size = figure.get_size_inches() * 72  # type: ignore[union-attr]
     low, high = axes.get_xlim(), axes.get_ylim()
     inner = (0.80 * size[0], 0.78 * size[1])  # about what the axes take up
     wide, tall = inner[0] / (low[1] - low[0]), inner[1] / (high[1] - high[0])
     spots = {name: ((p.head - low[0]) * wide, (p.tail - high[0]) * tall) for name, p in points.items()}
-    taken = [(0.0, 0.0, 62.0, 16.0)]  # the legend
+    taken = [(0.0, 0.0, 72.0, 18.0)]  # the legend
     for name, (x, y) in spots.items():
-        sd = [(_spread(points[name].head_sd) or 0.0) * wide, (_spread(points[name].tail_sd) or 0.0) * tall]
-        taken += [
-            (x - 5, y - 5, x + 5, y + 5),
-            (x - sd[0], y - 1, x + sd[0], y + 1),
-            (x - 1, y - sd[1], x + 1, y + sd[1]),
-        ]
-    for name, (left, bottom) in sorted(spots.items(), key=lambda one: -one[1][1]):
-        width, height = 5.4 * len(name) + 4, 11.0
-        best, cost = _PLACES[0], math.inf
-        for place in _PLACES:
-            start = left + place[0] - {"left": 0.0, "right": width, "center": width / 2}[place[2]]
-            box = (start, bottom + place[1] - height / 2, start + width, bottom + place[1] + height / 2)
-            outside = max(0, -box[0]) + max(0, box[2] - inner[0]) + max(0, -box[1]) + max(0, box[3] - inner[1])
-            found = 30 * outside + sum(_overlap(box, other) for other in taken) + 0.2 * math.hypot(place[0], place[1])
-            if found < cost:
-                best, cost, kept = place, found, box
-        taken.append(kept)
-        far = math.hypot(best[0], best[1]) > 15
+        across, up = (_spread(points[name].head_sd) or 0.0) * wide, (_spread(points[name].tail_sd) or 0.0) * tall
+        taken += [(x - across, y - 1, x + across, y + 1), (x - 1, y - up, x + 1, y + up)]
+    for name, offset in place_labels(spots, inner, taken).items():
         axes.annotate(
             name,
             (points[name].head, points[name].tail),
-            best[:2],
+            offset[:2],
             textcoords="offset points",
-            ha=best[2],
+            ha=offset[2],
             va="center",
             fontsize=9,
             bbox={"facecolor": "#ffffff", "alpha": 0.75, "linewidth": 0, "pad": 0.6},
-            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": INK} if far else None,
+            arrowprops=_line(offset[2]) if is_far(offset) else None,
         )
 
 
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    high = min(one[3], other[3]) - max(one[1], other[1])
-    return wide * high if wide > 0 and high > 0 else 0.0
+def _line(side: str) -> dict[str, Any]:
+    """From a name's near end to its point."""
+    near = {"left": 0.0, "center": 0.5, "right": 1.0}[side]
+    return {"arrowstyle": "-", "linewidth": 0.5, "color": INK, "relpos": (near, 0.5)}

@@ -9,6 +9,7 @@ from longtail.study.stats import Summary
 
 __all__ = [
     "AUTHORS_RUNS",
+    "QUOTED",
     "beta",
     "figures",
     "five_runs",
@@ -21,6 +22,9 @@ __all__ = [
 
 AUTHORS_RUNS = 5
 """Runs of Balanced Softmax and of CBS behind the paper's means; everything else there is one run."""
+
+QUOTED = ("CAL", "DisA")
+"""Methods whose rows the paper takes from their own publications, DisA's with another cut of the groups."""
 
 _NAMES = {
     "imagenet-lt": "ImageNet-LT",

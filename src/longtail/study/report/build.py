@@ -33,7 +33,7 @@ from longtail.study.report.parts import Part, mean_of, parts_of
 from longtail.study.report.predictions import Confusions, predicted_by
 from longtail.study.report.settings import environments, repeat_command, settings_grid, study_record
 from longtail.study.report.summary import cards_of, caveats, points_of
-from longtail.study.runs import Cell, Run, group_runs, one_cell, read_runs
+from longtail.study.runs import Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import level_table, recall_table
 from longtail.train.evaluation import read_statistics
 from longtail.train.files import write_text
@@ -93,8 +93,8 @@ def report_of_runs(*paths: Path | str, reference: str = "balanced-softmax", comm
 
 
 def _page(parts: Sequence[Part], runs: Sequence[Run], sections: Sequence[Section]) -> Page:
-    names = list(dict.fromkeys(run.data for run in runs))
-    titles = list(dict.fromkeys(title for part in parts for title in part.titles))
+    names = list(dict.fromkeys([*(part.cells[0].data for part in parts), *(run.data for run in runs)]))
+    titles = list(dict.fromkeys(method_title(cell.method) for part in parts for cell in part.cells))
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     what = f"{len(titles)} methods" if len(titles) > 1 else titles[0] if titles else "The search for β"
     subtitle = f"{many(len(runs), 'run')}. Recall is the mean over classes of the per cent that is recognised; head, "
@@ -141,13 +141,14 @@ def _sections(
 ) -> list[Section]:
     """Tables and figures, and the classes, of one data set."""
     of = "" if alone else f"{part.name}: "
-    recalls = recall_table(part.cells, reference=reference, selected=str(record.get("selected") or ""))
+    selected = str(record.get("selected") or "")
+    recalls = recall_table(part.cells, reference=reference, selected=selected)
     tables: list[Block] = [from_table(part.retitled(recalls), f"{prefix}-recall")]
     if any(not math.isnan(cell.summary(Run.level).mean) for cell in part.cells):
         tables.append(
             Folded(
                 "Model imbalance level as a table",
-                [from_table(part.retitled(level_table(part.cells)), f"{prefix}-level")],
+                [from_table(part.retitled(level_table(part.cells, selected=selected)), f"{prefix}-level")],
             )
         )
     betas = _many_betas(part)

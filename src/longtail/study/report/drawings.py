@@ -16,10 +16,18 @@ from longtail.study.figures.style import INK, Mark
 from longtail.study.figures.tradeoff import Point, trade_off
 from longtail.study.report.page import slug
 from longtail.study.report.parts import Part, mean_of
-from longtail.study.runs import Cell, Run
+from longtail.study.runs import Cell, Run, method_title
 from longtail.study.stats import Summary
 
-__all__ = ["BALANCED", "BALANCED_MARK", "beta_drawing", "curve_drawings", "overview_drawings", "part_drawings"]
+__all__ = [
+    "BALANCED",
+    "BALANCED_MARK",
+    "beta_drawing",
+    "curve_drawings",
+    "curves_of",
+    "overview_drawings",
+    "part_drawings",
+]
 
 BALANCED = "balanced model"
 """What a legend calls a model that was trained on all of the data."""
@@ -28,7 +36,7 @@ BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
 
 def overview_drawings(parts: Sequence[Part]) -> list[Drawing]:
     """Figures over several data sets."""
-    everything = {part.name: _levels(part) for part in parts}
+    everything = {part.name: _levels_by_method(part) for part in parts}
     often = Counter(title for found in everything.values() for title in found)
     levels = {
         name: {title: one for title, one in found.items() if often[title] > 1} for name, found in everything.items()
@@ -52,6 +60,16 @@ def part_drawings(part: Part) -> list[Drawing]:
 def _levels(part: Part) -> dict[str, Summary]:
     found = {title: cell.summary(Run.level) for title, cell in zip(part.titles, part.cells, strict=True)}
     return found if any(not math.isnan(one.mean) for one in found.values()) else {}
+
+
+def _levels_by_method(part: Part) -> dict[str, Summary]:
+    """Levels under the methods' names, without betas, which differ between data sets, where a method is there once."""
+    once = Counter(cell.method for cell in part.cells)
+    names = {
+        title: method_title(cell.method) if once[cell.method] == 1 else title
+        for title, cell in zip(part.titles, part.cells, strict=True)
+    }
+    return {names[title]: one for title, one in _levels(part).items()}
 
 
 def _level(part: Part) -> Drawing | None:
@@ -168,7 +186,7 @@ def curve_drawings(part: Part) -> list[Drawing]:
     """Recall over epochs, a figure a method; methods whose runs logged no recall are left out."""
     found: list[Drawing] = []
     for title, cell in zip(part.titles, part.cells, strict=True):
-        curves = _curves(cell)
+        curves = curves_of(cell)
         if curves is not None:
             caption = "Solid: training data. Dashed: test data." + (
                 f" Mean over {len(cell.runs)} runs." if len(cell.runs) > 1 else ""
@@ -177,7 +195,8 @@ def curve_drawings(part: Part) -> list[Drawing]:
     return found
 
 
-def _curves(cell: Cell) -> Curves | None:
+def curves_of(cell: Cell) -> Curves | None:
+    """Recall over epochs, as its mean over a cell's runs; ``None`` where a run did not log it at two epochs or more."""
     logs = []
     for run in cell.runs:
         if not (run.path / "log.jsonl").exists():

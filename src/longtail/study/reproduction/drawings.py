@@ -5,18 +5,27 @@ from functools import partial
 from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.figures.boxes import box_plots
 from longtail.study.figures.classwise import class_probability
+from longtail.study.figures.curves import recall_curves
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.gradients import gradient_bars
 from longtail.study.figures.levels import level_bars
 from longtail.study.figures.style import Mark, marks_of
-from longtail.study.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, part_drawings
+from longtail.study.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, curves_of, part_drawings
 from longtail.study.report.page import slug
 from longtail.study.report.parts import mean_of, parts_of
 from longtail.study.reproduction.material import MAIN, Material
 from longtail.study.runs import Run
 from longtail.study.tables import find_cell
 
-__all__ = ["beta_drawings", "box_drawing", "gradient_drawing", "level_drawing", "probability_drawings", "trade_offs"]
+__all__ = [
+    "beta_drawings",
+    "box_drawing",
+    "curve_drawing",
+    "gradient_drawing",
+    "level_drawing",
+    "probability_drawings",
+    "trade_offs",
+]
 
 
 def level_drawing(material: Material) -> Drawing | None:
@@ -35,19 +44,38 @@ def box_drawing(material: Material) -> Drawing | None:
     """Balanced Softmax against CBS with the authors' beta, every run, where both have two or more."""
     runs: dict[str, dict[str, list[float]]] = {}
     marks: dict[str, Mark] = {}
-    paired = True
+    paired: dict[str, bool] = {}
     for data, cells in material.main_data.items():
         balanced, cbs = find_cell(cells, "balanced-softmax"), material.authors_cbs(data)
         if balanced is not None and cbs is not None and min(len(balanced.runs), len(cbs.runs)) > 1:
             runs[data] = {one.title: one.values(Run.recall) for one in (balanced, cbs)}
             marks |= zip(runs[data], marks_of(MAIN[1:]).values(), strict=True)
-            paired = paired and balanced.places == cbs.places
+            paired[data] = balanced.places == cbs.places
     if not runs:
         return None
-    test = "paired" if paired else "Welch’s"
-    caption = f"Recall over all classes on test data in every run; p ({test} t-test, two-sided, not corrected), the "
-    caption += "difference of means Δμ and Cohen’s d."
+    test = "paired" if any(paired.values()) else "Welch’s"
+    test += " t-test" + (", or Welch’s where the seeds differ" if len(set(paired.values())) > 1 else "")
+    caption = (
+        f"Recall over all classes on test data in every run; p ({test}, two-sided, not corrected), the difference "
+    )
+    caption += "of means Δμ and Cohen’s d."
     return Drawing("boxes", "Runs", box_plots(runs, paired=paired, marks=marks), caption)
+
+
+def curve_drawing(material: Material) -> Drawing | None:
+    """Recall over epochs on the most imbalanced data set whose runs logged it, a panel a method, as in the paper."""
+    for data in reversed(material.main_data):
+        roles = material.roles(data)
+        curves = {title: found for title, cell in roles.items() if (found := curves_of(cell)) is not None}
+        if not curves:
+            continue
+        numbers = {title: len(roles[title].runs) for title in curves}
+        runs = ", ".join(f"{title} {number}" for title, number in numbers.items())
+        caption = f"{data}: recall of head, medium and tail over epochs, on training data (solid; in training mode, "
+        caption += f"augmented, as the authors took it) and on test data (dashed). Mean over runs: {runs}."
+        name = f"{slug(data)}-curves"
+        return Drawing(name, f"Recall over epochs, {data}", recall_curves(curves), caption)
+    return None
 
 
 def gradient_drawing(material: Material) -> Drawing | None:

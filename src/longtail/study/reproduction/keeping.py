@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longtail.study.balanced import BALANCED_FILE
+from longtail.study.redrawn import REDRAWN_FILE
 from longtail.study.runs import SEARCH_FILE
 from longtail.train.files import write_text
 from longtail.train.folder import RunFolder
@@ -11,7 +12,7 @@ from longtail.train.recipe import Recipe, write_recipe
 
 __all__ = ["KEPT", "keep"]
 
-KEPT = ("environment.json", "log.jsonl", BALANCED_FILE, "result.json")
+KEPT = ("environment.json", "log.jsonl", BALANCED_FILE, REDRAWN_FILE, "result.json")
 """Files of a run that are kept beside its recipe; the result, which says that the run is done, comes last."""
 
 
@@ -20,6 +21,7 @@ def keep(source: Path, target: Path) -> int:
 
     The recipe's data folder becomes the usual one again, since where data lay does not matter to anybody else. Runs on
     folds, of which there are many, are kept without their logs. What is kept counts as done where it is copied back.
+    Where another run was kept under the same name, nothing of that one stays.
 
     Returns:
         how many runs were copied.
@@ -28,6 +30,7 @@ def keep(source: Path, target: Path) -> int:
     for result in results:
         folder = target / result.parent.relative_to(source)
         folder.mkdir(parents=True, exist_ok=True)
+        _make_room(folder, result)
         recipe = RunFolder(result.parent).recipe()
         if recipe.root == Recipe().root:
             _copy(result.parent / "recipe.toml", folder)
@@ -40,6 +43,15 @@ def keep(source: Path, target: Path) -> int:
         (target / search.parent.relative_to(source)).mkdir(parents=True, exist_ok=True)
         _copy(search, target / search.parent.relative_to(source))
     return len(results)
+
+
+def _make_room(folder: Path, result: Path) -> None:
+    """Remove the files of another run, one with another result; what a model was asked since stays with its run."""
+    kept = folder / result.name
+    if kept.exists() and kept.read_bytes() != result.read_bytes():
+        for file in folder.iterdir():
+            if file.is_file():
+                file.unlink()
 
 
 def _copy(file: Path, folder: Path) -> None:

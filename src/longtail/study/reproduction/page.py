@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from longtail.study.balanced import measure_balanced
+from longtail.study.captions import numbers
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import save_figure
 from longtail.study.plan_reading import read_plan
+from longtail.study.redrawn import measure_redrawn
 from longtail.study.reproduction.keeping import keep
 from longtail.study.reproduction.material import material_of
 from longtail.study.reproduction.readme import with_results
@@ -23,7 +25,7 @@ _INTRO = """# Results
 
 Made by `make results-page` from the runs in this folder: settings, logs and results, without weights. All numbers are
 of the last epoch; nothing was chosen on test data. What a table's runs share, how beta was chosen and how training-set
-measures were taken is in its caption."""
+measures were taken is in its caption; every row says how many runs it has, and one run has no SD."""
 
 _REPEAT = """## To repeat it
 
@@ -55,7 +57,9 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     """
     plans = [read_plan(file, to_run=False) for file in files]
     folders = [Path(plan.out) for plan in plans if Path(plan.out).is_dir()]
-    measure_balanced(read_runs(*folders) if folders else [])
+    found = read_runs(*folders) if folders else []
+    measure_balanced(found)
+    measure_redrawn(found)
     told = []
     for plan in plans:
         copied = keep(Path(plan.out), out / Path(plan.out).name)
@@ -104,7 +108,7 @@ def _what_is_there(standings: Iterable[Standing]) -> str:
         "| Plan | runs | of | searches for β | of |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    notes = []
+    notes, cells = [], []
     for one in standings:
         number, searches = len(one.runs), len(one.plan.searches)
         later = " and more" if one.open_searches else ""
@@ -113,10 +117,25 @@ def _what_is_there(standings: Iterable[Standing]) -> str:
             f"| {len(one.found)} | {searches} |"
         )
         if not one.whole:
-            notes.append(f"- Missing of {one.file.name}: {one.lacks()}. `longtail study {one.file}` runs it.")
+            parts = [f"{len(one.missing)} runs"] if one.missing else []
+            parts += [f"{len(one.open_searches)} searches for β, and their runs"] if one.open_searches else []
+            notes.append(f"- Missing of {one.file.name}: {'; '.join(parts)}. `longtail study {one.file}` runs it.")
+            cells += [
+                f"| {name} | {numbers(there) or 'none'} | {numbers(lacking) or '-'} |"
+                for name, (there, lacking) in one.seeds().items()
+            ]
         differing = one.other_settings()
         if differing:
             notes.append(f"- Runs of {one.file.name} differ from the plan (“here”) in {', '.join(differing)}.")
+    if cells:
+        notes += [
+            "",
+            "Seeds of the plans that are not whole:",
+            "",
+            "| | there | missing |",
+            "| --- | --- | --- |",
+            *cells,
+        ]
     return "\n".join([*lines, *(["", *notes] if notes else [])])
 
 

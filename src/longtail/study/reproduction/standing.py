@@ -48,14 +48,20 @@ class Standing:
         wanted = {run.path: run.recipe for run in _wanted(self.plan, self.found)}
         return sorted({text for run in self.runs for text in differing_settings(run.recipe, wanted[run.path])})
 
+    def seeds(self) -> dict[str, tuple[list[int], list[int]]]:
+        """For each cell of the plan, by its name, the seeds that are there and those that are missing."""
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for place, recipes in enumerate(([run.recipe for run in self.runs], [run.recipe for run in self.missing])):
+            for recipe in recipes:
+                record = Run(self.folder, recipe, {})
+                beta = "" if recipe.beta is None else f" (β = {recipe.beta:g})"
+                name = f"{record.data} {method_title(record.method)}{beta}"
+                found.setdefault(name, ([], []))[place].append(recipe.seed)
+        return found
+
     def lacks(self) -> str:
         """What is missing, in words."""
-        cells: dict[str, list[int]] = {}
-        for run in self.missing:
-            record = Run(run.path, run.recipe, {})
-            beta = "" if run.recipe.beta is None else f" (β = {run.recipe.beta:g})"
-            cells.setdefault(f"{record.data} {method_title(record.method)}{beta}", []).append(run.recipe.seed)
-        parts = [f"{name}, seed {numbers(seeds)}" for name, seeds in cells.items()]
+        parts = [f"{name}, seed {numbers(seeds)}" for name, (_, seeds) in self.seeds().items() if seeds]
         parts += [
             f"the search for β of {method_title(p[2])} on {name_of(p[0], p[1])}, and its runs"
             for p in self.open_searches

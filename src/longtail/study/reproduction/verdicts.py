@@ -85,7 +85,9 @@ def agreement(what: str, ours: Mapping[str, Summary], theirs: Mapping[str, float
     """Whether signs and order of the groups agree with the paper's, as a sentence."""
     means = {group: ours[group].mean for group in theirs}
     text = f"{what}: sign of each group as in the paper: {_yes(same_signs(means, theirs))}"
-    return f"{text} Order of the groups as in the paper: {_yes(same_order(means, theirs))}"
+    text += f" Order of the groups as in the paper: {_yes(same_order(means, theirs))}"
+    near = [group for group in theirs if abs(means[group]) <= ours[group].sd]  # an SD of NaN, of one run, says nothing
+    return text + (f" Within one SD of zero here, so that their sign is chance: {', '.join(near)}." if near else "")
 
 
 def _yes(holds: bool) -> str:

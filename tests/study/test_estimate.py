@@ -1,0 +1,54 @@
+"""How long a plan takes: by the logs of what is finished, by steps that are tried, or not known."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tests.study.conftest import plan_in
+
+from longtail.study.estimate import estimate
+from longtail.study.runs import read_runs
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def test_it_goes_by_what_is_finished_or_says_that_it_is_unknown(tmp_path, study):
+    runs = plan_in(tmp_path).runs()
+    unknown = estimate(runs, str(tmp_path / "nowhere"))
+    assert unknown.seconds is None
+    assert "6 runs to do; how long they take is unknown: no run of digits-lt with small-cnn" in str(unknown)
+    logged = [sum(line["seconds"] for line in one.log()) for one in read_runs(study)]
+    alone, together = estimate(runs, str(study)), estimate(runs, str(study), 3)
+    assert alone.seconds == pytest.approx(sum(logged), rel=0.01)
+    assert together.seconds == pytest.approx(alone.seconds / 3)
+    assert estimate(runs, str(study), 3, [torch.device("cpu")] * 2).seconds == pytest.approx(alone.seconds / 6)
+    assert "going by 6 finished runs" in str(alone)
+    assert str(estimate(plan_in(study).runs(), str(study))) == "0 runs to do: all are done."
+
+
+def test_logs_of_another_device_say_nothing(tmp_path, study):
+    shutil.copytree(study, tmp_path / "runs")
+    for file in (tmp_path / "runs").rglob("environment.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "device": "NVIDIA H200"}), "utf-8")
+    assert estimate(plan_in(tmp_path).runs(), str(tmp_path / "runs")).seconds is None
+
+
+def test_steps_are_tried_where_nothing_is_finished_and_leave_nothing(tmp_path):
+    runs = plan_in(tmp_path, methods=["softmax", "cbs"]).runs()
+    found = estimate(runs, str(tmp_path / "nowhere"), together=12, trial=True)
+    assert found.seconds > 0
+    assert str(found).endswith("going by some 30 steps tried here, of one run alone.")
+    assert list(tmp_path.iterdir()) == []
+    two = estimate([*runs, *plan_in(tmp_path, methods=["softmax", "cbs"], seeds=[2, 3]).runs()], "nowhere", trial=True)
+    assert two.left == 8
+
+
+def test_what_was_not_finished_is_tried_beside_what_was(tmp_path, study):
+    other = plan_in(tmp_path, methods=["softmax"], recipe={"model": "resnet20"}).runs()
+    found = estimate([*plan_in(tmp_path, seeds=[7]).runs(), *other], str(study), trial=True)
+    assert "going by 6 finished runs" in str(found)
+    assert "and some 30 steps tried here" in str(found)
