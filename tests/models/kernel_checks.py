@@ -81,7 +81,8 @@ def check_convolution() -> dict[str, float]:
         wanted = weight.flip(2, 3).permute(2, 3, 0, 1).reshape(9, written, channels)
         note("cast", error(backward[:, :, :channels], wanted.double()))
         images = torch.randn(3, channels, height, width)
-        y, statistics = launch.convolve(images if layer.image else rows(images), cast[start:turned], layer)
+        x = launch.pack(images, layer, torch.float32) if layer.image else rows(images)
+        y, statistics = launch.convolve(x, cast[start:turned], layer)
         wanted = rows(F.conv2d(images.double(), weight.double(), stride=stride, padding=1))
         note("convolution", error(y, wanted))
         for number, part in enumerate(wanted.split(statistics.work.run)):
@@ -181,6 +182,25 @@ def check_modes() -> dict[str, float]:
     return found
 
 
+def check_evaluation() -> dict[str, float]:
+    """Evaluation mode after some steps; nothing moves."""
+    ours, wanted = networks(torch.channels_last)
+    for module, other in zip(ours.modules(), wanted.modules(), strict=True):
+        if isinstance(module, nn.BatchNorm2d) and isinstance(other, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.3)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+            other.load_state_dict(module.state_dict())
+    before = [one.clone() for one in ours.buffers()]
+    found = {}
+    for batch in (3, 2):
+        images = torch.randn(batch, 3, 9, 8)
+        with torch.no_grad():
+            maps = run_chain(ours.eval(), images, *ours._layers(), torch.float32)
+            found[f"batch {batch}"] = error(maps, wanted.eval().maps(images.double()))
+    found["learnt"] = float(not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True)))
+    return found
+
+
 def mend_bfloat16() -> None:
     """Let the interpreter multiply and round bfloat16 numbers as a GPU does."""
     builder = interpreter.InterpreterBuilder
@@ -215,6 +235,7 @@ def main() -> None:
     use(WIDE)
     found["network, wide"] = check_network(8, 8, torch.contiguous_format, torch.float32)
     found["modes"] = check_modes()
+    found["evaluation"] = check_evaluation()
     mend_bfloat16()
     found["network, bfloat16"] = check_network(8, 8, torch.channels_last, torch.bfloat16)
     json.dump(found, sys.stdout)

@@ -68,6 +68,11 @@ def test_the_same_bits_twice_and_nothing_learnt_where_nothing_is_tracked(found: 
     assert found["modes"] == {"different": 0, "learnt": 0, "frozen": 0}
 
 
+def test_evaluation_is_float64s_and_moves_nothing(found: Found) -> None:
+    assert found["evaluation"].pop("learnt") == 0
+    assert max(found["evaluation"].values()) < 1e-6
+
+
 def test_work_is_cut_into_no_more_programs_than_the_tile_says() -> None:
     for pixels in (1, 63, 64, 65, 8192, 131_072, 118 * 64):
         work = Work(Tile(64, 64, 12), pixels)
@@ -102,6 +107,13 @@ def test_torch_runs_where_the_kernels_cannot() -> None:
     convolutions, norms = ours._layers()
     assert choice.fits(images, convolutions, norms)
     assert not choice.fits(torch.randn(2, 5, 8, 8), convolutions, norms)
+    with torch.no_grad():
+        assert choice.fits(images, convolutions, norms)
+        ours.eval()
+        assert choice.fits(images, convolutions, norms)
+        norms[3].train()  # some by the batch, some not
+        assert not choice.fits(images, convolutions, norms)
+    ours.train()
     for change in (ours.eval, lambda: setattr(norms[3], "momentum", None), ours.double):
         change()
         assert not choice.fits(images, convolutions, norms)

@@ -60,8 +60,8 @@ class CifarResNet(nn.Module):
     Args:
         depth: layers with weights, the classifier included: 6 n + 2.
         in_channels: channels of the images.
-        kernels: ``"triton"`` trains with kernels of our own, on a GPU under autocast to bfloat16; everything else, and
-            evaluation, is torch's as ever. Parameters are the same. :func:`kernels_for
+        kernels: ``"triton"`` trains and evaluates with kernels of our own, on a GPU under autocast to bfloat16;
+            everything else is torch's as ever. Parameters are the same. :func:`kernels_for
             <longtail.models.kernels.kernels_for>` says where it pays.
 
     Example:

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.plan import Batch, PlannedBatch
+from longtail.models.kernels import kernels_for
 from longtail.train.step import Step
+
+if TYPE_CHECKING:
+    from longtail.train.gathering import Gathering
 
 __all__ = ["Captured", "Driver", "Eager"]
 
@@ -109,6 +113,7 @@ class Captured:
         self.row = torch.zeros((), dtype=torch.int64, device=self.device)
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(plan.batch_size, device=self.device)
+        self._gathering = self._fused()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._ahead: _Planned | None = None
 
@@ -161,6 +166,16 @@ class Captured:
 
     def _take(self, size: int) -> None:
         """The step that a graph holds."""
+        mixed = self.mixed.index_select(0, self.number).squeeze(0) if self.mixup else None
+        self.step([self._batch(size)], mixed)
+        self.row += size
+        if self.mixup:
+            self.number += 1
+
+    def _batch(self, size: int) -> Batch:
+        if self._gathering is not None:
+            images, labels = self._gathering(size)
+            return Batch((images,), labels, self.places[:size])
         rows = self.row + self.places[:size]
         indices = self.order.index_select(0, rows)
         images = self.loader.pixels.index_select(0, indices)
@@ -168,10 +183,17 @@ class Captured:
             view(images, drawn.index_select(0, rows))
             for view, drawn in zip(self.loader.plan.views, self.uniforms, strict=True)
         )
-        batch = Batch(views, self.loader.labels.index_select(0, indices), indices)
-        self.step([batch], self.mixed.index_select(0, self.number).squeeze(0) if self.mixup else None)
-        self.row += size
-        self.number += 1
+        return Batch(views, self.loader.labels.index_select(0, indices), indices)
+
+    def _fused(self) -> "Gathering | None":
+        """The batches by one launch each, where there is one view that can be made so."""
+        if kernels_for(self.device) != "triton" or len(self.uniforms) != 1:
+            return None
+        from longtail.train.gathering import Gathering, can_gather  # noqa: PLC0415 - Triton is imported on use
+
+        if not can_gather(self.loader.plan.views[0], self.loader.pixels):
+            return None
+        return Gathering(self.loader, self.order, self.uniforms[0], self.row, self.step.memory_format)
 
     def _capture(self, size: int) -> torch.cuda.CUDAGraph:
         """Take a few steps to warm up, undo them, and capture one."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -82,20 +84,22 @@ class Step:
             mixed: how much of an image and its target stays in mixup, a scalar in [0, 1]; default: no mixup. The first
                 image of a batch is mixed with its last, and so on: on several ranks, within each of them.
         """
+        # Each operation here is a launch, and a small network's step is hundreds of them: none is made for nothing.
         denominators = self._denominators(batches, mixed)
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.loss_sum.device)
+        ranks = self.objective.ranks
+        losses = []
         for number, batch in enumerate(batches):
             with self._synchronised(number + 1 == len(batches)):
                 loss = self._loss(batch, denominators, mixed)
                 # DDP takes the mean over ranks, but ours are parts of one sum.
-                (loss * self.objective.ranks.world).backward()  # type: ignore[no-untyped-call]
-            total = total + loss.detach()
+                (loss if ranks.world == 1 else loss * ranks.world).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
         self.optimizer.step()
-        total = self.objective.ranks.sum(total)
-        bad = ~torch.isfinite(total) & (self.first_bad < 0)
-        self.first_bad.copy_(torch.where(bad, self.taken, self.first_bad))
-        self.loss_sum += total.double()
+        total = ranks.sum(reduce(add, losses))
+        bad = (total - total != 0) & (self.first_bad < 0)  # not finite, for the first time
+        torch.where(bad, self.taken, self.first_bad, out=self.first_bad)
+        self.loss_sum += total
         self.taken += 1
 
     def _denominators(self, batches: Sequence[Batch], mixed: Tensor | None) -> Sums:
@@ -106,7 +110,8 @@ class Step:
         return {name: self.objective.ranks.sum(value) for name, value in sums.items()}
 
     def _loss(self, batch: Batch, denominators: Sums, mixed: Tensor | None) -> Tensor:
-        images = torch.cat(batch.views).contiguous(memory_format=self.memory_format)
+        images = batch.views[0] if len(batch.views) == 1 else torch.cat(batch.views)
+        images = images.contiguous(memory_format=self.memory_format)
         if mixed is not None:
             weight = mixed.to(images.dtype)
             images = weight * images + (1 - weight) * images.flip(0)
@@ -118,9 +123,15 @@ class Step:
             {name: _single(value) for name, value in outputs.extra.items()},
         )
         sums = self._mix(lambda labels: self.objective(outputs, labels), batch, mixed)
-        weights = self.objective.weights
-        terms = [weights[name] * value / denominators[name].to(value.dtype) for name, value in sums.items()]
-        return torch.stack(terms).sum()
+        terms = [self._term(name, value, denominators[name]) for name, value in sums.items()]
+        return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
+
+    def _term(self, name: str, value: Tensor, denominator: Tensor) -> Tensor:
+        """A term of the loss, weighted, over its denominator: in the type of ``value``, also over a whole number."""
+        weight = self.objective.weights[name]
+        if denominator.is_floating_point():
+            denominator = denominator.to(value.dtype)
+        return (value if weight == 1 else weight * value) / denominator
 
     @staticmethod
     def _mix(function: Any, batch: Batch, mixed: Tensor | None) -> Sums:

@@ -39,9 +39,12 @@ class _Kept:
     weights: Tensor
     """As cast, all of them both ways."""
     norms: Tensor
+    images: Tensor
+    """As packed."""
     y: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    """After BatchNorm and ReLU; without the last, which autograd keeps."""
+    """After BatchNorm and ReLU; without the last, which autograd keeps. In the middle of a block whose second layer
+    takes them there itself: as ``y``."""
 
     def norm(self, number: int) -> Tensor:
         """Mean and 1/std."""
@@ -53,35 +56,64 @@ class _Kept:
         return Below(self.y[number], self.norm(number), parameters[3 * number + 1], parameters[3 * number + 2])
 
 
+_Running = tuple[Tensor, Tensor, Tensor]
+
+
+def _running(norm: nn.BatchNorm2d) -> _Running:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    return norm.running_mean, norm.running_var, norm.num_batches_tracked
+
+
 def _forward(images: Tensor, plan: Plan, norms: Sequence[nn.BatchNorm2d], parameters: Sequence[Tensor]) -> _Kept:
     device = images.device
-    kept = _Kept(plan, launch.cast(plan), torch.empty(2 * plan.channels_at[-1], dtype=torch.float32, device=device))
+    norms_kept = torch.empty(2 * plan.channels_at[-1], dtype=torch.float32, device=device)
+    kept = _Kept(plan, launch.cast(plan), norms_kept, launch.pack(images, plan.layers[0], plan.dtype))
 
     def layer(number: int, x: Tensor, skip: Tensor | None = None, entry: Layer | None = None) -> Tensor:
         shape, norm = plan.layers[number], norms[number]
         start, end, _ = plan.cast_at[number]
-        y, found = launch.convolve(x, kept.weights[start:end], shape)
-        running = None
-        if norm.track_running_stats:
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            assert norm.num_batches_tracked is not None
-            running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
+        enter = kept.below(number - 1, parameters) if plan.enters[number] else None
+        y, found = launch.convolve(x, kept.weights[start:end], shape, enter)
+        kept.y.append(y)
         assert norm.momentum is not None
-        affine = (parameters[3 * number + 1], parameters[3 * number + 2])
+        running = _running(norm) if norm.track_running_stats else None
+        if plan.enters[number + 1]:
+            launch.join(shape, found, kept.norm(number), running, momentum=norm.momentum, eps=norm.eps)
+            kept.outputs.append(y)
+            return y
         out = launch.normalised(
-            shape, y, found, kept.norm(number), affine, running,
+            shape, y, found, kept.norm(number), (parameters[3 * number + 1], parameters[3 * number + 2]), running,
             momentum=norm.momentum, eps=norm.eps, skip=skip, entry=entry,
         )  # fmt: skip
-        kept.y.append(y)
         kept.outputs.append(out)
         return out
 
-    maps = layer(0, images)
+    maps = layer(0, kept.images)
     for number in range(1, len(plan.layers), 2):
         inner = layer(number, maps)
         maps = layer(number + 1, inner, skip=maps, entry=plan.layers[number])
     return kept
+
+
+def _evaluate(images: Tensor, plan: Plan, norms: Sequence[nn.BatchNorm2d]) -> Tensor:
+    """The last maps, by the running statistics; all others are let go of, since batches may be large."""
+    weights = launch.cast(plan)
+
+    def layer(number: int, x: Tensor, skip: Tensor | None = None, entry: Layer | None = None) -> Tensor:
+        shape, norm = plan.layers[number], norms[number]
+        start, end, _ = plan.cast_at[number]
+        y, found = launch.convolve(x, weights[start:end], shape)
+        return launch.normalised(
+            shape, y, found, None, (norm.weight, norm.bias), _running(norm),
+            momentum=0.0, eps=norm.eps, skip=skip, entry=entry,
+        )  # fmt: skip
+
+    maps = layer(0, launch.pack(images, plan.layers[0], plan.dtype))
+    for number in range(1, len(plan.layers), 2):
+        maps = layer(number + 1, layer(number, maps), skip=maps, entry=plan.layers[number])
+    return maps
 
 
 def _as_images(maps: Tensor, layer: Layer) -> Tensor:
@@ -101,7 +133,7 @@ class _Chain(torch.autograd.Function):
         """The last maps, of shape ``(B, channels, h, w)``."""
         kept = _forward(images, plan, norms, parameters)
         maps = _as_images(kept.outputs.pop(), plan.layers[-1])
-        ctx.save_for_backward(images, maps, *parameters)
+        ctx.save_for_backward(maps, *parameters)
         ctx.kept = kept
         return maps
 
@@ -109,38 +141,52 @@ class _Chain(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of all parameters, each as it lies in memory, so that autograd takes them as they are."""
-        images, maps, *parameters = ctx.saved_tensors
+        maps, *parameters = ctx.saved_tensors
         kept: _Kept = ctx.kept
         plan = kept.plan
         last = len(plan.layers) - 1
         outputs = [*kept.outputs, maps.permute(0, 2, 3, 1).reshape(plan.layers[-1].pixels, -1)]
-        new = {"dtype": torch.float32, "device": images.device}
+        new = {"dtype": torch.float32, "device": maps.device}
         parts = torch.empty(plan.parts_at[-1], **new)
         affine = torch.empty((2, plan.channels_at[-1]), **new)
 
         def channels(number: int) -> slice:
             return slice(*plan.channels_at[number : number + 2])
 
-        def weight_part(number: int, x: Tensor, gradient: Tensor, sums: launch.Statistics, keep: bool = True) -> Tensor:
+        def gradients_to(number: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             to = (affine[0, channels(number)], affine[1, channels(number)])
-            here = parts[plan.parts_at[number] : plan.parts_at[number + 1]]
-            above = kept.below(number, parameters)
-            return launch.weight_part(x, gradient, plan.layers[number], above, sums, here, to, keep=keep)
+            return parts[plan.parts_at[number] : plan.parts_at[number + 1]], to
 
         def turned(number: int) -> Tensor:
             _, start, end = plan.cast_at[number]
             return kept.weights[start:end]
 
+        def layer(
+            number: int, gradient: Tensor, sums: launch.Statistics, skip: Tensor | None = None
+        ) -> tuple[Tensor, launch.Statistics]:
+            """A layer's gradients, and that of the layer below with its sums."""
+            shape, above, below = (
+                plan.layers[number],
+                kept.below(number, parameters),
+                kept.below(number - 1, parameters),
+            )
+            x = outputs[number - 1]
+            if plan.fused[number]:
+                return launch.backward(
+                    x, gradient, turned(number), shape, above, below, sums, *gradients_to(number), skip
+                )
+            enter = below if plan.enters[number] else None
+            d = launch.weight_part(x, gradient, shape, above, sums, *gradients_to(number), enter=enter)
+            return launch.input_gradient(d, turned(number), shape, below, skip=skip, seen=None if skip is None else x)
+
         g, sums = launch.mask(gradient, outputs[last], plan.layers[last], kept.below(last, parameters))
         for second in range(last, 0, -2):
-            first, entry = second - 1, second - 2
             end = g
-            d = weight_part(second, outputs[first], end, sums)
-            g, sums = launch.input_gradient(d, turned(second), plan.layers[second], kept.below(first, parameters))
-            d = weight_part(first, outputs[entry], g, sums)
-            below = kept.below(entry, parameters)
-            g, sums = launch.input_gradient(d, turned(first), plan.layers[first], below, skip=end, seen=outputs[entry])
-        weight_part(0, images, g, sums, keep=False)
+            g, sums = layer(second, end, sums)
+            g, sums = layer(second - 1, g, sums, skip=end)
+        launch.weight_part(
+            kept.images, g, plan.layers[0], kept.below(0, parameters), sums, *gradients_to(0), keep=False
+        )
         weights = launch.sum_up(parts, plan)
         found: list[Tensor | None] = []
         for number in range(len(plan.layers)):
@@ -161,8 +207,8 @@ def run_chain(
 ) -> Tensor:
     """The last maps of a network: a stem, then blocks of two convolutions with the shortcut without parameters.
 
-    BatchNorm is in training mode. Nothing waits for the device, and after a first call with the same batch size nothing
-    is copied to it: a CUDA graph can hold it.
+    BatchNorm is in training mode or, where nothing learns, in evaluation mode. Nothing waits for the device, and after
+    a first call with the same batch size nothing is copied to it: a CUDA graph can hold it.
 
     Args:
         owner: the network; its plans are kept as long as it is.
@@ -183,4 +229,6 @@ def run_chain(
         maps: Tensor = _Chain.apply(images, plan, norms, *parameters)
         return maps
     with torch.no_grad():
+        if not norms[0].training:
+            return _as_images(_evaluate(images, plan, norms), plan.layers[-1])
         return _as_images(_forward(images, plan, norms, parameters).outputs[-1], plan.layers[-1])

@@ -14,8 +14,9 @@ __all__ = ["Kernels", "can_run", "kernels_for"]
 Kernels = Literal["torch", "triton"]
 """cuDNN through torch, or the Triton kernels of this folder."""
 
-CHECKED: tuple[tuple[int, int], ...] = ((9, 0),)
-"""Compute capabilities of the GPUs on which the Triton kernels were checked and found faster."""
+CHECKED: tuple[tuple[int, int], ...] = ()
+"""Compute capabilities of the GPUs on which these kernels were checked and found faster. An H200's (9, 0) stood here
+for those before them, with which the runs in ``results/cifar10-lt`` were trained; it has to be earned again."""
 
 _FOUND = find_spec("triton") is not None  # it is imported on use
 
@@ -38,7 +39,7 @@ def kernels_for(device: torch.device | str, precision: torch.dtype = torch.bfloa
 
 
 def can_run(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
-    """Whether the Triton kernels compute what torch would, here and now: training, in bfloat16, on a GPU.
+    """Whether the Triton kernels compute what torch would, here and now: in bfloat16, on a GPU.
 
     Looks at nothing on the device.
     """
@@ -52,13 +53,19 @@ def _in_bfloat16() -> bool:
 
 
 def fits(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
-    """Whether these layers, in this mode, are what the kernels were written for."""
+    """Whether these layers, in this mode, are what the kernels were written for.
+
+    Training, with all BatchNorms by the batch; or evaluation, with all of them by their running statistics and no
+    gradient.
+    """
     single = torch.float32
+    modes = {norm.training for norm in norms}
     return (
         images.shape[1] <= IMAGE_CHANNELS
         and images.numel() > 0
         and all(conv.weight.dtype == single and conv.weight.device == images.device for conv in convolutions)
-        and all(type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None for norm in norms)
+        and (modes == {True} or (modes == {False} and not torch.is_grad_enabled()))
+        and all(type(norm) is nn.BatchNorm2d and norm.momentum is not None for norm in norms)
         and all(norm.weight is not None and norm.weight.dtype == single for norm in norms)
         and all(norm.running_mean is not None for norm in norms)
     )

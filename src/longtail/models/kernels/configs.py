@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "tile_for", "use_tiles"]
+__all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "default_tile", "fused_tile", "tile_for", "use_tiles"]
 
 IMAGE_CHANNELS = 4
 """An image's channels are filled up to these."""
 
-Operation = Literal["forward", "input", "weight", "normalise"]
-"""Convolution; its input's gradient; its weight's gradient; BatchNorm with ReLU."""
+Operation = Literal["forward", "input", "weight", "backward", "normalise"]
+"""Convolution; its input's gradient; its weight's gradient; both of these at once; BatchNorm with ReLU."""
 
 Key = tuple[Operation, int, int, int]
 """What is computed, the channels read and written, and the height of what is written (for ``weight``: of the
@@ -34,6 +34,9 @@ class Tile:
     stages: int = 3
     unrolled: bool = False
     """All chunks of a tile are loaded ahead, tile by tile, rather than chunk by chunk: for few, small chunks."""
+    halo: bool = False
+    """By the kernels of ``cuda/``: whole rows of an image with what surrounds them. ``chunk``, ``stages`` and
+    ``unrolled`` mean nothing there."""
 
 
 _MEASURED: dict[Key, Tile] = {
@@ -63,7 +66,6 @@ _MEASURED: dict[Key, Tile] = {
 DEFAULTS: dict[tuple[Operation, int], Tile] = {
     # By the wider side of the convolution. 32 x 32 x 16, 16 x 16 x 32 and 8 x 8 x 64 at a batch of 128 are 1024, 256
     # and 64 tiles of 128 pixels.
-    # Images (4) are read number by number, so that a wide tile has no registers left.
     ("forward", 4): Tile(64, 64, 128, 4, 2),
     ("weight", 4): Tile(64, 64, 64, 4, 2),
     ("forward", 16): Tile(128, 64, 128, 4, 2, True),
@@ -94,10 +96,19 @@ def tile_for(operation: Operation, read: int, written: int, height: int) -> Tile
     """
     key = (operation, read, written, height)
     found = _chosen.get(key) or _MEASURED.get(key)
-    if found is None:
-        width = read if read == IMAGE_CHANNELS else max(read, written)
-        found = DEFAULTS[operation, next(known for known in (4, 16, 32, 64) if width <= known)]
-    return found
+    return found or default_tile(operation, read, written)
+
+
+def fused_tile(channels: int, height: int) -> Tile | None:
+    """The tile of ``"backward"`` on a square layer, where it was found to be faster than the two that it stands for."""
+    key: Key = ("backward", channels, channels, height)
+    return _chosen.get(key) or _MEASURED.get(key)
+
+
+def default_tile(operation: Operation, read: int, written: int) -> Tile:
+    """The tile of a kernel on a shape that was not measured; arguments as those of :func:`tile_for`."""
+    width = read if read == IMAGE_CHANNELS else max(read, written)
+    return DEFAULTS[operation, next(known for known in (4, 16, 32, 64) if width <= known)]
 
 
 def use_tiles(tiles: Mapping[Key, Tile] | str | Path | None) -> None:

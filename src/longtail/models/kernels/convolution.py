@@ -22,20 +22,14 @@ def convolution(
     seen,
     pixels,
     per,
-    stride_n,
-    stride_c,
-    stride_h,
-    stride_w,
     HI: tl.constexpr,
     WI: tl.constexpr,
     HO: tl.constexpr,
     WO: tl.constexpr,
     CI: tl.constexpr,
     CO: tl.constexpr,
-    REAL: tl.constexpr,
     STRIDE: tl.constexpr,
     UP: tl.constexpr,
-    IMAGE: tl.constexpr,
     BACK: tl.constexpr,
     JOIN: tl.constexpr,
     CS: tl.constexpr,
@@ -55,6 +49,10 @@ def convolution(
     ``norm`` its mean and 1/std; ``partial`` gets the sums of gradient and of gradient times normalised map, which its
     backward needs. ``JOIN``: the ReLU below ends a block, or the stem; then what flowed through the shortcut (``skip``,
     of CS channels) is added first, and the mask is where ``seen``, the output of that ReLU, is positive.
+
+    ``UP``, with ``BACK``: the convolution had stride 2, so that x has half the sides. A tile's pixels then have both
+    coordinates even, or one of them, or none, and see one, two or four taps; four tiles in a row are of the same part
+    of the maps, and ``pixels`` counts those of one kind.
     """
     pid = tl.program_id(0)
     c = tl.arange(0, CO)
@@ -75,6 +73,17 @@ def convolution(
         begin = (pid * per + t) * M
         rows = begin + tl.arange(0, M)
         live = rows < pixels
+        if UP:
+            odd_h = ((pid * per + t) // 2) % 2
+            odd_w = (pid * per + t) % 2
+            number = ((pid * per + t) // 4) * M + tl.arange(0, M)
+            j = number % ((WO + 1) // 2)
+            i = (number // ((WO + 1) // 2)) % ((HO + 1) // 2)
+            b = number // (((WO + 1) // 2) * ((HO + 1) // 2))
+            h = 2 * i + odd_h
+            w_ = 2 * j + odd_w
+            live = (number < pixels) & (h < HO) & (w_ < WO)
+            rows = (b * HO + h) * WO + w_
         places = rows[:, None] * CO + c[None, :]
         held = live[:, None]
         if BACK:  # asked for before the products, so that it is there after them
@@ -82,36 +91,37 @@ def convolution(
             if JOIN:
                 if UP:
                     side: tl.constexpr = (CS - CO) // 2
-                    HS: tl.constexpr = (HO + 1) // 2
-                    WS: tl.constexpr = (WO + 1) // 2
-                    h = (rows // WO) % HO
-                    w_ = rows % WO
+                    at = (b * HI + i) * WI + j
                     even = live & (((h | w_) & 1) == 0)
-                    at = ((rows // (WO * HO)) * HS + h // 2) * WS + w_ // 2
-                    there = at[:, None] * CS + side + c[None, :]
-                    beside = tl.load(skip + there, mask=even[:, None], other=0.0)
+                    beside = tl.load(skip + at[:, None] * CS + side + c[None, :], mask=even[:, None], other=0.0)
                 else:
                     beside = tl.load(skip + places, mask=held, other=0.0)
                 after = tl.load(seen + places, mask=held, other=0.0)
         acc = tl.zeros([M, CO], tl.float32)
-        if UNROLLED:
+        if UP:
+            for tap in tl.range((1 + odd_h) * (1 + odd_w), num_stages=STAGES):
+                down = tap // (1 + odd_w)
+                right = tap % (1 + odd_w)
+                k = tl.arange(0, CI)
+                near = live & (i + down < HI) & (j + right < WI)
+                place = ((b * HI + i + down) * WI + j + right) * CI
+                a = tl.load(x + place[:, None] + k[None, :], mask=near[:, None], other=0.0)
+                # An even coordinate sees the middle tap, an odd one the two others.
+                first_k = ((1 - odd_h + 2 * down) * 3 + 1 - odd_w + 2 * right) * CI
+                w = tl.load(weight + (first_k + k)[:, None] * CO + c[None, :])
+                acc = tl.dot(a, w, acc)
+        elif UNROLLED:
             for chunk in tl.static_range(CHUNKS):
                 k = chunk * KB + tl.arange(0, KB)
-                a = patches(
-                    x, rows, live, k, stride_n, stride_c, stride_h, stride_w,
-                    HI, WI, HO, WO, CI, REAL, STRIDE, UP, IMAGE,
-                )  # fmt: skip
+                a = patches(x, rows, live, k, HI, WI, HO, WO, CI, STRIDE)
                 w = tl.load(weight + k[:, None] * CO + c[None, :], mask=(k < 9 * CI)[:, None], other=0.0)
-                acc = tl.dot(a.to(w.dtype), w, acc)
+                acc = tl.dot(a, w, acc)
         else:
             for chunk in tl.range(CHUNKS, num_stages=STAGES):
                 k = chunk * KB + tl.arange(0, KB)
-                a = patches(
-                    x, rows, live, k, stride_n, stride_c, stride_h, stride_w,
-                    HI, WI, HO, WO, CI, REAL, STRIDE, UP, IMAGE,
-                )  # fmt: skip
+                a = patches(x, rows, live, k, HI, WI, HO, WO, CI, STRIDE)
                 w = tl.load(weight + k[:, None] * CO + c[None, :], mask=(k < 9 * CI)[:, None], other=0.0)
-                acc = tl.dot(a.to(w.dtype), w, acc)
+                acc = tl.dot(a, w, acc)
         if BACK:
             centred = y.to(tl.float32) - mean[None, :]
             if JOIN:

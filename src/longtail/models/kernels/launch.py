@@ -6,12 +6,30 @@ import torch
 from torch import Tensor
 
 from longtail.models.kernels.convolution import convolution
-from longtail.models.kernels.normalise import mask_gradient, normalise
+from longtail.models.kernels.halo import backward_with_halo, convolve_with_halo, weight_part_with_halo
+from longtail.models.kernels.images import pack_images
+from longtail.models.kernels.normalise import join_statistics, mask_gradient, normalise
 from longtail.models.kernels.plan import ELEMENTS, Layer, Plan, Work
 from longtail.models.kernels.weight_gradient import sum_parts, weight_gradient
 from longtail.models.kernels.weights import cast_weights
 
-__all__ = ["Below", "Statistics", "cast", "convolve", "input_gradient", "mask", "normalised", "sum_up", "weight_part"]
+__all__ = [
+    "Below",
+    "Statistics",
+    "backward",
+    "cast",
+    "convolve",
+    "input_gradient",
+    "join",
+    "mask",
+    "normalised",
+    "pack",
+    "sum_up",
+    "weight_part",
+]
+
+
+_PIXELS = 512  # that a program of ``pack_images`` does
 
 
 class Statistics(NamedTuple):
@@ -45,13 +63,6 @@ def _power(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _strides(x: Tensor, layer: Layer) -> tuple[int, int, int, int]:
-    if not layer.image:
-        return 0, 0, 0, 0
-    n, c, h, w = x.stride()
-    return n, c, h, w
-
-
 def _options(work: Work) -> dict[str, int]:
     return {"num_warps": work.tile.warps, "num_stages": work.tile.stages}
 
@@ -69,20 +80,43 @@ def cast(plan: Plan) -> Tensor:
     return out
 
 
-def convolve(x: Tensor, weight: Tensor, layer: Layer) -> tuple[Tensor, Statistics]:
+def pack(images: Tensor, layer: Layer, dtype: torch.dtype) -> Tensor:
+    """Images as maps of ``layer.read`` channels.
+
+    Args:
+        images: shape ``(B, channels, height, width)``, any strides and type.
+        layer: the one that reads them.
+        dtype: of the maps.
+    """
+    out = torch.empty((layer.pixels_in, layer.read), dtype=dtype, device=images.device)
+    n, c, h, w = images.stride()
+    pack_images[(-(-layer.pixels_in // _PIXELS),)](
+        images, out, layer.pixels_in, n, c, h, w,
+        H=layer.height, W=layer.width, REAL=layer.real, C=layer.read, R=_PIXELS, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def convolve(x: Tensor, weight: Tensor, layer: Layer, enter: Below | None = None) -> tuple[Tensor, Statistics]:
     """The convolution, with mean and M2 of each program's pixels.
 
     Args:
-        x: maps; or images, of shape ``(B, channels, height, width)`` and any strides.
+        x: maps; or images, as :func:`pack` leaves them.
         weight: as cast, ``(9, read, written)``.
         layer: the shapes.
+        enter: the BatchNorm, with a ReLU, that x has still to go through, where :meth:`Layer.enters
+            <longtail.models.kernels.plan.Layer.enters>`.
     """
     work = layer.work("forward")
     out, found = _maps(layer.pixels, layer.written, weight), _rows(work, layer.written, x)
+    if work.tile.halo:
+        norm = (out, out, out) if enter is None else enter[1:]
+        convolve_with_halo(layer, work, 0, enter is not None, x, weight, out, found.rows, out, *norm, out, out)
+        return out, found
     convolution[(work.programs,)](
-        x, weight, out, found.rows, out, out, out, out, out, out, layer.pixels, work.per, *_strides(x, layer),
+        x, weight, out, found.rows, out, out, out, out, out, out, layer.pixels, work.per,
         HI=layer.height, WI=layer.width, HO=layer.out_height, WO=layer.out_width, CI=layer.read, CO=layer.written,
-        REAL=layer.real, STRIDE=layer.stride, UP=False, IMAGE=layer.image, BACK=False, JOIN=False, CS=0,
+        STRIDE=layer.stride, UP=False, BACK=False, JOIN=False, CS=0,
         **_tile(work), LATE=False, **_options(work),
     )  # fmt: skip
     return out, found
@@ -105,11 +139,14 @@ def input_gradient(
     out, found = _maps(layer.pixels_in, layer.read, d), _rows(work, layer.read, d)
     up = layer.stride == 2
     join = skip is not None
+    both = (skip if skip is not None else out, seen if seen is not None else out)
+    if work.tile.halo:
+        convolve_with_halo(layer, work, 2 if join else 1, False, d, weight, out, found.rows, *below, *both)
+        return out, found
     convolution[(work.programs,)](
-        d, weight, out, found.rows, below.y, below.norm, below.gamma, below.beta,
-        skip if join else out, seen if join else out, layer.pixels_in, work.per, 0, 0, 0, 0,
+        d, weight, out, found.rows, *below, *both, layer.pixels if up else layer.pixels_in, work.per,
         HI=layer.out_height, WI=layer.out_width, HO=layer.height, WO=layer.width, CI=layer.written, CO=layer.read,
-        REAL=layer.written, STRIDE=1, UP=up, IMAGE=False, BACK=True, JOIN=join, CS=layer.written,
+        STRIDE=1, UP=up, BACK=True, JOIN=join, CS=layer.written,
         **_tile(work), LATE=work.tile.rows * layer.read <= 1024 * work.tile.warps, **_options(work),
     )  # fmt: skip
     return out, found
@@ -125,6 +162,7 @@ def weight_part(  # noqa: PLR0917
     to: tuple[Tensor, Tensor],
     *,
     keep: bool = True,
+    enter: Below | None = None,
 ) -> Tensor:
     """Backward through BatchNorm, and the parts of the weight's gradient.
 
@@ -137,20 +175,63 @@ def weight_part(  # noqa: PLR0917
         parts: float32; gets the parts, ``(programs, 9, read, written)``.
         to: get the gradients of BatchNorm's gamma and beta.
         keep: whether the gradient of the convolution's output is wanted.
+        enter: as in :func:`convolve`.
 
     Returns:
         that gradient.
     """
     work = layer.work("weight")
     through = _maps(layer.pixels if keep else 1, layer.written, gradient)
+    if work.tile.halo:
+        tensors = (x, gradient, above.y, sums.rows, above.norm, above.gamma, through, parts, *to)
+        norm = above[1:] if enter is None else enter[1:]
+        weight_part_with_halo(layer, work, sums.work.programs, enter is not None, *tensors, *norm)
+        return through
     weight_gradient[(work.programs, layer.groups)](
         x, gradient, above.y, sums.rows, above.norm, above.gamma, through, parts, *to,
-        layer.pixels, work.per, sums.work.programs, *_strides(x, layer),
+        layer.pixels, work.per, sums.work.programs,
         HI=layer.height, WI=layer.width, HO=layer.out_height, WO=layer.out_width, CI=layer.read, CO=layer.written,
-        REAL=layer.real, STRIDE=layer.stride, IMAGE=layer.image, KEEP=keep, RUNS=_power(sums.work.programs),
+        STRIDE=layer.stride, KEEP=keep, RUNS=_power(sums.work.programs),
         P=work.tile.rows, KB=work.tile.chunk, STAGES=work.tile.stages, **_options(work),
     )  # fmt: skip
     return through
+
+
+def backward(  # noqa: PLR0917
+    x: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+    layer: Layer,
+    above: Below,
+    below: Below,
+    sums: Statistics,
+    parts: Tensor,
+    to: tuple[Tensor, Tensor],
+    skip: Tensor | None = None,
+) -> tuple[Tensor, Statistics]:
+    """:func:`weight_part` and :func:`input_gradient` at once, where a layer :attr:`has a tile for it <Layer.fused>`.
+
+    Args:
+        x: what the convolution read; in the middle of a block, what the BatchNorm below read.
+        gradient: as in :func:`weight_part`.
+        weight: as in :func:`input_gradient`.
+        layer: the shapes.
+        above: the BatchNorm after the convolution.
+        below: the BatchNorm under the ReLU under the convolution.
+        sums: as in :func:`weight_part`.
+        parts: likewise.
+        to: likewise.
+        skip: as in :func:`input_gradient`.
+    """
+    work = layer.fused
+    assert work is not None
+    out, found = _maps(layer.pixels, layer.read, gradient), _rows(work, layer.read, gradient)
+    backward_with_halo(
+        layer, work, sums.work.programs, skip is not None,
+        gradient, above.y, sums.rows, above.norm, above.gamma, weight, x, *below, out if skip is None else skip,
+        out, found.rows, parts, *to,
+    )  # fmt: skip
+    return out, found
 
 
 def sum_up(parts: Tensor, plan: Plan) -> Tensor:
@@ -161,11 +242,27 @@ def sum_up(parts: Tensor, plan: Plan) -> Tensor:
     return out
 
 
+def join(
+    layer: Layer,
+    found: Statistics,
+    norm: Tensor,
+    running: tuple[Tensor, Tensor, Tensor] | None,
+    *,
+    momentum: float,
+    eps: float,
+) -> None:
+    """What :func:`normalised` does with its statistics, where the maps are normalised by those who read them."""
+    join_statistics[(1,)](
+        found.rows, *(running or (norm, norm, norm)), norm, layer.pixels, found.work.run, found.work.programs,
+        momentum, eps, C=layer.written, UPDATE=running is not None, RUNS=_power(found.work.programs), num_warps=8,
+    )  # fmt: skip
+
+
 def normalised(  # noqa: PLR0917
     layer: Layer,
     y: Tensor,
     found: Statistics,
-    norm: Tensor,
+    norm: Tensor | None,
     affine: tuple[Tensor, Tensor],
     running: tuple[Tensor, Tensor, Tensor] | None,
     *,
@@ -174,13 +271,14 @@ def normalised(  # noqa: PLR0917
     skip: Tensor | None = None,
     entry: Layer | None = None,
 ) -> Tensor:
-    """BatchNorm by the batch, the shortcut, ReLU.
+    """BatchNorm, the shortcut, ReLU.
 
     Args:
         layer: the convolution before.
         y: its output.
         found: its statistics.
-        norm: gets mean and 1/std, ``(2, channels)``.
+        norm: gets mean and 1/std of the batch, ``(2, channels)``; ``None``: it is normalised by ``running``, as in
+            evaluation.
         affine: gamma and beta.
         running: running mean and variance and the number of batches, to be moved on; ``None``: none are kept.
         momentum: of the running statistics.
@@ -191,12 +289,13 @@ def normalised(  # noqa: PLR0917
     work = layer.work("normalise")
     out = torch.empty_like(y)
     source = entry if entry is not None else layer
+    to = found.rows if norm is None else norm
     normalise[(work.programs,)](
-        y, found.rows, *affine, *(running or (norm, norm, norm)), norm, out if skip is None else skip, out,
+        y, found.rows, *affine, *(running or (to, to, to)), to, out if skip is None else skip, out,
         layer.pixels, found.work.run, found.work.programs, momentum, eps, work.per,
         C=layer.written, HO=layer.out_height, WO=layer.out_width, HS=source.height, WS=source.width, CS=source.real,
-        STRIDE=source.stride, SKIP=skip is not None, UPDATE=running is not None, RUNS=_power(found.work.programs),
-        R=work.tile.rows, **_options(work),
+        STRIDE=source.stride, SKIP=skip is not None, UPDATE=running is not None, FIXED=norm is None,
+        RUNS=_power(found.work.programs), R=work.tile.rows, **_options(work),
     )  # fmt: skip
     return out
 

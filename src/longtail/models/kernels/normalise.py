@@ -1,10 +1,75 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917
-"""BatchNorm by the batch with skip and ReLU, and the first step of its backward at the end of the network."""
+"""BatchNorm with skip and ReLU, and the first step of its backward at the end of the network."""
 
 from longtail.models.kernels._triton import jit, tl
 
-__all__ = ["mask_gradient", "normalise"]
+__all__ = ["join_statistics", "mask_gradient", "normalise"]
+
+
+@jit
+def join_runs(
+    partial,
+    running_mean,
+    running_var,
+    tracked,
+    norm,
+    pixels,
+    run,
+    runs,
+    momentum,
+    eps,
+    C: tl.constexpr,
+    UPDATE: tl.constexpr,
+    RUNS: tl.constexpr,
+):
+    """Mean and 1/std of the batch; the first program keeps them, and moves the running statistics on."""
+    c = tl.arange(0, C)
+    i = tl.arange(0, RUNS)
+    n = tl.minimum(tl.maximum(pixels - i * run, 0), run).to(tl.float32)[:, None]
+    there = (i < runs)[:, None]
+    means = tl.load(partial + (2 * i[:, None]) * C + c[None, :], mask=there, other=0.0)
+    m2s = tl.load(partial + (2 * i[:, None] + 1) * C + c[None, :], mask=there, other=0.0)
+    # Measured from the first run's mean, so that a large mean costs no digits.
+    origin = tl.load(partial + c)
+    off = tl.where(there, means - origin[None, :], 0.0)
+    amount = pixels.to(tl.float32)
+    away = tl.sum(off * n, axis=0) / amount
+    mean = origin + away
+    off = off - away[None, :]
+    m2 = tl.sum(m2s + n * off * off, axis=0)
+    var = m2 / amount
+    rstd = 1.0 / tl.sqrt(var + eps)
+    if tl.program_id(0) == 0:
+        tl.store(norm + c, mean)
+        tl.store(norm + C + c, rstd)
+        if UPDATE:
+            old = tl.load(running_mean + c)
+            tl.store(running_mean + c, old + momentum * (mean - old))
+            old = tl.load(running_var + c)
+            tl.store(running_var + c, old + momentum * (m2 / tl.maximum(amount - 1.0, 1.0) - old))
+            tl.store(tracked, tl.load(tracked) + 1)
+    return mean, rstd
+
+
+@jit
+def join_statistics(
+    partial,
+    running_mean,
+    running_var,
+    tracked,
+    norm,
+    pixels,
+    run,
+    runs,
+    momentum,
+    eps,
+    C: tl.constexpr,
+    UPDATE: tl.constexpr,
+    RUNS: tl.constexpr,
+):
+    """``join_runs`` alone, by one program."""
+    join_runs(partial, running_mean, running_var, tracked, norm, pixels, run, runs, momentum, eps, C, UPDATE, RUNS)
 
 
 @jit
@@ -34,6 +99,7 @@ def normalise(
     STRIDE: tl.constexpr,
     SKIP: tl.constexpr,
     UPDATE: tl.constexpr,
+    FIXED: tl.constexpr,
     RUNS: tl.constexpr,
     R: tl.constexpr,
 ):
@@ -41,34 +107,17 @@ def normalise(
 
     ``partial`` (runs, 2, C) has mean and M2 of runs of ``run`` pixels. Every program joins them for itself, in the same
     order, which costs less than a kernel of its own; the first one keeps mean and 1/std in ``norm`` and moves the
-    running statistics on.
+    running statistics on. ``FIXED``: by the running statistics, as in evaluation; nothing is kept or moved.
     """
     pid = tl.program_id(0)
     c = tl.arange(0, C)
-    i = tl.arange(0, RUNS)
-    n = tl.minimum(tl.maximum(pixels - i * run, 0), run).to(tl.float32)[:, None]
-    there = (i < runs)[:, None]
-    means = tl.load(partial + (2 * i[:, None]) * C + c[None, :], mask=there, other=0.0)
-    m2s = tl.load(partial + (2 * i[:, None] + 1) * C + c[None, :], mask=there, other=0.0)
-    # Measured from the first run's mean, so that a large mean costs no digits.
-    origin = tl.load(partial + c)
-    off = tl.where(there, means - origin[None, :], 0.0)
-    amount = pixels.to(tl.float32)
-    away = tl.sum(off * n, axis=0) / amount
-    mean = origin + away
-    off = off - away[None, :]
-    m2 = tl.sum(m2s + n * off * off, axis=0)
-    var = m2 / amount
-    rstd = 1.0 / tl.sqrt(var + eps)
-    if pid == 0:
-        tl.store(norm + c, mean)
-        tl.store(norm + C + c, rstd)
-        if UPDATE:
-            old = tl.load(running_mean + c)
-            tl.store(running_mean + c, old + momentum * (mean - old))
-            old = tl.load(running_var + c)
-            tl.store(running_var + c, old + momentum * (m2 / tl.maximum(amount - 1.0, 1.0) - old))
-            tl.store(tracked, tl.load(tracked) + 1)
+    if FIXED:
+        mean = tl.load(running_mean + c)
+        rstd = 1.0 / tl.sqrt(tl.load(running_var + c) + eps)
+    else:
+        mean, rstd = join_runs(
+            partial, running_mean, running_var, tracked, norm, pixels, run, runs, momentum, eps, C, UPDATE, RUNS
+        )
     scale = rstd * tl.load(gamma + c)
     shift = tl.load(beta + c)
     for t in range(per):

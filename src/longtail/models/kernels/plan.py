@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from longtail.models.kernels.configs import IMAGE_CHANNELS, Operation, Tile, tile_for
+from longtail.models.kernels.configs import IMAGE_CHANNELS, Operation, Tile, default_tile, fused_tile, tile_for
 
 __all__ = ["ELEMENTS", "Layer", "Plan", "Work", "layers_of", "part_table", "weight_table"]
 
@@ -55,7 +55,7 @@ class Layer:
     """Of what is read."""
     width: int
     image: bool = False
-    """Whether it reads the images, which may lie in memory in any way."""
+    """Whether it reads the images, whose channels are filled up."""
 
     @property
     def read(self) -> int:
@@ -90,9 +90,43 @@ class Layer:
     def work(self, operation: Operation) -> Work:
         """How one of its kernels is launched."""
         if operation == "input":
-            return Work(tile_for("input", self.written, self.read, self.height), self.pixels_in)
-        read = self.written if operation == "normalise" else self.read
-        return Work(tile_for(operation, read, self.written, self.out_height), self.pixels)
+            read, written, height, pixels = self.written, self.read, self.height, self.pixels_in
+        else:
+            read = self.written if operation == "normalise" else self.read
+            written, height, pixels = self.written, self.out_height, self.pixels
+        tile = tile_for(operation, read, written, height)
+        if tile.halo and not self.fits_halo(tile.rows):  # the table knows heights, but not widths
+            tile = default_tile(operation, read, written)
+        if operation == "input" and self.stride == 2:  # tiles of each of four kinds of pixels
+            pixels = 4 * -(-self.pixels // tile.rows) * tile.rows
+        return Work(tile, pixels)
+
+    def fits_halo(self, rows: int) -> bool:
+        """Whether it can be cut into tiles of so many pixels with their halo, as ``cuda/`` wants them."""
+        square = not self.image and self.stride == 1 and self.read == self.written
+        if not square or self.read not in {16, 32, 64} or self.width not in {8, 16, 32} or rows % self.width:
+            return False
+        if self.pixels * self.read >= 2**31:  # places are counted in 32 bits there
+            return False
+        lines = rows // self.width
+        return self.height % lines == 0 or lines % self.height == 0
+
+    @property
+    def fused(self) -> Work | None:
+        """How both gradients are computed at once; ``None``: one after the other."""
+        square = self.read == self.written and self.read < 64
+        tile = fused_tile(self.read, self.height) if square and self.work("forward").tile.halo else None
+        return Work(tile, self.pixels) if tile is not None and self.fits_halo(tile.rows) else None
+
+    @property
+    def parts(self) -> int:
+        """In how many parts its weight's gradient is left."""
+        return (self.fused or self.work("weight")).programs
+
+    @property
+    def enters(self) -> bool:
+        """Whether its kernels take what they read through BatchNorm and ReLU themselves, so that nobody writes it."""
+        return self.work("forward").tile.halo and (self.fused is not None or self.work("weight").tile.halo)
 
     @property
     def groups(self) -> int:
@@ -133,7 +167,7 @@ def part_table(layers: Sequence[Layer], weights: Sequence[Tensor]) -> list[list[
     rows = []
     at = to = 0
     for layer, weight in zip(layers, weights, strict=True):
-        splits = layer.work("weight").programs
+        splits = layer.parts
         for start in range(0, layer.size, ELEMENTS):
             rows.append([at, splits, start, layer.read, layer.real, layer.written, to, *weight.stride()])
         at += splits * layer.size
@@ -162,6 +196,9 @@ class Plan:
             (start, start + layer.size, end) for (start, end), layer in zip(pairwise(cast), layers, strict=True)
         ]
         """Where a layer's weight begins as cast, where its copy turned round does, and where that ends."""
-        self.parts_at = _starts([layer.work("weight").programs * layer.size for layer in layers])
+        self.parts_at = _starts([layer.parts * layer.size for layer in layers])
         self.gradients_at = _starts([weight.numel() for weight in weights])
         self.channels_at = _starts([layer.written for layer in layers])
+        self.fused = [layer.fused is not None for layer in layers]
+        self.enters = [number % 2 == 0 and layer.enters for number, layer in enumerate(layers)] + [False]
+        """Which layers, all of them second ones of a block, read what BatchNorm read; nobody follows the last."""

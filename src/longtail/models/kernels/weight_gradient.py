@@ -23,19 +23,13 @@ def weight_gradient(
     pixels,
     per,
     runs,
-    stride_n,
-    stride_c,
-    stride_h,
-    stride_w,
     HI: tl.constexpr,
     WI: tl.constexpr,
     HO: tl.constexpr,
     WO: tl.constexpr,
     CI: tl.constexpr,
     CO: tl.constexpr,
-    REAL: tl.constexpr,
     STRIDE: tl.constexpr,
-    IMAGE: tl.constexpr,
     KEEP: tl.constexpr,
     RUNS: tl.constexpr,
     P: tl.constexpr,
@@ -71,9 +65,7 @@ def weight_gradient(
         rows = (split * per + t) * P + tl.arange(0, P)
         live = rows < pixels
         held = live[:, None]
-        a = patches(
-            x, rows, live, k, stride_n, stride_c, stride_h, stride_w, HI, WI, HO, WO, CI, REAL, STRIDE, False, IMAGE
-        )
+        a = patches(x, rows, live, k, HI, WI, HO, WO, CI, STRIDE)
         places = rows[:, None] * CO + c[None, :]
         g = tl.load(gradient + places, mask=held, other=0.0).to(tl.float32)
         v = tl.load(y + places, mask=held, other=0.0).to(tl.float32)
@@ -81,7 +73,7 @@ def weight_gradient(
         d = tl.where(held, d, 0.0).to(through.dtype.element_ty)
         if KEEP:
             tl.store(through + places, d, mask=(rows < kept)[:, None])
-        acc = tl.dot(tl.trans(a.to(d.dtype)), d, acc)
+        acc = tl.dot(tl.trans(a), d, acc)
     tl.store(parts + (split * (9 * CI) + k[:, None]) * CO + c[None, :], acc, mask=(k < 9 * CI)[:, None])
 
 

@@ -1,0 +1,309 @@
+"""The kernels of the CIFAR ResNet on its layers: data to run each on, what float64 makes of it, tiles to try."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longtail.models.kernels import launch
+from longtail.models.kernels.configs import Operation, Tile, fused_tile, tile_for, use_tiles
+from longtail.models.kernels.plan import Layer, Plan
+
+SHAPES = [(16, 16, 1, 32, 10), (32, 32, 1, 16, 9), (64, 64, 1, 8, 9), (16, 32, 2, 32, 1), (32, 64, 2, 16, 1)]
+"""Channels, stride, height, and how many layers of a ResNet-32 are so."""
+IMAGES = (3, 16, 1, 32, 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how large."""
+
+    device: str = "cuda"
+    batch: int = 128
+    dtype: torch.dtype = torch.bfloat16
+    halo: bool = True
+    """Whether there is a GPU for ``cuda/``."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel on a shape."""
+
+    operation: Operation
+    shape: tuple[int, int, int, int, int]
+
+    def layer(self, batch: int) -> Layer:
+        read, written, stride, height, _ = self.shape
+        return Layer(batch, read, written, stride, height, height, image=read == 3)
+
+    def key(self) -> tuple[Operation, int, int, int]:
+        layer = self.layer(1)
+        if self.operation == "input":
+            return "input", layer.written, layer.read, layer.height
+        return (
+            self.operation,
+            layer.written if self.operation == "normalise" else layer.read,
+            layer.written,
+            (layer.out_height),
+        )
+
+
+def cases() -> list[Case]:
+    """All kernels, those that cost most first."""
+    found = [Case(op, shape) for shape in SHAPES[:3] for op in ("input", "forward", "weight", "normalise")]
+    found += [Case("backward", shape) for shape in SHAPES[:2]]
+    found += [Case("forward", IMAGES), Case("weight", IMAGES)]
+    return found + [Case(op, shape) for shape in SHAPES[3:] for op in ("input", "forward", "weight")]
+
+
+def candidates(case: Case) -> Iterator[Tile]:  # noqa: PLR0912 - a table in the form of code
+    """A bounded search: what differs much, not every product. Where there is a halo, Triton has its tile already."""
+    read, written, _, height, _ = case.shape
+    if read == written and case.operation != "normalise":
+        yield from halo_candidates(case)
+        return
+    wide = max(read, written)
+    few, many = {16: (64, 128), 32: (64, 128), 64: (32, 64)}[wide]
+    if case.operation == "normalise":
+        for rows in (2048 // wide, 4096 // wide):
+            for programs in (few, many, 2 * many):
+                yield Tile(rows, 0, programs, 4, 2)
+        return
+    if case.operation == "weight":
+        chunks = {3: (64,), 16: (64, 128, 256), 32: (64, 128)}[read]
+        for chunk in chunks:
+            for rows in (64, 128):
+                for programs in {16: (32, 64, 128), 32: (16, 32, 64), 64: (8, 16, 32)}[wide]:
+                    yield Tile(rows, chunk, programs, 8 if chunk * written > 8192 else 4, 2 if rows == 128 else 3)
+        return
+    if read == 3:
+        for rows, warps, stages, unrolled in [
+            (128, 4, 1, False),
+            (128, 4, 2, True),
+            (256, 8, 2, True),
+            (128, 4, 3, True),
+        ]:
+            yield Tile(rows, 64, many, warps, stages, unrolled)
+        return
+    into = written if case.operation == "input" else read  # channels that the kernel reads
+    for rows, warps, programs in ((128, 4, many), (128, 4, few), (64, 4, many), (256, 8, many)):
+        if rows == 256 and height == 8:
+            continue
+        for chunk, stages in ((into, 4), (2 * into, 3)) if into < 64 else ((64, 3), (64, 4)):
+            yield Tile(rows, chunk, programs, warps, stages)
+
+
+def use(case: Case, tile: Tile) -> None:
+    """Use a tile for a case, and what it needs beside it."""
+    if case.operation == "backward":  # only where the convolution forward has a halo too
+        use_tiles({case.key(): tile, ("forward", *case.key()[1:]): tile})
+    else:
+        use_tiles({case.key(): tile})
+
+
+def halo_candidates(case: Case) -> Iterator[Tile]:
+    """Tiles of ``cuda/``, for layers whose every kernel may be one of these."""
+    read = case.shape[0]
+    if case.operation == "backward":
+        for rows, warps in {16: ((128, 4), (256, 8)), 32: ((128, 8), (128, 4))}[read]:
+            for programs in {16: (64, 128), 32: (32, 64)}[read]:
+                yield Tile(rows, 0, programs, warps, halo=True)
+        return
+    if case.operation == "weight":
+        for rows, warps in {16: ((128, 4), (256, 4)), 32: ((128, 4), (256, 8)), 64: ((64, 8), (128, 8))}[read]:
+            for programs in {16: (32, 64, 96), 32: (16, 32, 64), 64: (8, 16)}[read]:
+                yield Tile(rows, 0, programs, warps, halo=True)
+        return
+    for rows, warps in {
+        16: ((128, 4), (256, 8), (256, 4)),
+        32: ((128, 4), (256, 8), (256, 4)),
+        64: ((64, 4), (128, 4)),
+    }[read]:
+        for programs in {16: (64, 128), 32: (64, 128), 64: (64, 128)}[read]:
+            yield Tile(rows, 0, programs, warps, halo=True)
+
+
+class Problem:
+    """One kernel on one shape, with data to run it on."""
+
+    def __init__(self, case: Case, setting: Setting) -> None:
+        self.case, self.layer = case, case.layer(setting.batch)
+        layer = self.layer
+        generator = torch.Generator().manual_seed(0)
+
+        def maps(pixels: int, channels: int, positive: bool = False) -> Tensor:
+            made = torch.randn(pixels, channels, generator=generator)
+            return (made.relu() if positive else made).to(setting.device, setting.dtype)
+
+        def vector(channels: int) -> Tensor:
+            return torch.empty(channels).uniform_(0.5, 1.5, generator=generator).to(setting.device)
+
+        self.weight = torch.randn(layer.written, layer.real, 3, 3, generator=generator).to(setting.device) / 10
+        self.plan = Plan([layer], [self.weight], setting.dtype)
+        self.cast = launch.cast(self.plan)
+        if layer.image:
+            size = (layer.batch, layer.real, layer.height, layer.width)
+            self.images = torch.randn(size, generator=generator).to(setting.device)
+            self.x = launch.pack(self.images, layer, setting.dtype)
+        else:
+            self.x = maps(layer.pixels_in, layer.real, positive=True)
+        self.y, self.gradient = maps(layer.pixels, layer.written), maps(layer.pixels, layer.written)
+        self.out = maps(layer.pixels, layer.written, positive=True)
+        self.below = launch.Below(
+            maps(layer.pixels_in, layer.read), vector(2 * layer.read), vector(layer.read), vector(layer.read)
+        )
+        self.above = launch.Below(self.y, vector(2 * layer.written), vector(layer.written), vector(layer.written))
+        self.sums = launch._rows(layer.work("forward"), layer.written, self.y)
+        self.sums.rows.copy_(torch.randn(self.sums.rows.shape, generator=generator).square())
+        self.running = (
+            *(vector(layer.written) for _ in range(2)),
+            torch.zeros((), dtype=torch.int64, device=setting.device),
+        )
+        self.norm = torch.empty(2 * layer.written, device=setting.device)
+
+    @property
+    def launches(self) -> int:
+        """Of a :meth:`run`."""
+        return 2 if self.case.operation in {"input", "backward"} and self.layer.stride == 1 else 1
+
+    def run(self) -> list[Tensor]:
+        """What the kernel leaves; of the input's gradient, with and without the join where a layer has either place."""
+        layer, (start, turned, end) = self.layer, self.plan.cast_at[0]
+        match self.case.operation:
+            case "forward":
+                y, found = launch.convolve(self.x, self.cast[start:turned], layer)
+                return [y, found.rows]
+            case "input":
+                left: list[Tensor] = []
+                joined: list[dict[str, Any]] = [{"skip": self.gradient, "seen": self.x}]
+                for how in joined if layer.stride == 2 else [*joined, {}]:
+                    g, found = launch.input_gradient(self.gradient, self.cast[turned:end], layer, self.below, **how)
+                    left += [g, found.rows]
+                return left
+            case "weight":
+                parts = torch.empty(layer.work("weight").programs, layer.size, device=self.x.device)
+                to = (torch.empty_like(self.norm[: layer.written]), torch.empty_like(self.norm[: layer.written]))
+                through = launch.weight_part(
+                    self.x, self.gradient, layer, self.above, self.sums, parts, to, keep=not layer.image
+                )
+                return [through, parts, *to] if not layer.image else [parts, *to]
+            case "backward":
+                left = []
+                for x, skip in ((self.x, self.gradient), (self.below.y, None)):
+                    parts = torch.empty(layer.parts, layer.size, device=self.x.device)
+                    to = (torch.empty_like(self.norm[: layer.written]), torch.empty_like(self.norm[: layer.written]))
+                    turn = self.cast[turned:end]
+                    g, found = launch.backward(
+                        x, self.gradient, turn, layer, self.above, self.below, self.sums, parts, to, skip
+                    )
+                    left += [g, found.rows, parts]
+                return left
+            case "normalise":
+                affine = (self.above.gamma, self.above.beta)
+                out = launch.normalised(
+                    layer, self.y, self.sums, self.norm, affine, self.running,
+                    momentum=0.1, eps=1e-5, skip=self.gradient, entry=layer,
+                )  # fmt: skip
+                return [out, self.norm]
+
+    def summary(self) -> list[Tensor]:
+        """What must not depend on the tile."""
+        left = [one.double() for one in self.run()]
+        if self.case.operation == "weight":
+            left[-3] = left[-3].sum(0)
+        elif self.case.operation == "input":
+            left = [one.sum(0) if number % 2 else one for number, one in enumerate(left)]
+        elif self.case.operation == "backward":
+            left = [one.sum(0) if number % 3 else one for number, one in enumerate(left)]
+        return left[:1] if self.case.operation == "forward" else left
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+def flat(maps: Tensor) -> Tensor:
+    return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
+
+
+def input_reference(
+    problem: Problem, weight: Tensor, d: Tensor, left: list[Tensor]
+) -> list[tuple[str, Tensor, Tensor]]:
+    """As :func:`reference`, of the input's gradient, where that of the output is ``d``."""
+    layer, below = problem.layer, problem.below
+    size = [layer.batch, layer.read, layer.height, layer.width]
+    dx = flat(torch.nn.grad.conv2d_input(size, weight, d, stride=layer.stride, padding=1))
+    xhat = (below.y.double() - below.norm[: layer.read].double()) * below.norm[layer.read :].double()
+    flowed = problem.gradient.double()
+    if layer.stride == 2:
+        side = (layer.written - layer.read) // 2
+        inner = torch.zeros(size, dtype=torch.float64, device=d.device)
+        inner[:, :, ::2, ::2] = d[:, side : side + layer.read]
+        flowed = flat(inner)
+    joined = torch.where(problem.x > 0, dx + flowed, 0.0)
+    found = [("joined", left[0], joined), ("joined sums", left[1].sum(0)[1], (joined * xhat).sum(0))]
+    if layer.stride == 1:
+        masked = torch.where(xhat * below.gamma.double() + below.beta.double() > 0, dx, 0.0)
+        found += [("masked", left[2], masked), ("masked sums", left[3].sum(0)[1], (masked * xhat).sum(0))]
+    return found
+
+
+def reference(problem: Problem) -> list[tuple[str, Tensor, Tensor]]:
+    """What a kernel leaves beside what float64 makes of the same bfloat16 numbers."""
+    layer, case = problem.layer, problem.case
+
+    def image(maps: Tensor, height: int, width: int) -> Tensor:
+        return maps.double().view(layer.batch, height, width, -1).permute(0, 3, 1, 2)
+
+    weight = problem.weight.to(problem.plan.dtype).double()
+    x = problem.images.to(problem.plan.dtype).double() if layer.image else image(problem.x, layer.height, layer.width)
+    left = problem.run()
+    if case.operation == "forward":
+        y = flat(F.conv2d(x, weight, stride=layer.stride, padding=1))
+        parts = y.split(layer.work("forward").run)
+        m2 = torch.stack([(part - part.mean(0)).square().sum(0) for part in parts])
+        return [
+            ("y", left[0], y),
+            ("mean", left[1][:, 0], torch.stack([p.mean(0) for p in parts])),
+            ("m2", left[1][:, 1], m2),
+        ]
+    if case.operation == "input":
+        return input_reference(problem, weight, image(problem.gradient, layer.out_height, layer.out_width), left)
+    if case.operation in {"weight", "backward"}:
+        above, sums = problem.above, problem.sums.rows.double().sum(0) / layer.pixels
+        mean, rstd = above.norm.double().chunk(2)
+        xhat = (problem.y.double() - mean) * rstd
+        d = rstd * above.gamma.double() * (problem.gradient.double() - sums[0] - xhat * sums[1])
+        if case.operation == "backward":
+            d = image(d.to(problem.plan.dtype), layer.out_height, layer.out_width)
+            below, (middle, scale) = problem.below, problem.below.norm.double().chunk(2)
+            entered = F.relu((below.y.double() - middle) * scale * below.gamma.double() + below.beta.double())
+            found = []
+            for number, one in ((2, x), (5, image(entered.to(problem.plan.dtype), layer.height, layer.width))):
+                wanted = torch.nn.grad.conv2d_weight(one, list(weight.shape), d, padding=1)
+                parts = left[number].sum(0).view(9, layer.read, layer.written)
+                found.append((f"weight {number}", parts, wanted.permute(2, 3, 1, 0).reshape(parts.shape)))
+            return found + input_reference(problem, weight, d, [*left[:2], *left[3:5]])
+        wanted = torch.nn.grad.conv2d_weight(
+            x, list(weight.shape), image(d, layer.out_height, layer.out_width), stride=layer.stride, padding=1
+        )
+        parts = left[-3].sum(0).view(9, layer.read, layer.written)[:, : layer.real]
+        found = [("weight", parts, wanted.permute(2, 3, 1, 0).reshape(parts.shape))]
+        return found if layer.image else [("through", left[0], d), *found]
+    means, m2s = problem.sums.rows.double().unbind(1)
+    work = problem.sums.work
+    n = (layer.pixels - work.run * torch.arange(work.programs)).clamp(0, work.run).double().to(means.device)[:, None]
+    mean = (n * means).sum(0) / layer.pixels
+    var = (m2s + n * (means - mean).square()).sum(0) / layer.pixels
+    scaled = (problem.y.double() - mean) / (
+        var + 1e-5
+    ).sqrt() * problem.above.gamma.double() + problem.above.beta.double()
+    return [("out", left[0], F.relu(scaled + problem.gradient.double())), ("mean", left[1][: layer.written], mean)]
+
+
+def known(case: Case) -> Tile | None:
+    """The table's tile."""
+    return fused_tile(case.key()[1], case.key()[3]) if case.operation == "backward" else tile_for(*case.key())

@@ -1,0 +1,207 @@
+"""What ``kernels/cuda/`` computes, in an emulator of CUDA's threads on a CPU.
+
+``test_halo.py`` runs this in a process of its own: the emulator ends it if a kernel touches memory that is not its own.
+Maps are whole numbers, so that products and sums have no rounding and must be exactly right; only sums that go through
+BatchNorm's numbers are compared with float64. Prints one number a check, the largest error found, as JSON.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from tests.models import emulator
+from tests.models.kernel_checks import check_network, mend_bfloat16, rows
+from torch import Tensor
+
+from longtail.models.kernels import launch
+from longtail.models.kernels.configs import Tile, use_tiles
+from longtail.models.kernels.plan import Layer, Work
+
+
+def tile(pixels: int, programs: int, warps: int) -> Tile:
+    return Tile(pixels, 0, programs, warps, halo=True)
+
+
+# Tiles that are parts of images, one image, several; a last program with fewer tiles, a last tile with fewer images.
+CONVOLUTIONS = [
+    (Layer(2, 16, 16, 1, 32, 32), tile(128, 5, 4)),
+    (Layer(3, 16, 16, 1, 8, 8), tile(128, 5, 4)),
+    (Layer(1, 16, 16, 1, 16, 16), tile(256, 5, 4)),
+    (Layer(2, 32, 32, 1, 16, 16), tile(256, 5, 8)),
+    (Layer(5, 32, 32, 1, 4, 8), tile(128, 2, 4)),
+    (Layer(3, 64, 64, 1, 8, 8), tile(128, 1, 4)),
+]
+WEIGHTS = [
+    (Layer(2, 16, 16, 1, 32, 32), tile(128, 5, 4)),
+    (Layer(5, 16, 16, 1, 8, 8), tile(256, 5, 4)),
+    (Layer(2, 32, 32, 1, 16, 16), tile(128, 3, 4)),
+    (Layer(5, 32, 32, 1, 8, 8), tile(128, 3, 8)),
+    (Layer(5, 64, 64, 1, 8, 8), tile(128, 2, 8)),
+]
+
+
+BOTH = [
+    (Layer(2, 16, 16, 1, 32, 32), tile(128, 5, 4)),
+    (Layer(5, 16, 16, 1, 8, 8), tile(256, 5, 8)),
+    (Layer(2, 32, 32, 1, 16, 16), tile(128, 3, 8)),
+    (Layer(5, 32, 32, 1, 8, 8), tile(128, 2, 4)),
+]
+
+
+def whole(*shape: int, most: int = 3) -> Tensor:
+    return torch.randint(-most, most + 1, shape).float()
+
+
+def images(maps: Tensor, layer: Layer) -> Tensor:
+    return maps.double().view(layer.batch, layer.height, layer.width, -1).permute(0, 3, 1, 2)
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def different(found: Tensor, wanted: Tensor) -> float:
+    return float(not torch.equal(found.double(), wanted.bfloat16().double()))
+
+
+def below_of(layer: Layer) -> tuple[launch.Below, Tensor]:
+    """A BatchNorm under a layer, and what it normalised."""
+    channels = layer.read
+    y, norm = whole(layer.pixels, channels), torch.rand(2 * channels) + 0.5
+    below = launch.Below(y.bfloat16(), norm, torch.rand(channels) + 0.5, torch.rand(channels) - 0.5)
+    return below, (y.double() - norm[:channels].double()) * norm[channels:].double()
+
+
+def entry_of(layer: Layer) -> tuple[launch.Below, Tensor]:
+    """A BatchNorm that leaves whole numbers, and those, after the ReLU."""
+    channels = layer.read
+    y, mean = whole(layer.pixels, channels), whole(channels)
+    gamma, beta = 2.0 ** torch.randint(0, 2, (channels,)), whole(channels)
+    enter = launch.Below(y.bfloat16(), torch.cat([mean, torch.ones(channels)]), gamma, beta)
+    return enter, ((y - mean) * gamma + beta).relu()
+
+
+def check_convolution(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
+    channels = layer.read
+    use_tiles({(operation, channels, channels, layer.height): work for operation in ("forward", "input")})
+    weight, x = whole(channels, channels, 3, 3, most=2), whole(layer.batch, channels, layer.height, layer.width)
+    cast = weight.permute(2, 3, 1, 0).reshape(-1).bfloat16()
+    y, found = launch.convolve(rows(x).bfloat16(), cast, layer)
+    wanted = rows(F.conv2d(x.double(), weight.double(), padding=1))
+    yield "convolution", different(y, wanted)
+    parts = wanted.split(found.work.run)
+    yield "mean", relative(found.rows[:, 0], torch.stack([part.mean(0) for part in parts]))
+    yield "m2", relative(found.rows[:, 1], torch.stack([(part - part.mean(0)).square().sum(0) for part in parts]))
+    enter, entered = entry_of(layer)
+    y, _ = launch.convolve(enter.y, cast, layer, enter)
+    yield "entered", different(y, rows(F.conv2d(images(entered, layer), weight.double(), padding=1)))
+
+    turned = weight.flip(2, 3).permute(2, 3, 0, 1).reshape(-1).bfloat16()
+    d = whole(layer.pixels, channels)
+    into = rows(torch.nn.grad.conv2d_input(list(x.shape), weight.double(), images(d, layer), padding=1))
+    below, normal = below_of(layer)
+    skip, seen = whole(layer.pixels, channels), whole(layer.pixels, channels).relu()
+    joined = {"skip": skip.bfloat16(), "seen": seen.bfloat16()}
+    passed = normal * below.gamma.double() + below.beta.double() > 0
+    for name, more, wanted in (
+        ("gradient", {}, torch.where(passed, into, 0.0)),
+        ("gradient, joined", joined, torch.where(seen > 0, into + skip, 0.0)),
+    ):
+        g, sums = launch.input_gradient(d.bfloat16(), turned, layer, below, **more)
+        yield name, different(g, wanted)
+        total, rounded = sums.rows.double().sum(0), g.double()
+        yield "sums", max(relative(total[0], rounded.sum(0)), relative(total[1], (rounded * normal).sum(0)))
+
+
+def check_weight(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
+    channels, pixels = layer.read, layer.pixels
+    use_tiles({("weight", channels, channels, layer.height): work})
+    x, gradient = whole(pixels, channels), whole(pixels, channels)
+    above, normal = below_of(layer)
+    enter, entered = entry_of(layer)
+    sums = launch.Statistics(pixels / 7 * torch.randn(7, 2, channels), Work(Tile(1, 0, 7), 7))
+    parts = torch.empty(layer.work("weight").programs, 9, channels, channels)
+    to = (torch.empty(channels), torch.empty(channels))
+    d = launch.weight_part(x.bfloat16(), gradient.bfloat16(), layer, above, sums, parts, to)
+    first, second = sums.rows.double().sum(0)
+    scale = above.norm[channels:].double() * above.gamma.double()
+    yield "through", relative(d, scale * (gradient.double() - first / pixels - normal * second / pixels))
+    shape = [channels, channels, 3, 3]
+    for name, read, how in (("weight", x, None), ("weight, entered", entered, enter)):
+        from_ = x.bfloat16() if how is None else how.y
+        launch.weight_part(from_, gradient.bfloat16(), layer, above, sums, parts, to, enter=how)
+        wanted = torch.nn.grad.conv2d_weight(images(read, layer), shape, images(d, layer), padding=1)
+        yield name, relative(parts.double().sum(0), wanted.permute(2, 3, 1, 0).reshape(9, channels, channels))
+    yield "affine", max(relative(to[0], second), relative(to[1], first))
+
+
+def check_both(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
+    """Both gradients at once are what they are one after the other."""
+    channels, pixels, key = layer.read, layer.pixels, (layer.read, layer.read, layer.height)
+    alone = tile(128, 3, 4)
+    use_tiles({("forward", *key): alone, ("input", *key): alone, ("weight", *key): alone, ("backward", *key): work})
+    gradient, weight = whole(pixels, channels).bfloat16(), whole(9, channels, channels, most=2).bfloat16().flatten()
+    above, (below, _) = below_of(layer)[0], below_of(layer)
+    sums = launch.Statistics(pixels / 7 * torch.randn(7, 2, channels), Work(Tile(1, 0, 7), 7))
+    skip, seen = whole(pixels, channels).bfloat16(), whole(pixels, channels).relu().bfloat16()
+    for join in (False, True):
+        left = []
+        for parts in (layer.parts, layer.work("weight").programs):
+            to = (torch.empty(channels), torch.empty(channels))
+            parted = torch.empty(parts, 9, channels, channels)
+            x, more = (seen, skip) if join else (below.y, None)
+            if not left:
+                g, found = launch.backward(x, gradient, weight, layer, above, below, sums, parted, to, more)
+            else:
+                enter = None if join else below
+                d = launch.weight_part(x, gradient, layer, above, sums, parted, to, enter=enter)
+                joined = {"skip": skip, "seen": seen} if join else {}
+                g, found = launch.input_gradient(d, weight, layer, below, **joined)
+            left.append((g, found.rows.sum(0), parted.sum(0), *to))
+        yield "both: gradient", float(not torch.equal(left[0][0], left[1][0]))
+        yield (
+            "both: sums",
+            max(relative(one, other.double()) for one, other in zip(left[0][1:], left[1][1:], strict=True)),
+        )
+
+
+def check_large_mean() -> float:
+    """The variance of maps with mean 100 and deviation 0.1, which bfloat16 knows to 0.5 but the sums exactly."""
+    layer = Layer(4, 16, 16, 1, 8, 8)
+    use_tiles({("forward", 16, 16, 8): tile(128, 2, 4)})
+    weight = torch.zeros(9, 16, 16)
+    weight[4] = torch.eye(16)
+    weight[4, 0] = 1 / 1024  # channel 0 is a little of all others
+    x = torch.full((layer.pixels, 16), 100.0)
+    x[:, 0] = whole(layer.pixels, most=128)
+    _, found = launch.convolve(x.bfloat16(), weight.flatten().bfloat16(), layer)
+    y = (x.bfloat16().double() @ weight[4].double())[:, 1:]
+    parts = y.split(found.work.run)
+    return relative(found.rows[:, 1, 1:], torch.stack([(part - part.mean(0)).square().sum(0) for part in parts]))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    emulator.use()
+    found: dict[str, float] = {}
+    for check, cases in ((check_convolution, CONVOLUTIONS), (check_weight, WEIGHTS), (check_both, BOTH)):
+        for case in cases:
+            for name, value in check(*case):
+                found[name] = max(found.get(name, 0.0), value)
+    found["large mean"] = check_large_mean()
+    mend_bfloat16()
+    chosen = {(operation, 16, 16, 16): tile(128, 3, 4) for operation in ("forward", "input", "weight")}
+    chosen |= {(operation, 32, 32, 8): tile(128, 1, 4) for operation in ("forward", "input", "weight")}
+    for name, more in (("network", {}), ("network, both", {("backward", 16, 16, 16): tile(128, 3, 4)})):
+        use_tiles(chosen | more)
+        torch.manual_seed(1)
+        errors = check_network(16, 16, torch.channels_last, torch.bfloat16)
+        found |= {f"{name}: {what}": value for what, value in errors.items()}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

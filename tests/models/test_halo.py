@@ -1,0 +1,181 @@
+"""The CUDA kernels of ``kernels/cuda/``: in an emulator on any CPU; as machine code; on a GPU with all the others."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.models.test_kernels import gradients, images_and_labels, loss_of, model_on_gpu
+
+from longtail.models.kernels import compiled, halo
+from longtail.models.kernels.configs import Tile, default_tile, use_tiles
+from longtail.models.kernels.plan import Layer
+
+Found = dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    pytest.importorskip("triton")
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.models.halo_checks"]
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, check=False)
+    assert ran.returncode == 0, ran.stderr
+    checks: Found = json.loads(ran.stdout.splitlines()[-1])
+    return checks
+
+
+def test_products_of_whole_numbers_are_exact(found: Found) -> None:
+    assert found["convolution"] == found["entered"] == found["gradient"] == found["gradient, joined"] == 0
+    assert max(found["weight"], found["weight, entered"]) < 1e-6
+
+
+def test_sums_are_float64s(found: Found) -> None:
+    assert max(found["mean"], found["m2"], found["sums"], found["affine"]) < 2e-6
+    assert found["large mean"] < 1e-4
+    assert found["through"] < 2**-8  # rounded to bfloat16
+
+
+def test_both_gradients_at_once_are_those_of_one_after_the_other(found: Found) -> None:
+    assert found["both: gradient"] == 0
+    assert found["both: sums"] < 2e-6
+
+
+@pytest.mark.parametrize("name", ["network", "network, both"])
+def test_a_network_errs_no_more_than_torchs(found: Found, name: str) -> None:
+    assert found[f"{name}: maps"] < 1.5 * found[f"{name}: torch's maps"]
+    assert found[f"{name}: gradient"] < 1.5 * found[f"{name}: torch's gradient"]
+    assert found[f"{name}: layout"] == found[f"{name}: copied"] == 0
+
+
+def test_a_layer_that_cannot_hold_its_halo_takes_another_tile() -> None:
+    use_tiles({("forward", 16, 16, 32): Tile(128, 0, 64, halo=True)})
+    try:
+        assert Layer(2, 16, 16, 1, 32, 32).work("forward").tile.halo
+        for other in (Layer(2, 16, 16, 1, 32, 40), Layer(2, 16, 16, 1, 32, 12)):
+            assert other.work("forward").tile == default_tile("forward", 16, 16)
+    finally:
+        use_tiles(None)
+
+
+def test_it_compiles_to_machine_code() -> None:
+    if torch.version.cuda is None:
+        pytest.skip("needs NVRTC")
+    try:
+        compiled._nvrtc()
+    except OSError:
+        pytest.skip("needs NVRTC")
+    shape = ["-DCHANNELS=16", "-DWIDTH=32", "-DHEIGHT=32", "-DROWS=4", "-DENTER=1", "-DWARPS=4"]
+    for name, last in (
+        ("convolution", "-DBACK=0"),
+        ("convolution", "-DBACK=2"),
+        ("weight_gradient", "-DJOIN=0"),
+        ("backward", "-DJOIN=1"),
+    ):
+        code = compiled.compile_cuda(halo.cuda_source(name), [*shape, "-DSPLIT=4", last], "sm_90")
+        assert code.startswith(b"\x7fELF")
+    with pytest.raises(RuntimeError, match=r"(?s)^The kernel does not compile:\n.*every warp"):
+        compiled.compile_cuda(halo.cuda_source("convolution"), [*shape[:-1], "-DWARPS=16", "-DBACK=0"], "sm_90")
+
+
+# On a GPU
+
+HALO = {
+    **{(one, 16, 16, 32): Tile(128, 0, 128, 4, halo=True) for one in ("forward", "input")},
+    **{(one, 32, 32, 16): Tile(256, 0, 128, 8, halo=True) for one in ("forward", "input")},
+    **{(one, 64, 64, 8): Tile(128, 0, 64, 4, halo=True) for one in ("forward", "input")},
+    ("weight", 16, 16, 32): Tile(128, 0, 64, 4, halo=True),
+    ("weight", 32, 32, 16): Tile(128, 0, 32, 4, halo=True),
+    ("weight", 64, 64, 8): Tile(64, 0, 16, 8, halo=True),
+}
+
+
+BOTH = {
+    **HALO,
+    ("backward", 16, 16, 32): Tile(128, 0, 64, 4, halo=True),
+    ("backward", 32, 32, 16): Tile(128, 0, 32, 8, halo=True),
+}
+
+
+@pytest.fixture(params=[HALO, BOTH], ids=["one after the other", "both at once"])
+def with_halo(request: pytest.FixtureRequest) -> Iterator[None]:
+    use_tiles(request.param)
+    yield
+    use_tiles(None)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("with_halo")
+@pytest.mark.parametrize("batch", [128, 118, 7])
+def test_a_step_errs_no_more_than_cudnns(batch: int) -> None:
+    images, labels = images_and_labels(batch)
+    results = {}
+    for name, kernels, bf16 in (("ours", "triton", True), ("cudnn", "torch", True), ("fp32", "torch", False)):
+        model = model_on_gpu(kernels)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            loss_of(model, images, labels, bf16)
+        results[name] = (gradients(model), torch.cat([b.flatten().double() for b in model.buffers()]))
+    for ours, cudnn, wanted in zip(results["ours"], results["cudnn"], results["fp32"], strict=True):
+        scale = wanted.norm()
+        assert float((ours - wanted).norm() / scale) < 1.3 * float((cudnn - wanted).norm() / scale) + 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("with_halo")
+def test_the_same_bits_eagerly_and_from_a_graph() -> None:
+    images, labels = images_and_labels(128)
+    model = model_on_gpu("triton")
+    start = [one.clone() for one in model.buffers()]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def found() -> list[torch.Tensor]:
+        torch.cuda.synchronize()
+        left = [gradients(model), *(one.clone() for one in model.buffers())]
+        for one, value in zip(model.buffers(), start, strict=True):
+            one.copy_(value)
+        return left
+
+    with torch.cuda.stream(stream):
+        loss_of(model, images, labels)
+    eager = found()
+    with torch.cuda.stream(stream):
+        loss_of(model, images, labels)
+    again = found()
+    with torch.cuda.graph(graph, stream=stream):
+        loss_of(model, images, labels)
+    graph.replay()
+    for one, two, three in zip(eager, again, found(), strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("halo", [False, True])
+@pytest.mark.parametrize("batch", [1000, 406, 3])
+def test_an_evaluation_errs_no_more_than_cudnns(batch: int, halo: bool) -> None:
+    use_tiles(HALO if halo else None)
+    try:
+        images, labels = images_and_labels(batch)
+        maps = {}
+        for name, kernels, bf16 in (("ours", "triton", True), ("cudnn", "torch", True), ("fp32", "torch", False)):
+            model = model_on_gpu(kernels)
+            loss_of(model, *images_and_labels(128))  # so that running statistics are not those of the start
+            loss_of(model, images, labels)
+            flags = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+            with flags, torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+                maps[name] = model.eval().backbone.maps(images).double()
+        scale = maps["fp32"].norm()
+        errors = {name: float((one - maps["fp32"]).norm() / scale) for name, one in maps.items()}
+        assert errors["ours"] < 1.3 * errors["cudnn"] + 1e-4
+        assert float(F.cosine_similarity(maps["ours"].flatten(), maps["fp32"].flatten(), 0)) > 0.999
+    finally:
+        use_tiles(None)
