@@ -137,7 +137,17 @@ def data(results: Results) -> str | None:
         goal = row.get("goal")
         verdict = "" if goal is None else reached(row["images_per_second"], goal)
         rows.append([f"224 x 224, {name}", f"{row['images_per_second']:,}", verdict, f"{goal:,}" if goal else ""])
-    return table(["images", "a second", "", "goal"], rows, found)
+    cpu = results.folder / "data-cpu.json"
+    sources = [found]
+    if cpu.exists():
+        here = json.loads(cpu.read_text(encoding="utf-8"))
+        sources.append(here)
+        rate, ratio = here["images_per_second"], f"{here['ratio']:.1f} times"
+        rows += [
+            [f"32 x 32 on two CPU cores, PIL DataLoader, {here['workers']} workers", f"{rate['usual']:,}", "", ""],
+            ["32 x 32 on two CPU cores, resident", f"{rate['resident']:,}", ratio, f"{here['goal']:g} times"],
+        ]
+    return table(["images", "a second", "", "goal"], rows, *sources)
 
 
 STEPS = (
