@@ -1,4 +1,4 @@
-"""What tests of finished runs share."""
+"""What tests of commands and of finished runs share."""
 
 from dataclasses import replace
 
@@ -22,3 +22,22 @@ def finished(tmp_path_factory):
         return known[key]
 
     return run
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
+    from longtail import cli
+
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments):
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as left:
+            code = left.code
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return code, printed.out, printed.err
+
+    return call

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longtail import cli
 from longtail.study.execute import execute
 from longtail.study.plan_reading import make_plan
 from longtail.study.runs import Run
@@ -56,19 +55,9 @@ def made(a_result, tmp_path):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
+def run(run, monkeypatch, tmp_path):
+    """The command in a folder of its own, on a wide screen, with one thread."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
-
-    def call(*arguments):
-        try:
-            code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as left:
-            code = left.code
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.out + printed.err
-        return code, printed.out, printed.err
-
-    return call
+    return run

@@ -7,7 +7,6 @@ import pytest
 import torch
 from tests.train.warm import Warm
 
-from longtail import cli
 from longtail.train import RunFolder, Trainer, defaults
 
 
@@ -51,21 +50,10 @@ def one_sentence(text):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
-    monkeypatch.setenv("COLUMNS", "100")
+def run(run, monkeypatch, tmp_path):
+    """The command in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        try:
-            code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as left:
-            code = left.code
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.out + printed.err
-        return code, printed.out, printed.err
-
-    return call
+    return run
 
 
 @pytest.fixture(scope="module")

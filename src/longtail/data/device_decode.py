@@ -2,7 +2,6 @@
 
 import os
 import stat
-import struct
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail.data.decode import UnreadableImageError, decode
+from longtail.data.jpeg import jpeg_header
 from longtail.data.prefetch import ahead
 
 __all__ = ["READING", "Read", "decode_on", "decoded_ahead", "read_images"]
@@ -21,9 +21,7 @@ Group = TypeVar("Group")
 Read = Tensor | Future[Tensor | UnreadableImageError]
 """A file, as far as the CPU has to go with it: the bytes of a JPEG that a GPU will decode, or pixels in the making."""
 
-_START, _END = b"\xff\xd8", b"\xff\xd9"
-_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
-_ADOBE, _FILL = 0xEE, 0xFF
+_END = b"\xff\xd9"
 READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
 """How files are opened: at once, even a pipe into which nobody may ever write. Windows has none."""
 _OPEN = 64  # files that are open at a time
@@ -165,18 +163,5 @@ def _suits_the_gpu(content: bytearray) -> bool:
 
     nvJPEG fills up what is cut off, takes CMYK for something else and knows no limit: all these are Pillow's.
     """
-    from PIL import Image  # noqa: PLC0415 - an extra
-
-    if not (content.startswith(_START) and content.endswith(_END)):
-        return False
-    place = len(_START)
-    while place + 16 <= len(content) and content[place] == _FILL:
-        marker, length = struct.unpack_from(">BH", content, place + 1)
-        if marker == _ADOBE and content[place + 4 : place + 9] == b"Adobe" and content[place + 15] == 0:
-            return False  # colours that are RGB or CMYK already
-        if marker in _FRAMES:
-            bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
-            pixels = height * width
-            return bits == 8 and channels in {1, 3} and 0 < pixels <= (Image.MAX_IMAGE_PIXELS or pixels)
-        place += 1 if marker == _FILL else 2 + length
-    return False
+    header = jpeg_header(content)
+    return header is not None and header.transformed and content.endswith(_END)

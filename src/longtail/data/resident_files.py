@@ -2,7 +2,6 @@
 
 import copy
 import os
-import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +15,7 @@ from longtail.data.augment import Resize
 from longtail.data.dataset import FileImages, Split
 from longtail.data.decode import BadImages, UnreadableImageError, image_size
 from longtail.data.device_decode import READING, decoded_ahead
+from longtail.data.jpeg import jpeg_header
 from longtail.data.plan import Batch, Plan, PlannedBatch
 from longtail.data.prefetch import batches_ahead
 from longtail.data.sizing import ImagesInARow, cut, to_size
@@ -198,27 +198,17 @@ def _shrunk_size(path: str, short_side: int) -> tuple[int, int] | UnreadableImag
 
 def _jpeg_size(path: str) -> tuple[int, int] | None:
     """Height and width of a plain JPEG, where its header tells early in the file; of all else Pillow tells, slowly."""
-    from PIL import Image  # noqa: PLC0415 - an extra
-
     try:
         file = os.open(path, READING)
     except (OSError, ValueError):  # ValueError: a null character
         return None
     try:
-        content = os.read(file, _HEADER)
+        header = jpeg_header(os.read(file, _HEADER))
     except OSError:
         return None
     finally:
         os.close(file)
-    place = 2
-    while content.startswith(b"\xff\xd8") and place + 10 <= len(content) and content[place] == 0xFF:
-        marker, length = struct.unpack_from(">BH", content, place + 1)
-        if marker in {0xC0, 0xC1, 0xC2}:  # baseline, extended, progressive
-            bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
-            limit = Image.MAX_IMAGE_PIXELS or height * width
-            return (height, width) if bits == 8 and channels in {1, 3} and 0 < height * width <= limit else None
-        place += 1 if marker == 0xFF else 2 + length
-    return None
+    return None if header is None else (header.height, header.width)
 
 
 def _free_bytes(device: torch.device) -> int | None:
