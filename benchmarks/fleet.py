@@ -28,10 +28,13 @@ import torch.nn.functional as F
 from reference_loop import epochs_of, random_cifar
 from torch import Tensor
 
+from longtail.data import Resident
 from longtail.models import Model, build_model
 from longtail.models.kernels import chain
 from longtail.models.kernels.configs import use_tiles
 from longtail.train import Recipe, RunFolder, Trainer, defaults, stages
+from longtail.train.drivers import Captured, Eager
+from longtail.train.step import Step
 
 PARTS = ("check", "reference", "alone", "fleet", "growth", "compiled")
 TWELVE = 12
@@ -54,6 +57,11 @@ def choose(kernels: str) -> dict[str, str]:
 
     stages.build_model = build
     return {}
+
+
+def eager(step: Step, loader: Resident, mixup: float) -> Eager:
+    """In place of a driver that captures its steps."""
+    return Eager(step, loader, mixup=mixup)
 
 
 class Team:
@@ -149,11 +157,13 @@ def measure(root: Path, parts: list[str], rows: dict[str, dict[str, Any]]) -> No
         found = epochs_of(root, 2, device=DEVICE)
         row("the usual loop", min(found) / 97, epochs=found)
     if "alone" in parts:
-        for name, kernels, settings in (
-            ("one, cuDNN fp32", "torch", {}),
-            ("one, cuDNN bf16 channels_last", "torch", FAST),
-            ("one, Triton bf16", "triton", FAST),
+        for name, driver, kernels, settings in (
+            ("one, cuDNN fp32, eager", eager, "torch", {}),
+            ("one, cuDNN fp32", Captured, "torch", {}),
+            ("one, cuDNN bf16 channels_last", Captured, "torch", FAST),
+            ("one, Triton bf16", Captured, "triton", FAST),
         ):
+            stages.Captured = driver  # type: ignore[attr-defined]
             team = Team(root, 1, kernels, **settings)
             row(name, team.seconds(), ready=team.ready)
             team.close()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail.models.kernels import launch
-from longtail.models.kernels.configs import Operation, Tile, fused_tile, tile_for, use_tiles
+from longtail.models.kernels.configs import Operation, Tile
 from longtail.models.kernels.plan import Layer, Plan
 
 SHAPES = [(16, 16, 1, 32, 10), (32, 32, 1, 16, 9), (64, 64, 1, 8, 9), (16, 32, 2, 32, 1), (32, 64, 2, 16, 1)]
@@ -54,7 +54,6 @@ class Case:
 def cases() -> list[Case]:
     """All kernels, those that cost most first."""
     found = [Case(op, shape) for shape in SHAPES[:3] for op in ("input", "forward", "weight", "normalise")]
-    found += [Case("backward", shape) for shape in SHAPES[:2]]
     found += [Case("forward", IMAGES), Case("weight", IMAGES)]
     return found + [Case(op, shape) for shape in SHAPES[3:] for op in ("input", "forward", "weight")]
 
@@ -96,22 +95,9 @@ def candidates(case: Case) -> Iterator[Tile]:  # noqa: PLR0912 - a table in the 
             yield Tile(rows, chunk, programs, warps, stages)
 
 
-def use(case: Case, tile: Tile) -> None:
-    """Use a tile for a case, and what it needs beside it."""
-    if case.operation == "backward":  # only where the convolution forward has a halo too
-        use_tiles({case.key(): tile, ("forward", *case.key()[1:]): tile})
-    else:
-        use_tiles({case.key(): tile})
-
-
 def halo_candidates(case: Case) -> Iterator[Tile]:
     """Tiles of ``cuda/``, for layers whose every kernel may be one of these."""
     read = case.shape[0]
-    if case.operation == "backward":
-        for rows, warps in {16: ((128, 4), (256, 8)), 32: ((128, 8), (128, 4))}[read]:
-            for programs in {16: (64, 128), 32: (32, 64)}[read]:
-                yield Tile(rows, 0, programs, warps, halo=True)
-        return
     if case.operation == "weight":
         for rows, warps in {16: ((128, 4), (256, 4)), 32: ((128, 4), (256, 8)), 64: ((64, 8), (128, 8))}[read]:
             for programs in {16: (32, 64, 96), 32: (16, 32, 64), 64: (8, 16)}[read]:
@@ -167,7 +153,7 @@ class Problem:
     @property
     def launches(self) -> int:
         """Of a :meth:`run`."""
-        return 2 if self.case.operation in {"input", "backward"} and self.layer.stride == 1 else 1
+        return 2 if self.case.operation == "input" and self.layer.stride == 1 else 1
 
     def run(self) -> list[Tensor]:
         """What the kernel leaves; of the input's gradient, with and without the join where a layer has either place."""
@@ -190,17 +176,6 @@ class Problem:
                     self.x, self.gradient, layer, self.above, self.sums, parts, to, keep=not layer.image
                 )
                 return [through, parts, *to] if not layer.image else [parts, *to]
-            case "backward":
-                left = []
-                for x, skip in ((self.x, self.gradient), (self.below.y, None)):
-                    parts = torch.empty(layer.parts, layer.size, device=self.x.device)
-                    to = (torch.empty_like(self.norm[: layer.written]), torch.empty_like(self.norm[: layer.written]))
-                    turn = self.cast[turned:end]
-                    g, found = launch.backward(
-                        x, self.gradient, turn, layer, self.above, self.below, self.sums, parts, to, skip
-                    )
-                    left += [g, found.rows, parts]
-                return left
             case "normalise":
                 affine = (self.above.gamma, self.above.beta)
                 out = launch.normalised(
@@ -216,8 +191,6 @@ class Problem:
             left[-3] = left[-3].sum(0)
         elif self.case.operation == "input":
             left = [one.sum(0) if number % 2 else one for number, one in enumerate(left)]
-        elif self.case.operation == "backward":
-            left = [one.sum(0) if number % 3 else one for number, one in enumerate(left)]
         return left[:1] if self.case.operation == "forward" else left
 
 
@@ -272,21 +245,11 @@ def reference(problem: Problem) -> list[tuple[str, Tensor, Tensor]]:
         ]
     if case.operation == "input":
         return input_reference(problem, weight, image(problem.gradient, layer.out_height, layer.out_width), left)
-    if case.operation in {"weight", "backward"}:
+    if case.operation == "weight":
         above, sums = problem.above, problem.sums.rows.double().sum(0) / layer.pixels
         mean, rstd = above.norm.double().chunk(2)
         xhat = (problem.y.double() - mean) * rstd
         d = rstd * above.gamma.double() * (problem.gradient.double() - sums[0] - xhat * sums[1])
-        if case.operation == "backward":
-            d = image(d.to(problem.plan.dtype), layer.out_height, layer.out_width)
-            below, (middle, scale) = problem.below, problem.below.norm.double().chunk(2)
-            entered = F.relu((below.y.double() - middle) * scale * below.gamma.double() + below.beta.double())
-            found = []
-            for number, one in ((2, x), (5, image(entered.to(problem.plan.dtype), layer.height, layer.width))):
-                wanted = torch.nn.grad.conv2d_weight(one, list(weight.shape), d, padding=1)
-                parts = left[number].sum(0).view(9, layer.read, layer.written)
-                found.append((f"weight {number}", parts, wanted.permute(2, 3, 1, 0).reshape(parts.shape)))
-            return found + input_reference(problem, weight, d, [*left[:2], *left[3:5]])
         wanted = torch.nn.grad.conv2d_weight(
             x, list(weight.shape), image(d, layer.out_height, layer.out_width), stride=layer.stride, padding=1
         )
@@ -302,8 +265,3 @@ def reference(problem: Problem) -> list[tuple[str, Tensor, Tensor]]:
         var + 1e-5
     ).sqrt() * problem.above.gamma.double() + problem.above.beta.double()
     return [("out", left[0], F.relu(scaled + problem.gradient.double())), ("mean", left[1][: layer.written], mean)]
-
-
-def known(case: Case) -> Tile | None:
-    """The table's tile."""
-    return fused_tile(case.key()[1], case.key()[3]) if case.operation == "backward" else tile_for(*case.key())

@@ -153,13 +153,13 @@ def data(results: Results) -> str | None:
 STEPS = (
     # What was done, what it takes as measured before (ms a step and model), and fleet.py's row.
     ("the usual loop: PIL, DataLoader, eager, fp32", 13.5, "the usual loop"),
-    ("images and augmentation on the GPU, still eager", 9.0, None),
+    ("images and augmentation on the GPU, still eager", 9.0, "one, cuDNN fp32, eager"),
     ("the whole step as one CUDA graph, fp32", 4.0, "one, cuDNN fp32"),
     ("in bf16", 3.2, "one, cuDNN bf16 channels_last"),
     ("compiled", 2.5, "one, cuDNN bf16 channels_last, compiled"),
-    ("Triton kernels instead, one model", None, "one, Triton bf16"),
+    ("our own kernels instead, one model", None, "one, Triton bf16"),
     ("twelve graphs on twelve streams, cuDNN", 1.3, "12, cuDNN bf16 channels_last"),
-    ("twelve, Triton kernels", 0.5, "12, Triton bf16"),
+    ("twelve, our own kernels", 0.5, "12, Triton bf16"),
     ("the bytes that have to be moved", 0.25, None),
 )
 
@@ -194,6 +194,39 @@ def fleet(results: Results) -> str | None:
         ratio = compiled["ms"] / twelve["ms"]
         goals.append(f"4.5 times one compiled graph: {reached(ratio, 4.5)} ({ratio:.1f})")
     return f"{text}\n\nGoals: {'; '.join(goals)}." if goals else text
+
+
+OPERATIONS = {
+    "forward": "convolution",
+    "input": "its input's gradient",
+    "weight": "its weight's gradient",
+    "normalise": "BatchNorm and ReLU",
+}
+
+
+def tiles(results: Results) -> str | None:
+    """What each kernel of a ResNet-32 takes: with the tiles that were there before, and with those that were found."""
+    found = results.file("tiles")
+    if found is None:
+        return None
+    rows = []
+    places = list(OPERATIONS)
+    for one in sorted(found["best"], key=lambda one: (-one["height"], places.index(one["operation"]))):
+        if one["layers"] == 1:  # where a stage begins
+            continue
+        size = f"{one['height']} x {one['height']} x {one['written']}"
+        rows.append(
+            [
+                f"{OPERATIONS[one['operation']]}, {size}",
+                str(one["layers"]),
+                f"{one['us_default']:.1f} us",
+                f"{one['us_twelve']:.1f} us",
+                "CUDA, halo" if one["tile"]["halo"] else "Triton",
+            ]
+        )
+    whole = found["us_whole"]
+    rows.append(["forward and backward, whole", "", f"{whole['default']:.0f} us", f"{whole['tuned']:.0f} us", ""])
+    return table(["twelve at a time, a model", "layers", "before", "now", "by"], rows, found)
 
 
 def same(results: Results) -> str | None:
@@ -322,6 +355,7 @@ TABLES: dict[str, Callable[[Results], str | None]] = {
     "contrastive": contrastive,
     "data": data,
     "fleet": fleet,
+    "tiles": tiles,
     "same": same,
     "imagenet": imagenet,
     "evaluation": evaluation,

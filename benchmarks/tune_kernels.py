@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_cases import Case, Problem, Setting, candidates, cases, error, known, reference, use
+from kernel_cases import Case, Problem, Setting, candidates, cases, error, reference
 from torch import Tensor
 
 from longtail.models.cifar_resnet import CifarResNet
 from longtail.models.kernels.chain import run_chain
-from longtail.models.kernels.configs import Tile, use_tiles
+from longtail.models.kernels.configs import Tile, default_tile, tile_for, use_tiles
 
 MEMBERS = 12
 REPEATS = 32  # runs in a graph: a replay costs the host 20 us, which must not hide what they differ by
@@ -41,10 +41,11 @@ def check(setting: Setting) -> float:
     """The largest error of all kernels; bfloat16 rounds to 2^-9, and what is rounded twice errs a little more."""
     worst = 0.0
     for case in cases():
-        for tile in dict.fromkeys([known(case), next(candidates(case))]):
-            if tile is None or (tile.halo and not setting.halo):
+        others = (default_tile(*case.key()[:3]), next(candidates(case)))
+        for tile in dict.fromkeys([tile_for(*case.key()), *others]):
+            if tile.halo and not setting.halo:
                 continue
-            use(case, tile)
+            use_tiles({case.key(): tile})
             for name, found, wanted in reference(Problem(case, setting)):
                 bound = 1e-2 if "sums" in name else 4e-3
                 value = error(found, wanted)
@@ -59,7 +60,7 @@ def compile_one(job: tuple[Case, Tile, Setting]) -> str | None:
     """Run it once, so that it lies in Triton's cache; why not, where it does not."""
     case, tile, setting = job
     try:
-        use(case, tile)
+        use_tiles({case.key(): tile})
         Problem(case, setting).run()
         torch.cuda.synchronize()
     except Exception as failure:  # of any kind: the candidate is left out
@@ -102,9 +103,9 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
     """The best tile of each case."""
     found: list[dict[str, Any]] = []
     for case in cases():
-        tiles = [tile for tile in dict.fromkeys([known(case), *candidates(case)]) if tile is not None]
+        tiles = list(dict.fromkeys([tile_for(*case.key()), *candidates(case)]))
         tried: list[tuple[float, Tile]] = []
-        use(case, tiles[0])
+        use_tiles({case.key(): tiles[0]})
         problems = [Problem(case, setting) for _ in range(MEMBERS)]
         wanted = problems[0].summary()
         for tile in tiles:
@@ -112,7 +113,7 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
                 break
             if (case, tile) in failed:
                 continue
-            use(case, tile)
+            use_tiles({case.key(): tile})
             try:
                 left = problems[0].summary()
                 if any(not error(one, other) < 1e-2 for one, other in zip(left, wanted, strict=True)):
@@ -124,7 +125,7 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
         if not tried:
             continue
         together, tile = min(tried, key=lambda one: one[0])
-        use(case, tile)
+        use_tiles({case.key(): tile})
         alone = timed([problems[0].run]) / problems[0].launches
         operation, read, written, height = case.key()
         was = tried[0][0]
@@ -138,10 +139,6 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
             f"{shape}  default {was:7.2f}  best {together:7.2f}  alone {alone:7.2f} us  of {len(tried):2}  {tile}",
             flush=True,
         )
-        if operation == "backward":  # worth it only if it costs less than the two that it stands for
-            both = [one for one in found if one["read"] == one["written"] == read and one["height"] == height]
-            if together > sum(one["us_twelve"] for one in both if one["operation"] in {"input", "weight"}):
-                continue
         found.append(row)
     use_tiles(None)
     return found

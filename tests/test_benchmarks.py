@@ -115,7 +115,7 @@ def test_every_table_is_filled(load, tmp_path):
     results = page.Results(tmp_path)
     made = {name: make(results) for name, make in page.TABLES.items() if name != "figure"}
     assert all(made.values())
-    assert "| twelve, Triton kernels | 0.5 ms | 0.50 ms | 10 s | 26.0 |" in made["fleet"]
+    assert "| twelve, our own kernels | 0.5 ms | 0.50 ms | 10 s | 26.0 |" in made["fleet"]
     assert (
         "25 times the usual loop: yes (26.0); the next mark, 40: no; 4.5 times one compiled graph: yes" in made["fleet"]
     )

@@ -20,10 +20,6 @@ extern "C" void start(int programs, int shared, void** p, const long* bytes, int
 #if defined(BACK)
         convolution((u16*)p[0], (u16*)p[1], (u16*)p[2], (float*)p[3], (u16*)p[4], (float*)p[5], (float*)p[6],
                     (float*)p[7], (u16*)p[8], (u16*)p[9], n[0], n[1]);
-#elif defined(JOIN)
-        backward((u16*)p[0], (u16*)p[1], (float*)p[2], (float*)p[3], (float*)p[4], (u16*)p[5], (u16*)p[6], (u16*)p[7],
-                 (float*)p[8], (float*)p[9], (float*)p[10], (u16*)p[11], (u16*)p[12], (float*)p[13], (float*)p[14],
-                 (float*)p[15], (float*)p[16], n[0], n[1], n[2]);
 #else
         weight_gradient((u16*)p[0], (u16*)p[1], (u16*)p[2], (float*)p[3], (float*)p[4], (float*)p[5], (u16*)p[6],
                         (float*)p[7], (float*)p[8], (float*)p[9], (float*)p[10], (float*)p[11], (float*)p[12], n[0],

@@ -165,16 +165,8 @@ class _Chain(torch.autograd.Function):
             number: int, gradient: Tensor, sums: launch.Statistics, skip: Tensor | None = None
         ) -> tuple[Tensor, launch.Statistics]:
             """A layer's gradients, and that of the layer below with its sums."""
-            shape, above, below = (
-                plan.layers[number],
-                kept.below(number, parameters),
-                kept.below(number - 1, parameters),
-            )
-            x = outputs[number - 1]
-            if plan.fused[number]:
-                return launch.backward(
-                    x, gradient, turned(number), shape, above, below, sums, *gradients_to(number), skip
-                )
+            shape, x = plan.layers[number], outputs[number - 1]
+            above, below = kept.below(number, parameters), kept.below(number - 1, parameters)
             enter = below if plan.enters[number] else None
             d = launch.weight_part(x, gradient, shape, above, sums, *gradients_to(number), enter=enter)
             return launch.input_gradient(d, turned(number), shape, below, skip=skip, seen=None if skip is None else x)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "default_tile", "fused_tile", "tile_for", "use_tiles"]
+__all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "default_tile", "tile_for", "use_tiles"]
 
 IMAGE_CHANNELS = 4
 """An image's channels are filled up to these."""
 
-Operation = Literal["forward", "input", "weight", "backward", "normalise"]
-"""Convolution; its input's gradient; its weight's gradient; both of these at once; BatchNorm with ReLU."""
+Operation = Literal["forward", "input", "weight", "normalise"]
+"""Convolution; its input's gradient; its weight's gradient; BatchNorm with ReLU."""
 
 Key = tuple[Operation, int, int, int]
 """What is computed, the channels read and written, and the height of what is written (for ``weight``: of the
@@ -40,23 +40,23 @@ class Tile:
 
 
 _MEASURED: dict[Key, Tile] = {
-    ("input", 16, 16, 32): Tile(128, 16, 64, 4, 4),
-    ("forward", 16, 16, 32): Tile(128, 16, 128, 4, 4),
-    ("weight", 16, 16, 32): Tile(64, 256, 32, 4, 3),
-    ("normalise", 16, 16, 32): Tile(128, 0, 256, 4, 2),
-    ("input", 32, 32, 16): Tile(256, 32, 128, 8, 4),
-    ("forward", 32, 32, 16): Tile(128, 32, 128, 4, 4),
-    ("weight", 32, 32, 16): Tile(64, 128, 16, 4, 3),
-    ("normalise", 32, 32, 16): Tile(64, 0, 128, 4, 2),
+    ("input", 16, 16, 32): Tile(128, 0, 64, 4, halo=True),
+    ("forward", 16, 16, 32): Tile(256, 0, 128, 4, halo=True),
+    ("weight", 16, 16, 32): Tile(256, 0, 64, 4, halo=True),
+    ("normalise", 16, 16, 32): Tile(128, 0, 128, 4, 2),
+    ("input", 32, 32, 16): Tile(128, 0, 64, 4, halo=True),
+    ("forward", 32, 32, 16): Tile(128, 0, 64, 4, halo=True),
+    ("weight", 32, 32, 16): Tile(128, 0, 32, 4, halo=True),
+    ("normalise", 32, 32, 16): Tile(128, 0, 128, 4, 2),
     ("input", 64, 64, 8): Tile(128, 64, 64, 4, 4),
     ("forward", 64, 64, 8): Tile(128, 64, 64, 4, 4),
-    ("weight", 64, 64, 8): Tile(64, 128, 8, 4, 3),
-    ("normalise", 64, 64, 8): Tile(64, 0, 64, 4, 2),
+    ("weight", 64, 64, 8): Tile(128, 0, 16, 8, halo=True),
+    ("normalise", 64, 64, 8): Tile(32, 0, 64, 4, 2),
     ("forward", 4, 16, 32): Tile(128, 64, 128, 4, 1),
     ("weight", 4, 16, 32): Tile(64, 64, 64, 4, 3),
-    ("input", 32, 16, 32): Tile(128, 32, 128, 4, 4),
+    ("input", 32, 16, 32): Tile(128, 64, 64, 4, 3),
     ("forward", 16, 32, 16): Tile(256, 32, 128, 8, 3),
-    ("weight", 16, 32, 16): Tile(64, 128, 32, 4, 3),
+    ("weight", 16, 32, 16): Tile(128, 64, 16, 4, 2),
     ("input", 64, 32, 16): Tile(64, 64, 64, 4, 3),
     ("forward", 32, 64, 8): Tile(128, 32, 64, 4, 4),
     ("weight", 32, 64, 8): Tile(64, 128, 8, 4, 3),
@@ -97,12 +97,6 @@ def tile_for(operation: Operation, read: int, written: int, height: int) -> Tile
     key = (operation, read, written, height)
     found = _chosen.get(key) or _MEASURED.get(key)
     return found or default_tile(operation, read, written)
-
-
-def fused_tile(channels: int, height: int) -> Tile | None:
-    """The tile of ``"backward"`` on a square layer, where it was found to be faster than the two that it stands for."""
-    key: Key = ("backward", channels, channels, height)
-    return _chosen.get(key) or _MEASURED.get(key)
 
 
 def default_tile(operation: Operation, read: int, written: int) -> Tile:

@@ -9,7 +9,7 @@ from torch import Tensor
 from longtail.models.kernels.compiled import CudaKernel
 from longtail.models.kernels.plan import Layer, Work
 
-__all__ = ["backward_with_halo", "convolve_with_halo", "cuda_source", "weight_part_with_halo"]
+__all__ = ["convolve_with_halo", "cuda_source", "weight_part_with_halo"]
 
 _FOLDER = Path(__file__).with_name("cuda")
 
@@ -32,7 +32,7 @@ def _tile_bytes(layer: Layer, work: Work) -> int:
 
 def cuda_source(name: str) -> str:
     """The CUDA C++ of a kernel."""
-    return "".join((_FOLDER / f"{part}.cu").read_text(encoding="utf-8") for part in ("tile", "pieces", name))
+    return "".join((_FOLDER / f"{part}.cu").read_text(encoding="utf-8") for part in ("tile", name))
 
 
 @cache
@@ -74,32 +74,9 @@ def weight_part_with_halo(layer: Layer, work: Work, runs: int, enter: bool, *ten
         enter: whether x has still to go through the BatchNorm and ReLU below.
         tensors: the first thirteen arguments of the kernel ``weight_gradient``.
     """
-    shared = 2 * _tile_bytes(layer, work) + work.tile.rows * _pixel_bytes(layer) + 128 * work.tile.warps
-    blocks, needed = _blocks(layer)
-    defines = _defines(layer, work, ENTER=int(enter), SPLIT=work.tile.warps // blocks)
-    shared = max(shared, needed)
-    launch_cuda("weight_gradient", defines, shared, work.programs, *tensors, layer.pixels, work.per, runs)
-
-
-def backward_with_halo(layer: Layer, work: Work, runs: int, join: bool, *tensors: Tensor) -> None:
-    """Backward through BatchNorm, the parts of the weight's gradient, and the gradient of the input.
-
-    Args:
-        layer: the shapes.
-        work: how it is cut.
-        runs: rows of the sums.
-        join: whether a shortcut joins.
-        tensors: the first seventeen arguments of the kernel ``backward``.
-    """
-    pixel = _pixel_bytes(layer)
-    shared = _tile_bytes(layer, work) + (work.tile.rows + 9 * layer.read) * pixel + 8 * work.tile.warps * layer.read
-    shared = max(shared + 128 * work.tile.warps, _blocks(layer)[1])
-    defines = _defines(layer, work, ENTER=0, JOIN=int(join), SPLIT=work.tile.warps // _blocks(layer)[0])
-    launch_cuda("backward", defines, shared, work.programs, *tensors, layer.pixels, work.per, runs)
-
-
-def _blocks(layer: Layer) -> tuple[int, int]:
-    """Into how many parts the warps share out the weight's gradient, and the bytes in which they add theirs up."""
-    wide = 32 if layer.read == 64 else 16  # columns of a part, of sixteen rows
+    wide = 32 if layer.read == 64 else 16  # columns of a warp's part, of sixteen rows
     blocks = layer.read // 16 * (layer.read // wide)
-    return blocks, blocks * 9 * 16 * wide * 4
+    defines = _defines(layer, work, ENTER=int(enter), SPLIT=work.tile.warps // blocks)
+    shared = 2 * _tile_bytes(layer, work) + work.tile.rows * _pixel_bytes(layer) + 128 * work.tile.warps
+    shared = max(shared, blocks * 9 * 16 * wide * 4)  # at last, warps add up in it what they share
+    launch_cuda("weight_gradient", defines, shared, work.programs, *tensors, layer.pixels, work.per, runs)

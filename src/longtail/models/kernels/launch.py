@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longtail.models.kernels.convolution import convolution
-from longtail.models.kernels.halo import backward_with_halo, convolve_with_halo, weight_part_with_halo
+from longtail.models.kernels.halo import convolve_with_halo, weight_part_with_halo
 from longtail.models.kernels.images import pack_images
 from longtail.models.kernels.normalise import join_statistics, mask_gradient, normalise
 from longtail.models.kernels.plan import ELEMENTS, Layer, Plan, Work
@@ -16,7 +16,6 @@ from longtail.models.kernels.weights import cast_weights
 __all__ = [
     "Below",
     "Statistics",
-    "backward",
     "cast",
     "convolve",
     "input_gradient",
@@ -195,43 +194,6 @@ def weight_part(  # noqa: PLR0917
         P=work.tile.rows, KB=work.tile.chunk, STAGES=work.tile.stages, **_options(work),
     )  # fmt: skip
     return through
-
-
-def backward(  # noqa: PLR0917
-    x: Tensor,
-    gradient: Tensor,
-    weight: Tensor,
-    layer: Layer,
-    above: Below,
-    below: Below,
-    sums: Statistics,
-    parts: Tensor,
-    to: tuple[Tensor, Tensor],
-    skip: Tensor | None = None,
-) -> tuple[Tensor, Statistics]:
-    """:func:`weight_part` and :func:`input_gradient` at once, where a layer :attr:`has a tile for it <Layer.fused>`.
-
-    Args:
-        x: what the convolution read; in the middle of a block, what the BatchNorm below read.
-        gradient: as in :func:`weight_part`.
-        weight: as in :func:`input_gradient`.
-        layer: the shapes.
-        above: the BatchNorm after the convolution.
-        below: the BatchNorm under the ReLU under the convolution.
-        sums: as in :func:`weight_part`.
-        parts: likewise.
-        to: likewise.
-        skip: as in :func:`input_gradient`.
-    """
-    work = layer.fused
-    assert work is not None
-    out, found = _maps(layer.pixels, layer.read, gradient), _rows(work, layer.read, gradient)
-    backward_with_halo(
-        layer, work, sums.work.programs, skip is not None,
-        gradient, above.y, sums.rows, above.norm, above.gamma, weight, x, *below, out if skip is None else skip,
-        out, found.rows, parts, *to,
-    )  # fmt: skip
-    return out, found
 
 
 def sum_up(parts: Tensor, plan: Plan) -> Tensor:

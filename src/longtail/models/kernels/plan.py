@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from longtail.models.kernels.configs import IMAGE_CHANNELS, Operation, Tile, default_tile, fused_tile, tile_for
+from longtail.models.kernels.configs import IMAGE_CHANNELS, Operation, Tile, default_tile, tile_for
 
 __all__ = ["ELEMENTS", "Layer", "Plan", "Work", "layers_of", "part_table", "weight_table"]
 
@@ -112,21 +112,9 @@ class Layer:
         return self.height % lines == 0 or lines % self.height == 0
 
     @property
-    def fused(self) -> Work | None:
-        """How both gradients are computed at once; ``None``: one after the other."""
-        square = self.read == self.written and self.read < 64
-        tile = fused_tile(self.read, self.height) if square and self.work("forward").tile.halo else None
-        return Work(tile, self.pixels) if tile is not None and self.fits_halo(tile.rows) else None
-
-    @property
-    def parts(self) -> int:
-        """In how many parts its weight's gradient is left."""
-        return (self.fused or self.work("weight")).programs
-
-    @property
     def enters(self) -> bool:
         """Whether its kernels take what they read through BatchNorm and ReLU themselves, so that nobody writes it."""
-        return self.work("forward").tile.halo and (self.fused is not None or self.work("weight").tile.halo)
+        return self.work("forward").tile.halo and self.work("weight").tile.halo
 
     @property
     def groups(self) -> int:
@@ -167,7 +155,7 @@ def part_table(layers: Sequence[Layer], weights: Sequence[Tensor]) -> list[list[
     rows = []
     at = to = 0
     for layer, weight in zip(layers, weights, strict=True):
-        splits = layer.parts
+        splits = layer.work("weight").programs
         for start in range(0, layer.size, ELEMENTS):
             rows.append([at, splits, start, layer.read, layer.real, layer.written, to, *weight.stride()])
         at += splits * layer.size
@@ -196,9 +184,8 @@ class Plan:
             (start, start + layer.size, end) for (start, end), layer in zip(pairwise(cast), layers, strict=True)
         ]
         """Where a layer's weight begins as cast, where its copy turned round does, and where that ends."""
-        self.parts_at = _starts([layer.parts * layer.size for layer in layers])
+        self.parts_at = _starts([layer.work("weight").programs * layer.size for layer in layers])
         self.gradients_at = _starts([weight.numel() for weight in weights])
         self.channels_at = _starts([layer.written for layer in layers])
-        self.fused = [layer.fused is not None for layer in layers]
         self.enters = [number % 2 == 0 and layer.enters for number, layer in enumerate(layers)] + [False]
         """Which layers, all of them second ones of a block, read what BatchNorm read; nobody follows the last."""

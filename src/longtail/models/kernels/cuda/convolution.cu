@@ -1,9 +1,161 @@
-// The convolution, forward and as the gradient of its input; after pieces.cu.
+// The convolution, forward and as the gradient of its input; after tile.cu.
 
+constexpr int MINE = C / 4;            // channels of a thread, one after the other: it reads and writes them at once
+constexpr int NT = C / 8, KT = C / 16; // a weight's columns and rows, in eights and sixteens
+constexpr int MT = M / (16 * WARPS);   // a warp's pixels, in sixteens
 static_assert(M % (16 * WARPS) == 0, "every warp has the same number of rows");
 
-// As ``convolution`` in convolution.py, whose arguments these are: a run of ``per`` tiles a program. With ENTER, forward,
-// norm, gamma and beta are those of the BatchNorm below.
+struct Some { u32 two[MINE / 2]; };    // a thread's channels of a pixel
+
+INLINE Some read_some(const u16* maps, int pixel, int first) {
+    Some found;
+    const u16* from = maps + (pixel * C + first);
+    if constexpr (MINE == 4) {
+        unsigned long long both = read<unsigned long long>(from);
+        found.two[0] = (u32)both;
+        found.two[1] = (u32)(both >> 32);
+    } else {
+#pragma unroll
+        for (int i = 0; i < MINE / 8; i++) {
+            u128 four = read<u128>(from + 8 * i);
+            found.two[4 * i] = four.x, found.two[4 * i + 1] = four.y;
+            found.two[4 * i + 2] = four.z, found.two[4 * i + 3] = four.w;
+        }
+    }
+    return found;
+}
+
+INLINE void write_some(u16* maps, int pixel, int first, const Some& some) {
+    u16* to = maps + (pixel * C + first);
+    if constexpr (MINE == 4) {
+        write<unsigned long long>(to, some.two[0] | (unsigned long long)some.two[1] << 32);
+    } else {
+#pragma unroll
+        for (int i = 0; i < MINE / 8; i++) {
+            const u32* two = some.two + 4 * i;
+            write<u128>(to + 8 * i, u128{two[0], two[1], two[2], two[3]});
+        }
+    }
+}
+
+// The weight, (9, C, C). Its columns are exchanged: thread ``lane % 4`` finds its channels in its columns of all
+// products.
+INLINE void hold_weight(unsigned char* weights, const u16* weight) {
+    for (int i = THREAD; i < 9 * C * CHUNKS; i += THREADS) {
+        const u128 some = read<u128>(weight + 8 * i);
+        const u32 two[4] = {some.x, some.y, some.z, some.w};
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++) {
+            const int channel = 8 * (i % CHUNKS) + 2 * pair;
+            const int at = place(i / CHUNKS, channel % MINE / 2) + 4 * (channel / MINE);
+            *reinterpret_cast<u32*>(weights + at) = two[pair];
+        }
+    }
+}
+
+constexpr bool HELD = C == 16;  // whether registers hold the whole weight
+
+// A warp's pixels times the weight. ``corners`` are where their surroundings begin, ``held`` the weight, if it is HELD.
+INLINE void convolve(float (&sum)[MT][NT][4], const u32 (&corners)[MT], u32 weight_at, const u32 (*held)[4]) {
+    const int lane = THREAD % 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++) sum[m][n][0] = sum[m][n][1] = sum[m][n][2] = sum[m][n][3] = 0.0f;
+#pragma unroll(HELD ? 9 : 1)
+    for (int tap = 0; tap < 9; tap++) {
+#pragma unroll
+        for (int k = 0; k < KT; k++) {
+            u32 b[NT / 2][4];
+#pragma unroll
+            for (int n = 0; n < NT / 2; n++) {
+                if constexpr (HELD) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) b[n][i] = held[tap][i];
+                } else {
+                    load_turned(b[n], weight_at + place(lane % 16, lane / 16) + place(tap * C + 16 * k, 2 * n));
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                u32 a[4];
+                load_matrices(a, corners[m] + away(tap) + 32 * k);
+#pragma unroll
+                for (int n = 0; n < NT; n++) multiply(sum[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+            }
+        }
+    }
+}
+
+// All threads' sums of their channels, added up in ``shared`` (2 * WARPS * C numbers): afterwards a channel's are those
+// of the warps, one after the other.
+INLINE void gather_sums(float (&first)[MINE], float (&second)[MINE], float* shared) {
+    const int lane = THREAD % 32, warp = THREAD / 32, mine = lane % 4 * MINE;
+#pragma unroll
+    for (int c = 0; c < MINE; c++) {
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) {
+            first[c] += across(first[c], lanes);
+            second[c] += across(second[c], lanes);
+        }
+        if (lane < 4) {
+            shared[2 * warp * C + mine + c] = first[c];
+            shared[(2 * warp + 1) * C + mine + c] = second[c];
+        }
+    }
+    barrier();
+}
+
+// The gradient on its way through the ReLU and BatchNorm below: its mask, and the sums that BatchNorm's backward needs.
+// BACK == 2: the ReLU ends a block, where the shortcut's gradient joins, and what left it is known.
+struct Passing {
+    float mean[MINE], rstd[MINE], scale[MINE], shift[MINE], first[MINE], second[MINE];
+
+    INLINE Passing(const float* norm, const float* gamma, const float* beta) {
+        const int mine = THREAD % 4 * MINE;
+#pragma unroll
+        for (int c = 0; c < MINE; c++) {
+            first[c] = second[c] = 0.0f;
+            mean[c] = read<float>(norm + mine + c);
+            rstd[c] = read<float>(norm + C + mine + c);
+            if constexpr (BACK != 2) {  // as an Entry has them, so that the ReLU lets the same through
+                scale[c] = rstd[c] * read<float>(gamma + mine + c);
+                shift[c] = read<float>(beta + mine + c) - mean[c] * scale[c];
+            }
+        }
+    }
+
+    INLINE Some operator()(const float (&value)[MINE], const Some& y, const Some& joined, const Some& seen) {
+        Some left;
+#pragma unroll
+        for (int two = 0; two < MINE / 2; two++) {
+            const float maps[2] = {low(y.two[two]), high(y.two[two])};
+            float g[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int c = 2 * two + e;
+                if constexpr (BACK == 2) {
+                    const float out = e ? high(seen.two[two]) : low(seen.two[two]);
+                    g[e] = out > 0 ? value[c] + (e ? high(joined.two[two]) : low(joined.two[two])) : 0.0f;
+                } else {
+                    g[e] = maps[e] * scale[c] + shift[c] > 0 ? value[c] : 0.0f;
+                }
+            }
+            left.two[two] = rounded(g[0], g[1]);
+            g[0] = low(left.two[two]), g[1] = high(left.two[two]);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int c = 2 * two + e;
+                first[c] += g[e];
+                second[c] += g[e] * ((maps[e] - mean[c]) * rstd[c]);
+            }
+        }
+        return left;
+    }
+};
+
+// As ``convolution`` in convolution.py, whose arguments these are: a run of ``per`` tiles a program. With ENTER,
+// forward, norm, gamma and beta are those of the BatchNorm below.
 KERNEL(THREADS) convolution(
     const u16* x, const u16* weight, u16* out, float* partial, const u16* below, const float* norm, const float* gamma,
     const float* beta, const u16* skip, const u16* seen, int pixels, int per) {
@@ -24,15 +176,15 @@ KERNEL(THREADS) convolution(
     no_columns(shared + TILE_BYTES);
     hold_weight(weights, weight);
     barrier();
-    u32 held[C == 16 ? 9 : 1][4];  // the whole weight, where it is small
-    if constexpr (C == 16) {
+    u32 held[HELD ? 9 : 1][4];
+    if constexpr (HELD) {
 #pragma unroll
         for (int tap = 0; tap < 9; tap++) {
             load_turned(held[tap], weight_at + place(lane % 16, lane / 16) + place(16 * tap, 0));
         }
     }
 #if BACK
-    Passing<BACK == 2> passing(norm, gamma, beta);
+    Passing passing(norm, gamma, beta);
 #else
     float first[MINE], second[MINE], origin[MINE];  // sums of deviations from the first pixel's values
     float* origins = sums + 2 * WARPS * C;
@@ -78,7 +230,7 @@ KERNEL(THREADS) convolution(
         u32 here[MT];
 #pragma unroll
         for (int m = 0; m < MT; m++) here[m] = corners[m] + other;
-        convolve<C == 16>(sum, here, weight_at, held);
+        convolve(sum, here, weight_at, held);
         barrier();  // the tile may be overwritten
 
 #if !BACK

@@ -1,19 +1,18 @@
 // The 3x3 convolution of stride 1, and the gradients of its input and of its weight, from tiles that hold their halo in
 // shared memory: a pixel is read from memory about once, where nine shifted products would each read it again.
 //
-// The kernels convolution.cu, weight_gradient.cu and backward.cu begin with this and with pieces.cu. halo.py compiles them
-// for one shape at a time. Macros say which:
+// The kernels convolution.cu and weight_gradient.cu begin with this. halo.py compiles them for one shape at a time.
+// Macros say which:
 //   CHANNELS  read and written: 16, 32 or 64      WIDTH, HEIGHT  of the maps
 //   ROWS      image rows of a tile; a part of an image, or several of them
 //   WARPS     of a program
 //   ENTER     1: what the convolution reads is x after the BatchNorm and ReLU below, which were not written out
-//   BACK      of convolution: 0 forward, 1 gradient of the input, 2 the same where a shortcut joins; JOIN of backward: 1
-//             where one joins
-//   SPLIT     warps that share a part of the weight's gradient, each with some of the pixels
+//   BACK      of convolution: 0 forward, 1 gradient of the input, 2 the same where a shortcut joins
+//   SPLIT     of weight_gradient: warps that share a part of the weight's gradient, each with some of the pixels
 //
 // Maps are bfloat16, pixel after pixel; sums are float32 and made in a fixed order. What a warp does together (loading
-// and multiplying matrices) and what reads or writes global memory goes through the functions at the top, so that a test
-// can run these files on a CPU, with functions of the same names that check every address.
+// and multiplying matrices) and what reads or writes global memory goes through the functions at the top, so that a
+// test can run these files on a CPU, with functions of the same names that check every address.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -151,20 +150,16 @@ struct Entry {
         for (int i = 0; i < COPIES; i++) {
             if (copied(i, number, pixels).there) {
                 u128* at = reinterpret_cast<u128*>(tile + i * TOGETHER * WIDE * STEP);
-                *at = entered(*at);
+                const u32 two[4] = {at->x, at->y, at->z, at->w};
+                u32 left[4];
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const float one = low(two[c]) * scale[2 * c] + offset[2 * c];
+                    const float other = high(two[c]) * scale[2 * c + 1] + offset[2 * c + 1];
+                    left[c] = rounded(one > 0 ? one : 0.0f, other > 0 ? other : 0.0f);
+                }
+                *at = u128{left[0], left[1], left[2], left[3]};
             }
         }
-    }
-
-    INLINE u128 entered(const u128& maps) const {
-        const u32 two[4] = {maps.x, maps.y, maps.z, maps.w};
-        u32 left[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            const float one = low(two[c]) * scale[2 * c] + offset[2 * c];
-            const float other = high(two[c]) * scale[2 * c + 1] + offset[2 * c + 1];
-            left[c] = rounded(one > 0 ? one : 0.0f, other > 0 ? other : 0.0f);
-        }
-        return u128{left[0], left[1], left[2], left[3]};
     }
 };
