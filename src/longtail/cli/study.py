@@ -12,7 +12,7 @@ from longtail.cli.study_tables import page, paper, save_table, table
 from longtail.cli.study_view import Progress
 from longtail.study.balanced import measure_balanced
 from longtail.study.comparisons import compare_cells
-from longtail.study.conduct import Found, Place, conduct, search_folder
+from longtail.study.conduct import Found, More, Place, conduct, search_folder
 from longtail.study.estimate import estimate
 from longtail.study.execute import Outcome, at_a_time, devices, execute
 from longtail.study.paper import name_of
@@ -143,9 +143,9 @@ def _dry_run(plan: Plan, together: int | None) -> None:
 def _conduct(
     plans: Sequence[Plan], together: int | None, *, searches_only: bool = False
 ) -> tuple[list[Found], Outcome]:
-    def train(runs: Sequence[Planned]) -> Outcome:
+    def train(runs: Sequence[Planned], more: More) -> Outcome:
         with Progress(runs, progress_console, "The search for β" if searches_only else "The study") as view:
-            return execute(runs, together=together, watch=view)
+            return execute(runs, together=together, watch=view, more=lambda: view.joined_by(more()))
 
     def on_round(place: Place, betas: Sequence[float]) -> None:
         data, imbalance, method = place

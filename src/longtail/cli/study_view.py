@@ -30,7 +30,7 @@ class Progress:
         self.runs, self.console, self.title = list(runs), console, title
         self.finished: dict[str, Run] = {}
         self._live = Live(console=console, auto_refresh=False, transient=True) if sys.stderr.isatty() else None
-        self._look(tell=False)
+        self._look(self.runs, tell=False)
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
@@ -45,12 +45,18 @@ class Progress:
 
     def __call__(self) -> None:
         """Look at the folders again and show them."""
-        self._look(tell=self._live is None)
+        self._look(self.runs, tell=self._live is None)
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
 
-    def _look(self, *, tell: bool) -> None:
-        for run in self.runs:
+    def joined_by(self, runs: Sequence[Planned]) -> Sequence[Planned]:
+        """Show these too."""
+        self.runs += runs
+        self._look(runs, tell=False)
+        return runs
+
+    def _look(self, runs: Sequence[Planned], *, tell: bool) -> None:
+        for run in runs:
             if str(run.path) not in self.finished and run.folder.done:
                 found = self.finished[str(run.path)] = read_run(run.path)
                 if tell:

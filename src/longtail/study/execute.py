@@ -52,6 +52,7 @@ def execute(
     together: int | None = None,
     on: Sequence[torch.device] | None = None,
     watch: Callable[[], None] = lambda: None,
+    more: Callable[[], Sequence[Planned]] = lambda: (),
 ) -> Outcome:
     """Train what is not done yet.
 
@@ -60,18 +61,28 @@ def execute(
         together: runs at a time on each device; default: 12 on a GPU, 1 elsewhere.
         on: the devices; default: :func:`devices`.
         watch: called now and then while runs are trained.
+        more: asked now and then for runs that are to join them. Not on several devices, among which the runs are shared
+            out beforehand.
 
     Returns:
-        what is done and what failed. SIGTERM or Ctrl-C raises ``StoppedError`` after what is under way is saved.
+        what is done and what failed, of all of them. SIGTERM or Ctrl-C raises ``StoppedError`` after what is under way
+        is saved.
     """
+    runs = list(runs)
     waiting = [run for run in runs if not run.folder.done]
+
+    def joining() -> list[Planned]:
+        new = list(more())
+        runs.extend(new)
+        return [run for run in new if not run.folder.done]
+
     places = devices(waiting) if on is None else list(on)
     if len(places) > 1 and len(waiting) > 1:
         failed, elsewhere = _spread(waiting, places, together, watch)
     else:
-        failed, elsewhere = _work(waiting, places[0], together, watch)
+        failed, elsewhere = _work(waiting, places[0], together, watch, joining)
     done = tuple(run for run in runs if run.folder.done)
-    return Outcome(done, failed, tuple(run for run in waiting if str(run.path) in elsewhere))
+    return Outcome(done, failed, tuple(run for run in runs if str(run.path) in elsewhere))
 
 
 @dataclass(eq=False)
@@ -81,6 +92,7 @@ class _Work:
     device: torch.device
     together: int
     watch: Callable[[], None]
+    more: Callable[[], Sequence[Planned]]
     members: list[Trainer] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
@@ -90,20 +102,29 @@ class _Work:
         with _stoppable(self.members):
             for begin in range(0, len(runs), _QUEUE * self.together):
                 with ExitStack() as locks:
-                    group = runs[begin : begin + _QUEUE * self.together]
-                    left = [run for run in group if _lock(run.folder, locks)]
-                    self.elsewhere |= {str(run.path) for run in group if run not in left}
+                    left = self._locked(runs[begin : begin + _QUEUE * self.together], locks)
                     while left:
-                        left = self._fleet([run for run in left if not run.folder.done])
+                        left = self._fleet([run for run in left if not run.folder.done], locks)
 
-    def _fleet(self, runs: Sequence[Planned]) -> list[Planned]:
-        """Train runs together; when one fails, the others, to go on from their checkpoints."""
-        self.members[:] = [Trainer(run.recipe, run.folder, device=self.device) for run in runs]
+    def _locked(self, runs: Sequence[Planned], locks: ExitStack) -> list[Planned]:
+        """Those that nobody else is training."""
+        free = [run for run in runs if _lock(run.folder, locks)]
+        self.elsewhere |= {str(run.path) for run in runs if run not in free}
+        return free
+
+    def _fleet(self, runs: list[Planned], locks: ExitStack) -> list[Planned]:
+        """Train runs, and those that join them, together; when one fails, the others, to go on from checkpoints."""
+        self.members[:] = [self._trainer(run) for run in runs]
+        fleet = Fleet(self.members, self.together)
         watched = 0.0
         try:
-            for _ in Fleet(self.members, self.together).steps():
+            for _ in fleet.steps():
                 if time.monotonic() - watched > _WATCH_SECONDS:
                     self.watch()
+                    for run in self._locked(self.more(), locks):
+                        runs.append(run)
+                        self.members.append(self._trainer(run))
+                        fleet.add(self.members[-1])
                     watched = time.monotonic()
         except NotFiniteError as error:
             broken = [run for run in runs if str(run.path / "not_finite.json") in str(error)] or list(runs)
@@ -114,11 +135,18 @@ class _Work:
             self.watch()
         return []
 
+    def _trainer(self, run: Planned) -> Trainer:
+        return Trainer(run.recipe, run.folder, device=self.device)
+
 
 def _work(
-    runs: Sequence[Planned], device: torch.device, together: int | None, watch: Callable[[], None]
+    runs: Sequence[Planned],
+    device: torch.device,
+    together: int | None,
+    watch: Callable[[], None],
+    more: Callable[[], Sequence[Planned]],
 ) -> tuple[dict[str, str], set[str]]:
-    work = _Work(device, at_a_time(device, together), watch)
+    work = _Work(device, at_a_time(device, together), watch, more)
     work.run(runs)
     return work.failed, work.elsewhere
 
@@ -197,7 +225,7 @@ def _spread(
 
 def _worker(runs: Sequence[Planned], device: torch.device, together: int | None, answers: object) -> None:
     try:
-        answers.put(_work(runs, device, together, lambda: None))  # type: ignore[attr-defined]
+        answers.put(_work(runs, device, together, lambda: None, tuple))  # type: ignore[attr-defined]
     except StoppedError:
         return
 

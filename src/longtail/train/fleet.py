@@ -27,10 +27,16 @@ class Fleet:
         if together is None:
             together = 12 if any(member.device.type == "cuda" for member in self.members) else 1
         self.together = check_integer("together", together, minimum=1)
+        self._waiting = deque(self.members)
+
+    def add(self, member: Trainer) -> None:
+        """Have another one join: it begins when a place is free. Between steps, not after the last."""
+        self.members.append(member)
+        self._waiting.append(member)
 
     def steps(self) -> Iterator[Trainer]:
         """Take a step of each member in turn until all are done; gives the member that took it."""
-        waiting = deque(self.members)
+        waiting = self._waiting
         running: deque[tuple[Trainer, Iterator[None]]] = deque()
         stopped: StoppedError | None = None
         failed: NotFiniteError | None = None
