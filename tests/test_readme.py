@@ -1,5 +1,6 @@
 """What README prints runs as printed."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def test_the_measures(capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("{'head': ")
     assert float(printed[1]) >= 0
+
+
+def test_what_a_fleet_costs_is_what_was_measured():
+    text = (Path(__file__).parents[1] / "benchmarks/results/fleet-h200.json").read_text("utf-8")
+    rows = {name: row["ms"] for name, row in json.loads(text)["rows"].items()}
+    seconds = 200 * 97 * rows["12, Triton bf16"] / 1e3
+    times = rows["the usual loop"] / rows["12, Triton bf16"]
+    assert f"200 epochs cost {seconds:.0f} s a model, {times:.0f} times less" in " ".join(README.split())
 
 
 def test_figures_are_there():

@@ -137,7 +137,8 @@ def test_what_is_not_told_apart_is_said_so():
     )
     clear = compare(CBS, BALANCED_SOFTMAX, paired=False, alternative="greater")
     text = sentence("A", "B", clear, corrected=0.2)
-    assert text.startswith("A and B are not told apart: difference 2.4 points")
+    assert text.startswith("A and B are not told apart once corrected for the number of tests: difference 2.4 points")
+    assert "95 % interval, not corrected, 1.7 to 3.1" in text
     assert text.endswith("p = 0.20 (one-sided, after Holm, 0.0001 before), n = 5.")  # its interval leaves zero out
 
 

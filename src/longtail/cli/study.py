@@ -23,6 +23,7 @@ from longtail.study.runs import Cell, group_runs, read_run
 from longtail.study.searching import first_round, trace_table
 from longtail.study.table import show
 from longtail.study.tables import by_data, find_cell, level_table, recall_table
+from longtail.study.untrained import measure_untrained
 from longtail.train.files import write_json
 from longtail.train.trainer import StoppedError
 
@@ -109,10 +110,11 @@ def _study(given: Sequence[str], command: str) -> int:
 
 
 def _ask_models(plans: Sequence[Plan]) -> None:
-    """Have balanced models among the plans' runs asked about the long-tailed data, and softmax about other draws."""
+    """Have models asked what the paper tells of: balanced ones, softmax about another draw, and before training."""
     done = [read_run(run.path) for plan in plans for run in plan.runs() if run.folder.done]
     measure_balanced(done)
     measure_redrawn(done)
+    measure_untrained(done)
 
 
 def _dry_run(plan: Plan, together: int | None) -> None:

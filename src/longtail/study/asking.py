@@ -1,4 +1,4 @@
-"""A finished run's model asked about other training data than its own: long-tailed data, another draw of it."""
+"""A run's model, finished or untrained, asked about training data: its own, long-tailed data, another draw of it."""
 
 import json
 import tempfile
@@ -18,12 +18,17 @@ from longtail.train.files import read_tensors
 from longtail.train.folder import RunFolder
 from longtail.train.trainer import Trainer
 
-__all__ = ["answers_in", "asked_about", "can_be_asked", "training_pass"]
+__all__ = ["answers_in", "asked_about", "can_be_asked", "data_is_here", "training_pass"]
 
 
 def can_be_asked(run: Run) -> bool:
     """Whether a run has its weights yet, and its data is on this machine."""
-    return RunFolder(run.path).model_file.exists() and is_here(run.recipe.data, {"root": run.recipe.root})
+    return RunFolder(run.path).model_file.exists() and data_is_here(run)
+
+
+def data_is_here(run: Run) -> bool:
+    """Whether a run's data is on this machine."""
+    return is_here(run.recipe.data, {"root": run.recipe.root})
 
 
 def answers_in(run: Run, name: str) -> dict[str, Any]:
@@ -34,18 +39,20 @@ def answers_in(run: Run, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def asked_about(run: Run, **data: Any) -> Iterator[tuple[Trainer, Model]]:
-    """A run's model, and a trainer over other data, whose passes it can be sent through; nothing is trained.
+def asked_about(run: Run, *, trained: bool = True, **data: Any) -> Iterator[tuple[Trainer, Model]]:
+    """A run's model, and a trainer over some data, whose passes it can be sent through; nothing is trained.
 
     Args:
         run: whose model.
-        data: settings of the recipe that make the other data.
+        trained: as it was at the end, rather than at the start.
+        data: settings of the recipe that make other data than the run's.
     """
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = Trainer(replace(run.recipe, **data, validation=0.0, folds=0), RunFolder(nowhere))
         model = trainer.stages.build()
-        state, _ = read_tensors(RunFolder(run.path).model_file)
-        model.load_state_dict(state)
+        if trained:
+            state, _ = read_tensors(RunFolder(run.path).model_file)
+            model.load_state_dict(state)
         yield trainer, model
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from longtail.data import CATALOG
 from longtail.study.runs import Cell
 
-__all__ = ["caption_of", "numbers"]
+__all__ = ["caption_of", "how_measured", "numbers"]
 
 
 def numbers(values: Sequence[int]) -> str:
@@ -42,9 +42,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") 
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
     parts.append(f"{', '.join(epochs)} epochs, {', '.join(sorted({run.result['reported'] for run in runs}))}")
     parts += _cuts(cells)
-    stats = {run.result["train_stats"] for run in runs}
-    words = {"paper": "in training mode, augmented, as the paper's authors did", "eval": "in evaluation mode"}
-    parts.append(f"training-set measures taken {' or '.join(words[name] for name in sorted(stats))}")
+    parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if _made_here(cell)]
     if made:
         drawn = {"drawn with each run's seed" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
@@ -59,6 +57,13 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") 
         parts.append(selected or "how β was chosen is not recorded with these runs")
     text = "; ".join(parts)
     return text[0].upper() + text[1:] + "." + (f" Command: {command}" if command else "")
+
+
+def how_measured(cells: Sequence[Cell]) -> str:
+    """How the measures on training data were taken."""
+    stats = {run.result["train_stats"] for cell in cells for run in cell.runs}
+    words = {"paper": "in training mode, augmented, as the paper's authors did", "eval": "in evaluation mode"}
+    return f"training-set measures taken {' or '.join(words[name] for name in sorted(stats))}"
 
 
 def _made_here(cell: Cell) -> bool:

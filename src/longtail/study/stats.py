@@ -255,13 +255,15 @@ def sentence(
     p_value = found.p_value if corrected is None else corrected
     labels = [_SIDES[found.alternative]] if found.alternative != "two-sided" else []
     labels += ["after Holm"] if corrected is not None else []
-    if p_value >= threshold > found.p_value:  # the interval, which is not corrected, leaves zero out
+    corrected_away = p_value >= threshold > found.p_value  # the interval, which is not corrected, leaves zero out
+    if corrected_away:
         labels.append(f"{format_p(found.p_value).removeprefix('= ')} before")
     shown = f"p {format_p(p_value)}" + (f" ({', '.join(labels)})" if labels else "") + f", {runs}."
     interval = f"{100 * found.confidence:g} % interval"
     if p_value >= threshold:
         return (
-            f"{first} and {second} are not told apart: difference {_one(found.difference)} {unit}, {interval} "
+            f"{first} and {second} are not told apart{' once corrected for the number of tests' * corrected_away}: "
+            f"difference {_one(found.difference)} {unit}, {interval}{', not corrected,' * corrected_away} "
             f"{_one(found.low)} to {_one(found.high)}, {shown}"
         )
     wins = (found.difference > 0) == (better == "higher")

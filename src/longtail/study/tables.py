@@ -6,15 +6,15 @@ from math import isnan, nan
 from typing import Literal
 
 from longtail.study import paper
-from longtail.study.captions import caption_of
+from longtail.study.captions import caption_of, how_measured
 from longtail.study.comparisons import Contrast, compare_cells, how_tested, marks
 from longtail.study.redrawn import redrawn_shift
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, method_title, ordered
 from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
 from longtail.study.table import Row, Source, Table, Value
+from longtail.study.untrained import untrained_gradients
 
 __all__ = [
-    "balanced_gradient_table",
     "balanced_shift_table",
     "by_data",
     "find_cell",
@@ -25,6 +25,7 @@ __all__ = [
     "redrawn_shift_table",
     "sensitivity_table",
     "shift_table",
+    "untrained_gradient_table",
 ]
 
 _GROUPS = ("head", "medium", "tail")
@@ -167,10 +168,14 @@ def _as_in_paper(cell: Cell) -> str:
     return cell.method
 
 
+_Rows = tuple[tuple[str, str], Sequence[Summary], Sequence[float | None]]
+"""Labels, our values, the authors'."""
+
+
 def _beside(
     title: str,
     columns: tuple[str, ...],
-    rows: Sequence[tuple[tuple[str, str], Sequence[Summary], Sequence[float | None]]],
+    rows: Sequence[_Rows],
     caption: str,
 ) -> Table:
     """Our rows, each followed by the authors' where they have one."""
@@ -283,28 +288,32 @@ def balanced_shift_table(
     return _beside(title, _titles(groups), rows, caption)
 
 
-def balanced_gradient_table(
-    values: Mapping[str, Mapping[str, Mapping[str, Summary]]], cells: Sequence[Cell], *, command: str = ""
-) -> Table:
-    """Balance of the gradient of a balanced model on long-tailed training data under each loss, beside the authors'.
+def untrained_gradient_table(cells: Sequence[Cell], *, command: str = "") -> Table:
+    """Balance of the gradient of networks before their first step, under each loss, beside the authors'.
 
     Args:
-        values: for each data set what :func:`longtail.study.balanced.balanced_gradients` found.
-        cells: the balanced model's runs, for the caption.
+        cells: softmax's, of which a run or more was asked.
         command: what repeats it.
     """
-    groups = [group for group in _GROUPS if any(group in row for of in values.values() for row in of.values())]
-    rows = [
-        (
-            (data, f"balanced model, loss of {method_title(method)}"),
-            [row[group] for group in groups],
-            [paper.gradient_balance(data).get(method, {}).get(group) for group in groups],
-        )
-        for data, of_data in values.items()
-        for method, row in of_data.items()
-    ]
-    caption = caption_of(cells, command=command)
-    return _beside("Balance of the gradient of the weight, balanced model, per cent", _titles(groups), rows, caption)
+    groups = _groups_of(cells)
+    rows: list[_Rows] = []
+    for cell in ordered(cells):
+        found, chance = untrained_gradients(cell), untrained_gradients(cell, "at_chance")
+        for method, ours in found.items():
+            theirs = paper.gradient_balance(cell.data).get(method, {})
+            loss = f"untrained, loss of {method_title(method)}"
+            known = [Summary(chance[method][group].mean, nan, 1) for group in groups]
+            published = [theirs.get(group) for group in groups]
+            rows += [
+                ((cell.data, f"{loss}, all logits the same"), known, [None for _ in groups]),
+                ((cell.data, loss), [ours[group] for group in groups], published),
+            ]
+    asked = ", ".join(f"{cell.data} {untrained_gradients(cell)['softmax'][groups[0]].runs}" for cell in ordered(cells))
+    caption = f"Mean ± SD over networks that no step was taken with, one a seed: {asked}; CBS with the authors’ β; "
+    caption += f"{how_measured(cells)}."
+    caption += f" Command: {command}" if command else ""
+    title = "Balance of the gradient of the weight before the first step, per cent"
+    return _beside(title, _titles(groups), rows, caption)
 
 
 def _titles(groups: Sequence[str]) -> tuple[str, ...]:

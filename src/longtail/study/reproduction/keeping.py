@@ -6,13 +6,14 @@ from pathlib import Path
 from longtail.study.balanced import BALANCED_FILE
 from longtail.study.redrawn import REDRAWN_FILE
 from longtail.study.runs import SEARCH_FILE
+from longtail.study.untrained import UNTRAINED_FILE
 from longtail.train.files import write_text
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, write_recipe
 
 __all__ = ["KEPT", "keep"]
 
-KEPT = ("environment.json", "log.jsonl", BALANCED_FILE, REDRAWN_FILE, "result.json")
+KEPT = ("environment.json", "log.jsonl", BALANCED_FILE, REDRAWN_FILE, UNTRAINED_FILE, "result.json")
 """Files of a run that are kept beside its recipe; the result, which says that the run is done, comes last."""
 
 

@@ -17,6 +17,7 @@ from longtail.study.reproduction.readme import with_results
 from longtail.study.reproduction.sections import Section, sections_of
 from longtail.study.reproduction.standing import Standing, all_runs, standing_of
 from longtail.study.runs import Run, read_runs
+from longtail.study.untrained import measure_untrained
 from longtail.train.files import write_text
 
 __all__ = ["page_text", "write_page"]
@@ -60,6 +61,7 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     found = read_runs(*folders) if folders else []
     measure_balanced(found)
     measure_redrawn(found)
+    measure_untrained(found)
     told = []
     for plan in plans:
         copied = keep(Path(plan.out), out / Path(plan.out).name)

@@ -6,7 +6,7 @@ from functools import partial
 from math import nan
 
 from longtail.study import paper
-from longtail.study.balanced import balanced_gradients, balanced_of, balanced_shift
+from longtail.study.balanced import balanced_of, balanced_shift
 from longtail.study.comparisons import SAME_DATA, compare_cells
 from longtail.study.figures.drawing import Drawing
 from longtail.study.redrawn import redrawn_shift
@@ -27,7 +27,6 @@ from longtail.study.searching import trace_table
 from longtail.study.stats import Summary
 from longtail.study.table import Table, Value, to_markdown
 from longtail.study.tables import (
-    balanced_gradient_table,
     balanced_shift_table,
     by_data,
     find_cell,
@@ -37,7 +36,9 @@ from longtail.study.tables import (
     recall_table,
     redrawn_shift_table,
     shift_table,
+    untrained_gradient_table,
 )
+from longtail.study.untrained import untrained_gradients
 
 __all__ = ["Section", "sections_of"]
 
@@ -46,14 +47,14 @@ Section = tuple[str, list[str], list[Drawing]]
 
 _NONE = "No runs yet."
 
-_ONE_MODEL = """The authors' numbers on the long-tailed sets look like those of a balanced model that is asked under
-each loss. In the bias, for plain softmax, (reward - penalty) / reward of a class is exactly -Δp / ε, with ε the
-probability that its own samples lack: the sign is the opposite of Δp's in the same pass. The authors' signs for
-softmax (head +, tail -) are the opposite of their balanced model's Δp, and the same as their softmax model's Δp̂. On
-ImageNet-1K, whose classes are not quite of one size, their rows of the three losses nearly agree (head 6.15, 6.53,
-6.58), as those of three trained models would hardly do; that they agree on C10 and C100 says nothing, as there the
-losses are one function. So the balanced model, asked about the long-tailed data under each loss, is put beside their
-numbers too."""
+_UNTRAINED = """Of a trained model this must be near zero on its own data: at a minimum the gradient is. The
+authors' numbers on balanced data are, those on the long-tailed sets are not, and as far as they tell they are of
+networks before their first step, of which the paper's theorem speaks. On ImageNet-1K, whose classes are not quite
+of one size, they nearly agree under the three losses (head 6.15, 6.53, 6.58), as three trained models would
+hardly. The 27 numbers on C10-LT10, C10-LT50 and C10-LT100 are about those of one network that gives every image
+the same ten probabilities, 0.8 to one class of the tail (notes below). So networks are asked before their first
+step. Ours too give most images to one class; which one is chance, and that is what such a table shows: SDs are
+over seeds. At equal logits the sign of each group is what the theorem says."""
 
 _REDRAWN = """On the images that a model was trained on Δp̂ is nearly zero; the paper's is not. Its authors draw the
 subset anew from a seed, and a pass that draws once more sees other images. So softmax is asked about another draw."""
@@ -193,20 +194,16 @@ def _gradients(material: Material) -> Section:
             ours = {group: cell.summary(partial(Run.gradient_balance, group=group)) for group in theirs}
             lines.append(agreement(f"{cell.data}, {cell.title}", ours, theirs))
     blocks.append(_points(lines))
-    asked = {}
-    for data, of_data in material.main_data.items():
-        balanced = balanced_of(of_data[0].recipe, material.balanced)
-        found = {} if balanced is None else balanced_gradients(balanced, data)
-        if found:
-            asked[data] = found
+    asked = [cell for cell in material.main if cell.method == "softmax" and untrained_gradients(cell)]
     if asked:
-        blocks += [_ONE_MODEL, _shown(balanced_gradient_table(asked, material.balanced))]
+        blocks += [_UNTRAINED, _shown(untrained_gradient_table(asked))]
         blocks.append(
             _points(
-                agreement(f"{data}, loss of {method_title(method)}", ours, paper.gradient_balance(data)[method])
-                for data, of_data in asked.items()
-                for method, ours in of_data.items()
-                if method in paper.gradient_balance(data)
+                agreement(f"{cell.data}, untrained, loss of {method_title(method)}", ours, theirs[method])
+                for cell in asked
+                for theirs in [paper.gradient_balance(cell.data)]
+                for method, ours in untrained_gradients(cell).items()
+                if method in theirs
             )
         )
     return title, blocks, _drawn(gradient_drawing(material))
