@@ -1,5 +1,6 @@
 """Carrying out a plan: nothing twice, on after a stop, in several processes, and what fails does not stop the rest."""
 
+import fcntl
 import os
 import signal
 
@@ -59,7 +60,9 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
 
 def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax"]).runs()
-    with runs[0].folder.lock():
+    runs[0].path.mkdir()
+    with (runs[0].path / ".lock").open("w") as elsewhere:
+        fcntl.flock(elsewhere, fcntl.LOCK_EX)  # opened anew, as another process has it
         outcome = execute(runs)
     assert [run.path for run in outcome.done] == [runs[1].path]
     assert [run.path for run in outcome.elsewhere] == [runs[0].path]

@@ -50,7 +50,7 @@ def test_recall_has_means_bold_and_stars(cells):
         "200 epochs",
         "last epoch",
         "head/medium/tail of 3/3/4 classes",
-        "in evaluation mode",
+        "in training mode, augmented",
         "drawn with each run's seed",
         "β as in the paper",
         "paired t-test, two-sided",

@@ -30,7 +30,7 @@ class Summary:
         check_integer("runs", self.runs, minimum=1)
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" if math.isnan(self.sd) else f"{self.mean:.2f} ± {self.sd:.2f}"
+        return f"{self.mean:z.2f}" if math.isnan(self.sd) else f"{self.mean:z.2f} ± {self.sd:.2f}"
 
 
 def summarise(values: Sequence[float]) -> Summary:

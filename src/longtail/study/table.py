@@ -71,7 +71,7 @@ class Table:
         if value.shown:
             return value.shown
         mean, sd = value.summary.mean, value.summary.sd
-        return f"{mean:.{self.digits}f}" + ("" if math.isnan(sd) else f"{pm}{sd:.{self.digits}f}")
+        return f"{mean:z.{self.digits}f}" + ("" if math.isnan(sd) else f"{pm}{sd:.{self.digits}f}")
 
     def label(self, row: Row) -> tuple[str, ...]:
         """A row's labels; the last has the sign of where the row comes from."""

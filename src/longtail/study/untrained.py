@@ -48,7 +48,7 @@ def balance_at_chance(counts: Tensor, beta: float, groups: Groups) -> GroupValue
         {'head': 0, 'tail': 0}
     """
     counts = counts.double()
-    p = torch.softmax(class_shift(counts, beta).double(), 0)
+    p = torch.softmax(beta * counts.log(), 0)
     return gradient_balance(counts * (1 - p), (counts.sum() - counts) * p, groups).groups
 
 

@@ -78,7 +78,7 @@ def gradient_bars(values: Mapping[str, Mapping[str, Mapping[str, float]]], *, co
 
 
 def _short(number: float) -> str:
-    return f"{number:.0f}" if abs(number) < 10 * _END else f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
+    return f"{round(number)}" if abs(number) < 10 * _END else f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def _reached(tick: float, methods: Mapping[str, Mapping[str, float]]) -> bool:

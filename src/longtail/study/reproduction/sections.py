@@ -22,7 +22,7 @@ from longtail.study.reproduction.drawings import (
 from longtail.study.reproduction.material import Material
 from longtail.study.reproduction.published import beside_published
 from longtail.study.reproduction.verdicts import agreement, far_off, level_orders
-from longtail.study.runs import Cell, Run, method_title
+from longtail.study.runs import Cell, Run
 from longtail.study.searching import trace_table
 from longtail.study.stats import Summary
 from longtail.study.table import Table, Value, to_markdown
@@ -197,15 +197,6 @@ def _gradients(material: Material) -> Section:
     asked = [cell for cell in material.main if cell.method == "softmax" and untrained_gradients(cell)]
     if asked:
         blocks += [_UNTRAINED, _shown(untrained_gradient_table(asked))]
-        blocks.append(
-            _points(
-                agreement(f"{cell.data}, untrained, loss of {method_title(method)}", ours, theirs[method])
-                for cell in asked
-                for theirs in [paper.gradient_balance(cell.data)]
-                for method, ours in untrained_gradients(cell).items()
-                if method in theirs
-            )
-        )
     return title, blocks, _drawn(gradient_drawing(material))
 
 
