@@ -87,17 +87,18 @@ def test_the_network_is_the_librarys(script):
 
 def test_the_schedule_and_the_optimiser_are_the_recipes(script):
     recipe = defaults("cifar10-lt", "cbs", 100)
-    for epoch in range(200):
-        expected = learning_rate(
-            epoch,
-            lr=recipe.lr,
-            epochs=recipe.epochs,
-            schedule=recipe.schedule,
-            milestones=recipe.milestones,
-            decay=recipe.decay,
-            warmup=recipe.warmup,
-        )
-        assert script.learning_rate(epoch) == pytest.approx(expected, rel=1e-12)
+    for epochs in (recipe.epochs, 1, 7, 25, 100, 400):
+        for epoch in range(epochs):
+            expected = learning_rate(
+                epoch,
+                lr=recipe.lr,
+                epochs=epochs,
+                schedule=recipe.schedule,
+                milestones=recipe.milestones,
+                decay=recipe.decay,
+                warmup=recipe.warmup,
+            )
+            assert script.learning_rate(epoch, epochs) == pytest.approx(expected, rel=1e-12)
     assert (recipe.epochs, recipe.batch_size, recipe.beta) == (200, script.BATCH, 1.8)
     assert (recipe.momentum, recipe.weight_decay, recipe.nesterov, recipe.drop_last) == (0.9, 5e-4, False, False)
 

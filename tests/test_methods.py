@@ -1,5 +1,7 @@
 """Every method: what it says of itself, that it trains, and that its stages and post-hoc steps do what they say."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from safetensors.torch import load_file
 from tests.train.conftest import recipe_for, trained
 
 from longtail.data import load
-from longtail.methods import METHODS, find_method
+from longtail.methods import METHODS, Knob, find_method
 from longtail.train import RunFolder, Trainer
 from longtail.train.evaluation import read_statistics
 from longtail.train.recipe import Recipe
@@ -52,7 +54,7 @@ def test_a_method_has_a_line_a_reference_and_knobs(name):
     assert method.name == name
     assert method.summary
     assert "\n" not in method.summary
-    assert method.reference or name == "softmax"
+    assert method.reference
     for knob, one in method.knobs.items():
         assert one.what
         assert hasattr(Recipe, knob), "a knob is a field of the recipe, and so of the command line"
@@ -74,6 +76,44 @@ def test_a_knob_of_another_method_is_refused():
         find_method("cbs").settings({"gamma": 1.0})
     with pytest.raises(ValueError, match=r"Expected the knobs of softmax \(none\), but got `beta`\."):
         find_method("softmax").settings({"beta": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "knob", "value", "wanted"),
+    [
+        ("crt", "classifier_epochs", 0, "an integer >= 1"),
+        ("crt", "classifier_epochs", -1, "an integer >= 1"),
+        ("lws", "classifier_lr", -1.0, "a number > 0"),
+        ("lws", "classifier_lr", 0.0, "a number > 0"),
+        ("crt", "classifier_lr", float("inf"), "a number > 0"),
+        ("bcl", "classifier_weight", -1.0, "a number >= 0"),
+        ("proco", "contrast_weight", float("nan"), "a number >= 0"),
+        ("bcl", "balance", "cbss", "one of softmax, balanced-softmax, cbs"),
+        ("ldam-drw", "defer", 2.0, "a number >= 0 and <= 1"),
+        ("class-balanced-weights", "effective_b", 1.0, "a number >= 0 and < 1"),
+        ("reslt", "branches", 4, "an integer >= 2 and <= 3"),
+        ("tau-norm", "tau", -0.1, "a number >= 0"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_before_anything_starts(name, knob, value, wanted):
+    with pytest.raises(ValueError, match=rf"^Expected `{knob}` to be {re.escape(wanted)}, but got {value!r}\.$"):
+        recipe_for(name, **{knob: value})
+
+
+@pytest.mark.parametrize(("name", "knob"), [(name, knob) for name, one in METHODS.items() for knob in one.knobs])
+def test_every_knob_has_a_range(name, knob):
+    one = METHODS[name].knobs[knob]
+    one.check(knob, one.default)
+    for wrong in (-1, float("nan"), True, []):
+        with pytest.raises(ValueError, match=rf"^Expected `{knob}` to be [^\n]*, but got [^\n]*\.$"):
+            METHODS[name].settings({knob: wrong})
+
+
+def test_a_knob_of_ones_own_takes_anything_unless_it_says_what():
+    for value in (-3.5, "adam", None):
+        Knob(1.0, "anything").check("mine", value)
+    with pytest.raises(ValueError, match=r"^Expected `mine` to be a number < 3, but got inf\.$"):
+        Knob(1.0, "something", below=3).check("mine", float("inf"))
 
 
 def test_an_unknown_method_is_refused():

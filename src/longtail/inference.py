@@ -273,7 +273,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
             bool(card.get("in_memory", False)),
         )
         names, head = _read(card, "classes", list), _read(card, "head", str)
-        model = _model(card, len(names), head, transforms.channels)
+        model = _model(card, len(names), head, transforms)
         used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
         model.load_state_dict(used)  # projectors served training only
         counts = _read(card, "counts", list)
@@ -285,12 +285,13 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
     return classifier.to(device).eval()
 
 
-def _model(card: Mapping[str, Any], num_classes: int, head: HeadName, channels: int) -> Model:
+def _model(card: Mapping[str, Any], num_classes: int, head: HeadName, transforms: Transforms) -> Model:
     return build_model(
         _read(card, "model", str),
         num_classes,
         head=head,
-        in_channels=channels,
+        in_channels=transforms.channels,
+        image_size=transforms.size,
         scale=card.get("scale", 30.0),
         branches=card.get("branches", 3),
     )

@@ -1,7 +1,8 @@
 """A method is data: a row of stages, each an objective, a head, a sampler and what is trained, and a post-hoc step."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
@@ -77,10 +78,33 @@ class Stage:
 
 @dataclass(frozen=True)
 class Knob:
-    """A setting of a method."""
+    """A setting of a method, and what it may be: one of ``choices``, a finite number within bounds, else anything."""
 
     default: Any
     what: str
+    _: KW_ONLY
+    whole: bool = False
+    """Whether the number is an integer."""
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+    choices: tuple[str, ...] = ()
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a value that makes no sense, in one sentence; ``None`` stands for the default."""
+        bounds = {">=": self.at_least, ">": self.above, "<=": self.at_most, "<": self.below}
+        told = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if math.isfinite(bound))
+        if value is None or not (told or self.choices):
+            return
+        if self.choices:
+            fits, wanted = value in self.choices, f"one of {', '.join(self.choices)}"
+        else:
+            number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
+            fits = number and self.at_least <= value <= self.at_most and self.above < value < self.below
+            wanted = f"{'an integer' if self.whole else 'a number'} {told}"
+        if not fits:
+            raise ValueError(f"Expected `{name}` to be {wanted}, but got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -107,11 +131,15 @@ class Method:
         return self.posthoc != "tau" and all(stage.head == "linear" for stage in self.stages)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All its knobs: those given, the others at their defaults. A knob of another method is refused."""
+        """All its knobs: those given, the others at their defaults.
+
+        A knob of another method is refused, and so is a value that makes no sense.
+        """
         for name in given:
             if name not in self.knobs:
                 known = ", ".join(f"`{knob}`" for knob in self.knobs) or "none"
                 raise ValueError(f"Expected the knobs of {self.name} ({known}), but got `{name}`.")
+            self.knobs[name].check(name, given[name])
         return {name: given.get(name, knob.default) for name, knob in self.knobs.items()}
 
 
@@ -140,7 +168,7 @@ def balance_beta(balance: str, beta: float | None) -> float:
             raise ValueError(f"Expected `beta` beside balance 'cbs' only, but got {beta} beside {balance!r}.")
         return fixed[balance]
     if balance != "cbs":
-        raise ValueError(f"Expected `balance` to be one of softmax, balanced-softmax, cbs, but got {balance!r}.")
+        raise ValueError(f"Expected `balance` to be one of {', '.join(_BALANCED)}, but got {balance!r}.")
     return _DEFAULT_BETA if beta is None else check_number("beta", beta)
 
 
@@ -186,41 +214,42 @@ def _class_aware(knobs: Mapping[str, Any]) -> Sampler:
 
 
 _DEFAULT_BETA = 1.5
-_BETA = Knob(_DEFAULT_BETA, "exponent of the class counts in the shift; 0 is softmax, 1 Balanced Softmax")
-_GIVEN_TAU = Knob(None, "strength, chosen on validation data unless given")
-_PER_CLASS = Knob(4, "samples of a class in a row")
+_BALANCED = ("softmax", "balanced-softmax", "cbs")
+_BETA = Knob(_DEFAULT_BETA, "exponent of the class counts in the shift; 0 is softmax, 1 Balanced Softmax", at_least=0)
+_GIVEN_TAU = Knob(None, "strength, chosen on validation data unless given", at_least=0)
+_PER_CLASS = Knob(4, "samples of a class in a row", whole=True, at_least=1)
 _CLASSIFIER = {
     "per_class": _PER_CLASS,
-    "classifier_epochs": Knob(10, "epochs of the second stage"),
-    "classifier_lr": Knob(0.1, "its learning rate, which goes down as a cosine"),
+    "classifier_epochs": Knob(10, "epochs of the second stage", whole=True, at_least=1),
+    "classifier_lr": Knob(0.1, "its learning rate, which goes down as a cosine", above=0),
 }
 _MARGIN = {
-    "max_margin": Knob(0.5, "margin of the rarest class (the paper's large data sets: 0.3)"),
-    "scale": Knob(30.0, "what cosines are multiplied with"),
+    "max_margin": Knob(0.5, "margin of the rarest class (the paper's large data sets: 0.3)", at_least=0),
+    "scale": Knob(30.0, "what cosines are multiplied with", above=0),
 }
-_EFFECTIVE = Knob(0.9999, "b of the effective numbers (1 - b) / (1 - b^N_c)")
+_EFFECTIVE = Knob(0.9999, "b of the effective numbers (1 - b) / (1 - b^N_c)", at_least=0, below=1)
 
 
 def _contrastive(classifier_weight: float, contrast_weight: float) -> dict[str, Knob]:
     return {
-        "balance": Knob("balanced-softmax", "the balanced part: softmax, balanced-softmax or cbs"),
-        "beta": Knob(None, "beta of the balanced part, with balance cbs"),
-        "temperature": Knob(0.1, "of the similarities (large data sets: 0.07)"),
-        "classifier_weight": Knob(classifier_weight, "how much the classifier's loss counts"),
-        "contrast_weight": Knob(contrast_weight, "how much the contrastive loss counts"),
-        "hidden": Knob(512, "hidden width of the projection head (large data sets: 2048)"),
-        "projection": Knob(128, "its output width (large data sets: 1024)"),
+        "balance": Knob("balanced-softmax", "the balanced part: softmax, balanced-softmax or cbs", choices=_BALANCED),
+        "beta": Knob(None, "beta of the balanced part, with balance cbs", at_least=0),
+        "temperature": Knob(0.1, "of the similarities (large data sets: 0.07)", above=0),
+        "classifier_weight": Knob(classifier_weight, "how much the classifier's loss counts", at_least=0),
+        "contrast_weight": Knob(contrast_weight, "how much the contrastive loss counts", at_least=0),
+        "hidden": Knob(512, "hidden width of the projection head (large data sets: 2048)", whole=True, at_least=1),
+        "projection": Knob(128, "its output width (large data sets: 1024)", whole=True, at_least=2),
     }
 
 
 _ROWS = (
-    Method("softmax", "plain cross entropy", "", (Stage(_plain),)),
+    Method("softmax", "plain cross entropy", "Bridle, Neurocomputing 1990", (Stage(_plain),)),
     Method(
         "focal",
         "cross entropy that leaves out what is easy",
         "Lin et al., ICCV 2017",
         (Stage(lambda task: SupervisedLoss(FocalLoss(task.knobs["gamma"], **task.options))),),
-        {"gamma": Knob(2.0, "how strongly easy samples are left out (LDAM's repository: 1)")},
+        {"gamma": Knob(2.0, "how strongly easy samples are left out (LDAM's repository: 1)", at_least=0)},
     ),
     Method(
         "tau-norm",
@@ -241,14 +270,14 @@ _ROWS = (
                 )
             ),
         ),
-        {"tau": Knob(1.0, "strength of the shift")},
+        {"tau": Knob(1.0, "strength of the shift", at_least=0)},
     ),
     Method(
         "logit-adjust-posthoc",
         "softmax, then tau times the log prior off the logits (the paper's Adjust logit)",
         "Menon et al., ICLR 2021",
         (Stage(_plain),),
-        {"tau": Knob(1.0, "strength of the adjustment")},
+        {"tau": Knob(1.0, "strength of the adjustment", at_least=0)},
         posthoc="adjust",
     ),
     Method(
@@ -257,10 +286,14 @@ _ROWS = (
         "Cui et al., TPAMI 2022",
         (Stage(_reslt, head="reslt"),),
         {
-            "alpha": Knob(0.99, "how much the branches count beside their sum"),
-            "branches": Knob(3, "3, or 2 as on iNaturalist"),
-            "medium_from": Knob(None, "how many classes, most frequent first, the second branch leaves out"),
-            "tail_from": Knob(None, "how many the third leaves out; default: both as the data set's groups"),
+            "alpha": Knob(0.99, "how much the branches count beside their sum", at_least=0, at_most=1),
+            "branches": Knob(3, "3, or 2 as on iNaturalist", whole=True, at_least=2, at_most=3),
+            "medium_from": Knob(
+                None, "how many classes, most frequent first, the second branch leaves out", whole=True, at_least=0
+            ),
+            "tail_from": Knob(
+                None, "how many the third leaves out; default: both as the data set's groups", whole=True, at_least=0
+            ),
         },
     ),
     Method(
@@ -320,7 +353,11 @@ _ROWS = (
                 head="cosine",
             ),
         ),
-        {**_MARGIN, "effective_b": _EFFECTIVE, "defer": Knob(0.8, "share of the epochs before the weights begin")},
+        {
+            **_MARGIN,
+            "effective_b": _EFFECTIVE,
+            "defer": Knob(0.8, "share of the epochs before the weights begin", at_least=0, at_most=1),
+        },
     ),
     Method(
         "balanced-softmax",

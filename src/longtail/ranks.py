@@ -71,6 +71,12 @@ class Ranks:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
+    def same(self, values: Tensor) -> bool:
+        """Whether all ranks have the first rank's ``values``."""
+        first = values.clone()
+        self.agree([first])
+        return not self.any(not torch.equal(first, values))
+
     def gather(self, rows: Tensor) -> Tensor:
         """All ranks' rows, as many of each, one rank after the other; gradients flow back to where rows came from."""
         if self.world == 1:

@@ -178,3 +178,49 @@ def test_as_a_program(tmp_path):
     assert done.stderr == ""
     assert "imagenet-lt" in done.stdout
     assert "\x1b" not in done.stdout  # no colours into a pipe
+
+
+@pytest.fixture
+def unread():
+    """A pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+PRINTING = {
+    "rich": ("methods",),
+    "usage": ("--help",),
+    "tyro": ("predict", "--help"),
+    "buffered": ("run = lambda _: print('a line') or 0",),
+    "long": ("run = lambda _: [print('a line' * 100) for _ in range(1000)] and 0",),
+}
+
+
+@pytest.mark.parametrize("printing", PRINTING)
+def test_a_reader_that_has_left_ends_a_command_quietly(tmp_path, unread, printing):
+    """As in `longtail methods | head -1`."""
+    words = PRINTING[printing]
+    program = "import sys; from longtail import cli; sys.exit(cli.main(sys.argv[1:]))"
+    if len(words) == 1 and words[0].startswith("run"):
+        (tmp_path / "printing.py").write_text(words[0])
+        program = program.replace("sys.exit", "cli.COMMANDS['data'] = ('', 'printing'); sys.exit")
+        words = ("data",)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        stdout=unread,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_connection_that_breaks_is_said(run, monkeypatch):
+    def broken(_):
+        raise BrokenPipeError("Expected an answer, but the connection broke.")
+
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", broken)
+    assert run("data") == (2, "", "longtail: Expected an answer, but the connection broke.\n")

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import tomllib
-from types import SimpleNamespace
+from dataclasses import replace
+from types import NoneType, SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ from PIL import Image
 from rich.console import Console
 
 from longtail.cli import show, train, train_line
+from longtail.data import CATALOG
 from longtail.methods import METHODS
-from longtail.train import RunFolder, Trainer
+from longtail.ranks import Ranks
+from longtail.train import RunFolder, Trainer, defaults, write_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +122,86 @@ def test_a_recipe_file_repeats_its_run(run, tmp_path):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
+def test_a_recipe_file_at_its_own_place_says_how_to_repeat_it(run):
+    assert run("train", "--data", "digits-lt", "--method", "softmax", "--epochs", 1)[0] == 0
+    folder = RunFolder("runs/digits-lt-50-softmax-seed0")
+    before = folder.result_file.stat().st_mtime_ns
+    code, out, err = run("train", folder.recipe_file)
+    assert code == 0
+    assert err == f"{folder.path} is done already; `--out FOLDER` repeats it elsewhere.\n"
+    assert "recall %" in out
+    assert folder.result_file.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("data", [*CATALOG, "photos"])
+def test_a_resolved_recipe_is_the_same_recipe_whatever_the_data_sets_says(tmp_path, data):
+    """Of every method on every data set; also with all of what may be left open left open."""
+    pictures(tmp_path / "photos", COLOURS, lambda _: (16, 16), "png")
+    for method in METHODS:
+        asked = train_line.parse(["--data", data, "--method", method])
+        none = {name: None for name, hint in train_line._HINTS.items() if NoneType in get_args(hint)}
+        for recipe in (asked, replace(asked, **none)):
+            path = tmp_path / "recipe.toml"
+            path.write_text(write_recipe(recipe))
+            assert train_line.parse([str(path)]) == replace(recipe, **recipe.knobs)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--data inaturalist2018 --method tau-norm --tau none --validation 0.1", "tau"),
+        ("--data imagenet-lt --method proco --head none", "head"),
+    ],
+)
+def test_what_was_set_to_none_stays_none(tmp_path, words, name):
+    path = tmp_path / "recipe.toml"
+    path.write_text(write_recipe(train_line.parse(words.split())))
+    data, method = words.split()[1:4:2]
+    assert getattr(defaults(data, method), name) is not None  # what would fill it in
+    assert getattr(train_line.parse([str(path)]), name) is None
+    # Of another method nothing was said: there the data set's recipe counts.
+    assert train_line.parse([str(path), "--method", "bcl"]).head == "cosine"
+
+
+@pytest.mark.parametrize("flag", ["--weights", "--balance"])
+def test_none_is_no_text(flag):
+    assert getattr(train_line.parse(["--data", "digits-lt", "--method", "bcl", flag, "none"]), flag[2:]) is None
+
+
+def test_a_tenth_is_held_out_to_choose_a_strength_on_where_nothing_is_said(run, tmp_path):
+    code, _, err = run("train", "--data", "digits-lt", "--method", "tau-norm", "--epochs", 2, "--out", "run")
+    assert (code, err) == (
+        0,
+        "longtail: Held out 10% of digits-lt's training data to choose `tau` of tau-norm on; "
+        "--validation or --tau says otherwise.\n",
+    )
+    result = RunFolder(tmp_path / "run").result()
+    assert RunFolder(tmp_path / "run").recipe().validation == 0.1
+    assert result["splits"]["val"]["samples"] == 35
+    assert len(result["posthoc_chosen_on_val"]) == 21
+
+
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [
+        ("--data cifar10-lt --method tau-norm", 0.1),
+        ("--data cifar10-lt --method tau-norm --tau 0.7", 0.0),
+        ("--data cifar10-lt --method tau-norm --validation 0.2", 0.2),
+        ("--data cifar10-lt --method tau-norm --validation 0", 0.0),  # which is refused when it is to begin
+        ("--data cifar10-lt --method tau-norm --folds 5", 0.0),
+        ("--data cifar10-lt --method logit-adjust-posthoc", 0.0),
+        ("--data cifar10-lt --method softmax", 0.0),
+        ("--data imagenet-lt --method tau-norm", 0.0),  # has validation data
+        ("--data inaturalist2018 --method tau-norm", 0.0),  # its recipe has a tau
+        ("--data inaturalist2018 --method tau-norm --tau none", 0.1),
+    ],
+)
+def test_what_is_held_out(words, share):
+    recipes, told = train_line.recipes_of(train_line.read_line(words.split()))
+    assert [recipe.validation for recipe in recipes] == [share]
+    assert len(told) == (share == 0.1)
+
+
 def test_fields_override_a_file_and_a_file_the_shipped_recipe(run, tmp_path):
     (tmp_path / "mine.toml").write_text('data = "digits-lt"\nmethod = "focal"\nepochs = 1\nlr = 0.05\ngamma = 1.0\n')
     code, _, _ = run("train", "mine.toml", "--gamma", 1.5, "--out", "run")
@@ -170,7 +254,10 @@ def test_no_method_is_the_papers(run, tmp_path):
         (["--data", "digits-lt", "--epochs", "0"], "`epochs`"),
         (["--data", "digits-lt", "--model", "resnot"], "resnot"),
         (["--data", "digits-lt", "--beta", "-1"], "`beta`"),
-        (["--data", "digits-lt", "--method", "tau-norm"], "Expected `tau` for tau-norm, or validation data"),
+        (
+            ["--data", "digits-lt", "--method", "tau-norm", "--validation", "0"],
+            "Expected `tau` for tau-norm, or validation data",
+        ),
         (["--data", "digits-lt", "--method", "logit-adjust", "--tau", "nan"], "`tau`"),
         (["--data", "digits-lt", "--device", "toaster"], "`device`"),
         (["--data", "digits-lt", "--method", "reslt", "--branches", "4"], "`branches`"),
@@ -478,7 +565,7 @@ def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
     assert run(*arguments)[0] == 0
     code, _, err = run(*arguments)
     assert code == 0
-    assert "done already" in err
+    assert err == "run is done already; `--out FOLDER` repeats it elsewhere.\n"
     (tmp_path / "run" / "result.json").unlink()
     code, _, err = run(*arguments)
     assert code == 2
@@ -497,16 +584,20 @@ def test_methods_are_listed_where_one_is_mistaken(run):
     assert all(name in err for name in METHODS)
 
 
+def asked_for(words):
+    return train_line.asked_for(train_line.read_line(words), Ranks())
+
+
 def test_runs_are_named_by_what_tells_them_apart(tmp_path):
     """Methods whose recipes differ in much need no more than their names; settings show where names are the same."""
     words = ["--data", "cifar10-lt", "--method", "softmax", "reslt", "--out", str(tmp_path)]
-    runs = train_line.asked_for(train_line.read_line(words))
+    runs = asked_for(words)
     assert [folder.path.name for _, folder in runs] == ["cifar10-lt-100-softmax-seed0", "cifar10-lt-100-reslt-seed0"]
     words = ["--data", "digits-lt", "--method", "softmax", "--lr", "0.1", "0.2", "--out", str(tmp_path)]
-    runs = train_line.asked_for(train_line.read_line(words))
+    runs = asked_for(words)
     assert [folder.path.name for _, folder in runs] == [f"digits-lt-50-softmax-seed0-lr{lr}" for lr in (0.1, 0.2)]
     words = ["--data", "digits-lt", "--beta", "1", "1.00000001", "--out", str(tmp_path)]
-    runs = train_line.asked_for(train_line.read_line(words))
+    runs = asked_for(words)
     assert len({folder.path for _, folder in runs}) == 2
 
 
@@ -517,4 +608,4 @@ def test_data_of_one_name_in_two_places_need_folders_of_their_own(tmp_path):
             Image.new("RGB", (16, 16)).save(tmp_path / place / "pets" / name / "0.png")
     places = [str(tmp_path / place / "pets") for place in ("here", "there")]
     with pytest.raises(ValueError, match="a folder for each run, but two of them would go to runs/"):
-        train_line.asked_for(train_line.read_line(["--data", *places]))
+        asked_for(["--data", *places])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from longtail.models import Model, build_backbone, build_model
+from longtail.models import Model, build_backbone, build_model, check_takes
 
 torchvision = pytest.importorskip("torchvision")
 
@@ -241,3 +241,83 @@ def test_importing_models_loads_no_library() -> None:
     code = "import sys, longtail.models; print([m for m in ('torchvision', 'timm', 'safetensors') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "features"),
+    [
+        ("timm:vit_tiny_patch16_224", 48, 192),
+        ("timm:vit_tiny_patch16_224.augreg_in21k", 48, 192),
+        ("timm:swin_tiny_patch4_window7_224", 64, 768),
+        ("timm:resnet10t", 48, 512),
+        ("torchvision:vit_b_32", 64, 768),
+        ("torchvision:resnet18", 48, 512),
+    ],
+)
+def test_networks_are_made_for_the_images_size(name: str, size: int, features: int) -> None:
+    if name.startswith("timm"):
+        pytest.importorskip("timm")
+    model = build_model(name, 3, image_size=size)
+    check_takes(model, name, 3, size)
+    assert model.training
+    assert model(torch.zeros(2, 3, size, size)).features.shape == (2, features)
+
+
+def test_the_size_that_a_network_has_anyway_changes_nothing() -> None:
+    pytest.importorskip("timm")
+    plain, sized = (build_model("timm:vit_tiny_patch16_224", 3, image_size=size).state_dict() for size in (None, 224))
+    assert all(torch.equal(value, sized[key]) for key, value in plain.items())
+
+
+def test_resnets_of_longtail_take_every_size() -> None:
+    assert build_backbone("resnet20", image_size=48)(torch.zeros(1, 3, 48, 48)).shape == (1, 64)
+
+
+def test_maps_are_looked_for_at_the_images_size() -> None:
+    pytest.importorskip("timm")
+    assert build_backbone("timm:vit_tiny_patch16_224", image_size=48).has_maps is False
+    with pytest.raises(ValueError, match=r"^Expected efficientformer_l1 to take images of 96 x 96, but got [^\n]*\.$"):
+        build_model("timm:efficientformer_l1", 3, head="reslt-imagenet", image_size=96)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("torchvision:vit_b_16", 50),  # no multiple of its patches
+        ("timm:nest_tiny", 50),
+    ],
+)
+def test_a_size_that_a_network_cannot_be_made_for_is_one_sentence(name: str, size: int) -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(
+        ValueError, match=rf"^Expected `image_size` to be one that \S+ can be made for, but got {size}: [^\n]*\.$"
+    ):
+        build_backbone(name, image_size=size)
+
+
+def test_published_weights_of_another_size_are_refused_before_they_are_downloaded() -> None:
+    with pytest.raises(ValueError, match=r"^Expected `image_size` to be 224 for pretrained weights .* but got 96; "):
+        build_backbone("torchvision:vit_b_16", pretrained=True, image_size=96)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "told"),
+    [
+        ("torchvision:alexnet", 16, None),
+        ("timm:vit_tiny_patch16_224", 32, None),
+        ("timm:efficientformer_l1", 96, 96),
+        ("timm:halonet26t", 64, 64),  # which says nothing
+    ],
+)
+def test_a_first_forward_that_fails_is_one_sentence(name: str, size: int, told: int | None) -> None:
+    pytest.importorskip("timm")
+    model = build_model(name, 3, image_size=told)
+    with pytest.raises(ValueError, match=rf"^Expected {name} to take images of {size} x {size}, but got [^\n]*\.$"):
+        check_takes(model, name, 3, size)
+    assert model.training
+
+
+def test_a_tag_that_timm_has_not_is_one_sentence() -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(ValueError, match=r"^Expected `name` to be a network of timm, but got [^\n]*nonsense[^\n]*\.$"):
+        build_backbone("timm:test_vit.nonsense")

@@ -110,6 +110,7 @@ def test_everything_wrong_is_found_and_listed_at_once(tmp_path):
         ({"methods": ["softmax"], "betas": [1.2]}, "a method that takes one"),
         ({"data": "digits", "imbalance": [10]}, "made long-tailed here, but got digits"),
         ({"recipe": {"gamma": 2.0}}, "a method that takes `gamma`, but none of softmax, cbs does"),
+        ({"methods": ["crt"], "recipe": {"classifier_epochs": 0}}, "`classifier_epochs` to be an integer >= 1"),
         ({"betas": ["search"], "search": {"folds": 1}}, "`folds` of the search"),
         ({"betas": ["search"], "search": {"criterion": "best"}}, "`criterion`"),
         ({"betas": ["search"], "search": {"select_on": "train"}}, "`select_on`"),
@@ -122,6 +123,23 @@ def test_one_thing_wrong_is_one_sentence(change, part):
         make_plan({**GOOD, **change})
     assert part in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_all_knobs_that_make_no_sense_are_told_at_once():
+    with pytest.raises(PlanError) as error:
+        make_plan(
+            {
+                **GOOD,
+                "methods": ["crt", "lws", "ldam-drw", "bcl"],
+                "recipe": {"classifier_epochs": -1, "classifier_lr": -1, "defer": 2, "classifier_weight": "much"},
+            }
+        )
+    assert error.value.problems == (
+        "Expected `classifier_epochs` to be an integer >= 1, but got -1.",
+        "Expected `classifier_lr` to be a number > 0, but got -1.",
+        "Expected `defer` to be a number >= 0 and <= 1, but got 2.",
+        "Expected `classifier_weight` to be a number >= 0, but got 'much'.",
+    )
 
 
 def test_a_folder_that_holds_another_run_is_refused_before_the_first(tmp_path):

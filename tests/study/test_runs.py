@@ -8,7 +8,6 @@ import pytest
 from longtail.study.comparisons import compare_cells, how_tested, marks
 from longtail.study.runs import (
     Run,
-    differing_settings,
     distinct_titles,
     group_runs,
     one_cell,
@@ -17,6 +16,7 @@ from longtail.study.runs import (
     read_runs,
 )
 from longtail.train import RunFolder
+from longtail.train.recipe import differing_settings, settings_of
 
 
 def test_folders_are_read_with_what_they_hold(study):
@@ -73,7 +73,7 @@ def test_runs_that_differ_are_never_averaged(made):
     assert "`epochs` ((200,) and (90,))" in str(e.value)
     assert "`weight_decay` (0.0005 and 0.0002)" in str(e.value)
     with pytest.raises(ValueError, match="`train_stats`"):
-        one_cell([made(seed=0), made(seed=1, train_stats="paper")])
+        one_cell([made(seed=0), made(seed=1, train_stats="eval")])
     with pytest.raises(ValueError, match="`subset_seed`"):
         one_cell([made(seed=0, subset_seed="run"), made(seed=1, subset_seed=0)])
     with pytest.raises(ValueError, match="both have seed 3"):
@@ -90,7 +90,7 @@ def test_subsets_drawn_with_the_runs_seed_are_one_setting(made):
 def test_milestones_in_epochs_and_as_shares_are_the_same_setting(made):
     runs = [made("softmax", 0, milestones=(160, 180)), made("softmax", 1, milestones=(0.8, 0.9))]
     assert [cell.seeds for cell in group_runs(runs)] == [(0, 1)]
-    assert differing_settings(runs[0].recipe, replace(runs[1].recipe, seed=0)) == []
+    assert differing_settings(settings_of(runs[0].recipe), settings_of(replace(runs[1].recipe, seed=0))) == []
     assert len(group_runs([*runs, made("softmax", 2, milestones=(0.5, 0.9))])) == 2
 
 

@@ -3,6 +3,7 @@
 `make chaos` takes twenty random moments; the test suite takes fewer.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -12,17 +13,19 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for
+from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
 from longtail.data import Draws, load
-from longtail.train import RunFolder
+from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
 from longtail.train.checkpoint import latest_checkpoint
+from longtail.train.files import read_tensors, write_tensors
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
 MOMENTS = CHAOS or 4
@@ -188,6 +191,8 @@ def test_a_second_process_is_refused_and_a_lock_dies_with_its_process(warm, undi
     second = warm.run("train", "--resume", folder.path)
     assert second.code == 2
     assert one_sentence(second.said) == f"Expected {folder.path} to be free, but another process is training there."
+    with pytest.raises(BlockingIOError, match="to be free, but another process is training there"):
+        Trainer(folder.recipe(), folder).run()  # from Python
     again = warm.run(*command("proco", folder.path))
     assert again.code == 2
     assert "`longtail train --resume" in one_sentence(again.said)
@@ -195,6 +200,56 @@ def test_a_second_process_is_refused_and_a_lock_dies_with_its_process(warm, undi
     first.wait()
     assert warm.run("train", "--resume", folder.path).code == 0
     assert_same_run(folder, reference)
+
+
+def is_locked(folder):
+    """As another process finds it, which opens the file anew."""
+    with (folder.path / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_a_trainer_holds_the_lock_while_it_trains(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    steps = Trainer(recipe_for("cbs"), folder).steps()
+    next(steps)
+    assert is_locked(folder)
+    steps.close()
+    assert not is_locked(folder)
+    Trainer(recipe_for("cbs"), folder).run()
+    assert not is_locked(folder)
+
+
+def test_a_trainer_that_fails_leaves_no_lock(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(NotFiniteError):
+        Trainer(recipe_for("cbs", lr=1e30), folder).run()
+    assert not is_locked(folder)
+
+
+def test_a_process_that_has_the_lock_may_train(tmp_path, monkeypatch):
+    """However its folder is called, and in whatever order the locks are left."""
+    monkeypatch.chdir(tmp_path)
+    with RunFolder("run").lock():
+        steps = Trainer(recipe_for("cbs"), RunFolder(tmp_path / "run")).steps()
+        next(steps)
+    assert is_locked(RunFolder("run"))
+    assert sum(1 for _ in steps)
+    assert not is_locked(RunFolder("run"))
+    assert RunFolder("run").done
+
+
+def test_a_fleet_holds_the_locks_of_those_that_train(tmp_path):
+    folders = [RunFolder(tmp_path / name) for name in "ab"]
+    steps = Fleet([Trainer(recipe_for("cbs"), folder) for folder in folders], together=2).steps()
+    next(steps)
+    next(steps)
+    assert all(is_locked(folder) for folder in folders)
+    assert sum(1 for _ in steps)
+    assert not any(is_locked(folder) for folder in folders)
 
 
 def test_a_lock_is_not_held_on_by_workers_of_a_killed_process(warm, tmp_path):
@@ -335,18 +390,20 @@ def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path):
 # --- checkpoints that do not belong
 
 
-@pytest.fixture
-def stopped(tmp_path):
+def stopped_run(path, recipe, dataset=None):
     """A run that was stopped in its first epoch."""
-    from longtail.train import StoppedError, Trainer
-
-    folder = RunFolder(tmp_path / "run")
-    trainer = Trainer(recipe_for("cbs"), folder)
+    folder = RunFolder(path)
+    trainer = Trainer(recipe, folder, dataset=dataset)
     trainer.stop_asked = True
     with pytest.raises(StoppedError, match=r"Stopped in epoch 0 after step 1\."):
         trainer.run()
     assert newest(folder)
     return folder
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    return stopped_run(tmp_path / "run", recipe_for("cbs"))
 
 
 def change(folder, **settings):
@@ -376,16 +433,24 @@ def refused(run, folder):
 def test_a_checkpoint_that_was_cut_short_is_refused(run, stopped, share):
     path = newest(stopped)
     os.truncate(path, int(path.stat().st_size * share))
-    assert f"Expected {path} to be a whole safetensors file, but it is damaged" in refused(run, stopped)
+    said = refused(run, stopped)
+    assert said.startswith(f"Expected {path} to be a whole safetensors file, but it is damaged")
+    assert said.endswith("; delete it to go on from the start.")
+
+
+def test_without_a_damaged_checkpoint_a_run_goes_on_from_the_one_before(run, stopped):
+    good, bad = newest(stopped), stopped.checkpoints / "0-00001-0000000.safetensors"
+    bad.write_bytes(good.read_bytes()[:1000])
+    assert refused(run, stopped).endswith(f"; delete it to go on from {good.name}.")
+    bad.unlink()
+    assert run("train", "--resume", stopped.path)[0] == 0
 
 
 def test_a_checkpoint_that_is_another_file_is_refused(run, stopped, tmp_path):
     shutil.copy(tmp_path / "run" / "recipe.toml", newest(stopped))
     assert "damaged" in refused(run, stopped)
-    from longtail.train.files import write_tensors
-
     write_tensors(newest(stopped), {"x": torch.zeros(2)}, {})
-    assert "to be a checkpoint, but it is another safetensors file" in refused(run, stopped)
+    assert "to be a checkpoint, but it is another safetensors file; delete it" in refused(run, stopped)
 
 
 def test_a_checkpoint_of_other_data_is_refused(run, stopped):
@@ -394,27 +459,110 @@ def test_a_checkpoint_of_other_data_is_refused(run, stopped):
     assert "Expected a checkpoint of digits in" in refused(run, stopped)
 
 
-def test_a_checkpoint_with_other_class_counts_is_refused(run, stopped):
-    change(stopped, imbalance=10.0)
-    said = refused(run, stopped)
-    assert "class counts" in said
-    assert "10 classes" in said
+def test_a_checkpoint_with_other_class_counts_is_refused(own):
+    folder, mine, go_on = own
+    fewer = replace(mine, train=mine.train.subset(torch.arange(1, len(mine.train))))
+    with pytest.raises(ValueError, match=r"class counts .* 341 images\), .* 342 images\)\."):
+        go_on(fewer)
+    go_on(mine)
+    assert folder.done
+
+
+def test_a_checkpoint_of_other_classes_is_refused(own):
+    folder, mine, go_on = own
+    names = (*mine.class_names[:3], "three", *mine.class_names[4:])
+    with pytest.raises(ValueError, match=r"of class 'three' in .*, but it has '3' in its place\."):
+        go_on(replace(mine, class_names=names))
+    go_on(mine)
+    assert folder.done
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A stopped run on one's own data, these data, and what goes on with some data."""
+    recipe = replace(defaults("mine", "cbs", small=True), model="small-cnn", epochs=1, device="cpu", validation=0.0)
+    mine = replace(load("digits-lt"), name="mine")
+    folder = stopped_run(tmp_path / "run", recipe, mine)
+    return folder, mine, lambda data: Trainer(recipe, folder, dataset=data).run()
 
 
 def test_a_checkpoint_of_another_method_is_refused(run, stopped):
     drop(stopped, "beta")
     change(stopped, method='"balanced-softmax"')
-    assert refused(run, stopped).startswith("Expected a checkpoint of balanced-softmax in")
+    assert "`method` (cbs there, balanced-softmax here)" in refused(run, stopped)
 
 
-def test_a_checkpoint_of_another_model_is_refused(run, stopped):
-    change(stopped, model='"resnet20"')
-    assert refused(run, stopped).startswith("Expected a checkpoint of resnet20 in")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": '"resnet20"'}, "`model` (small-cnn there, resnet20 here)"),
+        ({"head": '"cosine"'}, "`head` (None there, cosine here)"),
+        ({"beta": 1.2}, "`beta` (1.5 there, 1.2 here)"),
+        ({"seed": 1}, "`seed` (0 there, 1 here)"),
+        ({"imbalance": 10.0}, "`imbalance` (50.0 there, 10.0 here)"),
+        ({"profile": '"step"'}, "`profile` (exp there, step here)"),
+        ({"subset_seed": 1}, "`subset_seed` (0 there, 1 here)"),  # the same counts, of other images
+        ({"subset_seed": '"run"'}, "`subset_seed` (0 there, run here)"),
+        ({"epochs": 3}, "`epochs` (2 there, 3 here)"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(run, stopped, settings, said):
+    change(stopped, **settings)
+    assert refused(run, stopped) == f"Expected {newest(stopped)} to be of this run, but it differs in {said}."
 
 
-def test_a_checkpoint_of_another_head_is_refused(run, stopped):
-    change(stopped, head='"cosine"')
-    assert refused(run, stopped) == "Expected a checkpoint of this model and method, but its tensors are of another."
+@pytest.mark.parametrize(
+    ("settings", "other"), [({"folds": 5, "fold": 1}, {"fold": 2}), ({"validation": 0.2}, {"validation": 0.2001})]
+)
+def test_a_checkpoint_of_another_part_of_the_data_is_refused(run, tmp_path, settings, other):
+    """Another fold, or another part held out, may well have the same class counts."""
+    folder = stopped_run(tmp_path / "run", recipe_for("cbs", **settings))
+    change(folder, **other)
+    assert f"but it differs in `{next(iter(other))}` (" in refused(run, folder)
+
+
+def test_a_checkpoint_of_the_first_kind_is_taken(run, stopped, tmp_path):
+    """Those said less of their run; recipe.toml says the rest."""
+    reference = trained(tmp_path / "reference", "cbs")[0]
+    tensors, metadata = read_tensors(newest(stopped))
+    known = ("position", "data", "counts", "method", "model", "seed")
+    write_tensors(newest(stopped), tensors, {name: metadata[name] for name in known} | {"knobs": {"beta": 1.5}})
+    change(stopped, seed=1)
+    assert "differs in `seed` (0 there, 1 here)" in refused(run, stopped)
+    change(stopped, seed=0)
+    assert run("train", "--resume", stopped.path)[0] == 0
+    assert_same_run(stopped, reference)
+
+
+# --- a folder that holds another run
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_trainer_refuses_a_folder_of_another_run(stopped, done):
+    if done:
+        Trainer(recipe_for("cbs"), stopped).run()
+    before = {path: path.read_bytes() for path in stopped.path.rglob("*") if path.is_file()}
+    other = recipe_for("cbs", lr=0.9, batch_size=32, device="auto")
+    with pytest.raises(ValueError, match="hold this run") as caught:
+        Trainer(other, stopped, device=torch.device("cpu")).run()
+    assert str(caught.value) == (
+        f"Expected {stopped.path} to hold this run, but its recipe.toml differs in `batch_size` (64 there, 32 here), "
+        "`lr` (0.1 there, 0.9 here)."
+    )
+    with pytest.raises(ValueError, match=r"`method` \(cbs there, softmax here\)"):
+        Fleet([Trainer(recipe_for("softmax"), stopped)]).run()
+    assert {path: path.read_bytes() for path in stopped.path.rglob("*") if path.is_file()} == before
+
+
+def test_where_and_how_a_run_is_kept_may_change_when_it_goes_on(stopped, tmp_path):
+    """Its record keeps the settings that it began with."""
+    reference = trained(tmp_path / "reference", "cbs")[0]
+    before = stopped.recipe_file.read_bytes()
+    housekeeping = {"device": "auto", "workers": 0, "checkpoint_epochs": 1, "checkpoint_minutes": 1.0, "keep": 5}
+    again = Trainer(recipe_for("cbs", **housekeeping, root="elsewhere"), stopped, device=torch.device("cpu"))
+    again.run()
+    assert_same_run(stopped, reference)
+    assert stopped.recipe_file.read_bytes() == before
 
 
 def test_a_finished_run_says_so(run, stopped):

@@ -217,7 +217,7 @@ def test_checkpoints_are_kept_as_asked(tmp_path):
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Expected `device` to be auto, cpu, cuda or mps, but got 'gpu'"):
+    with pytest.raises(ValueError, match="Expected `device` to be auto, cpu or cuda, but got 'gpu'"):
         Trainer(recipe_for("cbs", device="gpu"), RunFolder(tmp_path / "run"))
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="Expected a GPU for `device` = cuda"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,13 +10,14 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, logged, one_sentence
+from tests.train.conftest import assert_same_run, logged, one_sentence, recipe_for
 from tests.train.warm import until
 
 from longtail.data import load
 from longtail.metrics import class_statistics, recall
 from longtail.models import build_model
-from longtail.train import RunFolder
+from longtail.ranks import Ranks
+from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
 from longtail.train.evaluation import read_statistics
 from longtail.train.files import read_tensors
@@ -107,9 +109,14 @@ def test_one_rank_is_asked_to_stop_and_both_do(warm, undisturbed, tmp_path):
     until(lambda: any(rank.over for rank in ranks) or latest_checkpoint(folder.checkpoints))
     ranks[1].send(signal.SIGTERM)
     assert [rank.wait().code for rank in ranks] == [143, 143]
-    assert one_sentence(ranks[0].said) == f"Stopped; `longtail train --resume {folder.path}` goes on."
+    assert one_sentence(ranks[0].said) == (
+        f"Stopped; `torchrun … -m longtail train --resume {folder.path}`, with torchrun's flags as they were, goes on."
+    )
     assert ranks[1].said == ""
     assert not folder.done
+    again = warm.start_two("train", *SHORT, *NEVER, *often, "--method", "cbs", "--out", folder.path)
+    assert [rank.wait().code for rank in again] == [2, 2]
+    assert f"holds one; `torchrun … -m longtail train --resume {folder.path}`" in one_sentence(again[0].said)
     for rank in warm.start_two("train", "--resume", folder.path):
         assert rank.wait().code == 0, rank.said
     assert_same_run(folder, undisturbed)
@@ -141,6 +148,68 @@ def test_not_finite_on_two_ranks(warm, tmp_path):
     assert ranks[1].said == ""
     found = json.loads((folder.path / "not_finite.json").read_text())
     assert len(found["labels"]) == 64  # the whole batch's, not this rank's
+
+
+@pytest.mark.parametrize("other", ["nothing", "an older checkpoint", "a finished run", "other settings"])
+def test_two_disks_are_refused_on_both_ranks(warm, tmp_path, other):
+    """A stopped run on the first machine; on the second, whose disk is another, something else."""
+    disks = tmp_path / "first", tmp_path / "second"
+    for disk in disks:
+        disk.mkdir()
+    folder = RunFolder(disks[0] / "run")
+    trainer = Trainer(recipe_for("cbs", checkpoint_epochs=1, keep=9), folder)
+    steps = trainer.steps()
+    until(lambda: next(steps, None) or trainer.epochs_done)
+    steps.close()
+    if other != "nothing":
+        there = RunFolder(shutil.copytree(folder.path, disks[1] / "run"))
+        if other == "an older checkpoint":
+            latest_checkpoint(there.checkpoints).rename(there.checkpoints / "0-00000-0000001.safetensors")
+        elif other == "a finished run":
+            there.result_file.write_text("{}")
+        else:
+            there.recipe_file.write_text(there.recipe_file.read_text().replace("lr = 0.1", "lr = 0.2"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    ranks = warm.start_two("train", "--resume", "run", cwds=disks)
+    assert [rank.wait().code for rank in ranks] == [2, 2]
+    assert [one_sentence(rank.said) for rank in ranks] == 2 * [
+        "Expected all processes to see the same in run, but they do not; the run folder must be on a disk that all "
+        "processes see."
+    ]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_two_disks_are_refused_for_a_command_that_goes_on(warm, tmp_path):
+    """One of two runs is done on the first disk: each rank would have other runs to do."""
+    disks = tmp_path / "first", tmp_path / "second"
+    arguments = ("train", *SHORT, "--method", "cbs", "--beta", "1.0", "1.5", "--out", "runs")
+    for disk in disks:
+        disk.mkdir()
+    for rank in warm.start_two(*arguments, cwds=disks):
+        assert rank.wait().code == 0, rank.said
+    assert not (disks[1] / "runs").exists()  # the first rank writes
+    ranks = warm.start_two(*arguments, cwds=disks)
+    assert [rank.wait().code for rank in ranks] == [2, 2]
+    assert all("must be on a disk that all processes see" in one_sentence(rank.said) for rank in ranks)
+
+
+def test_a_trainer_refuses_two_disks(tmp_path, monkeypatch):
+    """From Python too, where nobody has looked before."""
+    monkeypatch.setattr(Ranks, "same", lambda *_: False)
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ValueError, match="must be on a disk that all processes see"):
+        Trainer(recipe_for("cbs"), folder, ranks=Ranks(0, 2)).run()
+    assert not folder.path.exists()
+
+
+def test_a_folder_that_is_taken_is_refused_on_both_ranks(warm, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock():
+        ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--out", folder.path)
+        assert [rank.wait().code for rank in ranks] == [2, 2]
+    assert one_sentence(ranks[0].said) == f"Expected {folder.path} to be free, but another process is training there."
+    assert one_sentence(ranks[1].said) == "Expected free run folders, but the first process was refused one."
+    assert not folder.begun
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(warm, tmp_path):

@@ -75,7 +75,11 @@ class Warm:
         return json.loads(self.process.stdout.readline())
 
     def start(
-        self, *arguments: object, largest_file: int | None = None, environment: dict[str, str] | None = None
+        self,
+        *arguments: object,
+        largest_file: int | None = None,
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> Run:
         """Begin a run; `largest_file` limits what it may write to one file, as a full disk would."""
         self.number += 1
@@ -84,7 +88,7 @@ class Warm:
             "arguments": [str(argument) for argument in arguments],
             "out": str(out),
             "err": str(err),
-            "cwd": str(self.folder),
+            "cwd": str(cwd or self.folder),
             "environment": environment or {},
             "largest_file": largest_file,
         }
@@ -93,11 +97,11 @@ class Warm:
     def run(self, *arguments: object, **options: object) -> Run:
         return self.start(*arguments, **options).wait()
 
-    def start_two(self, *arguments: object) -> list[Run]:
-        """Begin a run of two ranks, as torchrun would."""
+    def start_two(self, *arguments: object, cwds: tuple[Path | None, Path | None] = (None, None)) -> list[Run]:
+        """Begin a run of two ranks, as torchrun would; `cwds` are their working directories, as two disks would be."""
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
-        return [self.start(*arguments, environment=one) for one in ranks]
+        return [self.start(*arguments, environment=one, cwd=cwd) for one, cwd in zip(ranks, cwds, strict=True)]
 
     def close(self) -> None:
         self.process.stdin.close()

@@ -5,6 +5,7 @@ use, so that one command does not wait for what another needs.
 """
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,38 @@ _EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what a person did wrong is one sentence and exit code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command; what a person did wrong is one sentence and exit code 2.
+
+    Where nobody reads on, as in ``longtail methods | head -1``, it ends without a word, with 141 as a shell has it.
+    """
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # at the interpreter's end it would be too late to catch anything
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) or not _is_unread():
+            return _refuse(str(error))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet
+    except SystemExit as left:
+        if not isinstance(left.__context__, BrokenPipeError):  # which rich makes this of
+            raise
+    return 128 + signal.SIGPIPE
+
+
+def _is_unread() -> bool:
+    """Whether what is printed goes into a pipe that nobody reads any more; a connection may break, too."""
+    pipes = select.poll()
+    try:
+        pipes.register(sys.stdout.fileno(), 0)
+    except OSError:  # what is printed goes nowhere that the system knows of
+        return False
+    return any(event & select.POLLERR for _, event in pipes.poll(0))
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run a command, and say what a person did wrong."""
     if not given or given[0] in {"-h", "--help"}:
         sys.stdout.write(_usage())
         return 0
@@ -48,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         extras = _EXTRAS.get(name, "train")
         return _refuse(f"{error}; `pip install 'longtail[{extras}]'` brings what `longtail {name}` needs.")
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt as error:

@@ -20,8 +20,8 @@ from longtail.data.decode import BadImages
 from longtail.data.readers.folders import IMAGE_SUFFIXES
 from longtail.data.readers.lists import read_lines
 from longtail.inference import load
+from longtail.train.device import pick_device
 from longtail.train.files import new_file
-from longtail.train.trainer import pick_device
 
 __all__ = ["find_images", "run"]
 
@@ -48,7 +48,7 @@ def predict(
     top: Annotated[int, tyro.conf.arg(metavar="K", help="classes of each image, most probable first")] = 1,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help="write there rather than print")] = None,
     batch_size: Annotated[int, tyro.conf.arg(help="images that are looked at together")] = 64,
-    device: Annotated[str, tyro.conf.arg(help="auto, cpu, cuda, cuda:1, mps")] = "auto",
+    device: Annotated[str, tyro.conf.arg(help="auto (a GPU where there is one), cpu, cuda, cuda:1")] = "auto",
     workers: Annotated[int, tyro.conf.arg(help="threads that read files")] = 4,
     bad_images: Annotated[
         BadImages, tyro.conf.arg(help="stop and name them, or leave them out and list them")

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import NoReturn
 
@@ -15,12 +15,14 @@ from rich.live import Live
 
 from longtail.cli import check_interrupted
 from longtail.cli.show import Status, show_result
-from longtail.cli.train_line import asked_for, read_line, resumed, show_help
+from longtail.cli.train_line import asked_for, read_line, resume_command, resumed, show_help
 from longtail.ranks import Ranks
+from longtail.train.device import pick_device
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
+from longtail.train.processes import hold
 from longtail.train.recipe import Recipe
-from longtail.train.trainer import NotFiniteError, StoppedError, Trainer, pick_device
+from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["run"]
 
@@ -30,8 +32,9 @@ def run(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         show_help([word for word in arguments if word not in {"-h", "--help"}])
     line = read_line(arguments)
-    runs = asked_for(line) if line.resume is None else resumed(line)
     with _ranks() as ranks:
+        runs = asked_for(line, ranks) if line.resume is None else resumed(line, ranks)
+        _tell_done(runs, ranks, elsewhere=line.resume is None and len(runs) == 1)
         code = _train(runs, ranks, _number("--together", line.together))
     if ranks.world > 1:
         _leave(code)
@@ -66,16 +69,17 @@ def _number(flag: str, text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
+def _tell_done(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, *, elsewhere: bool) -> None:
+    more = "; `--out FOLDER` repeats it elsewhere" if elsewhere else ""
+    for _, folder in runs:
+        if folder.done and ranks.first:
+            sys.stderr.write(f"{folder.path} is done already{more}.\n")
+
+
 def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | None) -> int:
     console = Console(stderr=True, quiet=not ranks.first)
     waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
-    for _, folder in runs:
-        if folder.done:
-            console.print(f"{folder.path} is done already.", highlight=False, markup=False, soft_wrap=True)
-    with ExitStack() as stack:
-        if ranks.first:
-            for _, folder in waiting:
-                stack.enter_context(folder.lock())
+    with hold([folder for _, folder in waiting], ranks):
         local = int(os.environ.get("LOCAL_RANK", "0"))
         members = [
             Trainer(recipe, folder, ranks=ranks, device=pick_device(recipe.device, local)) for recipe, folder in waiting
@@ -84,7 +88,7 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | N
             try:
                 _drive(Fleet(members, together), console)
             except StoppedError:
-                _say(f"Stopped; {_how_to_go_on(members)}.", ranks)
+                _say(f"Stopped; {_how_to_go_on(members, ranks)}.", ranks)
                 return 128 + (asked[0] if asked else signal.SIGTERM)  # of several processes one may have been asked
             except NotFiniteError as error:
                 _say(str(error), ranks)
@@ -93,7 +97,7 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | N
                 if error.errno not in _NO_ROOM:
                     raise
                 room = f"Expected room to save, but there was none ({error.strerror})"
-                _say(f"{room}; once there is, {_how_to_go_on(members)}.", ranks)
+                _say(f"{room}; once there is, {_how_to_go_on(members, ranks)}.", ranks)
                 return 1
     if ranks.first:
         for _, folder in runs:
@@ -122,11 +126,11 @@ def _say(sentence: str, ranks: Ranks) -> None:
         sys.stderr.write(f"longtail: {sentence}\n")
 
 
-def _how_to_go_on(members: Sequence[Trainer]) -> str:
+def _how_to_go_on(members: Sequence[Trainer], ranks: Ranks) -> str:
     left = [member.folder for member in members if not member.folder.done]
     if not all(folder.begun for folder in left):
         return "the same command goes on"
-    return f"`longtail train --resume {' '.join(str(folder.path) for folder in left)}` goes on"
+    return f"{resume_command(left, ranks)} goes on"
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The command line of ``longtail train``: words become recipes and run folders."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -10,16 +9,17 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-import torch
 import tyro
 
 from longtail.data import CATALOG
 from longtail.methods import METHODS, find_method
+from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
-from longtail.train.loading import is_small
+from longtail.train.loading import HELD_OUT, is_small, lacks_validation
+from longtail.train.processes import check_seen_by_all
 from longtail.train.recipe import Recipe, check_fields, defaults, read_recipe
 
-__all__ = ["Line", "asked_for", "parse", "read_line", "recipes_of", "resumed", "show_help", "unfit"]
+__all__ = ["Line", "asked_for", "parse", "read_line", "recipes_of", "resume_command", "resumed", "show_help", "unfit"]
 
 USAGE = """usage: longtail train [RECIPE.toml | FOLDER | LIST] [--data NAME] [--method NAME] [--FIELD VALUE …]
        longtail train --resume RUN … [--device NAME] [--workers N] [--root DIR]
@@ -119,7 +119,7 @@ def _converted(name: str, text: str) -> Any:
     """A value as its field has it."""
     hint = _HINTS[name]
     kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-    for kind in kinds:
+    for kind in sorted(kinds, key=lambda kind: kind is not NoneType):  # a text may be anything but none
         try:
             return _as(get_args(kind)[0] if get_origin(kind) is tuple else kind, text)
         except (ValueError, KeyError):
@@ -170,32 +170,27 @@ def show_help(given: Sequence[str]) -> NoReturn:
 # From a command line to runs
 
 
-def asked_for(line: Line) -> list[tuple[Recipe, RunFolder]]:
+def asked_for(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
     """The runs that a command line describes, and their folders."""
     recipes, left_out = recipes_of(line)
     if len(recipes) == 1:
-        folders = [Path(line.out) if line.out else Path("runs") / recipes[0].label]
+        paths = [Path(line.out) if line.out else Path("runs") / recipes[0].label]
     else:
-        folders = [Path(line.out or "runs") / _told_apart(recipe, recipes) for recipe in recipes]
-    _check_apart(recipes, folders)
-    runs = []
-    for recipe, path in zip(recipes, folders, strict=True):
-        folder = RunFolder(path)
+        paths = [Path(line.out or "runs") / _told_apart(recipe, recipes) for recipe in recipes]
+    _check_apart(recipes, paths)
+    folders = [RunFolder(path) for path in paths]
+    check_seen_by_all(folders, ranks)
+    for recipe, folder in zip(recipes, folders, strict=True):
         if folder.begun and not folder.done and len(recipes) == 1:
-            raise ValueError(
-                f"Expected a new run, but {path} holds one; `longtail train --resume {path}` goes on with it."
-            )
-        if folder.begun and folder.recipe() != _resolved(recipe):
-            raise ValueError(
-                f"Expected {path} to hold this run, but its recipe.toml differs in {_difference(folder, recipe)}."
-            )
-        runs.append((recipe, folder))
-    if os.environ.get("RANK", "0") == "0":  # one of several processes is enough
+            on = resume_command([folder], ranks)
+            raise ValueError(f"Expected a new run, but {folder.path} holds one; {on} goes on with it.")
+        folder.check(recipe)
+    if ranks.first:
         sys.stderr.write("".join(f"longtail: {sentence}\n" for sentence in left_out))
-    return runs
+    return list(zip(recipes, folders, strict=True))
 
 
-def resumed(line: Line) -> list[tuple[Recipe, RunFolder]]:
+def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
     """The runs that are to go on, with what is otherwise on this machine."""
     if not line.resume:
         raise ValueError("Expected a run folder after --resume, but got none.")
@@ -211,17 +206,17 @@ def resumed(line: Line) -> list[tuple[Recipe, RunFolder]]:
     if several:
         raise ValueError(f"Expected one value after --{several[0]} with --resume, but got several.")
     here = {name: values[0] for name, values in line.settings.items()}
-    folders = [_Resumed(path) for path in line.resume]
-    _check_apart([folder.recipe() for folder in folders], [folder.path for folder in folders])
-    return [(replace(folder.recipe(), **here), folder) for folder in folders]
+    folders = [RunFolder(path) for path in line.resume]
+    check_seen_by_all(folders, ranks)
+    recipes = [folder.recipe() for folder in folders]
+    _check_apart(recipes, [folder.path for folder in folders])
+    return [(replace(recipe, **here), folder) for recipe, folder in zip(recipes, folders, strict=True)]
 
 
-class _Resumed(RunFolder):
-    """A run that goes on, elsewhere perhaps: its record keeps the settings that it began with."""
-
-    def begin(self, recipe: Recipe, device: torch.device, world: int) -> None:  # noqa: ARG002 - as it was begun
-        """Write down what is to be run, and where."""
-        super().begin(self.recipe(), device, world)
+def resume_command(folders: Sequence[RunFolder], ranks: Ranks) -> str:
+    """What goes on with runs, as part of a sentence."""
+    command = f"longtail train --resume {' '.join(str(folder.path) for folder in folders)}"
+    return f"`{command}`" if ranks.world == 1 else f"`torchrun … -m {command}`, with torchrun's flags as they were,"
 
 
 def _check_apart(recipes: Sequence[Recipe], folders: Sequence[Path]) -> None:
@@ -234,17 +229,6 @@ def _check_apart(recipes: Sequence[Recipe], folders: Sequence[Path]) -> None:
         if before == recipe:
             raise ValueError(f"Expected runs that differ, but got {path} twice.")
         raise ValueError(f"Expected a folder for each run, but two of them would go to {path}.")
-
-
-def _resolved(recipe: Recipe) -> Recipe:
-    return Recipe(**{**asdict(recipe), **recipe.knobs})
-
-
-def _difference(folder: RunFolder, recipe: Recipe) -> str:
-    theirs, ours = asdict(folder.recipe()), asdict(_resolved(recipe))
-    return ", ".join(
-        f"`{name}` ({theirs[name]} there, {ours[name]} here)" for name in ours if theirs[name] != ours[name]
-    )
 
 
 def _told_apart(recipe: Recipe, recipes: Sequence[Recipe]) -> str:
@@ -261,7 +245,7 @@ def parse(given: Sequence[str]) -> Recipe:
 
 
 def recipes_of(line: Line) -> tuple[list[Recipe], list[str]]:
-    """A recipe for each choice among the values, and sentences that say what was left out of a file."""
+    """A recipe for each choice among the values, and sentences that say what was left out of a file, or held out."""
     source = line.source
     written: dict[str, Any] = {}
     if source is not None:
@@ -274,7 +258,15 @@ def recipes_of(line: Line) -> tuple[list[Recipe], list[str]]:
         if dropped:
             told = ", ".join(f"`{name}`" for name in dropped)
             left_out[f"Left out {told} of {source}, which {chosen['method']} does not take."] = None
-        recipes.append(_recipe({name: value for name, value in written.items() if name not in dropped}, chosen))
+        left = {name: value for name, value in written.items() if name not in dropped}
+        if any(name in written and chosen.get(name, written[name]) != written[name] for name in ("data", "method")):
+            left = {name: value for name, value in left.items() if value is not None}  # open again
+        recipe = _recipe(left, chosen)
+        if "validation" not in {**left, **chosen} and lacks_validation(recipe):
+            recipe = replace(recipe, validation=HELD_OUT)
+            told = f"{recipe.data}'s training data to choose `tau` of {recipe.method} on"
+            left_out[f"Held out {HELD_OUT:.0%} of {told}; --validation or --tau says otherwise."] = None
+        recipes.append(recipe)
     return recipes, list(left_out)
 
 
@@ -292,8 +284,8 @@ def unfit(written: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
     if chosen.get("method", written.get("method")) == written.get("method") or "method" not in written:
         return []
     old, new = find_method(written["method"]).knobs, find_method(chosen["method"]).knobs
-    unfit = [name for name in old if name in written and name not in new]
-    if "beta" in written and "beta" in new and "balance" in new and "balance" not in old:
+    unfit = [name for name in old if written.get(name) is not None and name not in new]
+    if written.get("beta") is not None and "beta" in new and "balance" in new and "balance" not in old:
         unfit += [] if chosen.get("balance", new["balance"].default) == "cbs" else ["beta"]
     return unfit
 

@@ -1,13 +1,16 @@
 """What a backbone is: images in, one feature vector an image out, over feature maps where it has them."""
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from longtail._arguments import told
 
-__all__ = ["Backbone", "average", "check_backbone", "check_images"]
+__all__ = ["Backbone", "average", "check_backbone", "check_images", "taking"]
 
 
 _NEEDED = ("num_features", "has_maps", "maps", "pool")
@@ -65,3 +68,17 @@ def check_images(images: Tensor, channels: int, *, smallest: int) -> None:
             f"Expected `images` to have shape (batch, {channels}, height, width) with sides of {smallest} or more, "
             f"but got shape {tuple(images.shape)}."
         )
+
+
+@contextmanager
+def taking(name: str, size: int) -> Iterator[None]:
+    """What another library's network raises over images of a size that it does not take, in one sentence."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
+        raise ValueError(
+            f"Expected {name} to take images of {size} x {size}, but got {said}; `image_size` gives them another size."
+        ) from error

@@ -2,23 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from typing import Literal
 
 import torch
 from torch import nn
 
 from longtail._arguments import check_choice, check_integer
-from longtail.models.backbone import Backbone
+from longtail.models.backbone import Backbone, taking
 from longtail.models.cifar_resnet import CifarResNet
 from longtail.models.heads import ClassScaledHead, CosineHead, Head, Init, LinearHead
+from longtail.models.libraries import Pretrained
 from longtail.models.model import Model, check_fit
 from longtail.models.projection import Projector, PrototypeProjector
 from longtail.models.registry import build_backbone
 from longtail.models.reslt import ResLTHead
 from longtail.models.small import SmallCNN
 
-__all__ = ["HeadName", "build_head", "build_model", "replace_head"]
+__all__ = ["HeadName", "build_head", "build_model", "check_takes", "replace_head"]
 
 HeadName = Literal["linear", "cosine", "class-scaled", "reslt-cifar", "reslt-imagenet"]
 """The classifiers by name."""
@@ -75,11 +75,12 @@ def build_model(
     *,
     head: HeadName = "linear",
     in_channels: int = 3,
-    pretrained: bool | str | PathLike[str] = False,
+    pretrained: Pretrained = False,
     projection: tuple[int, int] | None = None,
     prototypes: bool = False,
     scale: float = 30.0,
     branches: int = 3,
+    image_size: int | None = None,
     seed: int = 0,
 ) -> Model:
     """A model by names, on the CPU, its parameters a function of ``seed`` alone.
@@ -96,6 +97,7 @@ def build_model(
         prototypes: whether to project the classifier's weights too (BCL).
         scale: of a cosine head.
         branches: of a ResLT head.
+        image_size: as in :func:`build_backbone <longtail.models.build_backbone>`.
         seed: what the parameters are drawn from.
 
     Example:
@@ -107,7 +109,7 @@ def build_model(
     if prototypes and projection is None:
         raise ValueError("Expected `prototypes` to come with a `projection`, but got none.")
     with _drawn_from(check_integer("seed", seed, minimum=0)):
-        backbone = build_backbone(name, in_channels=in_channels, pretrained=pretrained)
+        backbone = build_backbone(name, in_channels=in_channels, pretrained=pretrained, image_size=image_size)
         features = backbone.num_features
         classifier = build_head(head, features, num_classes, scale=scale, branches=branches, init=_init(backbone))
         return Model(
@@ -116,6 +118,21 @@ def build_model(
             projector=None if projection is None else Projector(features, *projection),
             prototypes=PrototypeProjector(features, *projection) if prototypes and projection is not None else None,
         )
+
+
+def check_takes(model: Model, name: str, channels: int, size: int) -> None:
+    """``model``, with the backbone ``name``, must take images of this size: it is shown one, and learns nothing.
+
+    Errors of other libraries' networks, which may be anything, are then one sentence before the first step.
+    """
+    training = model.training
+    like = next(model.parameters())
+    model.eval()
+    try:
+        with torch.no_grad(), taking(name, size):
+            model(like.new_zeros(1, channels, size, size), project=False)
+    finally:
+        model.train(training)
 
 
 def replace_head(

@@ -1,5 +1,6 @@
 """Networks of torchvision and timm as backbones: their classifier taken off, features and maps by our names."""
 
+from collections.abc import Callable
 from os import PathLike
 from types import ModuleType
 from typing import Any
@@ -8,11 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from longtail._arguments import check_integer
+from longtail.models.backbone import taking
 from longtail.models.pretrained import load_weights
 
-__all__ = ["TimmBackbone", "TorchvisionBackbone", "timm_names", "torchvision_names"]
+__all__ = [
+    "MeanStd",
+    "Pretrained",
+    "TimmBackbone",
+    "TorchvisionBackbone",
+    "timm_mean_std",
+    "timm_names",
+    "torchvision_mean_std",
+    "torchvision_names",
+]
 
 Pretrained = bool | str | PathLike[str]
+MeanStd = tuple[tuple[float, ...], tuple[float, ...]]
+"""What images are normalised by, channel by channel."""
 
 
 def torchvision_names(torchvision: ModuleType) -> list[str]:
@@ -27,6 +40,26 @@ def timm_names(timm: ModuleType) -> list[str]:
     return names
 
 
+def torchvision_mean_std(torchvision: ModuleType, name: str) -> MeanStd:
+    """What the images were normalised by that the published weights were trained on."""
+    view = torchvision.models.get_model_weights(name).DEFAULT.transforms()
+    return tuple(view.mean), tuple(view.std)
+
+
+def timm_mean_std(timm: ModuleType, name: str) -> MeanStd:
+    """What the images were normalised by that the published weights were trained on."""
+    known = _known_by_timm(timm, name)
+    return tuple(known.mean), tuple(known.std)
+
+
+def _known_by_timm(timm: ModuleType, name: str) -> Any:
+    """What timm says of a network's published weights."""
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:  # a tag after the name's dot that there is not
+        raise ValueError(f"Expected `name` to be a network of timm, but got {name!r}: {_one_line(error)}.") from error
+
+
 class TorchvisionBackbone(nn.Module):
     """A classification network of torchvision without its last linear layer.
 
@@ -35,22 +68,33 @@ class TorchvisionBackbone(nn.Module):
         name: one of its classification networks.
         in_channels: channels of the images; other than 3, the first convolution is made anew.
         pretrained: whether to download weights, or a file of them.
+        image_size: side of the images, for networks that are made for one.
     """
 
     num_features: int
     has_maps: bool
 
     def __init__(
-        self, torchvision: ModuleType, name: str, in_channels: int = 3, pretrained: Pretrained = False
+        self,
+        torchvision: ModuleType,
+        name: str,
+        in_channels: int = 3,
+        pretrained: Pretrained = False,
+        image_size: int | None = None,
     ) -> None:
         super().__init__()
         in_channels = check_integer("in_channels", in_channels, minimum=1)
         if pretrained is not False and in_channels != 3:
             raise ValueError(f"Expected `in_channels` to be 3 for pretrained weights of {name}, but got {in_channels}.")
         # These two warn unless told how to start; downloaded weights start them.
-        options = {"init_weights": True} if name in _WITH_AUXILIARY and pretrained is not True else {}
+        options: dict[str, Any] = {"init_weights": True} if name in _WITH_AUXILIARY and pretrained is not True else {}
+        size = _torchvision_size(torchvision, name, pretrained, image_size)
         network = _created(
-            name, pretrained, lambda weights: torchvision.models.get_model(name, weights=weights, **options), "DEFAULT"
+            name,
+            pretrained,
+            lambda weights, **sized: torchvision.models.get_model(name, weights=weights, **options, **sized),
+            (None, "DEFAULT"),
+            size,
         )
         if name in _WITH_AUXILIARY:  # further classifiers on the way, whose logits training would give too
             network.aux_logits = False
@@ -96,20 +140,37 @@ class TimmBackbone(nn.Module):
         timm: the package.
         name: one of its networks.
         in_channels: channels of the images; timm fits pretrained first layers to it.
-        pretrained: whether to download weights, or a file of them.
+        pretrained: whether to download weights, which timm fits to the images' size, or a file of them.
+        image_size: side of the images, for networks that are made for one.
     """
 
     num_features: int
 
-    def __init__(self, timm: ModuleType, name: str, in_channels: int = 3, pretrained: Pretrained = False) -> None:
+    def __init__(
+        self,
+        timm: ModuleType,
+        name: str,
+        in_channels: int = 3,
+        pretrained: Pretrained = False,
+        image_size: int | None = None,
+    ) -> None:
         super().__init__()
         in_channels = check_integer("in_channels", in_channels, minimum=1)
         self.in_channels = in_channels
+        known = _known_by_timm(timm, name)
+        self._name = name
+        self._side: int = known.input_size[-1]
+        size = {}
+        if image_size is not None and known.fixed_input_size and image_size != self._side:
+            size["img_size"] = self._side = image_size
         self.network = _created(
             name,
             pretrained,
-            lambda weights: timm.create_model(name, num_classes=0, in_chans=in_channels, pretrained=weights),
-            True,
+            lambda weights, **sized: timm.create_model(
+                name, num_classes=0, in_chans=in_channels, pretrained=weights, **sized
+            ),
+            (False, True),
+            size,
         )
         # Some have a layer between the maps and the classifier: what the classifier reads is as long as that gives.
         self.num_features = getattr(self.network, "head_hidden_size", None) or self.network.num_features
@@ -122,12 +183,11 @@ class TimmBackbone(nn.Module):
     def has_maps(self) -> bool:
         """Whether its last features are maps of D channels: found by a forward, once, because timm does not say."""
         if self._has_maps is None:
-            side = self.network.default_cfg.get("input_size", (3, 224, 224))[-1]
             like = next(self.network.parameters())
             training = self.network.training
             self.network.eval()
-            with torch.no_grad():
-                maps = self.maps(like.new_zeros(1, self.in_channels, side, side))
+            with torch.no_grad(), taking(self._name, self._side):
+                maps = self.maps(like.new_zeros(1, self.in_channels, self._side, self._side))
             self.network.train(training)
             self._has_maps = maps.ndim == 4 and maps.shape[1] == self.num_features
         return self._has_maps
@@ -151,18 +211,59 @@ _WITH_AUXILIARY = ("googlenet", "inception_v3")
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
 
 
-def _created(name: str, pretrained: Pretrained, create: Any, weights: Any) -> Any:
-    """``create(weights)`` with downloaded weights, or without."""
+_SIZED: dict[str, Callable[[int], dict[str, Any]]] = {
+    "vit_": lambda side: {"image_size": side},
+    "maxvit_": lambda side: {"input_size": (side, side)},
+}
+"""How torchvision's networks that are made for one size of image are told it, by how their names begin."""
+
+
+def _torchvision_size(
+    torchvision: ModuleType, name: str, pretrained: Pretrained, image_size: int | None
+) -> dict[str, Any]:
+    """What makes a network of torchvision one for images of this size; nothing where it takes any."""
+    told = next((option for prefix, option in _SIZED.items() if name.startswith(prefix)), None)
+    if told is None or image_size is None:
+        return {}
     if pretrained is not True:
-        return create(None if weights == "DEFAULT" else False)
+        return told(image_size)
+    side = torchvision.models.get_model_weights(name).DEFAULT.meta["min_size"][0]
+    if side != image_size:
+        raise ValueError(
+            f"Expected `image_size` to be {side} for pretrained weights of torchvision's {name}, but got {image_size}; "
+            "timm fits its networks' weights to other sizes."
+        )
+    return {}
+
+
+def _created(
+    name: str, pretrained: Pretrained, create: Callable[..., Any], weights: tuple[Any, Any], size: dict[str, Any]
+) -> Any:
+    """A network by ``create``, with downloaded weights or without: ``weights`` says how to ask for either."""
+    without, published = weights
+    if pretrained is not True or size:  # whose weights are asked for only if it can be made for that size
+        try:
+            network = create(without, **size)
+        except Exception as error:
+            if not size:
+                raise
+            told = ", ".join(map(str, size.values()))
+            raise ValueError(
+                f"Expected `image_size` to be one that {name} can be made for, but got {told}: {_one_line(error)}."
+            ) from error
+        if pretrained is not True:
+            return network
     try:
-        return create(weights)
+        return create(published, **size)
     except Exception as error:  # every library has its own for a network that does not answer
-        text = " ".join(str(error).split())
         raise OSError(
-            f"Expected to download pretrained weights of {name}, but got {type(error).__name__} ({text[:100]}); "
-            "a local file can be given instead, as pretrained='path/to/file.safetensors'."
+            f"Expected to download pretrained weights of {name}, but got {type(error).__name__} "
+            f"({_one_line(error)[:100]}); a local file can be given instead, as pretrained='path/to/file.safetensors'."
         ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _replace_first_convolution(network: nn.Module, in_channels: int) -> None:

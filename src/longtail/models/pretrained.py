@@ -1,5 +1,6 @@
 """Weights from a local file, read without running code from it, and put into a network strictly."""
 
+import json
 from os import PathLike
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from longtail._arguments import shown
 
-__all__ = ["load_weights", "read_weights"]
+__all__ = ["load_weights", "read_mean_std", "read_weights"]
 
 
 def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
@@ -38,6 +39,20 @@ def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
         raise ValueError(f"Expected {path} to hold a state dict, but got something else.")
     return {str(key).removeprefix("module."): value for key, value in found.items()}
+
+
+def read_mean_std(path: str | PathLike[str]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """The mean and standard deviation that a run's model was trained with, from its file; ``None`` in any other."""
+    if Path(path).suffix != ".safetensors" or not Path(path).is_file():
+        return None
+    try:
+        from safetensors import safe_open  # noqa: PLC0415 - an extra
+
+        with safe_open(path, framework="pt") as file:
+            card = json.loads((file.metadata() or {}).get("longtail", "{}"))
+        return tuple(map(float, card["mean"])), tuple(map(float, card["std"]))
+    except Exception:  # which of them it is, reading the weights will tell
+        return None
 
 
 def load_weights(network: nn.Module, path: str | PathLike[str], classifier: tuple[str, ...] = ()) -> None:

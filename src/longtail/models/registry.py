@@ -9,23 +9,36 @@ from types import ModuleType
 from longtail._arguments import told
 from longtail.models.backbone import Backbone
 from longtail.models.cifar_resnet import CifarResNet
-from longtail.models.libraries import TimmBackbone, TorchvisionBackbone, timm_names, torchvision_names
+from longtail.models.libraries import (
+    MeanStd,
+    Pretrained,
+    TimmBackbone,
+    TorchvisionBackbone,
+    timm_mean_std,
+    timm_names,
+    torchvision_mean_std,
+    torchvision_names,
+)
 from longtail.models.pretrained import load_weights
 from longtail.models.small import SmallCNN
 
-__all__ = ["build_backbone"]
+__all__ = ["build_backbone", "published_mean_std"]
 
 _CIFAR = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
 _SMALL = "small-cnn"
 
-# Where a bare name is looked for, in this order.
-_LIBRARIES: dict[str, tuple[Callable[[ModuleType], list[str]], Callable[..., Backbone]]] = {
-    "torchvision": (torchvision_names, TorchvisionBackbone),
-    "timm": (timm_names, TimmBackbone),
+_Library = tuple[Callable[[ModuleType], list[str]], Callable[..., Backbone], Callable[[ModuleType, str], MeanStd]]
+
+# Where a bare name is looked for, in this order: what each library has, as a backbone, and what its weights expect.
+_LIBRARIES: dict[str, _Library] = {
+    "torchvision": (torchvision_names, TorchvisionBackbone, torchvision_mean_std),
+    "timm": (timm_names, TimmBackbone, timm_mean_std),
 }
 
 
-def build_backbone(name: str, *, in_channels: int = 3, pretrained: bool | str | PathLike[str] = False) -> Backbone:
+def build_backbone(
+    name: str, *, in_channels: int = 3, pretrained: Pretrained = False, image_size: int | None = None
+) -> Backbone:
     """A backbone by name.
 
     Args:
@@ -36,6 +49,7 @@ def build_backbone(name: str, *, in_channels: int = 3, pretrained: bool | str | 
         in_channels: channels of the images.
         pretrained: whether to download the library's weights; or a file of weights for the same network,
             ``.safetensors`` or of ``torch.save``, in which only the classifier may be too many.
+        image_size: side of the images, for networks that are made for one size, as ViTs are; default: the network's.
 
     Returns:
         the backbone, its parameters drawn from torch's generator.
@@ -48,7 +62,7 @@ def build_backbone(name: str, *, in_channels: int = 3, pretrained: bool | str | 
         raise TypeError(f"Expected `name` to be the name of a backbone, but got {told(name)}.")
     if not isinstance(pretrained, bool | str | PathLike):
         raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {told(pretrained)}.")
-    if name in _CIFAR or name == _SMALL:
+    if _is_ours(name):
         if pretrained is True:
             raise ValueError(
                 f"Expected `pretrained` to be False or a file for {name}, but got True: none is published."
@@ -57,6 +71,32 @@ def build_backbone(name: str, *, in_channels: int = 3, pretrained: bool | str | 
         if pretrained is not False:
             load_weights(backbone, pretrained)
         return backbone
+    (_, create, _), module, rest = _found(name)
+    return create(module, rest, in_channels, pretrained, image_size)
+
+
+def published_mean_std(name: str) -> MeanStd | None:
+    """What images are normalised by for a backbone's published weights; ``None`` where none are published.
+
+    Args:
+        name: as in :func:`build_backbone`.
+
+    Example:
+        >>> published_mean_std("resnet50")
+        ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    """
+    if _is_ours(name):
+        return None
+    (_, _, mean_std), module, rest = _found(name)
+    return mean_std(module, rest)
+
+
+def _is_ours(name: str) -> bool:
+    return name in _CIFAR or name == _SMALL
+
+
+def _found(name: str) -> tuple[_Library, ModuleType, str]:
+    """The library that has a backbone, and what it is called there."""
     library, _, rest = name.rpartition(":")
     if library and library not in _LIBRARIES:
         raise ValueError(f"Expected `name` to have 'torchvision' or 'timm' before its colon, but got {name!r}.")
@@ -66,9 +106,9 @@ def build_backbone(name: str, *, in_channels: int = 3, pretrained: bool | str | 
         raise ImportError(f"The backbone {name} needs {missing}: pip install 'longtail[vision]'.")
     known = [] if library else [*_CIFAR, _SMALL]
     for one, module in installed:
-        names, create = _LIBRARIES[one]
-        if rest in (listed := names(module)) or (one == "timm" and rest.partition(".")[0] in listed):
-            return create(module, rest, in_channels, pretrained)
+        listed = _LIBRARIES[one][0](module)
+        if rest in listed or (one == "timm" and rest.partition(".")[0] in listed):
+            return _LIBRARIES[one], module, rest
         known += listed
     near = difflib.get_close_matches(rest, sorted(set(known)), n=3)
     advice = f"; near are {', '.join(near)}" if near else ""

@@ -12,10 +12,11 @@ import torch.multiprocessing
 
 from longtail.methods import find_method
 from longtail.study.plan import Planned
+from longtail.train.device import pick_device
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
-from longtail.train.trainer import NotFiniteError, StoppedError, Trainer, pick_device
+from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["Outcome", "at_a_time", "devices", "epochs_done", "epochs_of", "execute"]
 

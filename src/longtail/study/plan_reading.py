@@ -22,9 +22,8 @@ from longtail.study.plan import (
     takes_beta,
     takes_imbalance,
 )
-from longtail.study.runs import differing_settings
-from longtail.train.recipe import Recipe
-from longtail.train.trainer import pick_device
+from longtail.train.device import pick_device
+from longtail.train.recipe import Recipe, differing_settings, settings_of
 
 __all__ = ["PlanError", "find_problems", "make_plan", "read_plan"]
 
@@ -211,9 +210,9 @@ def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], metho
             why = "the plan itself says" if name in taken else "no recipe has"
             found[f"Expected the settings of a recipe, but got `{name}`, which {why}."] = None
         elif name in KNOBS:
-            good[name] = value
-            if not any(name in METHODS[split_method(method)[0]].knobs for method in methods):
-                found[f"Expected a method that takes `{name}`, but none of {', '.join(methods)} does."] = None
+            wrong = _wrong_knob(name, value, methods)
+            found |= dict.fromkeys(wrong)
+            good |= {} if wrong else {name: value}
         else:
             try:
                 pick_device(replace(Recipe(), **{name: value}).device)
@@ -239,11 +238,27 @@ def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], metho
     return list(found)
 
 
+def _wrong_knob(name: str, value: Any, methods: Sequence[str]) -> list[str]:
+    """What the methods that take a knob say of its value; one of them must take it."""
+    known = [METHODS[split_method(method)[0]].knobs for method in methods]
+    taking = [knobs[name] for knobs in known if name in knobs]
+    if not taking:
+        return [f"Expected a method that takes `{name}`, but none of {', '.join(methods)} does."]
+    try:
+        for knob in taking:
+            knob.check(name, value)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
 def _other_runs(planned: Sequence[Planned]) -> list[str]:
     """Folders that hold other runs."""
     found = []
     for one in planned:
-        differing = differing_settings(one.folder.recipe(), one.recipe) if one.folder.begun else []
+        differing = (
+            differing_settings(settings_of(one.folder.recipe()), settings_of(one.recipe)) if one.folder.begun else []
+        )
         if differing:
             found.append(f"Expected {one.path} to hold this run, but it differs in {', '.join(differing)}.")
     return found

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -12,16 +12,11 @@ from longtail.methods import METHODS
 from longtail.study.paper import name_of
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import Recipe, settings_of
 
-__all__ = ["HOUSEKEEPING", "Cell", "Measure", "Run", "group_runs", "method_title", "one_cell", "read_run", "read_runs"]
+__all__ = ["Cell", "Measure", "Run", "group_runs", "method_title", "one_cell", "read_run", "read_runs"]
 
 Part = Literal["train", "train_paper", "val", "test"]
-
-HOUSEKEEPING = frozenset(
-    {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
-)
-"""Settings of a recipe that say where and how a run is kept, not what is trained."""
 
 SEARCH_FILE = "beta.json"
 """What a search for beta leaves beside its runs."""
@@ -186,18 +181,6 @@ class Cell:
     def summary(self, measure: Measure) -> Summary:
         """Mean and standard deviation of a measure."""
         return summarise(self.values(measure))
-
-
-def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """All settings that say what is trained; milestones as shares of the epochs, however they were given."""
-    settings = {name: value for name, value in asdict(recipe).items() if name not in HOUSEKEEPING}
-    return settings | {"milestones": tuple(m if m < 1 else m / recipe.epochs for m in recipe.milestones)}
-
-
-def differing_settings(theirs: Recipe, ours: Recipe) -> list[str]:
-    """Settings in which a run that is there differs from one that is wanted, each with both values."""
-    there, wanted = settings_of(theirs), settings_of(replace(ours, **ours.knobs))
-    return [f"`{name}` ({there[name]} there, {wanted[name]} here)" for name in wanted if there[name] != wanted[name]]
 
 
 def _settings(run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch.optim import SGD
 from longtail.data import DataSet
 from longtail.objectives import Objective
 from longtail.train.files import read_tensors, write_tensors
+from longtail.train.recipe import Recipe, differing_settings, settings_of
 from longtail.train.step import Step
 
 __all__ = ["Position", "fingerprint", "latest_checkpoint", "load_checkpoint", "restore", "save_checkpoint"]
@@ -32,9 +33,14 @@ class Position:
     """Bytes that the log had."""
 
 
-def fingerprint(dataset: DataSet, **settings: Any) -> dict[str, Any]:
-    """What a checkpoint must have in common with the run that goes on from it."""
-    return {"data": dataset.name, "counts": dataset.counts.tolist(), **settings}
+def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
+    """What a checkpoint must have in common with the run that goes on from it.
+
+    The data by name, classes and counts, and the settings, which say how a subset was drawn and what was held out. Not
+    where the data are: that may be another place.
+    """
+    found = {"data": dataset.name, "classes": list(dataset.class_names), "counts": dataset.counts.tolist()}
+    return {**settings_of(recipe), **found}
 
 
 def save_checkpoint(
@@ -57,31 +63,42 @@ def _momenta(optimizer: SGD) -> list[Tensor]:
     return [optimizer.state[parameter]["momentum_buffer"] for parameter in optimizer.param_groups[0]["params"]]
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint in a folder."""
-    return max(folder.glob("*.safetensors"), default=None)
+def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
+    """The newest checkpoint in a folder, or the newest before another."""
+    return max((one for one in folder.glob("*.safetensors") if before is None or one < before), default=None)
 
 
 def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tensors]:
-    """Read a checkpoint; one that is cut short, or of other data, is refused."""
-    tensors, metadata = read_tensors(path)
-    if "position" not in metadata or "loss_sum" not in tensors:
-        raise ValueError(f"Expected {path} to be a checkpoint, but it is another safetensors file.")
-    for name in ("data", "method", "model"):
-        if metadata.get(name) != data[name]:
-            raise ValueError(f"Expected a checkpoint of {data[name]} in {path}, but it is of {metadata.get(name)}.")
-    for name in ("seed", "knobs"):
-        if metadata.get(name) != data[name]:
-            raise ValueError(
-                f"Expected a checkpoint of {name} {data[name]} in {path}, but it is of {metadata.get(name)}."
-            )
-    if metadata["counts"] != data["counts"]:
-        ours, theirs = sum(data["counts"]), sum(metadata["counts"])
-        raise ValueError(
-            f"Expected {path} to have the class counts of the training data ({len(data['counts'])} classes, "
-            f"{ours} images), but it has others ({len(metadata['counts'])} classes, {theirs} images)."
-        )
+    """Read a checkpoint; one that is cut short, or of another run, is refused."""
+    try:
+        tensors, metadata = read_tensors(path)
+        if "position" not in metadata or "loss_sum" not in tensors:
+            raise ValueError(f"Expected {path} to be a checkpoint, but it is another safetensors file.")
+    except ValueError as error:
+        before = latest_checkpoint(path.parent, before=path)
+        rest = "the start" if before is None else before.name
+        raise ValueError(f"{str(error).removesuffix('.')}; delete it to go on from {rest}.") from error
+    _check(path, metadata, data)
     return Position(**metadata["position"]), tensors
+
+
+def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose fingerprint is another; the first checkpoints had less in theirs."""
+    if there["data"] != here["data"]:
+        raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
+    settings = {name: value for name, value in here.items() if name not in {"data", "classes", "counts"}}
+    differing = differing_settings(there, settings)
+    if differing:
+        raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
+    if there["counts"] != here["counts"]:
+        raise ValueError(
+            f"Expected {path} to have the class counts of the training data ({len(here['counts'])} classes, "
+            f"{sum(here['counts'])} images), but it has others ({len(there['counts'])} classes, "
+            f"{sum(there['counts'])} images)."
+        )
+    for theirs, ours in zip(there.get("classes", here["classes"]), here["classes"], strict=True):
+        if theirs != ours:
+            raise ValueError(f"Expected a checkpoint of class {ours!r} in {path}, but it has {theirs!r} in its place.")
 
 
 def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from longtail.train.files import plain, write_json, write_text
-from longtail.train.recipe import Recipe, read_recipe, write_recipe
+from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
 __all__ = ["RunFolder"]
 
@@ -99,32 +100,55 @@ class RunFolder:
             raise ValueError(f"Expected {self.result_file} to hold a run's measures, but it holds something else.")
         return found
 
+    def check(self, recipe: Recipe) -> None:
+        """Refuse a recipe that is not the one of the run here; where and how a run is kept may be otherwise."""
+        differing = differing_settings(settings_of(self.recipe()), settings_of(recipe)) if self.begun else []
+        if differing:
+            raise ValueError(
+                f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}."
+            )
+
     def begin(self, recipe: Recipe, device: torch.device, world: int) -> None:
-        """Write down what is to be run, and where."""
+        """Write down what is to be run, and where; a run that goes on keeps the settings that it began with."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         for part in [*self.path.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
             part.unlink(missing_ok=True)  # of a process that was killed while it wrote
-        write_text(self.recipe_file, write_recipe(recipe))
+        if not self.begun:
+            write_text(self.recipe_file, write_recipe(recipe))
         write_json(self.path / "environment.json", environment(device, world))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Only one process works on a run; the lock dies with it, however it ends."""
+        """Only one process works on a run; the lock dies with it, however it ends.
+
+        A process that has it may take it again: whoever drives many trainers locks all runs, then each trainer its own.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        _locks.add(descriptor)
+        place = self.path.resolve()
+        if place not in _locks:
+            _locks[place] = _Lock(self._lock())
+        held = _locks[place]
+        held.holders += 1
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            yield
+        finally:
+            held.holders -= 1
+            if held.holders == 0 and _locks.get(place) is held:
+                del _locks[place]
+                os.close(held.descriptor)
+
+    def _lock(self) -> int:
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
                 raise BlockingIOError(
                     f"Expected {self.path} to be free, but another process is training there."
                 ) from None
-            yield
-        finally:
-            if descriptor in _locks:
-                _locks.remove(descriptor)
-                os.close(descriptor)
+            raise
+        return descriptor
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Add a line to the log."""
@@ -142,13 +166,21 @@ class RunFolder:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
 
 
-_locks: set[int] = set()
+@dataclass(eq=False)
+class _Lock:
+    """A lock that this process has, and how often it was taken."""
+
+    descriptor: int
+    holders: int = 0
+
+
+_locks: dict[Path, _Lock] = {}
 
 
 def _leave_locks() -> None:
     """A process that was forked, as workers are, must not hold a lock on when its parent is gone."""
-    for descriptor in _locks:
-        os.close(descriptor)
+    for held in _locks.values():
+        os.close(held.descriptor)
     _locks.clear()
 
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from longtail.data import (
     DataSet,
     FileImages,
     Images,
+    Normalisation,
     Plan,
     Resident,
     ResidentFiles,
@@ -27,16 +29,29 @@ from longtail.data.augment import Augmentation
 from longtail.data.decode import UnreadableImageError, image_size
 from longtail.data.resident_files import NoRoomError
 from longtail.data.samplers import Instance, Sampler
+from longtail.methods import find_method
+from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe
 from longtail.train.views import evaluation_view, training_views
 
-__all__ = ["Loader", "Loaders", "in_memory", "open_data"]
+__all__ = ["HELD_OUT", "Loader", "Loaders", "in_memory", "is_small", "lacks_validation", "open_data"]
 
 Loader = Resident | ResidentFiles | Streaming
 
+HELD_OUT = 0.1
+"""The share of training data on which a method's strength is chosen where nothing else is said."""
+
 _SMALL = 64
 _EVALUATION_PIXELS = 2**24  # a batch of evaluation: 64 MB as float32
+
+
+def lacks_validation(recipe: Recipe) -> bool:
+    """Whether the method has a strength to choose after training, and the data set by name nothing to choose it on."""
+    chooses = find_method(recipe.method).posthoc is not None and recipe.knobs["tau"] is None
+    if not chooses or recipe.validation or recipe.folds:
+        return False
+    return recipe.data in CATALOG and "val" not in CATALOG[recipe.data].sizes
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
@@ -128,9 +143,16 @@ class Loaders:
         """Of an image."""
         return int(self.dataset.train.images[0].shape[0])
 
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """What images are normalised by: as the model's pretrained weights expect it, else the data set's."""
+        begun = self.recipe.weights or self.recipe.pretrained
+        expected = pretrained_normalisation(self.recipe.model, begun, self.channels) if begun else None
+        return expected or self.dataset.normalisation
+
     def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
         """Of the training split, augmented."""
-        family = training_views(self.recipe.augment, self.image_size, self.dataset.normalisation, torch.float32)
+        family = training_views(self.recipe.augment, self.image_size, self.normalisation, torch.float32)
         recipe, world = self.recipe, self.ranks.world
         if recipe.batch_size % (world * recipe.accumulate):
             raise ValueError(
@@ -158,9 +180,7 @@ class Loaders:
         images = split.images
         size = self.image_size
         sized = isinstance(images, ArrayImages) and tuple(images.pixels.shape[2:]) == (size, size)
-        view: Augmentation = evaluation_view(
-            self.recipe.augment, size, self.dataset.normalisation, torch.float32, sized=sized
-        )
+        view: Augmentation = evaluation_view(self.recipe.augment, size, self.normalisation, torch.float32, sized=sized)
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         plan = Plan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
         return self._loader(split, plan)

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,7 +16,14 @@ from longtail.models import HeadName
 from longtail.train.schedules import Schedule
 from longtail.train.views import Family
 
-__all__ = ["Recipe", "defaults", "read_recipe", "write_recipe"]
+__all__ = ["HOUSEKEEPING", "Recipe", "defaults", "differing_settings", "read_recipe", "settings_of", "write_recipe"]
+
+HOUSEKEEPING = frozenset(
+    {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
+)
+"""Settings that say where and how a run is kept, not what is trained: a run may go on with others."""
+
+_NONE = "none"  # what a file says for None, as the command line does
 
 Sampling = Literal["instance", "class-aware", "square-root", "progressive"]
 
@@ -88,7 +95,7 @@ class Recipe:
     model: str = "resnet32"
     """resnet20/32/44/56 are CIFAR's; any torchvision or timm model by name"""
     pretrained: bool = False
-    """begin with the model's published ImageNet weights"""
+    """begin with the model's published ImageNet weights, and normalise images as they expect"""
     weights: str | None = None
     """begin with the backbone in this file (safetensors)"""
     head: HeadName | None = None
@@ -129,7 +136,7 @@ class Recipe:
 
     seed: int = 0
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1, mps"""
+    """auto (CUDA where there is one, else the CPU), cpu, cuda, cuda:1"""
     precision: Literal["fp32", "bf16"] = "fp32"
     channels_last: bool = False
     kernels: Literal["auto", "torch", "triton"] = "auto"
@@ -256,7 +263,7 @@ def _knobs() -> tuple[str, ...]:
 
 
 def check_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings as a recipe takes them; a name that it does not know is refused."""
+    """Settings as a recipe takes them, ``none`` as ``None``; a name that it does not know is refused."""
     known = {field.name for field in fields(Recipe)}
     unknown = sorted(settings.keys() - known)
     if unknown:
@@ -264,7 +271,9 @@ def check_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     hints = get_type_hints(Recipe)
     for name, value in found.items():
-        _check_type(name, value, hints[name])
+        if value == _NONE and NoneType in get_args(hints[name]):
+            found[name] = None
+        _check_type(name, found[name], hints[name])
     return found
 
 
@@ -316,9 +325,38 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
 
 
 def write_recipe(recipe: Recipe) -> str:
-    """A recipe as TOML, all settings resolved: reading it gives the same run."""
+    """A recipe as TOML, all settings resolved: reading it gives the same run.
+
+    What is ``None`` is written as ``none``, so that no data set's recipe fills it in; knobs of other methods are left
+    out.
+    """
     import tomli_w  # noqa: PLC0415 - an extra
 
-    resolved = replace(recipe, **recipe.knobs)
-    settings = {field.name: getattr(resolved, field.name) for field in fields(resolved)}
-    return tomli_w.dumps({name: value for name, value in settings.items() if value is not None})
+    others = set(_knobs()) - recipe.knobs.keys()
+    settings = {name: value for name, value in asdict(resolved(recipe)).items() if name not in others}
+    return tomli_w.dumps({name: _NONE if value is None else value for name, value in settings.items()})
+
+
+# Two recipes side by side
+
+
+def resolved(recipe: Recipe) -> Recipe:
+    """Every knob of the method said."""
+    return replace(recipe, **recipe.knobs)
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All settings that say what is trained; milestones as shares of the epochs, however they were given."""
+    settings = {name: value for name, value in asdict(resolved(recipe)).items() if name not in HOUSEKEEPING}
+    return settings | {"milestones": [m if m < 1 else m / recipe.epochs for m in recipe.milestones]}
+
+
+def differing_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Settings in which a run that is there differs from one that is wanted, each with both values.
+
+    Example:
+        >>> differing_settings(settings_of(Recipe(lr=0.1, device="cpu")), settings_of(Recipe(lr=0.2)))
+        ['`lr` (0.1 there, 0.2 here)']
+    """
+    both = [name for name in here if name in there]
+    return [f"`{name}` ({there[name]} there, {here[name]} here)" for name in both if there[name] != here[name]]

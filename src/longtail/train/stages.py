@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from longtail.data import Resident
 from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
 from longtail.methods import Stage, Task, find_method
-from longtail.models import CifarResNet, HeadName, Model, build_model, replace_head
+from longtail.models import CifarResNet, HeadName, Model, build_model, check_takes, replace_head
 from longtail.models.kernels import kernels_for
 from longtail.objectives import Objective
 from longtail.train.drivers import Captured, Driver, Eager
@@ -78,12 +78,15 @@ class Stages:
             prototypes=self.method.prototypes,
             scale=knobs.get("scale", 30.0),
             branches=knobs.get("branches", 3),
+            image_size=self.loaders.image_size,
             seed=recipe.seed,
         )
         if isinstance(model.backbone, CifarResNet) and not recipe.compile:
             checked = kernels_for(self.loaders.device, self.precision)
             model.backbone.kernels = checked if recipe.kernels == "auto" else recipe.kernels
         model = model.to(self.loaders.device)
+        if recipe.model not in _CIFAR_MODELS:
+            check_takes(model, recipe.model, self.loaders.channels, self.loaders.image_size)
         return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
 
     def change_head(self, model: Model, number: int) -> None:

@@ -22,18 +22,20 @@ from longtail.train.checkpoint import (
     restore,
     save_checkpoint,
 )
+from longtail.train.device import pick_device
 from longtail.train.evaluation import write_statistics
 from longtail.train.files import write_json, write_tensors
 from longtail.train.folder import RunFolder
 from longtail.train.loading import Loaders, open_data
 from longtail.train.measuring import Measuring
 from longtail.train.posthoc import Classifier, PostHoc, classifier_of
+from longtail.train.processes import check_seen_by_all, hold
 from longtail.train.recipe import Recipe
 from longtail.train.results import measures
 from longtail.train.stages import Running, Stages
 from longtail.train.tensorboard import TensorBoard
 
-__all__ = ["NotFiniteError", "StoppedError", "Trainer", "pick_device"]
+__all__ = ["NotFiniteError", "StoppedError", "Trainer"]
 
 _CHECK_SECONDS = 10.0  # how often the device is asked whether the loss is finite
 
@@ -46,26 +48,12 @@ class StoppedError(RuntimeError):
     """Training was asked to stop, and has saved where it is."""
 
 
-def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device that a recipe names; ``auto`` takes a GPU where there is one."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda", local_rank)
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"Expected `device` to be auto, cpu, cuda or mps, but got {name!r}.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected a GPU for `device` = {name}, but torch finds none.")
-    return device
-
-
 class Trainer:
     """Trains one model as a recipe says.
 
     ``for _ in trainer.steps(): …`` takes all steps of all stages, one at a time, then measures the model and writes the
-    result; :meth:`run` does it in one call. What was stopped goes on from its last checkpoint.
+    result; :meth:`run` does it in one call. What was stopped goes on from its last checkpoint. A folder that another
+    process trains in, or that holds a run of another recipe, is refused.
 
     Args:
         recipe: every setting.
@@ -138,15 +126,14 @@ class Trainer:
 
     def steps(self) -> Iterator[None]:
         """Take the steps, one at a time, and leave a finished run."""
-        if self.folder.done:
-            return
-        data = fingerprint(
-            self.dataset,
-            method=self.recipe.method,
-            model=self.recipe.model,
-            seed=self.recipe.seed,
-            knobs=self.knobs,
-        )
+        check_seen_by_all([self.folder], self.ranks)
+        self.folder.check(self.recipe)
+        if not self.folder.done:
+            with hold([self.folder], self.ranks):
+                yield from self._steps()
+
+    def _steps(self) -> Iterator[None]:
+        data = fingerprint(self.dataset, self.recipe)
         state: dict[str, Tensor] | None = None
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is not None:
@@ -354,7 +341,7 @@ class Trainer:
             "image_size": self.loaders.image_size,
             "in_memory": isinstance(self.dataset.train.images, ArrayImages),
             "augment": self.recipe.augment,
-            "mean": list(self.dataset.normalisation.mean),
-            "std": list(self.dataset.normalisation.std),
+            "mean": list(self.loaders.normalisation.mean),
+            "std": list(self.loaders.normalisation.std),
             "counts": self.dataset.counts.tolist(),
         }

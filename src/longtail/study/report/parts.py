@@ -8,10 +8,10 @@ from functools import cached_property, partial
 from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
-from longtail.study.runs import HOUSEKEEPING, Cell, Run, ordered
+from longtail.study.runs import Cell, Run, ordered
 from longtail.study.stats import Summary, summarise
 from longtail.study.table import Table
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import HOUSEKEEPING, Recipe
 
 __all__ = ["Part", "parts_of"]
 

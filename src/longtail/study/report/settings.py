@@ -10,10 +10,10 @@ from typing import Any
 from longtail.data import CATALOG
 from longtail.study.report.page import Cell, Column, Grid
 from longtail.study.report.parts import Part
-from longtail.study.runs import HOUSEKEEPING, Run
 from longtail.study.runs import Cell as Runs
+from longtail.study.runs import Run
 from longtail.train.loading import is_small
-from longtail.train.recipe import Recipe, defaults
+from longtail.train.recipe import HOUSEKEEPING, Recipe, defaults
 
 __all__ = ["environments", "repeat_command", "settings_grid", "study_record"]
 

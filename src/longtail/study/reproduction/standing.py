@@ -9,8 +9,9 @@ from longtail.study.conduct import Found, Place, search_folder
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import read_plan
-from longtail.study.runs import Run, differing_settings, method_title, read_run, read_runs
+from longtail.study.runs import Run, method_title, read_run, read_runs
 from longtail.study.searching import searching
+from longtail.train.recipe import differing_settings, settings_of
 
 __all__ = ["Standing", "all_runs", "standing_of"]
 
@@ -45,8 +46,9 @@ class Standing:
 
     def other_settings(self) -> list[str]:
         """Settings in which runs differ from the plan, each once."""
-        wanted = {run.path: run.recipe for run in _wanted(self.plan, self.found)}
-        return sorted({text for run in self.runs for text in differing_settings(run.recipe, wanted[run.path])})
+        wanted = {run.path: settings_of(run.recipe) for run in _wanted(self.plan, self.found)}
+        pairs = [(settings_of(run.recipe), wanted[run.path]) for run in self.runs]
+        return sorted({text for there, here in pairs for text in differing_settings(there, here)})
 
     def seeds(self) -> dict[str, tuple[list[int], list[int]]]:
         """For each cell of the plan, by its name, the seeds that are there and those that are missing."""

@@ -1,0 +1,125 @@
+"""What pretrained weights expect of images, and that training, evaluation and prediction all give it to them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import longtail
+from longtail.data import Normalisation
+from longtail.models import build_backbone, pretrained_normalisation
+from longtail.train import RunFolder, Trainer, defaults
+
+timm = pytest.importorskip("timm")
+torchvision = pytest.importorskip("torchvision")
+
+IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+ODD = Normalisation((0.1, 0.2, 0.6), (0.3, 0.4, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("timm:vit_tiny_patch16_224", HALF),
+        ("vit_tiny_patch16_224.augreg_in21k", HALF),
+        ("timm:resnet10t", IMAGENET),
+        ("resnet50", IMAGENET),
+        ("torchvision:efficientnet_v2_l", HALF),
+    ],
+)
+def test_as_the_library_says(name, expected):
+    assert pretrained_normalisation(name, True) == expected
+    assert pretrained_normalisation(name, False) is None
+
+
+def test_images_of_other_channels_have_the_mean_over_those():
+    found = pretrained_normalisation("resnet50", True, channels=1)
+    assert found.mean == pytest.approx((0.449,))
+    assert found.std == pytest.approx((0.226,))
+
+
+def test_files(tmp_path):
+    """A run's model says what it had; another file is taken for published weights."""
+    save_file(build_backbone("timm:test_vit").network.state_dict(), tmp_path / "plain.safetensors")
+    assert pretrained_normalisation("timm:test_vit", tmp_path / "plain.safetensors") == HALF
+    assert pretrained_normalisation("resnet20", str(tmp_path / "plain.safetensors")) is None
+    card = {"longtail": '{"mean": [0.1, 0.2, 0.6], "std": [0.3, 0.4, 0.8]}'}
+    save_file({"backbone.x": torch.zeros(1)}, tmp_path / "run.safetensors", card)
+    for name in ("timm:test_vit", "resnet20"):
+        assert pretrained_normalisation(name, tmp_path / "run.safetensors") == ODD
+    (tmp_path / "damaged.safetensors").write_bytes(b"nothing")
+    assert pretrained_normalisation("resnet20", tmp_path / "damaged.safetensors") is None
+
+
+@pytest.fixture
+def photos(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    for label in ("cat", "dog"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(6):
+            pixels = torch.randint(0, 256, (48, 48, 3), generator=generator, dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(tmp_path / "photos" / label / f"{number}.png")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """Networks of both libraries whose published weights need no network, and expect odd images."""
+    make, get = timm.create_model, torchvision.models.get_model
+    known = timm.get_pretrained_cfg("test_vit")
+
+    class Weights:
+        class DEFAULT:
+            @staticmethod
+            def transforms():
+                return ODD
+
+    monkeypatch.setattr(timm, "create_model", lambda *a, **o: make(*a, **{**o, "pretrained": False}))
+    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: replace(known, mean=ODD.mean, std=ODD.std))
+    monkeypatch.setattr(torchvision.models, "get_model", lambda *a, **o: get(*a, **{**o, "weights": None}))
+    monkeypatch.setattr(torchvision.models, "get_model_weights", lambda name: Weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrained", "expected"),
+    [
+        ("timm:test_vit", True, ODD),
+        ("timm:test_vit", False, IMAGENET),  # which one's own images have
+        ("torchvision:mobilenet_v3_small", True, ODD),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_run_and_its_model_use_what_the_weights_expect(photos, tmp_path, model, pretrained, expected):
+    recipe = replace(
+        defaults(str(photos), "cbs", small=True),
+        model=model,
+        pretrained=pretrained,
+        image_size=48,  # which is not the ViT's own
+        epochs=1,
+        batch_size=4,
+        device="cpu",
+    )
+    folder = RunFolder(tmp_path / "run")
+    trainer = Trainer(recipe, folder)
+    for loader in (
+        trainer.stages.start(trainer.stages.build(), 0).loader,
+        trainer.loaders.evaluation(trainer.dataset.val),
+    ):
+        last = loader.plan.views[0].augmentations[-1]
+        assert (last.mean, last.std) == (expected.mean, expected.std)
+    trainer.run()
+    loaded = longtail.load(folder.path)
+    assert loaded.transforms.normalisation == expected
+    val = trainer.dataset.val
+    batch = loaded.transforms(val.images.pixels)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (expected.mean, expected.std))
+    torch.testing.assert_close(batch, (val.images.pixels / 255 - mean) / std)
+    with torch.no_grad():
+        stored = load_file(folder.predictions_file)["val.logits"]
+        torch.testing.assert_close(loaded(batch), stored, rtol=1e-4, atol=1e-4)
+    # A run that goes on from this one's weights sees images as they did.
+    further = replace(recipe, pretrained=False, weights=str(folder.model_file))
+    assert Trainer(further, RunFolder(tmp_path / "further")).loaders.normalisation == expected
