@@ -42,9 +42,10 @@ def balance_at_chance(counts: Tensor, beta: float, groups: Groups) -> GroupValue
 
     Example:
         >>> groups = Groups.from_indices(head=[0], tail=[1])
-        >>> balance_at_chance(torch.tensor([3, 1]), 0.0, groups)
-        {'head': 66.66666666666667, 'tail': -200.0}
-        >>> {name: round(value) for name, value in balance_at_chance(torch.tensor([3, 1]), 1.0, groups).items()}
+        >>> for beta in (0.0, 1.0):
+        ...     found = balance_at_chance(torch.tensor([3, 1]), beta, groups)
+        ...     print({name: round(value) for name, value in found.items()})
+        {'head': 67, 'tail': -200}
         {'head': 0, 'tail': 0}
     """
     counts = counts.double()
