@@ -49,6 +49,20 @@ def test_help_tells_the_formats(run):
         assert word in out
 
 
+@pytest.mark.parametrize("second", ["test.npz", "./test.npz", "link.npz"])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_same_file_twice_is_refused(run, files, monkeypatch, split, second):
+    monkeypatch.chdir(files)
+    labels = np.repeat(np.arange(3), 4)
+    np.savez("test.npz", labels=labels, predicted=labels)
+    (files / "link.npz").symlink_to("test.npz")
+    code, out, err = run("diagnose", "--test", "test.npz", f"--{split}", second, "--counts", "counts.json")
+    assert (code, out) == (2, "")
+    assert f"Expected predictions of its own for each split, but got test.npz for both {split} and test." in err
+    assert err.count("\n") == 1
+    assert not (files / "diagnosis.html").exists()
+
+
 @pytest.mark.parametrize("name", ["none.npz", "counts.json"])
 def test_mistakes_are_one_sentence_and_leave_nothing(run, files, name):
     code, out, err = run(

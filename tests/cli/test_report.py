@@ -1,5 +1,6 @@
 """``longtail report``, as a person uses it."""
 
+import json
 import shutil
 
 import pytest
@@ -31,6 +32,19 @@ def test_the_page_and_its_figures_are_written(run, runs, tmp_path):
     ):
         assert {f"digits-lt-50-{name}.{suffix}" for suffix in ("svg", "pdf", "png")} <= figures
     assert "digits-lt-50-curves-softmax.svg" in figures
+
+
+def test_the_reference_is_the_studys_unless_it_is_given(run, finished, tmp_path):
+    for method in ("softmax", "balanced-softmax"):
+        for seed in (0, 1):
+            shutil.copytree(finished(method, seed=seed, evaluate_every=1), tmp_path / "s" / f"{method}-{seed}")
+    record = {"reference": "softmax", "alternative": "greater"}
+    (tmp_path / "s" / "study.json").write_text(json.dumps(record), encoding="utf-8")
+    for flags, against in (((), "Softmax"), (("--reference", "balanced-softmax"), "Balanced Softmax")):
+        code, _, err = run("report", tmp_path / "s", "--no-figures", *flags)
+        assert (code, err) == (0, "")
+        text = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
+        assert f"against {against} (paired t-test, one-sided)" in text
 
 
 def test_without_figures_only_the_page_is_written(run, runs, tmp_path):

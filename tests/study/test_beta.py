@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longtail.study.beta import START, Point, Score, Settings, choose, next_betas, search_beta
+from longtail.study.beta import START, Point, Score, Settings, choose, next_betas, search_beta, wrong_settings
 
 
 def response(curve, *, noise=0.0, runs=1, level=lambda beta: 10.0, seed=0, blocks=0.0):
@@ -159,6 +159,36 @@ def test_an_undefined_score_counts_as_worst():
     assert found.points[-1].beta == 1.3
 
 
+@pytest.mark.parametrize("runs", [1, 2])
+def test_where_every_score_is_undefined_nothing_is_chosen(runs):
+    with pytest.raises(ValueError, match=r"^Expected a beta whose criterion is defined .* none among 0\.9, .*\.$"):
+        search_beta(lambda betas: [[Score(math.nan)] * runs for _ in betas])
+
+
+@pytest.mark.parametrize("defined", START)
+def test_an_undefined_score_is_never_chosen(defined):
+    """By the level itself: all but one beta have an undefined run."""
+    points = [
+        Point(beta, (Score(-50.0, 50.0), Score(*((-90.0, 90.0) if beta == defined else (math.nan, math.nan)))))
+        for beta in START
+    ]
+    found = choose(points, Settings())
+    assert (found.beta, found.ties) == (defined, (defined,))
+    assert math.isnan(found.standard_error)
+
+
+def test_equal_means_of_one_run_each_have_no_standard_error_to_lie_within():
+    text = str(choose([Point(beta, (Score(70.0, 1.0),)) for beta in START], Settings()))
+    assert "which are equally good" in text
+    assert "standard error" not in text
+
+
+def test_all_settings_that_make_no_sense_are_told():
+    found = [str(error) for error in wrong_settings((-1,), 0, (2, 1), beyond=0, ahead=0)]
+    assert [text.split("`")[1] for text in found] == ["bounds", "step", "start", "beyond", "ahead"]
+    assert wrong_settings(START, 0.1, (0.0, 3.0)) == []
+
+
 def test_an_undefined_level_wins_no_tie():
     points = [Point(beta, (Score(70.0, math.nan if beta < 1.3 else 50.0),)) for beta in START]
     assert choose(points, Settings()).beta == 1.3
@@ -171,6 +201,7 @@ def test_an_undefined_level_wins_no_tie():
         ({"step": -0.1}, "step"),
         ({"bounds": (2.0, 1.0)}, "bounds"),
         ({"bounds": (-1.0, 1.0)}, "bounds"),
+        ({"bounds": (1.0,)}, "bounds"),
         ({"bounds": (0.0, 1.2)}, "start"),
         ({"start": ()}, "start"),
         ({"ahead": 0}, "ahead"),

@@ -1,6 +1,7 @@
 """``longtail study`` as a person runs it."""
 
 import json
+import shutil
 
 import pytest
 
@@ -99,6 +100,36 @@ def test_tables_of_what_is_there(run, study, what, form):
     code, out, err = run("study", "table", study, "--what", what, "--format", form)
     assert code == 0, err
     assert "CBS" in out
+
+
+def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
+    shutil.copytree(study, tmp_path / "s")
+    on_test = "β chosen on TEST data: digits-lt 50 1.5"
+    record = {"reference": "softmax", "alternative": "greater", "selected": on_test, "command": "longtail study x"}
+    (tmp_path / "s" / "study.json").write_text(json.dumps(record), "utf-8")
+
+    def table(*flags):
+        code, out, err = run("study", "table", *flags, "--format", "markdown")
+        assert code == 0, err
+        assert on_test in out
+        return out
+
+    told = table("s")
+    assert "against Softmax (paired t-test, one-sided, after Holm" in told
+    assert "Command: longtail study x\n" in told.replace("`", "")
+    assert "against Balanced Softmax (paired t-test, one-sided" in table("s", "--reference", "balanced-softmax")
+    given = table("s", "--reference", "cbs", "--no-one-sided")
+    assert "against CBS (β = 1.5) (paired t-test, two-sided" in given
+    assert "longtail study x; longtail study table s --reference cbs --no-one-sided" in given
+    shutil.copytree(study, tmp_path / "t" / "u")
+    assert "against Balanced Softmax (paired t-test, two-sided" in run("study", "table", "t", "--format", "markdown")[1]
+    for what in ("level", "gradient", "shift"):
+        table("s", "--what", what)
+    (tmp_path / "other").mkdir()
+    table("s", "other")  # several folders
+    assert run("study", "table", "s", "--reference")[2] == (
+        "longtail: Expected a method after --reference, but got nothing.\n"
+    )
 
 
 def test_the_papers_page(run, tmp_path):

@@ -1,6 +1,7 @@
 """Plans carried out together: rounds of all searches and runs with known betas in one fleet, as if alone."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -99,8 +100,10 @@ def test_a_failed_search_lets_the_others_finish(tmp_path):
         tmp_path / "bad", methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"lr": 1e30, "epochs": 5}
     )
     good = searching_plan(tmp_path / "good", imbalance=[10])
-    with pytest.raises(ValueError, match="all runs of a search to finish"):
-        conduct([bad, good], train_all)
+    (lost, found), outcome = conduct([bad, good], train_all)
+    assert (lost, list(found)) == ({}, PLACES[:1])
+    assert len(outcome.unsearched) == 1
+    assert len(outcome.done) == 2  # the good plan's own, with the recipe's beta and with what was found
     kept = json.loads((search_folder(good, PLACES[0]) / "beta.json").read_text("utf-8"))
     assert kept["beta"] is not None
 
@@ -124,8 +127,31 @@ def test_a_search_whose_runs_fail_says_which(tmp_path):
     plan = plan_in(
         tmp_path, methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"lr": 1e30, "epochs": 5}
     )
-    with pytest.raises(ValueError, match=r"all runs of a search to finish, but .*fold0of2 did not: Expected a finite"):
-        conduct([plan], lambda runs, more: execute(runs, together=4, more=more))
+    _, outcome = conduct([plan], lambda runs, more: execute(runs, together=4, more=more))
+    (sentence,) = outcome.unsearched
+    assert re.search(r"all runs of a search to finish, but .*fold0of2 did not: Expected a finite", sentence)
+    assert outcome.done == ()
+
+
+def test_a_search_over_runs_of_other_settings_is_refused_before_anything_is_trained(tmp_path):
+    conduct([searching_plan(tmp_path, imbalance=[10], betas=["search"])], train_all, searches_only=True)
+    other = plan_in(
+        tmp_path, imbalance=[10, 50], methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"epochs": 2}
+    )
+    train = Trains()
+    with pytest.raises(
+        ValueError, match=r"to hold this run, but its recipe.toml differs in `epochs` \(1 there, 2 here"
+    ):
+        conduct([other], train)
+    assert train.calls == []
+
+
+def test_a_search_with_nothing_to_choose_on_is_refused_before_anything_is_trained(tmp_path):
+    plan = searching_plan(tmp_path, imbalance=[10], search={**SEARCH, "folds": 0})
+    train = Trains()
+    with pytest.raises(ValueError, match="Expected validation data to choose beta on, but digits-lt has none"):
+        conduct([plan], train)
+    assert train.calls == []
 
 
 def test_two_plans_with_different_runs_in_one_folder_are_refused(tmp_path):

@@ -327,7 +327,8 @@ def test_the_standard_error_by_hand():
 def test_labels_only_still_give_a_report(tmp_path, files):
     labels, logits = make(0, 20)
     path = write_columns(tmp_path / "only.csv", labels, predicted=logits.argmax(1))
-    found = diagnose(path, counts=files["counts"], val=path)
+    val = write_columns(tmp_path / "val.csv", labels, predicted=logits.argmax(1))
+    found = diagnose(path, counts=files["counts"], val=val)
     assert found.shift is None
     assert "predicted labels only" in next_steps(found)[0]
     text = render(report_of_diagnosis(found).page)
@@ -361,6 +362,12 @@ def test_a_tail_that_is_behind_for_other_reasons_gets_other_advice(tmp_path):
     even = diagnose(write_columns(tmp_path / "b.csv", labels, predicted=labels), counts=tmp_path / "c.json")
     assert "The tail is not behind the head" in " ".join(next_steps(even))
     assert "recognised as often as the head" in " ".join(said_of(even))
+
+
+def test_one_file_for_two_splits_is_refused(files):
+    """With its logits; the command's test has labels only. A run's file, which has each split apart, is taken above."""
+    with pytest.raises(ValueError, match=r"^Expected predictions of its own .*test\.npz for both train and test\.$"):
+        diagnose(files["test"], files["test"])
 
 
 def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):

@@ -66,8 +66,16 @@ def test_everything_wrong_is_found_and_listed_at_once(tmp_path):
                 "seeds": [],
                 "reference": "bob",
                 "colour": "red",
-                "recipe": {"epochs": 0, "lr": -3, "speed": 9, "seed": 3, "device": "cuda:9", "root": str(tmp_path)},
-                "search": {"foldz": 3},
+                "recipe": {
+                    "epochs": 0,
+                    "lr": -3,
+                    "speed": 9,
+                    "seed": 3,
+                    "device": "cuda:9",
+                    "root": str(tmp_path),
+                    "model": "resnet9999",
+                },
+                "search": {"foldz": 3, "step": 0, "bounds": [2, 1], "folds": 1},
             }
         )
     told = str(error.value)
@@ -90,6 +98,10 @@ def test_everything_wrong_is_found_and_listed_at_once(tmp_path):
         "device",
         "`foldz`",
         "`tau` for tau-norm",
+        "'resnet9999'",
+        "`step` to be a number > 0",
+        "`bounds` to be a smaller and a larger beta, but got 2 and 1",
+        "`folds` of the search",
     ):
         assert part in told, part
     assert len(error.value.problems) == told.count("\n")
@@ -114,7 +126,14 @@ def test_everything_wrong_is_found_and_listed_at_once(tmp_path):
         ({"betas": ["search"], "search": {"folds": 1}}, "`folds` of the search"),
         ({"betas": ["search"], "search": {"criterion": "best"}}, "`criterion`"),
         ({"betas": ["search"], "search": {"select_on": "train"}}, "`select_on`"),
-        ({"betas": ["search"], "search": {"bounds": [1.2, 3.0]}}, "`start`"),
+        ({"betas": ["search"], "search": {"bounds": [2.0, 3.0]}}, "`start` to have betas in 2…3, but got 1."),
+        ({"betas": ["search"], "search": {"bounds": [0.5, 1.2], "start": [1.0, 1.3]}}, "`start`"),
+        ({"search": {"step": 0}}, "`step` to be a number > 0, but got 0"),  # though nothing is searched for
+        ({"search": {"bounds": [1.0]}}, "`bounds` to be a smaller and a larger beta"),
+        ({"search": {"start": 1.0}}, "`start` to be several betas"),
+        ({"search": {"criterion": 3}}, "`criterion`"),
+        ({"recipe": {"model": "resnet9999"}}, "`model` to be a backbone"),
+        ({"recipe": {"model": "other:resnet50"}}, "`model` to have 'torchvision' or 'timm' before its colon"),
         ({"betas": ["search"], "search": {"seeds": 0}}, "`seeds` of the search"),
     ],
 )
@@ -123,6 +142,22 @@ def test_one_thing_wrong_is_one_sentence(change, part):
         make_plan({**GOOD, **change})
     assert part in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_usual_start_is_cut_to_the_bounds():
+    plan = make_plan({**GOOD, "betas": ["search"], "search": {"bounds": [0.5, 1.2]}})
+    assert plan.search.start == plan.search.settings.start == (1.0, 1.1, 1.2)
+    assert make_plan({**GOOD, "search": {"bounds": [1.2, 3.0]}}).search.start == (1.2, 1.3)
+    assert make_plan({**GOOD, "search": {"bounds": [0.5, 1.2], "start": [0.7]}}).search.start == (0.7,)
+
+
+def test_a_network_is_looked_up_and_not_built(monkeypatch):
+    def build(*arguments, **options):
+        raise AssertionError("a network was built")
+
+    for name in ("get_model", "resnet50"):
+        monkeypatch.setattr(f"torchvision.models.{name}", build)
+    assert make_plan({**GOOD, "recipe": {"model": "resnet50"}}).runs()[0].recipe.model == "resnet50"
 
 
 def test_all_knobs_that_make_no_sense_are_told_at_once():

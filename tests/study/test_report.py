@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tests.browser import browser, find_browser
 
 from longtail.cli.train_line import parse
+from longtail.study.captions import Told, told_of
 from longtail.study.report import render, report_of_runs, write_report
 from longtail.study.report.page import Cell, Column, Grid, Page, Section
 from longtail.study.report.parts import parts_of
@@ -292,7 +293,88 @@ def test_a_search_for_beta_is_shown_with_what_was_chosen(study, tmp_path):
     assert [section.name for section in made.page.sections] == ["beta", "how"]
     text = " ".join(Reader(render(made.page)).text)
     assert "β chosen on TEST data" in text
-    assert "chosen on" in text
+    (drawing,) = made.drawings.values()
+    assert drawing.caption.endswith("on training data (solid) and test data. One run a β. β chosen on TEST data.")
+
+
+def test_a_search_on_test_data_draws_test_data_where_there_are_folds_too(study, tmp_path):
+    for place, beta in enumerate((1.0, 1.5, 2.0)):
+        folder = changed(study / "cbs-0", tmp_path / "search" / str(place), recipe=[("beta = 1.5", f"beta = {beta}")])
+        result = json.loads((folder / "result.json").read_text())
+        result["splits"]["val"] = result["splits"]["test"]
+        (folder / "result.json").write_text(json.dumps(result))
+    for on, drawn in (("test", "test data"), ("val", "validation data")):
+        (tmp_path / "search" / "beta.json").write_text(json.dumps({"beta": 1.5, "select_on": on}))
+        (drawing,) = report_of_runs(tmp_path).drawings.values()
+        assert f"(solid) and {drawn}." in drawing.caption
+        assert f"β chosen on {drawn.replace('test', 'TEST')}." in drawing.caption
+
+
+ON_TEST = "β chosen on TEST data by recall over all classes, 2 runs a β: digits-lt 50 1.5"
+
+
+def captions(made):
+    """Every caption of a page, by what it is of: figures, and tables but those without a method."""
+    found = {f"figure {name}": drawing.caption for name, drawing in made.drawings.items()}
+    text = render(made.page)
+    for name, note in re.findall(r'<p class="note" id="([^"]*)-note">(.*?)</p>', text, re.DOTALL):
+        found[f"table {name}"] = note
+    assert len(re.findall("<figcaption>", text)) >= len(made.drawings)
+    return found
+
+
+@pytest.mark.parametrize("which", ["the study", "a run of it", "its parent", "it and others"])
+def test_every_caption_says_that_beta_was_chosen_on_test_data(study, finished, tmp_path, which):
+    folder = tmp_path / "s"
+    for name in ("softmax-0", "softmax-1", "cbs-0", "cbs-1"):
+        shutil.copytree(study / name, folder / name)
+    (folder / "study.json").write_text(json.dumps({"selected": ON_TEST}))
+    shutil.copytree(finished("softmax", seed=2, evaluate_every=1), tmp_path / "other" / "softmax-2")
+    paths = {
+        "the study": [folder],
+        "a run of it": [folder / "cbs-0"],
+        "its parent": [tmp_path],
+        "it and others": [tmp_path / "other", folder],
+    }[which]
+    found = captions(report_of_runs(*paths))
+    assert len(found) > 9
+    silent = {name for name, caption in found.items() if ON_TEST not in caption}
+    assert silent <= {"figure digits-lt-50-curves-softmax"}, silent  # it has no beta
+
+
+def test_other_runs_beside_a_study_are_not_told_of_as_its_own(study, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(study / "cbs-0", tmp_path / name / "same" / "cbs-0")
+        (tmp_path / name / "same" / "study.json").write_text(json.dumps({"selected": f"β chosen on {name}"}))
+    shutil.copytree(study / "cbs-1", tmp_path / "c" / "cbs-1")
+    told = told_of([tmp_path], read_runs(tmp_path)).selected
+    other = "how β was chosen is not recorded with the other runs"
+    assert told == f"β chosen on a (same); β chosen on b (same); {other}"
+    assert told_of([tmp_path / "c"], read_runs(tmp_path / "c")) == Told("balanced-softmax", "two-sided", "")
+
+
+@pytest.mark.parametrize(
+    ("alternative", "said", "not_said"),
+    [("greater", "one-sided", "two-sided"), ("two-sided", "two-sided", "one-sided")],
+)
+def test_tests_are_those_of_the_study(study, tmp_path, alternative, said, not_said):
+    for name in ("softmax-0", "softmax-1", "cbs-0", "cbs-1"):
+        shutil.copytree(study / name, tmp_path / name)
+    cbs = {"reference": "cbs", "alternative": alternative}
+    (tmp_path / "study.json").write_text(json.dumps(cbs))
+    made = report_of_runs(tmp_path)
+    found = captions(made)
+    assert f"against CBS (β = 1.5) (paired t-test, {said})" in found["table d0-recall"]
+    boxes = made.drawings["digits-lt-50-boxes"]
+    assert f"compare Softmax with CBS (β = 1.5) (paired t-test, {said}, not corrected)" in boxes.caption
+    assert ("(one-sided)" in boxes.figure.axes[0].get_title()) == (alternative == "greater")
+    text = " ".join(Reader(render(made.page)).text)
+    assert not_said not in text
+    assert re.search(
+        r"Softmax (is|and) .*CBS \(β = 1\.5\).*p = [\d.]+" + r" \(one-sided\)" * (said == "one-sided"), text
+    )
+    given = captions(report_of_runs(tmp_path, reference="softmax"))["table d0-recall"]
+    assert f"against Softmax (paired t-test, {said})" in given
 
 
 def test_refusals_are_one_sentence(study, made, tmp_path):

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from longtail.study.beta import BetaSearch, Point, Score, Settings, choose
 from longtail.study.criteria import Criterion
 from longtail.study.execute import execute
 from longtail.study.plan import SearchPlan
-from longtail.study.runs import read_runs
-from longtail.study.searching import fold_recipes, folds_of, searching, trace_table
+from longtail.study.runs import Run, read_runs
+from longtail.study.searching import Searched, fold_recipes, folds_of, searching, trace_table
 from longtail.train import defaults
 from longtail.train.loading import open_data
 
@@ -76,6 +77,32 @@ def test_choosing_on_test_is_written_into_every_caption(tmp_path):
         assert "TEST data" in caption
     assert "not used" not in found.sensitivity().caption
     assert read_runs(tmp_path) == []  # runs of a search are not results, on folds or not
+
+
+def test_the_trace_says_why_there_is_no_standard_error():
+    def caption(*levels):
+        """Of betas with a level a run each."""
+        points = [
+            Point(1.0 + 0.1 * place, tuple(Score(-level, level) for level in of_beta))
+            for place, of_beta in enumerate(levels)
+        ]
+        tried = tuple(point.beta for point in points)
+        found = BetaSearch(tuple(points), (tried,), choose(points, Settings()))
+        return trace_table(Searched(found, (), SearchPlan(criterion="level"), 0)).caption
+
+    assert " One run a β: no standard error." in caption((5.0,), (6.0,))
+    nan = float("nan")
+    some = caption((5.0, 6.0), (5.0, nan))
+    assert " Fewer than two β have a defined value: no standard error." in some
+    assert "One run" not in some
+    assert " Standard error " in caption((5.0, 6.0), (7.0, 9.0))
+
+
+def test_where_every_level_is_undefined_the_search_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "level", lambda run, part="test": float("nan"))
+    plan = SearchPlan(select_on="test", criterion="level", bounds=(1.0, 1.1), start=(1.0, 1.1))
+    with pytest.raises(ValueError, match=r"^Expected a beta whose criterion is defined .* none among 1, 1\.1\.$"):
+        search(replace(BASE, epochs=1), plan, tmp_path)
 
 
 def test_without_held_out_data_there_is_no_search(tmp_path):

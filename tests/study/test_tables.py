@@ -24,7 +24,7 @@ from longtail.study.tables import (
 )
 
 BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
-CBS = [(87.0, 74.0, 81.0, 80.9), (87.9, 75.2, 82.1, 81.6), (87.5, 74.6, 81.5, 81.2)]
+CBS = [(87.0, 74.0, 81.0, 80.9), (87.9, 75.2, 82.1, 81.7), (87.5, 74.6, 81.5, 81.2)]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_recall_has_means_bold_and_stars(cells):
     assert table.columns == ("Head", "Medium", "Tail", "All")
     theirs, ours = table.rows
     assert (theirs.labels, ours.labels) == (("C10-LT100", "Balanced Softmax"), ("C10-LT100", "CBS (β = 1.8)"))
-    assert ours.values[3].summary.mean == pytest.approx((80.9 + 81.6 + 81.2) / 3)
+    assert ours.values[3].summary.mean == pytest.approx((80.9 + 81.7 + 81.2) / 3)
     assert [value.best for value in ours.values] == [False, False, True, True]
     p_value = stats.ttest_rel([row[3] for row in CBS], [row[3] for row in BS]).pvalue
     assert ours.values[3].mark == "*" * sum(p_value < bound for bound in (0.05, 0.01, 0.001)) != ""

@@ -53,6 +53,20 @@ def test_together_as_alone(tmp_path, alone, together):
         assert_same_run(RunFolder(tmp_path / name), reference)
 
 
+def test_those_that_join_begin_before_those_that_wait(tmp_path, alone):
+    team = members(tmp_path)
+    fleet = Fleet([team["a"], team["b"]], together=1)
+    taken = []
+    for member in fleet.steps():
+        if not taken:
+            fleet.add([team["c"], team["d"]])
+        if member.folder.path.name not in taken:
+            taken.append(member.folder.path.name)
+    assert taken == ["a", "c", "d", "b"]
+    for name, reference in alone.items():
+        assert_same_run(RunFolder(tmp_path / name), reference)
+
+
 def test_a_stopped_fleet_is_finished_apart(tmp_path, alone):
     team = members(tmp_path)
     stop_after(10, Fleet(list(team.values()), together=3), team.values())

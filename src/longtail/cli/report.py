@@ -36,8 +36,12 @@ def report(
     ] = None,
     no_figures: Annotated[bool, tyro.conf.arg(help="write the page only")] = False,
     reference: Annotated[
-        str, tyro.conf.arg(metavar="METHOD", help="the method that others are tested against")
-    ] = "balanced-softmax",
+        str | None,
+        tyro.conf.arg(
+            metavar="METHOD",
+            help="the method that others are tested against (default: the study's, or balanced-softmax)",
+        ),
+    ] = None,
     paper: Annotated[
         bool, tyro.conf.arg(help="draw the paper's figures from the authors' numbers instead, into --figures")
     ] = False,

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -61,6 +62,7 @@ The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is
   --start B …  --step B  --bounds LOW HIGH  --ahead N (steps outwards at a time)
   --select-on val|test  `test` looks at test data, and every caption says so
 
+`table` shows runs as their study tested them; --reference NAME, --one-sided and --no-one-sided say otherwise.
 `page` copies the small files of the plans' finished runs into DIR, and writes DIR/README.md about all that are there:
 the paper's numbers beside ours, and what is missing. With --readme, the part of that file between its two marks too.
 """
@@ -96,7 +98,7 @@ def _study(given: Sequence[str], command: str) -> int:
     if len(alone) > 1 and "out" in found:
         raise ValueError("Expected no --out beside several plans, which say each where their runs go, but got one.")
     content = plan_content(found)
-    plans = [read_plan(name, content) for name in alone] if alone else [make_plan(content)]
+    plans = _read_plans(alone, content) if alone else [make_plan(content)]
     if dry:
         for plan in plans:
             _dry_run(plan, together)
@@ -104,9 +106,23 @@ def _study(given: Sequence[str], command: str) -> int:
     _ask_models(plans)  # those that an earlier call left
     searched, outcome = _conduct(plans, together)
     for plan, of_plan in zip(plans, searched, strict=True):
+        _show_searches(of_plan, command)
         _results(plan, of_plan, command, one_sided=one_sided, beside=beside, outcome=outcome)
     _ask_models(plans)
     return _told(outcome)
+
+
+def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[Plan]:
+    """All plans; what is wrong with any of them is told at once."""
+    plans, wrong = [], []
+    for name in names:
+        try:
+            plans.append(read_plan(name, content))
+        except ValueError as error:
+            wrong.append(str(error) if len(names) == 1 else f"{name}: {error}")
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return plans
 
 
 def _ask_models(plans: Sequence[Plan]) -> None:
@@ -162,7 +178,9 @@ def _told(outcome: Outcome) -> int:
         progress_console.print(f"{path} failed: {error}", highlight=False, markup=False, soft_wrap=True)
     for one in outcome.elsewhere:
         progress_console.print(f"{one.path} is being trained by another process.", highlight=False, soft_wrap=True)
-    return 1 if outcome.failed or outcome.elsewhere else 0
+    for sentence in outcome.unsearched:
+        progress_console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    return 1 if outcome.failed or outcome.elsewhere or outcome.unsearched else 0
 
 
 def _results(
@@ -215,7 +233,9 @@ def _results(
 def _selected(plan: Plan, searched: Found) -> str:
     parts = []
     if searched:
-        betas = [f"{searched[place].cells[0].data} {searched[place].beta:g}" for place in plan.searches]
+        betas = [
+            f"{searched[place].cells[0].data} {searched[place].beta:g}" for place in plan.searches if place in searched
+        ]
         parts.append(f"{next(iter(searched.values())).selected}: {', '.join(betas)}")
     if any("cbs" in method for method in plan.methods):
         parts += ["β of the data set's recipe" if "recipe" in plan.betas else ""]
@@ -241,7 +261,13 @@ def _beta(given: Sequence[str], command: str) -> int:
     together = number_after("together", found)
     method = found.pop("method", ["cbs"])
     content = {"out": "runs/beta", **plan_content(found), "methods": list(method), "betas": ["search"], "seeds": 1}
-    (searches,), _ = _conduct([make_plan(content)], together, searches_only=True)
+    (searches,), outcome = _conduct([make_plan(content)], together, searches_only=True)
+    _show_searches(searches, command)
+    return _told(outcome)
+
+
+def _show_searches(searches: Found, command: str) -> None:
+    """The trace of each search, how recall depends on beta, and what was chosen; the tables beside its runs too."""
     for searched in searches.values():
         folder, trace = searched.cells[0].runs[0].path.parent, trace_table(searched, command)
         show(trace, console)
@@ -249,4 +275,3 @@ def _beta(given: Sequence[str], command: str) -> int:
         save_table(trace, folder, "trace")
         save_table(searched.sensitivity(command), folder, "sensitivity")
         console.print(f"{searched.cells[0].data}: {searched.found.choice}", highlight=False, soft_wrap=True)
-    return 0

@@ -1,6 +1,5 @@
 """What ``longtail study`` says of runs that are there: tables, the page about plans, the paper's tests."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from longtail.cli.study_flags import is_given, one_of, split_flags
+from longtail.study.captions import study_record, told_of
 from longtail.study.reproduction import write_page
 from longtail.study.runs import group_runs, read_runs
 from longtail.study.significance_text import significance_page
@@ -31,22 +31,23 @@ def table(given: Sequence[str], command: str) -> int:
     """``longtail study table``: a table of the runs in folders."""
     alone, found = split_flags(given)
     form = one_of("format", found, ("terminal", *FORMATS))
-    one_sided, beside = is_given("one_sided", found), one_of("beside", found, ("quoted", "nothing", "paper"))
-    reference = found.pop("reference", ["balanced-softmax"])[0]
-    recalls = partial(
-        recall_table,
-        reference=reference,
-        beside=beside,  # type: ignore[arg-type]
-        alternative="greater" if one_sided else "two-sided",
-    )
+    beside = one_of("beside", found, ("quoted", "nothing", "paper"))
+    tests: dict[str, str] = {}  # given here, they win over the study's
+    if "reference" in found:
+        tests["reference"] = _one_name(found.pop("reference"))
+    if is_given("one_sided", found):
+        tests["alternative"] = "greater"
+    if is_given("no_one_sided", found):
+        tests["alternative"] = "two-sided"
     tables: dict[str, Callable[..., Table]] = {
-        "recall": recalls,
+        "recall": recall_table,
         "level": level_table,
         "gradient": gradient_table,
         "shift": shift_table,
         "paper": paper_table,
     }
     what = one_of("what", found, tuple(tables))
+    make = tables[what]
     if found:
         raise ValueError(f"Expected the flags that `longtail study --help` shows, but got --{next(iter(found))}.")
     if not alone:
@@ -54,8 +55,12 @@ def table(given: Sequence[str], command: str) -> int:
     runs = read_runs(*alone)
     if not runs:
         raise ValueError(f"Expected finished runs in {', '.join(alone)}, but there are none.")
-    told = _told_before(alone)
-    made = tables[what](group_runs(runs), selected=told.get("selected", ""), command=told.get("command", command))
+    told = told_of(alone, runs)
+    record = study_record(Path(alone[0])) if len(alone) == 1 else {}
+    commands = [record["command"], *([command] if tests else [])] if record.get("command") else [command]
+    if what == "recall":
+        make = partial(make, beside=beside, **{"reference": told.reference, "alternative": told.alternative, **tests})
+    made = make(group_runs(runs), selected=told.selected, command="; ".join(commands))
     if form == "terminal":
         show(made, console)
     else:
@@ -63,10 +68,10 @@ def table(given: Sequence[str], command: str) -> int:
     return 0
 
 
-def _told_before(folders: Sequence[str]) -> dict[str, str]:
-    """How a study's runs were made, where there is one study."""
-    file = Path(folders[0]) / "study.json"
-    return json.loads(file.read_text(encoding="utf-8")) if len(folders) == 1 and file.exists() else {}
+def _one_name(texts: Sequence[str]) -> str:
+    if len(texts) != 1:
+        raise ValueError(f"Expected a method after --reference, but got {' '.join(texts) or 'nothing'}.")
+    return texts[0]
 
 
 def paper(given: Sequence[str], _: str) -> int:

@@ -10,7 +10,8 @@ The rule, fixed:
 4. Smooth: a least-squares quadratic through the means within three steps of the best, if it has a maximum; otherwise
    the means themselves.
 5. Choose among the betas tried: of those whose smoothed value is within one standard error of the highest, the one with
-   the lowest mean imbalance level; if that is equal too, the smaller beta.
+   the lowest mean imbalance level; if that is equal too, the smaller beta. A beta with an undefined score is never
+   chosen; where every beta has one, nothing is.
 
 The standard error is that of a mean over folds and seeds after each fold's and seed's own level is taken off, since all
 betas see the same folds and seeds: with B betas, n scores each, and residuals r of the two-way layout,
@@ -20,10 +21,11 @@ betas see the same folds and seeds: with B betas, n scores each, and residuals r
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from longtail._arguments import check_integer, check_number
+from longtail._arguments import check_integer, check_number, told
 
 __all__ = [
     "START",
@@ -36,6 +38,7 @@ __all__ = [
     "next_betas",
     "search_beta",
     "search_rounds",
+    "wrong_settings",
 ]
 
 START = (1.0, 1.1, 1.2, 1.3)
@@ -94,17 +97,51 @@ class Settings:
     ahead: int = 1
 
     def __post_init__(self) -> None:
-        low, high = (check_number("bounds", bound) for bound in self.bounds)
-        if check_number("step", self.step) <= 0:
-            raise ValueError(f"Expected `step` to be a number > 0, but got {self.step}.")
-        if low >= high:
-            raise ValueError(f"Expected `bounds` to be a smaller and a larger beta, but got {low:g} and {high:g}.")
-        outside = [beta for beta in self.start if not low <= check_number("start", beta) <= high]
-        if outside or not self.start:
-            found = f"{outside[0]:g}" if outside else "none"
-            raise ValueError(f"Expected `start` to have betas in {low:g}…{high:g}, but got {found}.")
-        check_integer("beyond", self.beyond, minimum=1)
-        check_integer("ahead", self.ahead, minimum=1)
+        for error in wrong_settings(self.start, self.step, self.bounds, self.beyond, self.ahead):
+            raise error
+
+
+def wrong_settings(start: Any, step: Any, bounds: Any, beyond: Any = 2, ahead: Any = 1) -> list[TypeError | ValueError]:
+    """All that is wrong with what :class:`Settings` takes."""
+    found: list[TypeError | ValueError] = []
+
+    def tried(check: Callable[[], object]) -> bool:
+        try:
+            check()
+        except (TypeError, ValueError) as error:
+            found.append(error)
+            return False
+        return True
+
+    bounded = tried(lambda: _check_bounds(bounds))
+    tried(lambda: _check_step(step))
+    tried(lambda: _check_start(start, bounds if bounded else (0.0, math.inf)))
+    tried(lambda: check_integer("beyond", beyond, minimum=1))
+    tried(lambda: check_integer("ahead", ahead, minimum=1))
+    return found
+
+
+def _check_bounds(bounds: Any) -> None:
+    if not isinstance(bounds, Sequence) or len(bounds) != 2:
+        raise ValueError(f"Expected `bounds` to be a smaller and a larger beta, but got {told(bounds)}.")
+    low, high = (check_number("bounds", bound) for bound in bounds)
+    if low >= high:
+        raise ValueError(f"Expected `bounds` to be a smaller and a larger beta, but got {low:g} and {high:g}.")
+
+
+def _check_step(step: Any) -> None:
+    if check_number("step", step) <= 0:
+        raise ValueError(f"Expected `step` to be a number > 0, but got {step}.")
+
+
+def _check_start(start: Any, bounds: tuple[float, float]) -> None:
+    if not isinstance(start, Sequence) or isinstance(start, str):
+        raise TypeError(f"Expected `start` to be several betas, but got {told(start)}.")
+    low, high = bounds
+    outside = [beta for beta in start if not low <= check_number("start", beta) <= high]
+    if outside or not start:
+        found = f"{outside[0]:g}" if outside else "none"
+        raise ValueError(f"Expected `start` to have betas in {low:g}…{high:g}, but got {found}.")
 
 
 @dataclass(frozen=True)
@@ -117,7 +154,7 @@ class Choice:
     ties: tuple[float, ...]
     """Betas within one standard error of the highest smoothed value, among which the imbalance level decided."""
     standard_error: float
-    """NaN where there is one score a beta."""
+    """NaN where there is one score a beta, or fewer than two betas whose scores are defined."""
     smoothed: dict[float, float]
     """The quadratic's value at the betas that it goes through; empty where it has no maximum."""
     peak: float | None
@@ -134,7 +171,8 @@ class Choice:
                 "the lowest imbalance level" if self.level_known else "the smallest, as no imbalance level is defined,"
             )
             text += f", {least} among {', '.join(f'{beta:g}' for beta in self.ties)}"
-            text += ", which are within one standard error of the best"
+            equal = math.isnan(self.standard_error)
+            text += ", which are equally good" if equal else ", which are within one standard error of the best"
         if self.at_bound:
             text += f"; the best mean is at the bound, {self.best:g}, and the peak may lie beyond it"
         return text
@@ -220,8 +258,11 @@ def next_betas(points: Sequence[Point], settings: Settings) -> tuple[float, ...]
 
 
 def choose(points: Sequence[Point], settings: Settings) -> Choice:
-    """The beta that the rule picks among those tried."""
+    """The beta that the rule picks among those tried; refused where every one of them has an undefined score."""
     _check(points)
+    if not any(math.isfinite(point.mean) for point in points):
+        tried = ", ".join(f"{point.beta:g}" for point in points)
+        raise ValueError(f"Expected a beta whose criterion is defined in every run, but got none among {tried}.")
     best, error = _best(points, settings), _error(points)
     smoothed, peak = _quadratic(points, best, settings.step)
     values = smoothed or {point.beta: point.mean for point in points}

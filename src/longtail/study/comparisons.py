@@ -22,7 +22,7 @@ class Contrast:
     reference: Cell
     difference: float
     found: Comparison | None
-    """``None`` where there was no test: fewer than two seeds, or a value that is undefined."""
+    """``None`` where there was no test: fewer than two seeds, an undefined value, or no spread."""
     corrected: float | None
     """After Holm's correction, where several were compared."""
     why_not: str
@@ -39,9 +39,8 @@ class Contrast:
     def __str__(self) -> str:
         if self.found is None:
             side = "above" if self.difference > 0 else "below"
-            apart = (
-                f"{abs(self.difference):.1f} points {side}" if math.isfinite(self.difference) else "not compared with"
-            )
+            apart = f"{abs(self.difference):.1f} points {side}" if self.difference else "equal to"
+            apart = apart if math.isfinite(self.difference) else "not compared with"
             return f"{self.cell.title} is {apart} {self.reference.title}: {self.why_not}, so no test."
         return sentence(self.cell.title, self.reference.title, self.found, corrected=self.corrected, better=self.better)
 
@@ -98,7 +97,10 @@ def _test(
     if not all(map(math.isfinite, [*ours, *theirs])):
         return None, "a value is undefined"
     pair = cell.places == reference.places if paired is None else paired
-    return compare(ours, theirs, paired=pair, alternative=alternative), ""
+    found = compare(ours, theirs, paired=pair, alternative=alternative)
+    if math.isnan(found.p_value):
+        return None, "the difference is the same in every seed" if pair else "neither differs between its seeds"
+    return found, ""
 
 
 def marks(tested: Contrast) -> str:
@@ -111,7 +113,7 @@ def how_tested(all_tested: Sequence[Contrast], against: str = "") -> str:
     """What a caption says of the tests; ``against`` is what the table calls the reference."""
     found = [one for one in all_tested if one.found is not None]
     if not found:
-        return "No tests: fewer than two seeds."
+        return f"No tests: {_reasons(all_tested) or 'fewer than two seeds'}."
     tests = sorted((one.found for one in found if one.found is not None), key=lambda one: not one.paired)
     text = f"* p < 0.05, ** p < 0.01, *** p < 0.001 against {against or found[0].reference.title} ({tests[0].test}"
     text += ", or Welch’s where the seeds differ" if tests[0].paired and not tests[-1].paired else ""
@@ -121,4 +123,9 @@ def how_tested(all_tested: Sequence[Contrast], against: str = "") -> str:
         if any(one.corrected is not None for one in found)
         else ")"
     )
-    return f"{text}; {untested} not tested." if untested else f"{text}."
+    return f"{text}; {untested} not tested ({_reasons(all_tested)})." if untested else f"{text}."
+
+
+def _reasons(all_tested: Sequence[Contrast]) -> str:
+    """Why there were no tests, each reason once."""
+    return " or ".join(dict.fromkeys(one.why_not for one in all_tested if one.why_not))

@@ -1,6 +1,6 @@
 """Plans carried out together: searches for beta round by round, and beside them every run whose beta is known."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from longtail.study.execute import Outcome
@@ -50,37 +50,37 @@ def conduct(
         searches_only: leave the plans' own runs out.
 
     Returns:
-        what each plan's searches found, and how the plans' own runs went.
+        what each plan's searches found, and how the plans' own runs went. Of a search that lost a run, or can choose
+        nothing, there is nothing, and its plan's runs with that beta are left out.
     """
-    going = {
-        (number, place): searching(plan.base(*place), plan.search, search_folder(plan, place))
-        for number, plan in enumerate(plans)
-        for place in plan.searches
-    }
-    asked: dict[_Key, list[Planned]] = {}
-    found: list[Found] = [{} for _ in plans]
+    searches = _Searches(plans, on_round)
     own: dict[Path, Planned] = {}
     given: set[Path] = set()
 
     def more() -> list[Planned]:
-        news = [_advance(key, going, asked, found, on_round) for key in list(going)]
-        if given and not any(news):
+        if not searches.advance() and given:
             return []
         if not searches_only:
-            own.update(_own(plans, found))
-        runs = [*_ordered(run for runs in asked.values() for run in runs), *_ordered(own.values())]
+            own.update(_own(plans, searches.found))
+        runs = [*_ordered(searches.trials()), *_ordered(own.values())]
         new = [run for run in runs if run.path not in given]
         given.update(run.path for run in new)
         return new
 
+    runs = more()
+    if searches.refused:  # before anything was trained
+        raise ValueError("\n".join(searches.refused))
     outcomes = []
-    while runs := more():
+    while runs:
         outcomes.append(train(runs, more))
+        runs = more()
     failed = {path: why for outcome in outcomes for path, why in outcome.failed.items()}
-    for runs in asked.values():
-        _check_done(runs, failed)
-    done = tuple(run for run in own.values() if run.folder.done)
-    return found, Outcome(done, failed, tuple(run for outcome in outcomes for run in outcome.elsewhere))
+    return searches.found, Outcome(
+        done=tuple(run for run in own.values() if run.folder.done),
+        failed=failed,
+        elsewhere=tuple(run for outcome in outcomes for run in outcome.elsewhere),
+        unsearched=searches.without_end(failed),
+    )
 
 
 def _own(plans: Sequence[Plan], found: Sequence[Found]) -> dict[Path, Planned]:
@@ -97,30 +97,53 @@ def _ordered(runs: Iterable[Planned]) -> list[Planned]:
     return sorted(runs, key=lambda run: (not run.folder.begun, run.recipe.seed))
 
 
-def _advance(
-    key: _Key,
-    going: dict[_Key, _Search],
-    asked: dict[_Key, list[Planned]],
-    found: Sequence[Found],
-    on_round: Callable[[Place, Sequence[float]], None],
-) -> bool:
-    """Take a search to its next round that has something to train, or to its end; whether its round was done."""
-    number, place = key
-    if not all(run.folder.done for run in asked.get(key, ())):
-        return False
-    try:
-        while all(run.folder.done for run in asked.get(key, ())):
-            asked[key] = next(going[key])
-        on_round(place, sorted({run.recipe.beta for run in asked[key] if run.recipe.beta is not None}))
-    except StopIteration as end:
-        found[number][place] = end.value
-        del going[key]
-        asked.pop(key, None)
-    return True
+class _Searches:
+    """The searches of all plans, each at one of its rounds."""
+
+    def __init__(self, plans: Sequence[Plan], on_round: Callable[[Place, Sequence[float]], None]) -> None:
+        self.on_round = on_round
+        self.found: list[Found] = [{} for _ in plans]
+        self._going = {
+            (number, place): searching(plan.base(*place), plan.search, search_folder(plan, place))
+            for number, plan in enumerate(plans)
+            for place in plan.searches
+        }
+        self._asked: dict[_Key, list[Planned]] = {}
+        self.refused: list[str] = []
+        """Why searches cannot go on, a sentence each."""
+
+    def trials(self) -> list[Planned]:
+        """The runs that they wait for, and others of the same rounds."""
+        return [run for runs in self._asked.values() for run in runs]
+
+    def advance(self) -> bool:
+        """Take those whose round is done to the next that has something to train, or to their end; whether any was."""
+        ready = [key for key in self._going if all(run.folder.done for run in self._asked.get(key, ()))]
+        for key in ready:
+            self._take_on(key)
+        return bool(ready)
+
+    def _take_on(self, key: _Key) -> None:
+        number, place = key
+        try:
+            while all(run.folder.done for run in self._asked.get(key, ())):
+                self._asked[key] = next(self._going[key])
+            self.on_round(place, sorted({run.recipe.beta for run in self._asked[key] if run.recipe.beta is not None}))
+            return
+        except StopIteration as end:
+            self.found[number][place] = end.value
+        except ValueError as error:  # nothing can be chosen; what else is under way goes on
+            self.refused.append(str(error))
+        del self._going[key]
+        self._asked.pop(key, None)
+
+    def without_end(self, failed: Mapping[str, str]) -> tuple[str, ...]:
+        """Why searches did not end, a sentence each, once nothing is under way."""
+        return (*self.refused, *(_unfinished(runs, failed) for runs in self._asked.values()))
 
 
-def _check_done(runs: Sequence[Planned], failed: dict[str, str]) -> None:
-    for run in runs:
-        if not run.folder.done:
-            why = failed.get(str(run.path), "another process is training it")
-            raise ValueError(f"Expected all runs of a search to finish, but {run.path} did not: {why}")
+def _unfinished(runs: Sequence[Planned], failed: Mapping[str, str]) -> str:
+    """Which run keeps a search from going on."""
+    run = next(run for run in runs if not run.folder.done)
+    why = failed.get(str(run.path), "another process is training it")
+    return f"Expected all runs of a search to finish, but {run.path} did not: {why}"

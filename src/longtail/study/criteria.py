@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from longtail._arguments import told
 from longtail.study.beta import Score
 from longtail.study.runs import Run
 
 __all__ = ["Criterion"]
+
+_GROUPS = ("head", "medium", "tail", "all")  # of every data set by name and of one's own
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Criterion:
             >>> Criterion.parse("all").weights, Criterion.parse("head=1,tail=2").weights
             ({'all': 1.0}, {'head': 1.0, 'tail': 2.0})
         """
+        if not isinstance(text, str):
+            raise TypeError(f"Expected `criterion` to be all, level, or weights in words, but got {told(text)}.")
         if text == "level":
             return cls({})
         if text == "all":
@@ -42,6 +47,9 @@ class Criterion:
                 raise ValueError(
                     f"Expected `criterion` to be all, level, or weights as in head=1,tail=2, but got {text!r}."
                 ) from None
+        unknown = [name for name in weights if name not in _GROUPS]
+        if unknown:
+            raise ValueError(f"Expected `criterion` to weigh {', '.join(_GROUPS)}, but got {unknown[0]!r}.")
         if any(not 0 <= weight < math.inf for weight in weights.values()) or not sum(weights.values()):
             raise ValueError(f"Expected `criterion` to have weights >= 0, not all zero, but got {text!r}.")
         return cls(weights)

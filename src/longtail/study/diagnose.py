@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -123,6 +124,7 @@ def diagnose(
     paths = {name: path for name, path in (("train", train), ("val", val), ("test", test)) if path is not None}
     splits = {name: read_outside(path, name, names) for name, path in paths.items()}
     _check_apart(splits)
+    _check_files(paths, splits)
     names = names or next((one.names for one in splits.values() if one.names is not None), None)
     num_classes = _num_classes(splits, given, names)
     if given is None:
@@ -148,6 +150,17 @@ def _check_apart(splits: Mapping[str, Outside]) -> None:
             raise ValueError(
                 f"Expected validation data of its own to choose a shift on, but {val.source} holds the same "
                 f"predictions as {other.source}."
+            )
+
+
+def _check_files(paths: Mapping[str, Path | str], splits: Mapping[str, Outside]) -> None:
+    """Refuse a file given for two splits whose predictions are the same; a run's own file has each split apart."""
+    for one, other in combinations(paths, 2):
+        first, second = splits[one], splits[other]
+        same = torch.equal(first.labels, second.labels) and torch.equal(first.predicted, second.predicted)
+        if same and Path(paths[one]).resolve() == Path(paths[other]).resolve():
+            raise ValueError(
+                f"Expected predictions of its own for each split, but got {paths[other]} for both {one} and {other}."
             )
 
 

@@ -34,6 +34,8 @@ class Outcome:
     """Folders of runs that ended with an error, and the error."""
     elsewhere: tuple[Planned, ...] = ()
     """Runs that another process is training."""
+    unsearched: tuple[str, ...] = ()
+    """Why searches for beta did not end, a sentence each."""
 
 
 def devices(runs: Sequence[Planned]) -> list[torch.device]:
@@ -62,8 +64,8 @@ def execute(
         together: runs at a time on each device; default: 12 on a GPU, 1 elsewhere.
         on: the devices; default: :func:`devices`.
         watch: called now and then while runs are trained.
-        more: asked now and then for runs that are to join them. Not on several devices, among which the runs are shared
-            out beforehand.
+        more: asked now and then for runs that are to join them, before those that wait. Not on several devices, among
+            which the runs are shared out beforehand.
 
     Returns:
         what is done and what failed, of all of them. SIGTERM or Ctrl-C raises ``StoppedError`` after what is under way
@@ -122,10 +124,11 @@ class _Work:
             for _ in fleet.steps():
                 if time.monotonic() - watched > _WATCH_SECONDS:
                     self.watch()
-                    for run in self._locked(self.more(), locks):
-                        runs.append(run)
-                        self.members.append(self._trainer(run))
-                        fleet.add(self.members[-1])
+                    joining = self._locked(self.more(), locks)
+                    trainers = [self._trainer(run) for run in joining]
+                    runs += joining
+                    self.members += trainers
+                    fleet.add(trainers)
                     watched = time.monotonic()
         except NotFiniteError as error:
             broken = [run for run in runs if str(run.path / "not_finite.json") in str(error)] or list(runs)

@@ -55,8 +55,7 @@ class SearchPlan:
     @property
     def settings(self) -> Settings:
         """Of the pure search."""
-        low, high = self.bounds
-        return Settings(tuple(self.start), self.step, (low, high), ahead=self.ahead)
+        return Settings(self.start, self.step, self.bounds, ahead=self.ahead)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any, get_args
 from longtail.data import CATALOG, long_tail_counts
 from longtail.data.long_tail import Profile
 from longtail.methods import METHODS
+from longtail.models.registry import _found, _is_ours
+from longtail.study.beta import START, wrong_settings
 from longtail.study.criteria import Criterion
 from longtail.study.plan import (
     BETA_WORDS,
@@ -64,6 +66,8 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
     known: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v for name, v in search.items() if name not in strange
     }
+    if "start" not in known and "bounds" in known:
+        known["start"] = _start_within(known["bounds"])
     seeds = content.get("seeds", ())
     plan = Plan(
         data=tuple(_listed(content.get("data", ()))),
@@ -80,6 +84,15 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
     if problems:
         raise PlanError(problems)
     return plan
+
+
+def _start_within(bounds: Any) -> tuple[float, ...]:
+    """The usual start as far as it lies within bounds; all of it where none does, which is then refused."""
+    try:
+        low, high = bounds
+        return tuple(beta for beta in START if low <= beta <= high) or START
+    except (TypeError, ValueError):  # bounds that are none are told with all else
+        return START
 
 
 def _usual_reference(content: Mapping[str, Any]) -> str:
@@ -111,8 +124,7 @@ def find_problems(plan: Plan) -> list[str]:
     found = [*_wrong_data(plan), *_wrong_methods(plan), *_wrong_betas(plan), *_wrong_seeds(plan.seeds)]
     if plan.reference not in {*plan.methods, "balanced-softmax"}:
         found.append(f"Expected `reference` to be one of the plan's methods, but got {plan.reference!r}.")
-    if plan.searches:
-        found += _wrong_search(plan.search)
+    found += _wrong_search(plan.search)
     methods = [method for method in plan.methods if not _wrong_methods(replace(plan, methods=(method,)))]
     places = [place for place in plan.places if is_here(place[0], plan.recipe)]
     found += _wrong_recipes(plan, places or [("digits-lt", None)], methods or ["softmax"])
@@ -120,12 +132,12 @@ def find_problems(plan: Plan) -> list[str]:
 
 
 def _wrong_search(search: SearchPlan) -> list[str]:
-    found = []
-    for check in (lambda: search.settings, lambda: Criterion.parse(search.criterion)):
-        try:
-            check()
-        except (TypeError, ValueError) as error:
-            found.append(str(error))
+    wrong = wrong_settings(search.start, search.step, search.bounds, ahead=search.ahead)
+    found = [str(error) for error in wrong]
+    try:
+        Criterion.parse(search.criterion)
+    except (TypeError, ValueError) as error:
+        found.append(str(error))
     if search.folds is not None and (not isinstance(search.folds, int) or search.folds < 0 or search.folds == 1):
         found.append(f"Expected `folds` of the search to be 0 or two and more, but got {search.folds!r}.")
     if not isinstance(search.seeds, int) or search.seeds < 1:
@@ -216,7 +228,9 @@ def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], metho
         else:
             try:
                 pick_device(replace(Recipe(), **{name: value}).device)
-            except (TypeError, ValueError) as error:
+                if name == "model":
+                    _check_model(value)
+            except (TypeError, ValueError, ImportError) as error:
                 found[str(error)] = None
             else:
                 good[name] = value
@@ -236,6 +250,16 @@ def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], metho
                     f"out), but {data} has none."
                 ] = None
     return list(found)
+
+
+def _check_model(name: str) -> None:
+    """Refuse a network that there is not, without making one."""
+    if _is_ours(name):
+        return
+    try:
+        _found(name)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`name`", "`model`", 1)) from error
 
 
 def _wrong_knob(name: str, value: Any, methods: Sequence[str]) -> list[str]:

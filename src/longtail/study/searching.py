@@ -83,8 +83,12 @@ def folds_of(recipe: Recipe, plan: SearchPlan) -> int:
         return plan.folds
     if plan.select_on == "test":
         return 0
+    return 0 if _has_validation(recipe) else DEFAULT_FOLDS
+
+
+def _has_validation(recipe: Recipe) -> bool:
     own = "val" in CATALOG[recipe.data].sizes if recipe.data in CATALOG else open_path(recipe.data).val is not None
-    return 0 if own or recipe.validation else DEFAULT_FOLDS
+    return own or bool(recipe.validation)
 
 
 def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) -> list[Recipe]:
@@ -105,9 +109,14 @@ def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list
         base: the method's recipe.
         plan: how to search.
         out: where the runs go; ``beta.json`` there has the trace.
+
+    Raises:
+        ValueError: there is nothing to choose on; or runs of other settings are there.
     """
     folds, criterion = folds_of(base, plan), Criterion.parse(plan.criterion)
     part = cast(Literal["val", "test"], plan.select_on)
+    if part == "val" and not folds and not _has_validation(base):
+        raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
     cells: dict[float, Cell] = {}
     file = Path(out) / SEARCH_FILE
     if not file.exists():
@@ -117,13 +126,12 @@ def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list
     betas = next(rounds)
     while True:
         planned = {beta: _planned(base, beta, folds, range(plan.seeds), Path(out)) for beta in betas}
-        yield [run for runs in planned.values() for run in runs]
+        asked = [run for runs in planned.values() for run in runs]
+        for run in asked:
+            run.folder.check(run.recipe)  # what an earlier search left may be of other settings
+        yield asked
         for beta, runs in planned.items():
             cells[beta] = one_cell((read_run(run.path) for run in runs), over_folds=True)
-            if part == "val" and "val" not in cells[beta].runs[0].result["splits"]:
-                raise ValueError(
-                    f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0."
-                )
         try:
             betas = rounds.send([[criterion.score(run, part) for run in cells[beta].runs] for beta in betas])
         except StopIteration as end:
@@ -164,7 +172,12 @@ def trace_table(searched: Searched, command: str = "") -> Table:
         rows.append(Row((str(number), f"{point.beta:g}{sign}"), tuple(values)))
     error = found.choice.standard_error
     caption = f"{searched.selected}. Chosen: {found.choice}."
-    caption += " One run a β: no standard error." if math.isnan(error) else f" Standard error {error:.2f}."
+    if not math.isnan(error):
+        caption += f" Standard error {error:.2f}."
+    elif len(found.points[0].scores) == 1:
+        caption += " One run a β: no standard error."
+    else:
+        caption += " Fewer than two β have a defined value: no standard error."
     caption += f" Command: {command}" if command else ""
     columns = (str(criterion), "quadratic", *(("I",) if criterion.weights else ()))
     return Table("The search for β", ("Round", "β"), columns, tuple(rows), caption)

@@ -55,11 +55,11 @@ class Comparison:
     difference: float
     """Mean of the first less mean of the second."""
     low: float
-    """Lower end of the confidence interval of the difference, which is two-sided whatever the test is."""
+    """Lower end of the confidence interval of the difference, which is two-sided whatever the test is; NaN without."""
     high: float
     """Upper end of it."""
     p_value: float
-    """Of the test that ``alternative`` names."""
+    """Of the test that ``alternative`` names; NaN where nothing varies, so that there is nothing to test with."""
     effect_size: float
     """Cohen's d with the pooled standard deviation; NaN where nothing varies."""
     runs: tuple[int, int]
@@ -165,9 +165,8 @@ def _comparison(
         tail = float(stats.t.sf(difference / error if alternative == "greater" else abs(difference) / error, freedom))
         p_value = tail if alternative == "greater" else 2 * tail
         half = float(stats.t.ppf(0.5 + confidence / 2, freedom)) * error
-    else:  # without any variation the difference is what it is
-        none = abs(difference) < _NOTHING or (alternative == "greater" and difference < 0)
-        p_value, half = (1.0 if none else 0.0), 0.0
+    else:  # a few runs that agree by chance do not say how much others would differ
+        p_value = half = math.nan
     return Comparison(
         difference=difference,
         low=difference - half,
@@ -193,28 +192,30 @@ def holm(p_values: Sequence[float]) -> list[float]:
         p_values: one a difference.
 
     Returns:
-        corrected p-values, in the same order.
+        corrected p-values, in the same order; one that is NaN stays so and does not count as a test.
 
     Example:
         >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]
         [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    corrected = [0.0] * len(p_values)
+    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    corrected = [math.nan] * len(p_values)
     largest = 0.0
     for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
         corrected[i] = largest
     return corrected
 
 
 def format_p(p_value: float) -> str:
-    """A p-value with its sign, as one writes it.
+    """A p-value with its sign, as one writes it; in a word where there was no test.
 
     Example:
         >>> [format_p(p) for p in (0.92, 0.026, 0.00029, 0.000004)]
         ['= 0.92', '= 0.026', '= 0.0003', '< 0.0001']
     """
+    if math.isnan(p_value):
+        return "undefined"
     if p_value < 0.0001:
         return "< 0.0001"
     if p_value < 0.001:
@@ -252,6 +253,8 @@ def sentence(
         'CBS is better than Balanced Softmax by 2.7 points, 95 % interval 1.6 to 3.9, p = 0.0097, n = 3.'
     """
     runs = f"n = {found.runs[0]}" if found.runs[0] == found.runs[1] else f"n = {found.runs[0]} and {found.runs[1]}"
+    if math.isnan(found.p_value):
+        return f"{first} and {second} are not tested: difference {_one(found.difference)} {unit}, no spread, {runs}."
     p_value = found.p_value if corrected is None else corrected
     labels = [_SIDES[found.alternative]] if found.alternative != "two-sided" else []
     labels += ["after Holm"] if corrected is not None else []

@@ -29,10 +29,10 @@ class Fleet:
         self.together = check_integer("together", together, minimum=1)
         self._waiting = deque(self.members)
 
-    def add(self, member: Trainer) -> None:
-        """Have another one join: it begins when a place is free. Between steps, not after the last."""
-        self.members.append(member)
-        self._waiting.append(member)
+    def add(self, members: Sequence[Trainer]) -> None:
+        """Have others join between two steps: they begin before those that wait."""
+        self.members.extend(members)
+        self._waiting.extendleft(reversed(members))
 
     def steps(self) -> Iterator[Trainer]:
         """Take a step of each member in turn until all are done; gives the member that took it."""

@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from longtail.study.balanced import measure_balanced
+from longtail.study.captions import Told, study_record, told_of, with_selected
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import inline_svg, save_figure
 from longtail.study.report.classes import ClassView, class_grid, confusion_grid, worst_cards, worst_classes
@@ -31,7 +32,7 @@ from longtail.study.report.page import (
 )
 from longtail.study.report.parts import Part, mean_of, parts_of
 from longtail.study.report.predictions import Confusions, predicted_by
-from longtail.study.report.settings import environments, repeat_command, settings_grid, study_record
+from longtail.study.report.settings import environments, repeat_command, settings_grid
 from longtail.study.report.summary import cards_of, caveats, points_of
 from longtail.study.runs import Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import level_table, recall_table
@@ -64,13 +65,13 @@ def write_report(report: Report, out: Path | str, figures: Path | str | None = N
     return out
 
 
-def report_of_runs(*paths: Path | str, reference: str = "balanced-softmax", command: str = "") -> Report:
+def report_of_runs(*paths: Path | str, reference: str | None = None, command: str = "") -> Report:
     """The report of all finished runs in folders and below them.
 
     Args:
         paths: folders; where one was written by ``longtail study``, what that wrote down is used. Where there are runs
             on all of a data set beside runs on its long-tailed version, these balanced models are shown beside those.
-        reference: the method that others are tested against.
+        reference: the method that others are tested against (default: the study's, or Balanced Softmax).
         command: what made the report, for its last section.
     """
     everything, main = read_runs(*paths, searches=True), read_runs(*paths)
@@ -79,16 +80,18 @@ def report_of_runs(*paths: Path | str, reference: str = "balanced-softmax", comm
     if not main and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, paths))}, but there are none.")
     record = study_record(Path(paths[0])) if len(paths) == 1 else {}
+    told = told_of(paths, main)
+    told = told if reference is None else replace(told, reference=reference)
     parts = parts_of(group_runs(main)) if main else []
     drawings: dict[str, Drawing] = {}
     sections: list[Section] = []
     if parts:
-        sections.append(_summary(parts, paths, record, reference, drawings))
+        sections.append(_summary(parts, paths, record, told, drawings))
         for place, part in enumerate(parts):
-            sections += _sections(part, f"d{place}", reference, record, drawings, alone=len(parts) == 1)
+            sections += _sections(part, f"d{place}", told, drawings, alone=len(parts) == 1)
     if searches:
         sections.append(_beta_section(searches, drawings))
-    sections.append(_how(parts, main or everything, record, command))
+    sections.append(_how(parts, main or everything, record, told.selected, command))
     return Report(_page(parts, main or everything, sections), drawings)
 
 
@@ -115,16 +118,18 @@ def _summary(
     parts: Sequence[Part],
     paths: Sequence[Path | str],
     record: dict[str, Any],
-    reference: str,
+    told: Told,
     drawings: dict[str, Drawing],
 ) -> Section:
     blocks: list[Block] = []
     if len(parts) == 1:
-        blocks += [Stats(cards_of(parts[0])), Prose(points_of(parts[0], reference), points=True)]
+        points = points_of(parts[0], told.reference, told.alternative)
+        blocks += [Stats(cards_of(parts[0])), Prose(points, points=True)]
     else:
         for part in parts:
-            blocks.append(Prose(points_of(part, reference), points=True, title=part.name))
-        pictures = [_picture(one, one.name, drawings) for one in overview_drawings(parts)]
+            points = points_of(part, told.reference, told.alternative)
+            blocks.append(Prose(points, points=True, title=part.name))
+        pictures = [_picture(one, one.name, drawings) for one in overview_drawings(parts, told.selected)]
         blocks += [Gallery(pictures)] if pictures else []
     unfinished = sorted(
         found.parent.name
@@ -132,31 +137,29 @@ def _summary(
         for found in path.rglob("recipe.toml")
         if not (found.parent / "result.json").exists()
     )
-    notes = caveats(parts, unfinished, str(record.get("selected") or ""), list(record.get("failed") or {}))
+    notes = caveats(parts, unfinished, told.selected, list(record.get("failed") or {}))
     return Section("summary", "Summary", [*blocks, *([Notes(notes)] if notes else [])])
 
 
-def _sections(
-    part: Part, prefix: str, reference: str, record: dict[str, Any], drawings: dict[str, Drawing], *, alone: bool
-) -> list[Section]:
+def _sections(part: Part, prefix: str, told: Told, drawings: dict[str, Drawing], *, alone: bool) -> list[Section]:
     """Tables and figures, and the classes, of one data set."""
     of = "" if alone else f"{part.name}: "
-    selected = str(record.get("selected") or "")
-    recalls = recall_table(part.cells, reference=reference, selected=selected)
+    tests: dict[str, Any] = asdict(told)  # and how beta was chosen
+    recalls = recall_table(part.cells, **tests)
     tables: list[Block] = [from_table(part.retitled(recalls), f"{prefix}-recall")]
     if any(not math.isnan(cell.summary(Run.level).mean) for cell in part.cells):
         tables.append(
             Folded(
                 "Model imbalance level as a table",
-                [from_table(part.retitled(level_table(part.cells, selected=selected)), f"{prefix}-level")],
+                [from_table(part.retitled(level_table(part.cells, selected=told.selected)), f"{prefix}-level")],
             )
         )
     betas = _many_betas(part)
-    drawn = part_drawings(part) + ([beta_drawing(betas)] if betas else [])
+    drawn = part_drawings(part, **tests) + ([beta_drawing(betas, selected=told.selected)] if betas else [])
     pictures = [_picture(one, f"{slug(part.name)}-{one.name}", drawings) for one in drawn]
     curves = [
         replace(_picture(one, f"{slug(part.name)}-{one.name}", drawings), title="")  # the figure has it
-        for one in curve_drawings(part)
+        for one in curve_drawings(part, told.selected)
     ]
     figures: list[Block] = [Gallery(pictures)]
     if curves:
@@ -167,7 +170,7 @@ def _sections(
         )
     methods = Section(f"{prefix}-methods", f"{of}Methods", tables, short="Methods" if alone else part.name)
     shown = Section(f"{prefix}-figures", f"{of}Figures", figures, short="Figures", listed=alone)
-    return [methods, shown, *_class_sections(part, prefix, of)]
+    return [methods, shown, *_class_sections(part, prefix, of, told.selected)]
 
 
 def _many_betas(part: Part) -> list[Cell]:
@@ -179,7 +182,7 @@ def _many_betas(part: Part) -> list[Cell]:
     return next((list(betas.values()) for betas in found.values() if len(betas) > 2), [])
 
 
-def _class_sections(part: Part, prefix: str, of: str) -> list[Section]:
+def _class_sections(part: Part, prefix: str, of: str, selected: str) -> list[Section]:
     focus = part.best
     title = part.title(focus)
     cells = list(dict.fromkeys([*part.main(), focus]))
@@ -209,6 +212,7 @@ def _class_sections(part: Part, prefix: str, of: str) -> list[Section]:
         else f"Recall on test data{runs}."
     )
     caption += f" Precision: of {title}." if precision else ""
+    caption = with_selected(caption, cells, selected)
     grid = class_grid(view, f"{prefix}-classes-table", "Every class", caption)
     sections = [Section(f"{prefix}-worst", f"{of}The worst classes", worst, short="Worst", listed=not of)]
     tail = list(part.groups)[-1]
@@ -217,6 +221,7 @@ def _class_sections(part: Part, prefix: str, of: str) -> list[Section]:
         note = f"Per cent of the test images of each class, {title}" + (
             f", {len(predicted)} runs together." if len(predicted) > 1 else "."
         )
+        note = with_selected(note, [focus], selected)
         shown = confusion_grid(view, taken, f"{prefix}-taken-table", f"{tail.capitalize()} classes", note)
     else:
         shown = [Prose(["Not known: these runs did not keep their predictions (predictions.safetensors)."])]
@@ -265,13 +270,14 @@ def _beta_section(searches: Sequence[tuple[dict[str, Any], list[Cell]]], drawing
     for record, cells in searches:
         chosen, name = record.get("beta"), f"{cells[0].data}, {cells[0].title.partition(' (')[0]}"
         on = "TEST data" if record.get("select_on") == "test" else "validation data"
-        blocks.append(Prose([f"{name}: {record.get('choice', f'beta = {chosen}')}. {record.get('selected', '')}."]))
-        drawing = replace(beta_drawing(cells, chosen=chosen, chosen_on=on), title=name)
+        selected = str(record.get("selected") or f"β chosen on {on}")
+        blocks.append(Prose([f"{name}: {record.get('choice', f'beta = {chosen}')}. {selected}."]))
+        drawing = replace(beta_drawing(cells, chosen=chosen, chosen_on=on, selected=selected), title=name)
         pictures.append(_picture(drawing, f"{slug(name)}-beta", drawings))
     return Section("beta", "The search for β", [*blocks, Gallery(pictures)], short="β")
 
 
-def _how(parts: Sequence[Part], runs: Sequence[Run], record: dict[str, Any], command: str) -> Section:
+def _how(parts: Sequence[Part], runs: Sequence[Run], record: dict[str, Any], selected: str, command: str) -> Section:
     blocks: list[Block] = []
     lines = [str(record["command"])] if record.get("command") else []
     lines = lines or [repeat_command(cell) for part in parts for cell in part.cells]
@@ -279,7 +285,7 @@ def _how(parts: Sequence[Part], runs: Sequence[Run], record: dict[str, Any], com
         lines.append(command)
     blocks += [Prose(["To repeat it:"]), Commands(lines)] if lines else []
     for place, part in enumerate(parts):
-        blocks.append(Folded(f"Settings of {part.name}", [settings_grid(part, f"settings-{place}")]))
+        blocks.append(Folded(f"Settings of {part.name}", [settings_grid(part, f"settings-{place}", selected)]))
     about = environments(runs)
     if about is not None:
         blocks.append(Folded("Machine and versions", [about]))

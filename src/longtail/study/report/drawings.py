@@ -3,8 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
+from longtail.study.captions import with_selected
 from longtail.study.figures.boxes import box_plots
 from longtail.study.figures.classwise import class_probability, class_recall, target_probability
 from longtail.study.figures.curves import Curves, recall_curves
@@ -17,7 +19,7 @@ from longtail.study.figures.tradeoff import Point, trade_off
 from longtail.study.report.page import slug
 from longtail.study.report.parts import Part, mean_of
 from longtail.study.runs import Cell, Run, method_title
-from longtail.study.stats import Summary
+from longtail.study.stats import Alternative, Summary
 
 __all__ = [
     "BALANCED",
@@ -34,7 +36,7 @@ BALANCED = "balanced model"
 BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
 
 
-def overview_drawings(parts: Sequence[Part]) -> list[Drawing]:
+def overview_drawings(parts: Sequence[Part], selected: str = "") -> list[Drawing]:
     """Figures over several data sets."""
     everything = {part.name: _levels_by_method(part) for part in parts}
     often = Counter(title for found in everything.values() for title in found)
@@ -47,14 +49,32 @@ def overview_drawings(parts: Sequence[Part]) -> list[Drawing]:
     caption = (
         "The range of preference scores over head, medium and tail: the lower, the more evenly a model serves them."
     )
+    caption = with_selected(caption, [cell for part in parts for cell in part.cells], selected)
     return [Drawing("imbalance-level", "Model imbalance level", level_bars(levels), caption)]
 
 
-def part_drawings(part: Part) -> list[Drawing]:
-    """Figures of one data set; those that its runs do not have the numbers for are left out."""
-    found = [_trade_off(part), _level(part), _boxes(part), _recalls(part), _gradients(part)]
+def part_drawings(
+    part: Part,
+    *,
+    reference: str = "balanced-softmax",
+    alternative: Alternative = "two-sided",
+    selected: str = "",
+) -> list[Drawing]:
+    """Figures of one data set; those that its runs do not have the numbers for are left out.
+
+    Args:
+        part: the data set's.
+        reference: the method that the best is tested against.
+        alternative: of that test.
+        selected: how beta was chosen, for the captions.
+    """
+    found = [_trade_off(part), _level(part), _boxes(part, reference, alternative), _recalls(part), _gradients(part)]
     found += [_probability(part), _target(part)]
-    return [one for one in found if one is not None]
+    return [_said(one, part.cells, selected) for one in found if one is not None]
+
+
+def _said(drawing: Drawing, cells: Sequence[Cell], selected: str) -> Drawing:
+    return replace(drawing, caption=with_selected(drawing.caption, cells, selected))
 
 
 def _levels(part: Part) -> dict[str, Summary]:
@@ -99,9 +119,9 @@ def _trade_off(part: Part) -> Drawing | None:
     return Drawing("trade-off", title, trade_off(points, head=first, tail=last, marks=part.marks), caption)
 
 
-def _boxes(part: Part) -> Drawing | None:
+def _boxes(part: Part, method: str, alternative: Alternative) -> Drawing | None:
     cells = [cell for cell in part.main() if len(cell.runs) > 1]
-    reference = part.find("balanced-softmax")
+    reference = part.find(method)
     reference = reference if reference in cells else (cells[0] if cells else None)
     if reference is None or len(cells) < 2:
         return None
@@ -113,9 +133,11 @@ def _boxes(part: Part) -> Drawing | None:
     drawn = [*(cell for cell in cells if cell is not last), last]
     paired = reference.places == last.places
     runs = {part.title(cell): cell.values(Run.recall) for cell in drawn}
-    figure = box_plots({part.name: runs}, against=part.title(reference), paired=paired, marks=part.marks)
+    against = part.title(reference)
+    figure = box_plots({part.name: runs}, against=against, paired=paired, alternative=alternative, marks=part.marks)
+    side = "one-sided" if alternative == "greater" else "two-sided"
     caption = f"Recall over all classes on test data in every run. p, Δμ and d compare {part.title(last)} with "
-    caption += f"{part.title(reference)} ({'paired' if paired else 'Welch’s'} t-test, two-sided, not corrected)."
+    caption += f"{against} ({'paired' if paired else 'Welch’s'} t-test, {side}, not corrected)."
     return Drawing("boxes", "Runs", figure, caption)
 
 
@@ -182,7 +204,7 @@ def _target(part: Part) -> Drawing | None:
     return Drawing("target-probability", "Target probability", figure, caption)
 
 
-def curve_drawings(part: Part) -> list[Drawing]:
+def curve_drawings(part: Part, selected: str = "") -> list[Drawing]:
     """Recall over epochs, a figure a method; methods whose runs logged no recall are left out."""
     found: list[Drawing] = []
     for title, cell in zip(part.titles, part.cells, strict=True):
@@ -191,7 +213,8 @@ def curve_drawings(part: Part) -> list[Drawing]:
             caption = "Solid: training data. Dashed: test data." + (
                 f" Mean over {len(cell.runs)} runs." if len(cell.runs) > 1 else ""
             )
-            found.append(Drawing(f"curves-{slug(title)}", title, recall_curves({title: curves}), caption))
+            drawing = Drawing(f"curves-{slug(title)}", title, recall_curves({title: curves}), caption)
+            found.append(_said(drawing, [cell], selected))
     return found
 
 
@@ -221,16 +244,19 @@ def _mean(values: Sequence[float | None]) -> float:
     return sum(known) / len(known) if len(known) == len(values) else math.nan
 
 
-def beta_drawing(cells: Sequence[Cell], *, chosen: float | None = None, chosen_on: str = "validation data") -> Drawing:
+def beta_drawing(
+    cells: Sequence[Cell], *, chosen: float | None = None, chosen_on: str = "validation data", selected: str = ""
+) -> Drawing:
     """Recall of each group over beta.
 
     Args:
         cells: of one method, a beta each.
         chosen: the beta that was chosen.
-        chosen_on: the data that it was chosen on.
+        chosen_on: the data that it was chosen on, which is drawn where the runs have it.
+        selected: how it was chosen, for the caption.
     """
     ordered = sorted(cells, key=lambda cell: cell.recipe.beta or 0.0)
-    has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs)
+    has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs) and chosen_on != "TEST data"
     recalls: dict[str, dict[str, list[float]]] = {}
     for split in ("train", "val" if has_val else "test"):
         for group in (*ordered[0].groups, "all"):
@@ -243,4 +269,4 @@ def beta_drawing(cells: Sequence[Cell], *, chosen: float | None = None, chosen_o
     data = "validation" if has_val else "test"
     caption = f"Recall of each group for each β, on training data (solid) and {data} data. "
     caption += f"{len(ordered[0].runs)} runs a β." if len(ordered[0].runs) > 1 else "One run a β."
-    return Drawing("beta", "Sensitivity to β", figure, caption)
+    return _said(Drawing("beta", "Sensitivity to β", figure, caption), cells, selected)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.data import CATALOG
+from longtail.study.captions import with_selected
 from longtail.study.report.page import Cell, Column, Grid
 from longtail.study.report.parts import Part
 from longtail.study.runs import Cell as Runs
@@ -15,23 +16,9 @@ from longtail.study.runs import Run
 from longtail.train.loading import is_small
 from longtail.train.recipe import HOUSEKEEPING, Recipe, defaults
 
-__all__ = ["environments", "repeat_command", "settings_grid", "study_record"]
+__all__ = ["environments", "repeat_command", "settings_grid"]
 
 _LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard", "evaluate_every"}) | HOUSEKEEPING
-
-
-def study_record(path: Path) -> dict[str, Any]:
-    """What ``longtail study`` wrote down of a folder; empty where it did not."""
-    file = path / "study.json"
-    if not file.exists():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Expected {file} to be JSON, but it is damaged: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"Expected {file} to hold the record of a study, but it holds something else.")
-    return found
 
 
 def repeat_command(cell: Runs) -> str:
@@ -60,7 +47,7 @@ def _word(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
-def settings_grid(part: Part, name: str) -> Grid:
+def settings_grid(part: Part, name: str, selected: str = "") -> Grid:
     """All settings: one column where they are the same for all methods, otherwise one a method."""
     recipes = [asdict(cell.recipe) for cell in part.cells]
     same = [f.name for f in fields(Recipe) if f.name not in _LEFT_OUT and len({repr(r[f.name]) for r in recipes}) == 1]
@@ -73,7 +60,8 @@ def settings_grid(part: Part, name: str) -> Grid:
             values.setdefault(_shown(recipe[key]), []).append(title)
         text = "; ".join(f"{value}: {', '.join(titles)}" for value, titles in values.items())
         rows.append([Cell(key, key), Cell(_shorten(text) if key != "method" else ", ".join(values), "")])
-    return Grid(name, f"Settings of {part.name}", columns, rows, "Resolved: what was not given is what the recipe has.")
+    caption = with_selected("Resolved: what was not given is what the recipe has.", part.cells, selected)
+    return Grid(name, f"Settings of {part.name}", columns, rows, caption)
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,7 @@ from longtail.study.comparisons import compare_cells
 from longtail.study.report.page import Card, many
 from longtail.study.report.parts import Part
 from longtail.study.runs import Cell, Run
-from longtail.study.stats import Summary
+from longtail.study.stats import Alternative, Summary
 
 __all__ = ["cards_of", "caveats", "points_of"]
 
@@ -32,7 +32,7 @@ def cards_of(part: Part) -> list[Card]:
     return cards
 
 
-def points_of(part: Part, reference: str = "balanced-softmax") -> list[str]:
+def points_of(part: Part, reference: str = "balanced-softmax", alternative: Alternative = "two-sided") -> list[str]:
     """What was found on one data set, a sentence each."""
     best, names = part.best, list(part.groups)
     found = [_what(part)]
@@ -47,7 +47,7 @@ def points_of(part: Part, reference: str = "balanced-softmax") -> list[str]:
             f"Against {part.title(baseline)}, {part.title(best)} {_moves(gains[names[-1]], names[-1])} and "
             f"{_moves(gains[names[0]], names[0])}: that is who pays."
         )
-    found += _compared(part, reference)
+    found += _compared(part, reference, alternative)
     if part.fairest is not None and len(part.cells) > 1:
         level = _text(part.fairest.summary(Run.level))
         same = " too" if part.fairest is best else ""
@@ -81,12 +81,12 @@ def _moves(points: float, group: str) -> str:
     return f"{'wins' if points > 0 else 'loses'} {abs(points):.1f} points on the {group}"
 
 
-def _compared(part: Part, reference: str) -> list[str]:
+def _compared(part: Part, reference: str, alternative: Alternative) -> list[str]:
     """Tests of all against the reference; where there are many, only those that tell methods apart."""
     against = part.find(reference)
     if against is None or len(part.cells) < 2:
         return []
-    tested = compare_cells(part.cells, against)
+    tested = compare_cells(part.cells, against, alternative=alternative)
     with_test = [one for one in tested if one.found is not None]
     if not with_test:
         return []
