@@ -1,4 +1,4 @@
-"""CIFAR-10-LT in a training loop of one's own: plain PyTorch, with longtail's loss, measures and long-tailed subset.
+"""CIFAR-10-LT in a training loop of one's own: plain PyTorch, with longtail's loss and measures.
 
 Claim: what `longtail train --data cifar10-lt` reaches needs nothing of its trainer. Network (ResNet-32, 464,154
 parameters), data, augmentation and schedule are the same, and all but the data are written out here. As there, the seed
@@ -13,19 +13,22 @@ Figures: `--method cbs --beta 1.8 --bf16`, seed 0, on an H200: recall 81.22 % ov
 """
 
 import argparse
+import pickle
 import time
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail import BalancedSoftmaxLoss, ClassBalancedSoftmaxLoss, Groups, class_counts
-from longtail.data import load
 from longtail.metrics import ClassStatistics, class_statistics, preference_scores, recall
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # everybody's
 BATCH = 128
+FILES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
 
 
 class Block(nn.Module):
@@ -61,6 +64,26 @@ class ResNet32(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(self.blocks(F.relu(self.norm(self.conv(x)))).mean((2, 3)))
+
+
+def read(root: str, names: list[str]) -> tuple[Tensor, Tensor]:
+    """Pixels and labels of CIFAR-10's own files, which are pickles: take them from its publishers."""
+    parts = []
+    for name in names:
+        with (Path(root) / "cifar-10-batches-py" / name).open("rb") as file:
+            parts.append(pickle.load(file, encoding="bytes"))
+    pixels = np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)
+    return torch.from_numpy(pixels), torch.tensor([label for part in parts for label in part[b"labels"]])
+
+
+def long_tailed(labels: Tensor, imbalance: float, seed: int) -> Tensor:
+    """Places of N_c = N_max IF^(-c / 9) images of class c, drawn with one generator, as the literature does."""
+    random, kept = np.random.RandomState(seed), []
+    for c in range(10):
+        places = np.flatnonzero(labels.numpy() == c)
+        random.shuffle(places)
+        kept.append(places[: int(len(places) * imbalance ** (-c / 9) + 1e-9)])
+    return torch.from_numpy(np.concatenate(kept))
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
@@ -134,21 +157,22 @@ def main() -> None:
     arguments = parser.parse_args()
 
     try:
-        data = load("cifar10-lt", arguments.root, imbalance=arguments.imbalance, subset_seed=arguments.seed)
-        counts = class_counts(data.train.labels, data.num_classes)
+        splits = {name: read(arguments.root, files) for name, files in FILES.items()}
+        kept = long_tailed(splits["train"][1], arguments.imbalance, arguments.seed)
+        splits["train"] = (splits["train"][0][kept], splits["train"][1][kept])
+        counts = class_counts(splits["train"][1], 10)
         losses = {
             "softmax": nn.CrossEntropyLoss(),
             "balanced-softmax": BalancedSoftmaxLoss(counts),
             "cbs": ClassBalancedSoftmaxLoss(counts, beta=arguments.beta),
         }
-    except (ValueError, OSError) as error:
+    except FileNotFoundError as error:
+        parser.error(f"Expected {arguments.root} to hold CIFAR-10, but {error.filename} is not there.")
+    except ValueError as error:
         parser.error(str(error))
     groups = Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10))  # the paper's cut
-    splits = {
-        name: (split.images.pixels.to(arguments.device), split.labels.to(arguments.device))
-        for name, split in data.splits.items()
-    }
-    print(f"{len(data.train)} training images, {counts[0]} of {data.class_names[0]} down to {counts[-1]}")
+    splits = {name: tuple(each.to(arguments.device) for each in split) for name, split in splits.items()}
+    print(f"{len(kept)} training images, {counts[0]} of the first class down to {counts[-1]}")
 
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(arguments.seed)

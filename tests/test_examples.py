@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from longtail.data import load
 from longtail.data.augment import Normalise
 from longtail.data.readers.cifar import CIFAR10_BATCHES, write_cifar10
 from longtail.models import build_model
@@ -56,7 +57,7 @@ def test_it_trains_and_reports(root):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     counts = [int(60 * 10 ** (-k / 9) + 1e-9) for k in range(10)]
-    assert lines[0] == f"{sum(counts)} training images, 60 of airplane down to 6"
+    assert lines[0] == f"{sum(counts)} training images, 60 of the first class down to 6"
     assert re.fullmatch(r"epoch 1: loss \d+\.\d{4}, \d+\.\d s", lines[1])
     for line, split in zip(lines[2:4], ("train", "test"), strict=True):
         found = re.fullmatch(
@@ -73,6 +74,23 @@ def test_what_is_wrong_is_one_sentence(tmp_path):
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith(f"cifar_lt.py: error: Expected {tmp_path}")
+
+
+@pytest.mark.parametrize(("imbalance", "seed"), [(10, 0), (3.5, 2)])
+def test_the_images_are_the_librarys(script, root, imbalance, seed):
+    data = load("cifar10-lt", root, imbalance=imbalance, subset_seed=seed)
+    pixels, labels = script.read(str(root), script.FILES["train"])
+    kept = script.long_tailed(labels, imbalance, seed)
+    assert torch.equal(labels[kept], data.train.labels)
+    assert torch.equal(pixels[kept], data.train.images.pixels)
+    pixels, labels = script.read(str(root), script.FILES["test"])
+    assert torch.equal(pixels, data.test.images.pixels)
+    assert torch.equal(labels, data.test.labels)
+
+
+def test_it_uses_our_losses_and_measures_alone():
+    found = re.findall(r"^from (longtail\S*) import (.*)$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [module for module, _ in found] == ["longtail", "longtail.metrics"]
 
 
 def test_the_network_is_the_librarys(script):
