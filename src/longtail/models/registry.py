@@ -22,7 +22,7 @@ from longtail.models.libraries import (
 from longtail.models.pretrained import load_weights
 from longtail.models.small import SmallCNN
 
-__all__ = ["build_backbone", "published_mean_std"]
+__all__ = ["build_backbone", "check_name", "published_mean_std"]
 
 _CIFAR = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
 _SMALL = "small-cnn"
@@ -89,6 +89,12 @@ def published_mean_std(name: str) -> MeanStd | None:
         return None
     (_, _, mean_std), module, rest = _found(name)
     return mean_std(module, rest)
+
+
+def check_name(name: str) -> None:
+    """Refuse a backbone that there is not, without making one."""
+    if not _is_ours(name):
+        _found(name)
 
 
 def _is_ours(name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from longtail.data import CATALOG, long_tail_counts
 from longtail.data.long_tail import Profile
 from longtail.methods import METHODS
-from longtail.models.registry import _found, _is_ours
+from longtail.models.registry import check_name
 from longtail.study.beta import START, wrong_settings
 from longtail.study.criteria import Criterion
 from longtail.study.plan import (
@@ -253,11 +253,9 @@ def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], metho
 
 
 def _check_model(name: str) -> None:
-    """Refuse a network that there is not, without making one."""
-    if _is_ours(name):
-        return
+    """Refuse a network that there is not, by the name that a plan has for it."""
     try:
-        _found(name)
+        check_name(name)
     except ValueError as error:
         raise ValueError(str(error).replace("`name`", "`model`", 1)) from error
 
