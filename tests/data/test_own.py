@@ -248,6 +248,23 @@ def test_a_list_in_another_encoding_is_named(tmp_path, kind):
         open_path(path)
 
 
+def test_of_parquet_only_what_is_needed_is_read(tmp_path, monkeypatch):
+    """The images themselves may lie in another column; and two columns of one name are refused."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = write_list(tmp_path, "parquet", {"path": ["a.png"], "image": [b"pixels"], "label": ["x"]})
+    asked, read = [], parquet.ParquetFile.read
+    monkeypatch.setattr(
+        parquet.ParquetFile, "read", lambda self, names, **how: asked.append((names, how)) or read(self, names, **how)
+    )
+    assert listed(open_path(path).train) == [("a.png", 0)]
+    assert asked == [(["path", "label"], {"use_threads": False})]
+    parquet.write_table(pa.Table.from_arrays([pa.array(["a"])] * 3, names=["path", "label", "label"]), path)
+    with pytest.raises(ValueError, match=r"list\.parquet to have one column `label`, but it has 2\.$"):
+        open_path(path)
+
+
 def test_a_file_that_is_no_parquet_is_named(tmp_path):
     (tmp_path / "list.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises((ValueError, OSError), match=r"list\.parquet"):

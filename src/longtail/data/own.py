@@ -14,6 +14,7 @@ from longtail._arguments import as_tensor, told
 from longtail.data.dataset import DataSet, FileImages, Split
 from longtail.data.readers.folders import read_folder
 from longtail.data.readers.lists import inside, read_lines
+from longtail.data.readers.parquet import read_parquet
 
 __all__ = ["AdaptedImages", "from_dataset", "open_path"]
 
@@ -68,18 +69,13 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def _read_parquet(path: Path) -> list[dict[str, str]]:
-    try:
-        from pyarrow import parquet  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ImportError("Parquet needs pyarrow: pip install pyarrow.") from error
-    table = parquet.read_table(path)
-    _check_columns(path, table.column_names)
-    columns = {
-        name: ["" if value is None else str(value) for value in table[name].to_pylist()]
-        for name in table.column_names
-        if name in _COLUMNS
-    }
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    def chosen(names: list[str]) -> list[str]:
+        _check_columns(path, names)
+        return [name for name in names if name in _COLUMNS]  # the pixels may lie in another
+
+    table = read_parquet(path, chosen)
+    columns = [["" if value is None else str(value) for value in values] for values in table.values()]
+    return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 _COLUMNS = ("path", "label", "split")

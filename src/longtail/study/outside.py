@@ -14,6 +14,7 @@ from torch import Tensor
 
 from longtail._arguments import as_counts
 from longtail.data.readers.lists import read_lines
+from longtail.data.readers.parquet import read_parquet
 
 __all__ = ["FORMATS_HELP", "Outside", "read_counts", "read_outside"]
 
@@ -195,14 +196,7 @@ def _text(path: Path, _: str) -> _Content:
 
 
 def _parquet(path: Path, _: str) -> _Content:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"Expected {path} to be a whole Parquet file, but it is not: {error}.") from None
-    return _columns(path, {name: np.asarray(table[name].to_pylist()) for name in table.column_names})
+    return _columns(path, {name: np.asarray(values) for name, values in read_parquet(path).items()})
 
 
 def _columns(path: Path, columns: "Mapping[str, np.ndarray[Any, Any]]") -> _Content:
