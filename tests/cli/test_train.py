@@ -487,7 +487,7 @@ def test_the_status_fits_into_80_columns(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
     one = member(12_249)
-    status = show.Status([one])
+    status = show.Status(SimpleNamespace(members=[one], failures=[]))
     assert lines(status)[0].endswith("61% -:--:-- left")
     assert lines(status)[1] == "starting"
     for _ in range(3):  # an epoch takes fifty minutes: time left is there after two steps
@@ -512,7 +512,8 @@ def test_the_status_of_several(monkeypatch):
     monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
     members = [member(20_000), member(5_000, LIVE), member(0, LIVE), member(0)]
     members[0].folder.done = True
-    status = show.Status(members)
+    fleet = SimpleNamespace(members=members, failures=[])
+    status = show.Status(fleet)
     for _ in range(2_000):  # what was done before is no pace
         now[0] += 1.0
         for one in members[1:3]:
@@ -522,6 +523,11 @@ def test_the_status_of_several(monkeypatch):
     assert first.startswith("4 runs ")
     assert first.endswith(" 36% 7:05:00 left")
     assert second == "1 of 4 done  epoch 51/200  loss 123.457  lr 0.000123  246,913 images/s"
+    fleet.failures.append((members[1], ValueError()))  # it takes no further step, and nobody waits for those
+    members[2].epochs_done = 20
+    first, second = lines(status)
+    assert first.endswith(" 36% 5:16:40 left")
+    assert second == "1 of 4 done  1 failed  epoch 21/200  loss 123.457  lr 0.000123  123,457 images/s"
 
 
 def test_the_status_is_shown_on_a_terminal_only(tmp_path):

@@ -58,6 +58,20 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert "finite loss" in outcome.failed[str(bad.path)]
 
 
+def test_a_run_that_cannot_go_on_does_not_stop_the_others_either(tmp_path):
+    runs = plan_in(tmp_path, methods=["softmax"], seeds=4).runs()
+    execute(runs[1:2])
+    runs[1].folder.result_file.unlink()
+    (checkpoint,) = runs[1].folder.checkpoints.glob("*.safetensors")
+    checkpoint.write_bytes(b"cut short")
+    outcome = execute(runs, together=2)
+    assert [run.path for run in outcome.done] == [runs[0].path, runs[2].path, runs[3].path]
+    assert list(outcome.failed) == [str(runs[1].path)]
+    assert checkpoint.name in outcome.failed[str(runs[1].path)]
+    with pytest.raises(ValueError, match="together"):
+        execute(runs, together=0)
+
+
 def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax"]).runs()
     runs[0].path.mkdir()

@@ -1,11 +1,17 @@
 """Many runs at once: on disk each is a run of its own, however it was trained."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from tests.train.conftest import assert_same_run, one_sentence, recipe_for, trained
 
+from longtail.data import FileImages
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer
+from longtail.train.fleet import at_a_time
+from longtail.train.loading import open_data
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
@@ -94,6 +100,67 @@ def test_a_member_that_fails_does_not_take_the_others_down(tmp_path, alone):
         assert_same_run(RunFolder(tmp_path / name), reference)
 
 
+def test_whatever_goes_wrong_with_members_the_others_are_finished(tmp_path, alone):
+    """Not a number, a damaged checkpoint, a file in the way: each is kept with its member, the first is raised."""
+    team = members(tmp_path)
+    stop_after(6, Fleet([team["b"]]), [team["b"]])
+    (checkpoint,) = (tmp_path / "b" / "checkpoints").glob("*.safetensors")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    (tmp_path / "c").write_text("a file")
+    bad = Trainer(recipe_for("cbs", lr=1e30), RunFolder(tmp_path / "bad"))
+    team = members(tmp_path)
+    fleet = Fleet([team["a"], bad, team["b"], team["c"], team["d"]], together=3)
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - which of them is compared
+        fleet.run()
+    assert {member.folder.path.name: type(error) for member, error in fleet.failures} == {
+        "bad": NotFiniteError,
+        "b": ValueError,
+        "c": FileExistsError,
+    }
+    assert raised.value is fleet.failures[0][1]
+    for name in "ad":
+        assert_same_run(RunFolder(tmp_path / name), alone[name])
+
+
+def test_an_error_of_one_of_several_processes_is_raised_at_once(tmp_path):
+    """The others wait for it at the same member, and would wait forever if it went on to the next."""
+    team = members(tmp_path)
+    team["a"].ranks = replace(team["a"].ranks, world=2)
+
+    def steps():
+        raise OSError("the disk is gone")
+        yield
+
+    team["a"].steps = steps
+    with pytest.raises(OSError, match="the disk is gone"):
+        Fleet(list(team.values())).run()
+    assert not (tmp_path / "b").exists()
+
+
+def test_one_folder_for_two_members_is_refused(tmp_path):
+    recipe = recipe_for("cbs")
+    (tmp_path / "there").mkdir()
+    one, same = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "there" / ".." / "run")
+    with pytest.raises(ValueError, match=r"a folder for each member of a fleet, but got .*run twice"):
+        Fleet([Trainer(recipe, one), Trainer(recipe, same)])
+    fleet = Fleet([Trainer(recipe, one)])
+    with pytest.raises(ValueError, match="twice"):
+        fleet.add([Trainer(recipe, same)])
+    assert len(fleet.members) == 1
+
+
+def test_small_models_whose_images_a_gpu_holds_are_trained_together():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    small = recipe_for("cbs")
+    held = open_data(small)
+    pixels = FileImages(Path(), ("a.png",) * len(held.train))
+    streamed = replace(held, train=replace(held.train, images=pixels))
+    assert at_a_time(small, held, gpu) == 12
+    assert at_a_time(small, held, cpu) == 1
+    assert at_a_time(small, streamed, gpu) == 1
+    assert at_a_time(replace(small, model="resnet50"), held, gpu) == 1
+
+
 def test_a_finished_member_takes_no_step(tmp_path):
     folder, _ = trained(tmp_path / "run", "cbs")
     assert list(Fleet([Trainer(recipe_for("cbs"), folder)]).steps()) == []
@@ -136,7 +203,41 @@ def test_a_folder_of_another_run_is_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "some"])
-def test_a_wrong_number_together_is_refused(run, number):
+def test_a_wrong_number_together_is_refused(run, tmp_path, number):
     code, _, err = run("train", "--data", "digits-lt", "--together", number)
     assert code == 2
     one_sentence(err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_failure_is_told_and_every_result_shown(run):
+    some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "all")
+    code, out, err = run("train", *some, "--lr", 0.1, 1e25, 0.05, 1e26)
+    assert code == 1
+    assert out.count("recall %") == 2
+    told = err.strip().split("\n")
+    assert len(told) == 2
+    assert all("finite loss" in one_sentence(line) for line in told)
+    assert ["lr1e+25" in told[0], "lr1e+26" in told[1]] == [True, True]
+
+
+def test_resuming_goes_on_with_the_others_where_one_is_damaged(run, tmp_path):
+    some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--seed", 0, 1, "--out", "all")
+    assert run("train", *some)[0] == 0
+    one, other = sorted((tmp_path / "all").iterdir())
+    for folder in (one, other):
+        (folder / "result.json").unlink()
+    (checkpoint,) = (one / "checkpoints").glob("*.safetensors")
+    checkpoint.write_bytes(b"cut short")
+    code, out, err = run("train", "--resume", one, other)
+    assert code == 1
+    assert (other / "result.json").exists()
+    assert out.count("recall %") == 1
+    assert str(one) in one_sentence(err)
+
+
+def test_a_run_is_not_resumed_twice_at_once(run, tmp_path):
+    assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "one")[0] == 0
+    code, _, err = run("train", "--resume", "one", tmp_path / "one")
+    assert code == 2
+    assert "twice" in one_sentence(err)

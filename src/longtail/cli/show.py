@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -10,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.trainer import Trainer
 
@@ -26,12 +26,13 @@ class Status:
     """Two lines about training: how far it is and how long it will take, and how it goes.
 
     Args:
-        members: the trainers.
+        fleet: what is trained.
     """
 
-    def __init__(self, members: Sequence[Trainer]) -> None:
-        self.members = list(members)
-        label = self.members[0].recipe.label if len(self.members) == 1 else f"{len(self.members)} runs"
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        number = len(fleet.members)
+        label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
         self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
         self._taken = 0
         self._begun: list[Trainer] = []
@@ -47,6 +48,12 @@ class Status:
             self._times.append((now, self._taken))
             if now - self._times[0][0] > _PACE_SECONDS:
                 self._times.popleft()
+
+    @property
+    def members(self) -> list[Trainer]:
+        """Those that have not failed."""
+        failed = [member for member, _ in self.fleet.failures]
+        return [member for member in self.fleet.members if member not in failed]
 
     @property
     def left(self) -> float | None:
@@ -72,9 +79,11 @@ class Status:
         return Group(first, Text(self._how_it_goes(), no_wrap=True, overflow="ellipsis"))
 
     def _how_it_goes(self) -> str:
-        running = [member for member in self._begun if member.steps_done < member.steps_total]
-        over = sum(member.folder.done for member in self.members)
-        parts = [f"{over} of {len(self.members)} done"] if len(self.members) > 1 else []
+        members = self.members
+        running = [one for one in self._begun if one in members and one.steps_done < one.steps_total]
+        over, failed = sum(member.folder.done for member in members), len(self.fleet.failures)
+        parts = [f"{over} of {len(self.fleet.members)} done"] if len(self.fleet.members) > 1 else []
+        parts += [f"{failed} failed"] if failed else []
         if not running:
             return "  ".join([*parts, "measuring" if self._begun else "starting"])
         one, epochs = running[0], sum(running[0].epochs)

@@ -15,7 +15,7 @@ from longtail.study.balanced import measure_balanced
 from longtail.study.comparisons import compare_cells
 from longtail.study.conduct import Found, More, Place, conduct, search_folder
 from longtail.study.estimate import estimate
-from longtail.study.execute import Outcome, at_a_time, devices, execute
+from longtail.study.execute import Outcome, devices, execute
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
@@ -26,6 +26,8 @@ from longtail.study.table import show
 from longtail.study.tables import by_data, find_cell, level_table, recall_table
 from longtail.study.untrained import measure_untrained
 from longtail.train.files import write_json
+from longtail.train.fleet import at_a_time
+from longtail.train.loading import open_data
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -50,7 +52,7 @@ goes on. A plan is TOML with the same names: data, imbalance, methods, betas, se
   --reference NAME      the method that others are tested against (default: balanced-softmax, or the first method)
   --one-sided           test as the paper did, for `greater` only
   --beside WHAT         rows from elsewhere: nothing, quoted (CAL, DisA; the default) or paper
-  --together N          runs at a time on a device (default: 12 on a GPU, 1 elsewhere)
+  --together N          runs at a time on a device (default: 12 small models on a GPU, else 1)
   --dry-run             say what would be run and about how long it takes, going by finished runs or a few steps
   --FIELD VALUE …       any setting of `longtail train`, for all runs
 
@@ -153,7 +155,9 @@ def _dry_run(plan: Plan, together: int | None) -> None:
             soft_wrap=True,
         )
     places = devices(everything)
-    found = estimate(everything, plan.out, at_a_time(places[0], together), places, trial=True)
+    kinds = {(run.recipe.data, run.recipe.model): run.recipe for run in everything}.values()
+    most = together or min(at_a_time(recipe, open_data(recipe), places[0]) for recipe in kinds)
+    found = estimate(everything, plan.out, most, places, trial=True)
     least = "At least: " if plan.searches else ""
     console.print(f"{least}{found}", highlight=False, soft_wrap=True)
 

@@ -32,10 +32,11 @@ def run(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         show_help([word for word in arguments if word not in {"-h", "--help"}])
     line = read_line(arguments)
+    together = _number("--together", line.together)
     with _ranks() as ranks:
         runs = asked_for(line, ranks) if line.resume is None else resumed(line, ranks)
         _tell_done(runs, ranks, elsewhere=line.resume is None and len(runs) == 1)
-        code = _train(runs, ranks, _number("--together", line.together))
+        code = _train(runs, ranks, together)
     if ranks.world > 1:
         _leave(code)
     return code
@@ -64,8 +65,8 @@ def _leave(code: int) -> NoReturn:
 
 
 def _number(flag: str, text: str | None) -> int | None:
-    if text is not None and not text.isdecimal():
-        raise ValueError(f"Expected a whole number after {flag}, but got {text!r}.")
+    if text is not None and (not text.isdecimal() or int(text) < 1):
+        raise ValueError(f"Expected a whole number > 0 after {flag}, but got {text!r}.")
     return None if text is None else int(text)
 
 
@@ -84,27 +85,53 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | N
         members = [
             Trainer(recipe, folder, ranks=ranks, device=pick_device(recipe.device, local)) for recipe, folder in waiting
         ]
+        fleet = Fleet(members, together)
         with _heeding_signals(members) as asked:
             try:
-                _drive(Fleet(members, together), console)
+                _drive(fleet, console)
             except StoppedError:
+                _tell_failures(fleet, ranks)
                 _say(f"Stopped; {_how_to_go_on(members, ranks)}.", ranks)
                 return 128 + (asked[0] if asked else signal.SIGTERM)  # of several processes one may have been asked
-            except NotFiniteError as error:
-                _say(str(error), ranks)
-                return 1
-            except OSError as error:
-                if error.errno not in _NO_ROOM:
+            except OSError as error:  # of one of several processes
+                if not _is_no_room(error):
                     raise
-                room = f"Expected room to save, but there was none ({error.strerror})"
-                _say(f"{room}; once there is, {_how_to_go_on(members, ranks)}.", ranks)
+                _say_no_room(error, members, ranks)
                 return 1
     if ranks.first:
         for _, folder in runs:
-            show_result(folder)
+            if folder.done:
+                show_result(folder)
         for member in members:
             _tell_left_out(member, ranks)
-    return 0
+    return _tell_failures(fleet, ranks)
+
+
+def _tell_failures(fleet: Fleet, ranks: Ranks) -> int:
+    """Say what went wrong with members, a sentence each; the exit code."""
+    full = [(member, error) for member, error in fleet.failures if _is_no_room(error)]
+    if full:
+        _say_no_room(full[0][1], [member for member, _ in full], ranks)
+    others = [(member, error) for member, error in fleet.failures if not _is_no_room(error)]
+    for member, error in others:
+        if len(fleet.members) == 1 and not isinstance(error, NotFiniteError):
+            raise error
+        named = str(member.folder.path) in str(error)
+        _say(str(error) if named else f"{member.folder.path} failed: {error}", ranks)
+    unforeseen = [error for _, error in others if not isinstance(error, NotFiniteError | ValueError | OSError)]
+    if unforeseen:
+        raise unforeseen[0]
+    return 1 if fleet.failures else 0
+
+
+def _is_no_room(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _say_no_room(error: Exception, members: Sequence[Trainer], ranks: Ranks) -> None:
+    why = error.strerror if isinstance(error, OSError) else error
+    room = f"Expected room to save, but there was none ({why})"
+    _say(f"{room}; once there is, {_how_to_go_on(members, ranks)}.", ranks)
 
 
 def _tell_left_out(member: Trainer, ranks: Ranks) -> None:
@@ -116,9 +143,6 @@ def _tell_left_out(member: Trainer, ranks: Ranks) -> None:
 
 
 _NAMED = 5  # files that are named
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _say(sentence: str, ranks: Ranks) -> None:
@@ -156,7 +180,7 @@ def _drive(fleet: Fleet, console: Console) -> None:
     """Train all members, and show how it goes to whoever looks."""
     if not fleet.members:
         return
-    status = Status(fleet.members)
+    status = Status(fleet)
     watched = console.file.isatty() and not console.quiet
     with Live(status, console=console, transient=True, refresh_per_second=2) if watched else nullcontext():
         for member in fleet.steps():

@@ -25,8 +25,8 @@ USAGE = """usage: longtail train [RECIPE.toml | FOLDER | LIST] [--data NAME] [--
        longtail train --resume RUN … [--device NAME] [--workers N] [--root DIR]
 
 Train a model and leave a run folder. Several values of a field, as in `--beta 1.0 1.5 --seed 0 1 2`, are several runs,
-`--together N` of them at a time (default: 12 on a GPU). `--out DIR` names the folder of one run, or where the folders
-of several go (default: runs).
+`--together N` of them at a time (default: 12 small models on a GPU, else 1). `--out DIR` names the folder of one run,
+or where the folders of several go (default: runs).
 """
 
 _OWN = ("out", "together", "resume")  # flags that are no settings of a recipe
@@ -223,7 +223,7 @@ def _check_apart(recipes: Sequence[Recipe], folders: Sequence[Path]) -> None:
     """Two runs cannot be in one folder."""
     seen: dict[Path, Recipe] = {}
     for recipe, path in zip(recipes, folders, strict=True):
-        before = seen.setdefault(path.absolute(), recipe)
+        before = seen.setdefault(path.resolve(), recipe)
         if before is recipe:
             continue
         if before == recipe:

@@ -22,10 +22,12 @@ from longtail.models.libraries import (
 from longtail.models.pretrained import load_weights
 from longtail.models.small import SmallCNN
 
-__all__ = ["build_backbone", "check_name", "published_mean_std"]
+__all__ = ["SMALL_MODELS", "build_backbone", "check_name", "published_mean_std"]
 
 _CIFAR = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
 _SMALL = "small-cnn"
+SMALL_MODELS = (*_CIFAR, _SMALL)
+"""Those for small images, of which many fit on a GPU at once."""
 
 _Library = tuple[Callable[[ModuleType], list[str]], Callable[..., Backbone], Callable[[ModuleType, str], MeanStd]]
 

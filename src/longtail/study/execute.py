@@ -2,25 +2,27 @@
 
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 import torch
 import torch.multiprocessing
 
+from longtail._arguments import check_integer
 from longtail.methods import find_method
 from longtail.study.plan import Planned
 from longtail.train.device import pick_device
-from longtail.train.fleet import Fleet
+from longtail.train.fleet import TOGETHER, Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["Outcome", "at_a_time", "devices", "epochs_done", "epochs_of", "execute"]
+__all__ = ["Outcome", "devices", "epochs_done", "epochs_of", "execute"]
 
-_TOGETHER = 12  # runs at a time on a GPU
 _QUEUE = 16  # times as many in a fleet, so that the next begins when one is done and few are left alone at its end
 _WATCH_SECONDS = 0.5
 
@@ -61,7 +63,7 @@ def execute(
 
     Args:
         runs: what is to be there in the end.
-        together: runs at a time on each device; default: 12 on a GPU, 1 elsewhere.
+        together: runs at a time on each device; default: as many as a :class:`Fleet <longtail.train.Fleet>` takes.
         on: the devices; default: :func:`devices`.
         watch: called now and then while runs are trained.
         more: asked now and then for runs that are to join them, before those that wait. Not on several devices, among
@@ -71,6 +73,8 @@ def execute(
         what is done and what failed, of all of them. SIGTERM or Ctrl-C raises ``StoppedError`` after what is under way
         is saved.
     """
+    if together is not None:
+        check_integer("together", together, minimum=1)
     runs = list(runs)
     waiting = [run for run in runs if not run.folder.done]
 
@@ -93,7 +97,7 @@ class _Work:
     """Runs on one device, a fleet at a time."""
 
     device: torch.device
-    together: int
+    together: int | None
     watch: Callable[[], None]
     more: Callable[[], Sequence[Planned]]
     members: list[Trainer] = field(default_factory=list)
@@ -102,12 +106,11 @@ class _Work:
 
     def run(self, runs: Sequence[Planned]) -> None:
         """Train them all."""
+        size = _QUEUE * (self.together or TOGETHER)
         with _stoppable(self.members):
-            for begin in range(0, len(runs), _QUEUE * self.together):
+            for begin in range(0, len(runs), size):
                 with ExitStack() as locks:
-                    left = self._locked(runs[begin : begin + _QUEUE * self.together], locks)
-                    while left:
-                        left = self._fleet([run for run in left if not run.folder.done], locks)
+                    self._fleet(self._locked(runs[begin : begin + size], locks), locks)
 
     def _locked(self, runs: Sequence[Planned], locks: ExitStack) -> list[Planned]:
         """Those that nobody else is training."""
@@ -115,8 +118,8 @@ class _Work:
         self.elsewhere |= {str(run.path) for run in runs if run not in free}
         return free
 
-    def _fleet(self, runs: list[Planned], locks: ExitStack) -> list[Planned]:
-        """Train runs, and those that join them, together; when one fails, the others, to go on from checkpoints."""
+    def _fleet(self, runs: list[Planned], locks: ExitStack) -> None:
+        """Train runs, and those that join them, together."""
         self.members[:] = [self._trainer(run) for run in runs]
         fleet = Fleet(self.members, self.together)
         watched = 0.0
@@ -124,20 +127,14 @@ class _Work:
             for _ in fleet.steps():
                 if time.monotonic() - watched > _WATCH_SECONDS:
                     self.watch()
-                    joining = self._locked(self.more(), locks)
-                    trainers = [self._trainer(run) for run in joining]
-                    runs += joining
-                    self.members += trainers
-                    fleet.add(trainers)
+                    joining = [self._trainer(run) for run in self._locked(self.more(), locks)]
+                    self.members += joining
+                    fleet.add(joining)
                     watched = time.monotonic()
-        except NotFiniteError as error:
-            broken = [run for run in runs if str(run.path / "not_finite.json") in str(error)] or list(runs)
-            self.failed.update({str(run.path): str(error) for run in broken})
-            return [run for run in runs if run not in broken]
         finally:
+            self.failed.update({str(member.folder.path): _told(error) for member, error in fleet.failures})
             self.members.clear()
             self.watch()
-        return []
 
     def _trainer(self, run: Planned) -> Trainer:
         return Trainer(run.recipe, run.folder, device=self.device)
@@ -150,14 +147,17 @@ def _work(
     watch: Callable[[], None],
     more: Callable[[], Sequence[Planned]],
 ) -> tuple[dict[str, str], set[str]]:
-    work = _Work(device, at_a_time(device, together), watch, more)
+    work = _Work(device, together, watch, more)
     work.run(runs)
     return work.failed, work.elsewhere
 
 
-def at_a_time(device: torch.device, together: int | None) -> int:
-    """How many runs a device trains at a time."""
-    return together or (_TOGETHER if device.type == "cuda" else 1)
+def _told(error: Exception) -> str:
+    """What went wrong, where our own sentences say it; else where in the code, too."""
+    if isinstance(error, NotFiniteError | ValueError | OSError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}: {error}"
 
 
 def _lock(folder: RunFolder, locks: ExitStack) -> bool:

@@ -1,12 +1,29 @@
 """The fleet: many small models trained at once on one GPU, each a run of its own."""
 
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from longtail._arguments import check_integer
+from longtail.data import ArrayImages, DataSet
+from longtail.models.registry import SMALL_MODELS
+from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["Fleet"]
+__all__ = ["TOGETHER", "Fleet", "at_a_time"]
+
+TOGETHER = 12
+"""Small models that a GPU trains at a time."""
+
+
+def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
+    """How many runs like this one a device trains at a time: one, but on a GPU more where the model is small and its
+    images are held there.
+    """
+    small = recipe.model in SMALL_MODELS and isinstance(dataset.train.images, ArrayImages)
+    return TOGETHER if small and device.type == "cuda" else 1
 
 
 class Fleet:
@@ -18,28 +35,41 @@ class Fleet:
     result.
 
     Args:
-        members: the trainers; those whose run is done take no step.
-        together: how many train at a time; when one is done, the next begins. Default: 12 on a GPU, 1 elsewhere.
+        members: the trainers, each with a folder of its own; those whose run is done take no step.
+        together: how many train at a time; when one is done, the next begins. Default: what :func:`at_a_time` says of
+            all of them.
     """
 
     def __init__(self, members: Sequence[Trainer], together: int | None = None) -> None:
-        self.members = list(members)
         if together is None:
-            together = 12 if any(member.device.type == "cuda" for member in self.members) else 1
+            together = min((at_a_time(one.recipe, one.dataset, one.device) for one in members), default=1)
         self.together = check_integer("together", together, minimum=1)
-        self._waiting = deque(self.members)
+        self.members: list[Trainer] = []
+        self.failures: list[tuple[Trainer, Exception]] = []
+        """Members that ended with an error, and the error."""
+        self._waiting: deque[Trainer] = deque()
+        self.add(members)
 
     def add(self, members: Sequence[Trainer]) -> None:
         """Have others join between two steps: they begin before those that wait."""
+        places = {member.folder.path.resolve() for member in self.members}
+        for member in members:
+            place = member.folder.path.resolve()
+            if place in places:
+                raise ValueError(f"Expected a folder for each member of a fleet, but got {member.folder.path} twice.")
+            places.add(place)
         self.members.extend(members)
         self._waiting.extendleft(reversed(members))
 
     def steps(self) -> Iterator[Trainer]:
-        """Take a step of each member in turn until all are done; gives the member that took it."""
+        """Take a step of each member in turn until all are done; gives the member that took it.
+
+        What goes wrong with one member is no reason to give up the others: it is kept in :attr:`failures`. Of several
+        processes an error may be one's alone; then it is raised at once.
+        """
         waiting = self._waiting
         running: deque[tuple[Trainer, Iterator[None]]] = deque()
         stopped: StoppedError | None = None
-        failed: NotFiniteError | None = None
         while running or (waiting and stopped is None):
             while waiting and stopped is None and len(running) < self.together:
                 member = waiting.popleft()
@@ -53,19 +83,23 @@ class Fleet:
                 for other, _ in running:
                     other.stop_asked = True
                 continue
-            except NotFiniteError as error:  # which is no reason to give up the others
-                failed = failed or error
+            except Exception as error:
+                if member.ranks.world > 1 and not isinstance(error, NotFiniteError):  # about which all ranks agree
+                    raise
+                traceback.clear_frames(error.__traceback__)  # which hold its model
+                self.failures.append((member, error))
                 continue
             running.append((member, steps))
             yield member
-        ended = stopped or failed
-        if ended is not None:
-            raise ended
+        if stopped is not None:
+            raise stopped
 
     def run(self) -> None:
-        """Train all members to the end."""
+        """Train all members to the end; then the first of :attr:`failures` is raised."""
         for _ in self.steps():
             pass
+        if self.failures:
+            raise self.failures[0][1]
 
 
 _DONE = object()

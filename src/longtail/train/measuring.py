@@ -49,6 +49,7 @@ class Measuring:
         """Whether passes are queued on the device, and cost the host little until they are read."""
         self._replayed: Replayed | None = None
         self._evaluation: dict[int, Loader] = {}
+        self._training: Loader | None = None
 
     def release(self) -> None:
         """Let go of what is held on the device between one pass and the next."""
@@ -56,6 +57,7 @@ class Measuring:
             self._replayed.stream.synchronize()  # a pass that nobody has read may still run in that memory
         self._replayed = None
         self._evaluation.clear()
+        self._training = None
 
     def of(
         self,
@@ -103,8 +105,10 @@ class Measuring:
             return pass_over(looking, self._as_in_training(epoch), ranks=self.ranks, shift=shift, change=change)
 
     def _as_in_training(self, epoch: int) -> Iterator[Batch]:
-        loader = self.loaders.training(("weak",), Instance(), drop_last=False)
-        return self._counted_once(loader.training(self.loaders.recipe.seed, epoch))
+        """An epoch of training; its loader is kept, as those of :meth:`_batches` are."""
+        if self._training is None:
+            self._training = self.loaders.training(("weak",), Instance(), drop_last=False)
+        return self._counted_once(self._training.training(self.loaders.recipe.seed, epoch))
 
     def _batches(self, split: Split) -> Iterator[Batch]:
         """A split in order; its loader is kept, since making one copies its images to the device."""

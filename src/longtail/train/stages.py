@@ -12,6 +12,7 @@ from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, S
 from longtail.methods import Stage, Task, find_method
 from longtail.models import CifarResNet, HeadName, Model, build_model, check_takes, replace_head
 from longtail.models.kernels import kernels_for
+from longtail.models.registry import SMALL_MODELS
 from longtail.objectives import Objective
 from longtail.train.drivers import Captured, Driver, Eager
 from longtail.train.loading import Loader, Loaders
@@ -19,8 +20,6 @@ from longtail.train.schedules import learning_rate
 from longtail.train.step import Step, make_optimizer
 
 __all__ = ["Running", "Stages"]
-
-_CIFAR_MODELS = ("resnet20", "resnet32", "resnet44", "resnet56", "small-cnn")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ class Stages:
         """The classifier of a stage."""
         name = self.recipe.head if self.recipe.head is not None and stage.head == "linear" else stage.head
         if name == "reslt":
-            return "reslt-cifar" if self.recipe.model in _CIFAR_MODELS else "reslt-imagenet"
+            return "reslt-cifar" if self.recipe.model in SMALL_MODELS else "reslt-imagenet"
         return name  # type: ignore[return-value]
 
     def build(self) -> Model:
@@ -85,7 +84,7 @@ class Stages:
             checked = kernels_for(self.loaders.device, self.precision)
             model.backbone.kernels = checked if recipe.kernels == "auto" else recipe.kernels
         model = model.to(self.loaders.device)
-        if recipe.model not in _CIFAR_MODELS:
+        if recipe.model not in SMALL_MODELS:
             check_takes(model, recipe.model, self.loaders.channels, self.loaders.image_size)
         return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
 
