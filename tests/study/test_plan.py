@@ -112,7 +112,7 @@ def test_everything_wrong_is_found_and_listed_at_once(tmp_path):
     ("change", "part"),
     [
         ({"seeds": 0}, "at least one seed"),
-        ({"seeds": -1}, "at least one seed"),
+        ({"seeds": -1}, "`seeds` to be integers >= 0, but got -1"),
         ({"seeds": [0, 0]}, "each seed once"),
         ({"seeds": [0.5]}, "integers >= 0"),
         ({"data": []}, "a data set, but got none"),

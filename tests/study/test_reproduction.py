@@ -164,6 +164,27 @@ def test_runs_with_other_settings_than_the_plans_are_told(study, tmp_path, monke
     assert "## Why\n\nIt is so.\n\n## To repeat it" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
+def test_a_page_says_what_was_chosen_on_test_data_and_how_it_was_made(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(study, tmp_path / "runs")
+    content = 'data = ["digits-lt"]\nimbalance = [50]\nmethods = ["softmax", "cbs"]\nseeds = 2\nout = "runs"\n'
+    (tmp_path / "plan.toml").write_text(content, "utf-8")
+    write_page(["plan.toml"], Path("out"))
+    page = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "Made by `longtail study page plan.toml --out out` from the runs" in page
+    assert "Nothing was chosen on test data." in page
+    assert "| `plan.toml` |" in page  # no link to where it does not lie
+    assert "cifar10" not in page
+    assert "make " not in page
+    (tmp_path / "plan.toml").write_text(content + 'betas = ["search"]\n[search]\nselect_on = "test"\n', "utf-8")
+    write_page(["plan.toml"], Path("out"))
+    page = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "β was chosen on TEST data in plan.toml." in page
+    assert "Nothing was chosen" not in page
+    with pytest.raises(FileNotFoundError, match=r"Expected a file nowhere\.md"):
+        write_page(["plan.toml"], Path("out"), Path("nowhere.md"))
+
+
 def test_a_readme_without_marks_is_refused():
     with pytest.raises(ValueError, match=r"^Expected the lines .* in README, once each"):
         with_results("no marks", material_of([]), Path("results"))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 from longtail.study.beta import BetaSearch, Point, Score, Settings, choose
 from longtail.study.criteria import Criterion
@@ -115,6 +116,20 @@ def test_how_many_folds():
     assert folds_of(replace(BASE, validation=0.2), SearchPlan()) == 0
     assert folds_of(replace(BASE, data="imagenet-lt"), SearchPlan()) == 0
     assert folds_of(BASE, SearchPlan(folds=3)) == 3
+    assert folds_of(BASE, SearchPlan(select_on="test")) == 0
+
+
+def test_the_tenth_that_own_images_hold_out_by_themselves_is_not_searched_on(tmp_path):
+    for part in ("train", "val"):
+        for name, number in {"a": 20, "b": 6}.items():
+            (tmp_path / "split" / part / name).mkdir(parents=True)
+            for place in range(number):
+                Image.new("RGB", (8, 8), (place, 9, 9)).save(tmp_path / "split" / part / name / f"{place}.png")
+    own = defaults(str(tmp_path / "split" / "train"), "cbs")
+    assert own.validation == 0.1
+    assert folds_of(own, SearchPlan()) == 5
+    assert folds_of(replace(own, validation=0.2), SearchPlan()) == 0  # asked for
+    assert folds_of(defaults(str(tmp_path / "split"), "cbs"), SearchPlan()) == 0  # brought along
 
 
 def test_folds_share_seed_and_subset_over_betas():

@@ -1,7 +1,7 @@
 """``longtail study``: plans of runs and the search for beta, carried out; its other commands are in study_tables.py."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ __all__ = ["run"]
 
 USAGE = """usage: longtail study PLAN.toml … [--dry-run] [FLAGS]
        longtail study --data NAME … --methods NAME … --seeds N [--imbalance N …] [--betas B …] [FLAGS]
-       longtail study beta --data NAME [--imbalance N] [--method NAME] [SEARCH FLAGS]
+       longtail study beta --data NAME [--imbalance N] [--method NAME] [--dry-run] [SEARCH FLAGS]
        longtail study table RUNS … [--format terminal|markdown|latex|csv] [--what recall|level|gradient|shift|paper]
        longtail study page PLAN.toml … --out DIR [--readme README.md]
        longtail study paper [--out docs/significance.md]
@@ -58,7 +58,8 @@ goes on. A plan is TOML with the same names: data, imbalance, methods, betas, se
 
 The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is beyond the peak:
 
-  --folds N             cross-validation folds (default: 5, or none where the data set has validation data)
+  --folds N             cross-validation folds (default: 5, or none where the data set has validation data of its own
+                        or --validation is given)
   --search-seeds N      seeds a fold (default: 1)
   --criterion WHAT      all (default), level, or weights of groups as in head=1,tail=2
   --start B …  --step B  --bounds LOW HIGH  --ahead N (steps outwards at a time)
@@ -80,11 +81,8 @@ def run(arguments: Sequence[str]) -> int:
         console.print(USAGE, highlight=False, markup=False, soft_wrap=True)
         return 0
     command = f"longtail study {shlex.join(given)}"
-    commands = {"beta": _beta, "table": table, "paper": paper, "page": page}
     try:
-        if given[0] in commands:
-            return commands[given[0]](given[1:], command)
-        return _study(given, command)
+        return _COMMANDS.get(given[0], _study)(given[1:] if given[0] in _COMMANDS else given, command)
     except StoppedError:
         progress_console.print("Stopped; the same command goes on.", highlight=False)
         return 130
@@ -96,7 +94,7 @@ def _study(given: Sequence[str], command: str) -> int:
     one_sided, beside = is_given("one_sided", found), one_of("beside", found, ("quoted", "nothing", "paper"))
     wrong = [name for name in alone if not name.endswith(".toml")]
     if wrong:
-        raise ValueError(f"Expected a plan that ends in .toml, or flags, but got {wrong[0]!r}.")
+        raise ValueError(f"Expected a plan that ends in .toml, {', '.join(_COMMANDS)}, or flags, but got {wrong[0]!r}.")
     if len(alone) > 1 and "out" in found:
         raise ValueError("Expected no --out beside several plans, which say each where their runs go, but got one.")
     content = plan_content(found)
@@ -135,10 +133,12 @@ def _ask_models(plans: Sequence[Plan]) -> None:
     measure_untrained(done)
 
 
-def _dry_run(plan: Plan, together: int | None) -> None:
-    runs = plan.runs()
+def _dry_run(plan: Plan, together: int | None, *, searches_only: bool = False) -> None:
+    runs = [] if searches_only else plan.runs()
     done = sum(run.folder.done for run in runs)
-    console.print(f"{len(runs)} runs, {done} of them done, in {plan.out}:", highlight=False)
+    console.print(
+        f"{len(runs)} runs, {done} of them done, in {plan.out}:" if runs else f"In {plan.out}:", highlight=False
+    )
     for run in runs:
         state = "done" if run.folder.done else "begun" if run.folder.begun else "to do"
         console.print(f"  {state:<6} {run.path.name}", highlight=False, soft_wrap=True)
@@ -147,10 +147,11 @@ def _dry_run(plan: Plan, together: int | None) -> None:
         base, folder = plan.base(*place), search_folder(plan, place)
         first = first_round(base, plan.search, folder)
         later = [Planned(replace(base, seed=seed), folder / f"found-seed{seed}") for seed in plan.seeds]
-        everything += [*first, *later]
+        everything += first if searches_only else [*first, *later]
+        then = "" if searches_only else f", then {len(later)} runs with the beta that it finds"
         console.print(
-            f"  and a search for the beta of {place[2]} on {name_of(place[0], place[1])}: {len(first)} runs or more, "
-            f"{len(first) // len(plan.search.start)} a beta, then {len(later)} runs with the beta that it finds",
+            f"  {'and ' if runs else ''}a search for the beta of {place[2]} on {name_of(place[0], place[1])}: "
+            f"{len(first)} runs or more, {len(first) // len(plan.search.start)} a beta{then}",
             highlight=False,
             soft_wrap=True,
         )
@@ -262,10 +263,14 @@ def _beta(given: Sequence[str], command: str) -> int:
     alone, found = split_flags(given)
     if alone:
         raise ValueError(f"Expected flags after `longtail study beta`, but got {alone[0]!r}.")
-    together = number_after("together", found)
+    together, dry = number_after("together", found), is_given("dry_run", found)
     method = found.pop("method", ["cbs"])
     content = {"out": "runs/beta", **plan_content(found), "methods": list(method), "betas": ["search"], "seeds": 1}
-    (searches,), outcome = _conduct([make_plan(content)], together, searches_only=True)
+    plan = make_plan(content)
+    if dry:
+        _dry_run(plan, together, searches_only=True)
+        return 0
+    (searches,), outcome = _conduct([plan], together, searches_only=True)
     _show_searches(searches, command)
     return _told(outcome)
 
@@ -279,3 +284,11 @@ def _show_searches(searches: Found, command: str) -> None:
         save_table(trace, folder, "trace")
         save_table(searched.sensitivity(command), folder, "sensitivity")
         console.print(f"{searched.cells[0].data}: {searched.found.choice}", highlight=False, soft_wrap=True)
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str], str], int]] = {
+    "beta": _beta,
+    "table": table,
+    "page": page,
+    "paper": paper,
+}

@@ -23,7 +23,9 @@ def split_flags(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     for word in given:
         if word.startswith("--"):
             name, sign, value = word[2:].partition("=")
-            values = found[name.replace("-", "_")] = []  # given twice, the last counts
+            if name.replace("-", "_") in found:
+                raise ValueError(f"Expected --{name} once, with all its values, but it was given twice.")
+            values = found[name.replace("-", "_")] = []
             if sign:
                 values.append(value)
         else:

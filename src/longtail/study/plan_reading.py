@@ -72,7 +72,7 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
     plan = Plan(
         data=tuple(_listed(content.get("data", ()))),
         methods=tuple(_listed(content.get("methods", ()))),
-        seeds=tuple(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else tuple(_listed(seeds)),
+        seeds=tuple(range(seeds)) if _is_number_of_seeds(seeds) else tuple(_listed(seeds)),
         imbalance=tuple(_listed(content.get("imbalance", ()))),
         betas=tuple(_listed(content.get("betas", ("recipe",)))),
         out=str(content.get("out", "runs/study")),
@@ -84,6 +84,10 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> Plan:
     if problems:
         raise PlanError(problems)
     return plan
+
+
+def _is_number_of_seeds(seeds: Any) -> bool:
+    return isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 0
 
 
 def _start_within(bounds: Any) -> tuple[float, ...]:

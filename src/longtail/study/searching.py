@@ -15,7 +15,7 @@ from longtail.study.stats import Summary
 from longtail.study.table import Row, Table, Value
 from longtail.study.tables import sensitivity_table
 from longtail.train.files import write_json
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import Recipe, defaults
 
 __all__ = ["Searched", "first_round", "fold_recipes", "searching", "trace_table"]
 
@@ -78,17 +78,24 @@ class Searched:
 
 
 def folds_of(recipe: Recipe, plan: SearchPlan) -> int:
-    """How many folds a search has: none where the data set brings validation data, or the choice is made on test."""
+    """How many folds a search has: none where there is validation data, or the choice is made on test.
+
+    The tenth that a recipe holds out by itself is not meant to choose beta on: it has hardly an image of a rare class.
+    """
     if plan.folds is not None:
         return plan.folds
-    if plan.select_on == "test":
-        return 0
-    return 0 if _has_validation(recipe) else DEFAULT_FOLDS
+    usual = defaults(recipe.data, recipe.method, recipe.imbalance).validation
+    asked = _has_validation(recipe) if recipe.validation != usual else _brings_validation(recipe)
+    return 0 if plan.select_on == "test" or asked else DEFAULT_FOLDS
 
 
 def _has_validation(recipe: Recipe) -> bool:
-    own = "val" in CATALOG[recipe.data].sizes if recipe.data in CATALOG else open_path(recipe.data).val is not None
-    return own or bool(recipe.validation)
+    return bool(recipe.validation) or _brings_validation(recipe)
+
+
+def _brings_validation(recipe: Recipe) -> bool:
+    """Whether the data set has a validation split of its own."""
+    return "val" in CATALOG[recipe.data].sizes if recipe.data in CATALOG else open_path(recipe.data).val is not None
 
 
 def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) -> list[Recipe]:

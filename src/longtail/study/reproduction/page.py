@@ -1,10 +1,12 @@
 """The page about the plans' runs: DIR/README.md, its figures beside it, and the part of the repository's README."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from longtail.data import CATALOG
 from longtail.study.balanced import measure_balanced
 from longtail.study.captions import numbers
 from longtail.study.figures.drawing import Drawing
@@ -24,18 +26,14 @@ __all__ = ["page_text", "write_page"]
 
 _INTRO = """# Results
 
-Made by `make results-page` from the runs in this folder: settings, logs and results, without weights. All numbers are
-of the last epoch; nothing was chosen on test data. What a table's runs share, how beta was chosen and how training-set
-measures were taken is in its caption; every row says how many runs it has, and one run has no SD."""
+Made by `{command}` from the runs in this folder: settings, logs and results, without weights. All numbers are of the
+last epoch. {chosen} What a table's runs share, how beta was chosen and how training-set measures were taken is in its
+caption; every row says how many runs it has, and one run has no SD."""
 
 _REPEAT = """## To repeat it
 
-`make reproduce-cifar10` does all of it on a machine with a GPU, and goes on where it was stopped. Its parts:
-
 ```
-longtail data get cifar10
-{plans}
-make results-page
+{commands}
 ```
 
 Several plans in one command are trained together, which fills a GPU better.
@@ -56,6 +54,8 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     Returns:
         what was done, in sentences.
     """
+    if readme is not None and not readme.is_file():
+        raise FileNotFoundError(f"Expected a file {readme} whose part is to be made, but there is none.")
     plans = [read_plan(file, to_run=False) for file in files]
     folders = [Path(plan.out) for plan in plans if Path(plan.out).is_dir()]
     found = read_runs(*folders) if folders else []
@@ -70,7 +70,8 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     material = material_of(standings)
     sections = sections_of(material)
     _draw([drawing for _, _, drawings in sections for drawing in drawings], out / "figures")
-    write_text(out / "README.md", page_text(standings, sections, out))
+    command = f"longtail study page {' '.join(map(str, files))} --out {out}"
+    write_text(out / "README.md", page_text(standings, sections, out, command))
     told.append(f"Page: {out / 'README.md'}")
     if readme is not None:
         write_text(readme, with_results(readme.read_text(encoding="utf-8"), material, out))
@@ -88,9 +89,10 @@ def _draw(drawings: Sequence[Drawing], folder: Path) -> None:
             file.unlink()
 
 
-def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: Path) -> str:
-    """The page, in Markdown."""
-    blocks = [_INTRO, _what_is_there(standings), _made_on(all_runs(standings))]
+def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: Path, command: str) -> str:
+    """The page, in Markdown; ``command`` made it."""
+    blocks = [_INTRO.format(command=command, chosen=_how_chosen(standings))]
+    blocks += [_what_is_there(standings, out), _made_on(all_runs(standings))]
     for title, texts, drawings in sections:
         blocks.append(f"## {title}")
         blocks += [text for text in texts if text]
@@ -98,12 +100,29 @@ def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: P
     notes = out / "notes.md"
     blocks += [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
     folders = " ".join(str(one.folder) for one in standings if one.folder.is_dir())
-    plans = "\n".join(f"longtail study {one.file}" for one in standings)
-    blocks.append(_REPEAT.format(plans=plans, folders=folders))
+    fetched = sorted({match for one in standings for data in one.plan.data for match in _fetching(data)})
+    commands = "\n".join([*fetched, *(f"longtail study {one.file}" for one in standings), command])
+    blocks.append(_REPEAT.format(commands=commands, folders=folders))
     return "\n\n".join(blocks) + "\n"
 
 
-def _what_is_there(standings: Iterable[Standing]) -> str:
+def _how_chosen(standings: Iterable[Standing]) -> str:
+    on_test = [one.file.name for one in standings if one.plan.searches and one.plan.search.select_on == "test"]
+    return f"β was chosen on TEST data in {', '.join(on_test)}." if on_test else "Nothing was chosen on test data."
+
+
+def _fetching(data: str) -> list[str]:
+    """The command that fetches a data set, where there is one."""
+    return re.findall("`(longtail data get [^`]+)`", CATALOG[data].steps) if data in CATALOG else []
+
+
+def _plan_named(file: Path, out: Path) -> str:
+    """A plan's name, with a link where it lies below the page."""
+    inside = file.is_relative_to(out)
+    return f"[{file.name}]({file.relative_to(out).as_posix()})" if inside else f"`{file}`"
+
+
+def _what_is_there(standings: Iterable[Standing], out: Path) -> str:
     lines = [
         "## What is there",
         "",
@@ -115,7 +134,7 @@ def _what_is_there(standings: Iterable[Standing]) -> str:
         number, searches = len(one.runs), len(one.plan.searches)
         later = " and more" if one.open_searches else ""
         lines.append(
-            f"| [{one.file.name}](plans/{one.file.name}) | {number} | {number + len(one.missing)}{later} "
+            f"| {_plan_named(one.file, out)} | {number} | {number + len(one.missing)}{later} "
             f"| {len(one.found)} | {searches} |"
         )
         if not one.whole:
