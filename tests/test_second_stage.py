@@ -1,0 +1,62 @@
+"""The example about the second stage: with statistics that move it is what the library's own cRT and LWS are."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from longtail.train import RunFolder, Trainer, defaults
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "second_stage.py"
+EPOCHS = 3
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("second_stage", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, script):
+    """Softmax, cRT and LWS of one seed: their first stages are the same."""
+    torch.set_num_threads(1)
+    found = {}
+    for method in ("softmax", "crt", "lws"):
+        recipe = replace(
+            defaults("digits-lt", method), epochs=4, evaluate_every=0, device="cpu", weight_decay=script.DECAY
+        )
+        if method != "softmax":
+            recipe = replace(recipe, classifier_epochs=EPOCHS, classifier_lr=script.LR, per_class=4)
+        found[method] = RunFolder(tmp_path_factory.mktemp("runs") / method)
+        Trainer(recipe, found[method]).run()
+    return found
+
+
+def recalls(folder):
+    found = folder.result()["splits"]["test"]["recall"]
+    return [100 * found[group] for group in ("all", "head", "medium", "tail")]
+
+
+def test_the_second_stage_is_the_librarys(script, runs):
+    rows = dict(script.SoftmaxRun(runs["softmax"].path, "data", EPOCHS).rows())
+    assert rows["softmax"] == pytest.approx(recalls(runs["softmax"]), abs=1e-9)
+    assert rows["LWS, BatchNorm moves"] == pytest.approx(recalls(runs["lws"]), abs=1e-9)
+    assert rows["cRT, BatchNorm moves"] == pytest.approx(recalls(runs["crt"]), abs=1e-9)
+    assert len(rows) == 7
+    assert len({tuple(row) for row in rows.values()}) > 4  # what is held or moved matters
+
+
+def test_it_prints_every_row(script, runs, monkeypatch, capsys):
+    folder = str(runs["softmax"].path)
+    monkeypatch.setattr("sys.argv", ["second_stage.py", folder, folder, "--epochs", "1"])
+    script.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert lines[1].startswith("softmax ")
+    one, two = lines[1].split()[-2:]
+    assert one == two
