@@ -46,7 +46,7 @@ bench: $(VENV)/.dev  ## What losses and evaluation cost and how fast images come
 GPU ?= h200
 RUN ?= $(BIN)/python
 
-bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All tables of docs/speed.md on this GPU, next to their goals
+bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## The tables of docs/speed.md, but tiles, on this GPU
 	$(RUN) benchmarks/loss.py --out benchmarks/results/loss-$(GPU).json
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
 	$(RUN) benchmarks/data.py --large 12288 --rounds 3 --out benchmarks/results/data-$(GPU).json
@@ -55,8 +55,8 @@ bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All tables of d
 	$(RUN) benchmarks/imagenet.py --augment imagenet-plain imagenet --out benchmarks/results/imagenet-$(GPU).json
 	$(RUN) benchmarks/evaluation.py --out benchmarks/results/evaluation-$(GPU).json
 	$(RUN) benchmarks/growth.py --out benchmarks/results/growth-$(GPU).json
-	$(RUN) benchmarks/growth.py --draw docs/images/growth
-	$(RUN) benchmarks/page.py
+	$(RUN) benchmarks/draw_growth.py docs/images/growth --gpu $(GPU)
+	$(RUN) benchmarks/page.py --gpu $(GPU)
 
 PLANS := $(addprefix results/plans/,cifar10.toml cifar10-lt.toml c10-lt100.toml c10-lt100-tau.toml)
 

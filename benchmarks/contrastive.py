@@ -9,18 +9,15 @@ has it, in our words: classes counted by a one-hot (N, C, p), the norm taken of 
 Miller's recurrence downwards from twice the order, with a look at each step whether something overflowed. It runs where
 memory allows. ``proco`` is our loss of one view, which is what the published figures are of, its counting of features
 included; ``proco 2`` of both views, ``bcl`` of both views (512 queries). ``graph`` replays a captured CUDA graph;
-``eager`` is launched from Python. Times are medians; memory is the peak beyond inputs and state.
+``eager`` is launched from Python. Times are medians; memory is the peak beyond inputs and state. Sizes are saved as
+they are measured; one that is left out stays as it was.
 
-    python benchmarks/contrastive.py [--out results.json]
+    python benchmarks/contrastive.py [--only '100 classes, 128-d'] [--out results.json]
 """
 
 import argparse
-import json
 import math
-import platform
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +25,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import captured, seconds
+from record import device_name, save
+from timing import captured, seconds, synchronise
 from torch import Tensor
 
 from longtail.losses import BalancedContrastiveLoss, ProCoLoss, proco_logits
@@ -202,7 +200,7 @@ def peak_memory(problem: Problem, variant: str) -> int:
     """Bytes that one step needs beyond its inputs and what it keeps."""
     problem.step(variant)
     problem.views.grad = problem.prototypes.grad = None
-    torch.cuda.synchronize()
+    synchronise()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     problem.step(variant)
@@ -254,28 +252,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the results here, as JSON")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds for each row of the table")
-    arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    print(f"{name}, torch {torch.__version__}, temperature {TEMPERATURE}")
+    sizes = {f"{classes} classes, {dim}-d": (rows, classes, dim) for rows, classes, dim in SIZES[device]}
+    parser.add_argument("--only", nargs="+", choices=list(sizes), default=list(sizes), metavar="'N classes, N-d'")
+    arguments = parser.parse_args()
+    print(f"{device_name()}, torch {torch.__version__}, temperature {TEMPERATURE}")
     print(f"{'rows':>6} {'classes':>6} {'dim':>4} {'loss':>8} {'mode':>6} {'time':>12} {'peak memory':>12}")
-    results = [measure(size, device, arguments.budget) for size in SIZES[device]]
-    if arguments.out:
-        arguments.out.write_text(
-            json.dumps(
-                {
-                    "command": " ".join(["python", *sys.argv]),
-                    "device": name,
-                    "torch": torch.__version__,
-                    "python": platform.python_version(),
-                    "date": time.strftime("%Y-%m-%d"),
-                    "temperature": TEMPERATURE,
-                    "sizes": results,
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+    parts: dict[str, dict[str, object]] = {}
+    for name in arguments.only:
+        parts[name] = {"temperature": TEMPERATURE, **measure(sizes[name], device, arguments.budget)}
+        save(arguments.out, parts)
 
 
 if __name__ == "__main__":

@@ -8,23 +8,24 @@ H200, 3 times that of one with 2 workers on two CPU cores. ImageNet's size (``--
 How: correctness first (a resident batch holds crops of the padded images, normalised); then both loaders run whole
 epochs of batches of 128 in turn, and the table has the median of each. Pixels are random; neither loader looks at them.
 With ``--large``, N photographs of 256 different files: four epochs of each loader, start-up included, the median of the
-last three. It takes about two minutes with 12288.
+last three. It takes about two minutes with 12288. What is left out (``--only``) stays as it was.
 
-    python benchmarks/data.py [--images 50000] [--large 12288] [--out results.json]
+    python benchmarks/data.py [--only small large] [--images 50000] [--large 12288] [--out results.json]
 """
 
 import argparse
-import json
-import platform
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from photographs import write_photographs
 from PIL import Image
+from record import device_name, save
+from timing import synchronise
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
@@ -80,8 +81,7 @@ def epoch_seconds(batches, device: str) -> float:
     for images, labels in batches:
         images.to(device, non_blocking=True)
         labels.to(device, non_blocking=True)
-    if device == "cuda":
-        torch.cuda.synchronize()
+    synchronise()
     return time.perf_counter() - start
 
 
@@ -107,44 +107,8 @@ class PilFiles(Dataset):
             return self.transform(image.convert("RGB")), 0
 
 
-def large(number: int, workers: int) -> dict[str, dict[str, float]]:
-    """Images/s of ImageNet's size into 224 x 224 bf16 batches of 256, on a GPU."""
-    augment = Compose((RandomResizedCrop(224), RandomFlip(), Normalise(MEAN, STD, torch.bfloat16)))
-    rows: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        split = write_photographs(Path(folder), number)
-        plan = Plan(split.labels, (augment,), 256)
-        start = time.perf_counter()
-        resident = ResidentFiles(split, plan, "cuda", short_side=256, workers=workers)
-        torch.cuda.synchronize()
-        rows[PACKED] = {"images_per_second": number / (time.perf_counter() - start)}
-        streaming = Streaming(split, plan, "cuda", workers=workers, decode_in="device")
-        usual = DataLoader(
-            PilFiles(split), 256, shuffle=True, num_workers=workers, pin_memory=True, persistent_workers=True
-        )
-        for name, epoch in (
-            (STREAMED, lambda e: ((b.views[0], b.labels) for b in streaming.training(0, e))),
-            (RESIDENT, lambda e: ((b.views[0], b.labels) for b in resident.training(0, e))),
-            (f"JPEG files, PIL DataLoader, {workers} workers", lambda _: usual),
-        ):
-            seconds = [epoch_seconds(epoch(e), "cuda") for e in range(4)]  # the first warms up, or starts the workers
-            rows[name] = {"images_per_second": number / statistics.median(seconds[1:])}
-    for name, row in rows.items():
-        if name in LARGE_GOALS:
-            row["goal"] = LARGE_GOALS[name]
-        goal = f" (goal {row['goal']:,.0f})" if "goal" in row else ""
-        print(f"224 x 224 bf16, {name}: {row['images_per_second']:,.0f} images/s{goal}")
-    return rows
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--large", type=int, metavar="N", help="also N images of ImageNet's size, on a GPU")
-    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
-    arguments = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]]:
+    """Images/s of CIFAR's size."""
     pixels = torch.randint(256, (arguments.images, 3, 32, 32), dtype=torch.uint8)
     split = Split(ArrayImages(pixels), torch.randint(10, (arguments.images,)))
     augment = Compose((RandomCrop(32, padding=4), RandomFlip(), Normalise(MEAN, STD)))
@@ -167,27 +131,70 @@ def main() -> None:
                 seconds[name].append(value)
     rate = {name: arguments.images / statistics.median(values) for name, values in seconds.items()}
     ratio = rate["resident"] / rate["usual"]
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    print(f"{name}, torch {torch.__version__}, {arguments.images} images of 32 x 32, batches of {BATCH}")
+    print(f"{arguments.images} images of 32 x 32, batches of {BATCH}")
     print(f"PIL DataLoader, {WORKERS[device]} workers: {rate['usual']:>10,.0f} images/s")
     print(
-        f"resident:                  {rate['resident']:>10,.0f} images/s, {ratio:.1f} times (goal {GOAL[device]:.0f})"
+        f"resident:                  {rate['resident']:>10,.0f} images/s, {ratio:.1f} times (goal {GOAL[device]:.0f})",
+        flush=True,
     )
-    more = large(arguments.large, workers=16) if arguments.large and device == "cuda" else {}
-    if arguments.out:
-        result = {
-            "command": " ".join(["python", *sys.argv]),
-            "device": name,
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d"),
-            "images": arguments.images,
-            "workers": WORKERS[device],
-            "images_per_second": {key: round(value) for key, value in rate.items()},
-            "ratio": round(ratio, 2),
-            "goal": GOAL[device],
-            "large": {name: {key: round(value) for key, value in row.items()} for name, row in more.items()},
-        }
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    yield {
+        "images": arguments.images,
+        "workers": WORKERS[device],
+        "images_per_second": {key: round(value) for key, value in rate.items()},
+        "ratio": round(ratio, 2),
+        "goal": GOAL[device],
+    }
+
+
+def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iterator[dict[str, Any]]:
+    """Images/s of ImageNet's size into 224 x 224 bf16 batches of 256, on a GPU; all rows so far, one by one."""
+    number = arguments.large
+    augment = Compose((RandomResizedCrop(224), RandomFlip(), Normalise(MEAN, STD, torch.bfloat16)))
+    rows: dict[str, dict[str, int]] = {}
+
+    def row(name: str, seconds: float) -> dict[str, Any]:
+        goal = {"goal": LARGE_GOALS[name]} if name in LARGE_GOALS else {}
+        rows[name] = {"images_per_second": round(number / seconds), **goal}
+        against = f" (goal {goal['goal']:,})" if goal else ""
+        print(f"224 x 224 bf16, {name}: {rows[name]['images_per_second']:,} images/s{against}", flush=True)
+        return {"images": number, "rows": rows}
+
+    with tempfile.TemporaryDirectory() as folder:
+        split = write_photographs(Path(folder), number)
+        plan = Plan(split.labels, (augment,), 256)
+        start = time.perf_counter()
+        resident = ResidentFiles(split, plan, device, short_side=256, workers=workers)
+        synchronise()
+        yield row(PACKED, time.perf_counter() - start)
+        streaming = Streaming(split, plan, device, workers=workers, decode_in="device")
+        usual = DataLoader(
+            PilFiles(split), 256, shuffle=True, num_workers=workers, pin_memory=True, persistent_workers=True
+        )
+        for name, epoch in (
+            (STREAMED, lambda e: ((b.views[0], b.labels) for b in streaming.training(0, e))),
+            (RESIDENT, lambda e: ((b.views[0], b.labels) for b in resident.training(0, e))),
+            (f"JPEG files, PIL DataLoader, {workers} workers", lambda _: usual),
+        ):
+            seconds = [epoch_seconds(epoch(e), device) for e in range(4)]  # the first warms up, or starts the workers
+            yield row(name, statistics.median(seconds[1:]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=("small", "large"), default=["small", "large"])
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--large", type=int, metavar="N", help="also N images of ImageNet's size, on a GPU")
+    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
+    arguments = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"{device_name()}, torch {torch.__version__}")
+    run = {"small": small, "large": large if arguments.large and device == "cuda" else lambda *_: ()}
+    parts: dict[str, Any] = {}
+    for name in arguments.only:
+        for part in run[name](arguments, device):
+            parts[name] = part
+            save(arguments.out, parts)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,20 @@
 Goals, on one H200: from JPEG files and from resident files at least 90 % of the images/s of the same step on a batch
 that lies in GPU memory, so that an ImageNet-LT epoch of 115,846 images takes under 20 s.
 
-How: correctness first: batches on the GPU are those that the loaders give on the CPU, and the loss falls. Then one
-model and one step, as the recipe of ImageNet-LT has them, driven from each loader in turn, round after round: the batch
-in memory (at a learning rate of 0, or it would be learnt by heart), 500 x 375 JPEGs decoded on the GPU, the same files
-held there (short side 256). Each turn is an epoch of N photographs of 256 different files; its first steps fill the
-pipeline and are told apart. ``imagenet`` augments as the recipe says (resized crop, flip, colours), ``imagenet-plain``
-without colours. It takes about 100 s, most of it to compile.
+How: correctness first: batches on the GPU are those that the loaders give on the CPU, of photographs whose colours have
+full resolution (colours of half the resolution are spread in another way by each decoder), and the loss falls. What is
+wrong is said, in the results too, and what follows is timed all the same. Then one model and one step, as the recipe of
+ImageNet-LT has them, driven from each loader in turn, round after round: the batch in memory (at a learning rate of 0,
+or it would be learnt by heart), 500 x 375 JPEGs decoded on the GPU, the same files held there (short side 256). Each
+turn is an epoch of N photographs of 256 different files; its first steps fill the pipeline and are told apart.
+``imagenet`` augments as the recipe says (resized crop, flip, colours), ``imagenet-plain`` without colours. It takes
+about 100 s, most of it to compile; results are saved after each round.
 
     python benchmarks/imagenet.py [--only check files resident] [--augment imagenet imagenet-plain] [--out out.json]
 """
 
 import argparse
+import math
 import statistics
 import tempfile
 import time
@@ -26,6 +29,7 @@ from typing import Any
 import torch
 from photographs import write_photographs
 from record import device_name, save, verdict
+from timing import synchronise
 
 from longtail.classes import Groups
 from longtail.data import DataSet, Plan, ResidentFiles, Split, Streaming
@@ -43,6 +47,7 @@ SHARE, SECONDS, EPOCH = 0.9, 20.0, 115_846
 FIXED = "a batch in GPU memory"
 NAMES = {"files": "JPEG files, decoded on the GPU", "resident": "resident from files, short side 256"}
 FILL = 8  # steps until the pipeline is full
+LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels, where colours have full resolution
 
 
 @dataclass
@@ -72,26 +77,32 @@ def recipe_of(given: argparse.Namespace, augment: str) -> Recipe:
     )  # fmt: skip
 
 
-def check(split: Split, given: argparse.Namespace) -> dict[str, float]:
+def check(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Batches of both loaders on the device, against the CPU's: levels of 255 by which pixels differ, on average."""
-    small = split.subset(torch.arange(min(32, len(split))))
+    small = write_photographs(folder, min(32, given.images), subsampling=0)
     loaders = Loaders(recipe_of(given, "imagenet-plain"), data_of(small), DEVICE, Ranks())
     view = loaders.training(("weak",), Instance(), drop_last=False).plan.views[0]
     plan = Plan(small.labels, (view,), 16)
-    found = {}
+    levels, wrong = {}, []
     for name, made in (
         ("files", lambda device: Streaming(small, plan, device, workers=2, decode_in="device")),
         ("resident", lambda device: ResidentFiles(small, plan, device, workers=2)),
     ):
         batches = [list(made(device).training(3, 1)) for device in (DEVICE, torch.device("cpu"))]
         here, there = (torch.cat([batch.views[0].cpu() for batch in some]) for some in batches)
+        levels[name] = float((here - there).abs().mean()) * 0.225 * 255
         if not all(torch.equal(a.labels.cpu(), b.labels) for a, b in zip(*batches, strict=True)):
-            raise SystemExit(f"wrong result: other labels from {name}")
-        found[name] = float((here - there).abs().mean()) * 0.225 * 255
-        if not found[name] < 5.0:  # nvJPEG and Pillow spread colours of half the resolution in other ways
-            raise SystemExit(f"wrong result: images from {name} differ by {found[name]:.2f} levels")
-    print("levels by which pixels differ from the CPU's:", {k: round(v, 3) for k, v in found.items()}, flush=True)
-    return found
+            wrong.append(f"other labels from {name} than on the CPU")
+        if not levels[name] < LEVELS:
+            wrong.append(f"images from {name} differ by {levels[name]:.2f} levels from the CPU's, more than {LEVELS:g}")
+    print("levels by which pixels differ from the CPU's:", {k: round(v, 3) for k, v in levels.items()}, flush=True)
+    tell(wrong)
+    return {"levels": levels, "wrong": wrong}
+
+
+def tell(wrong: list[str]) -> None:
+    for sentence in wrong:
+        print(f"WRONG: {sentence}", flush=True)
 
 
 class Bench:
@@ -106,18 +117,23 @@ class Bench:
         self.running: Running = stages.start(model, 0)
         model.train()
         self.step = self.running.step
-        self.losses: list[float] = []
 
     def loaders(self, augment: str, loading: str) -> Loaders:
         recipe = replace(recipe_of(self.given, augment), loading=loading)
         return Loaders(recipe, self.dataset, DEVICE, Ranks())
 
     def turn(self, loader: Loader | Fixed) -> dict[str, float]:
-        """An epoch: seconds until the pipeline is full, and images/s from then on."""
+        """An epoch: seconds until the pipeline is full, and images/s from then on.
+
+        No turn spends the momentum of another: at a rate of 0 it grows and does nothing, until a rate is there.
+        """
         steps, batch = loader.plan.steps, loader.plan.batch_size
         fill = min(FILL, steps // 2)
         self.step.loss_sum.zero_()
         self.step.taken.zero_()
+        self.step.first_bad.fill_(-1)
+        for state in self.step.optimizer.state.values():
+            state["momentum_buffer"].zero_()
         self.step.set_rate(0.0 if isinstance(loader, Fixed) else self.given.lr)
         begin = time.perf_counter()
         for number, _ in enumerate(Eager(self.step, loader).epoch(0, self.epoch, 0), 1):  # type: ignore[arg-type]
@@ -127,19 +143,17 @@ class Bench:
         synchronise()
         end = time.perf_counter()
         self.epoch += 1
-        if int(self.step.first_bad) >= 0 or int(self.step.taken) != steps:
-            raise SystemExit("wrong result: a loss is not finite, or steps are missing")
-        self.losses.append(float(self.step.loss_sum) / steps)
-        return {"fill": full - begin, "rate": (steps - fill) * batch / (end - full), "filled": fill * batch}
+        return {
+            "fill": full - begin,
+            "rate": (steps - fill) * batch / (end - full),
+            "filled": fill * batch,
+            "loss": float(self.step.loss_sum) / steps,
+            "missing": steps - int(self.step.taken),
+        }
 
 
-def synchronise() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def measure(bench: Bench, given: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Every loader in turn, round after round."""
+def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
+    """By name, the batch in memory first; and how fast files were packed that are held."""
     loaders: dict[str, Any] = {}
     packing = {}
     packed: ResidentFiles | None = None
@@ -159,35 +173,58 @@ def measure(bench: Bench, given: argparse.Namespace) -> dict[str, dict[str, Any]
             loaders[f"{NAMES[part]}, {augment}"] = loader
     first = next(iter(loaders.values()))
     batch = next(iter(first.training(0, 0)))
-    loaders = {
-        FIXED: Fixed(batch, SimpleNamespace(steps=first.plan.steps, batch_size=first.plan.batch_size)),
-        **loaders,
-    }
+    fixed = Fixed(batch, SimpleNamespace(steps=first.plan.steps, batch_size=first.plan.batch_size))
+    return {FIXED: fixed, **loaders}, packing
+
+
+def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every loader in turn, round after round; what is known after each round."""
+    loaders, packing = loaders_of(bench, given)
+    batch = loaders[FIXED].batch
     begin = time.perf_counter()
     list(Eager(bench.step, Fixed(batch, SimpleNamespace(steps=3, batch_size=len(batch.labels)))).epoch(0, 0, 0))  # type: ignore[arg-type]
     synchronise()
     ready = time.perf_counter() - begin
     print(f"compiled after {ready:.0f} s", flush=True)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}
-    losses: dict[str, list[float]] = {name: [] for name in loaders}
     for number in range(given.rounds + 1):
         for name, loader in loaders.items():
             found = bench.turn(loader)
-            losses[name].append(bench.losses[-1])
-            if number:  # the first warms up
-                turns[name].append(found)
-    for name, of in losses.items():
-        if name != FIXED and not of[-1] < of[0]:
-            print(f"WRONG: the loss of {name} did not fall: {of}", flush=True)
+            turns[name].append(found)
+            print(f"round {number}, {name}: {found['rate']:,.0f} images/s, loss {found['loss']:.3f}", flush=True)
+        if number:  # the first warms up
+            yield {
+                "rows": rows_of(turns), "rounds": number, "packing": packing, "ready_seconds": ready,
+                "wrong": wrong_turns(turns),
+            }  # fmt: skip
+
+
+def rows_of(turns: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    """Medians of all turns but the first, which warms up."""
     rows: dict[str, dict[str, Any]] = {}
-    for name, of in turns.items():
+    for name, (_, *of) in turns.items():
         rate = statistics.median(one["rate"] for one in of)
         fill = statistics.median(one["fill"] for one in of)
         seconds = fill + (EPOCH - of[0]["filled"]) / rate
-        rows[name] = {"images_per_second": rate, "fill_seconds": fill, "epoch_seconds": seconds, "losses": losses[name]}
+        losses = [one["loss"] for one in turns[name]]
+        rows[name] = {"images_per_second": rate, "fill_seconds": fill, "epoch_seconds": seconds, "losses": losses}
     for row in rows.values():
         row["share"] = row["images_per_second"] / rows[FIXED]["images_per_second"]
-    return {"training": {"rows": rows, "packing": packing, "ready_seconds": ready}}
+    return rows
+
+
+def wrong_turns(turns: dict[str, list[dict[str, float]]]) -> list[str]:
+    """Steps that are missing, losses that are no numbers or do not fall."""
+    wrong = []
+    for name, of in turns.items():
+        losses = [one["loss"] for one in of]
+        if any(one["missing"] for one in of):
+            wrong.append(f"{name}: steps are missing")
+        if not all(map(math.isfinite, losses)):
+            wrong.append(f"{name}: a loss is not finite")
+        elif name != FIXED and not losses[-1] < losses[0]:
+            wrong.append(f"{name}: the loss did not fall, {', '.join(f'{loss:.3f}' for loss in losses)}")
+    return wrong
 
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
@@ -217,16 +254,19 @@ def main() -> None:
     print(f"{device_name()}, torch {torch.__version__}, {given.model}, {given.images} photographs")
     began = time.perf_counter()
     parts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        split = write_photographs(Path(folder), given.images)
-        print(f"written after {time.perf_counter() - began:.0f} s", flush=True)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as checked:
         if "check" in given.only:
-            parts["check"] = {"levels": check(split, given)}
+            parts["check"] = check(Path(checked), given)
+            save(given.out, parts)
         if {"files", "resident"} & set(given.only):
-            parts |= measure(Bench(given, data_of(split)), given)
+            split = write_photographs(Path(folder), given.images)
+            print(f"written after {time.perf_counter() - began:.0f} s", flush=True)
+            for part in measure(Bench(given, data_of(split)), given):
+                parts["training"] = part
+                save(given.out, parts)
             show(parts["training"]["rows"])
+        tell([sentence for part in parts.values() for sentence in part["wrong"]])
     print(f"{time.perf_counter() - began:.0f} s in all")
-    save(given.out, parts)
 
 
 if __name__ == "__main__":

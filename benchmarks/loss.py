@@ -8,24 +8,21 @@ How: correctness first (loss and gradients against float64); then the variants r
 table shows ratios of medians. "again" is the plain loss a second time: what the ratio does when nothing differs.
 ``graph`` replays captured CUDA graphs: the device's work alone, which is what the claim is about. ``eager`` is the same
 step launched from Python with nothing else to do: at 256 rows the launches, not the device, set its pace, and it shows
-what one more launch costs there.
+what one more launch costs there. Sizes are saved as they are measured; one that is left out stays as it was.
 
-    python benchmarks/loss.py [--out results.json]
+    python benchmarks/loss.py [--only '256 x 1000'] [--out results.json]
 """
 
 import argparse
 import functools
-import json
-import platform
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from timing import captured, seconds
+from record import device_name, save
+from timing import captured, seconds, synchronise
 
 from longtail import ClassBalancedSoftmaxLoss, shifted_linear
 
@@ -138,7 +135,7 @@ def peak_memory(problem: Problem, variant: str) -> int:
     problem.step(variant)
     for parameter in problem.parameters():
         parameter.grad = None
-    torch.cuda.synchronize()
+    synchronise()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     problem.step(variant)
@@ -186,36 +183,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results here, as JSON")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--budget", type=float, default=4.0, help="seconds for each row of the table")
-    arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    print(f"{name}, torch {torch.__version__}, {FEATURES[device]} features, beta {BETA}, goal {GOAL:.2f}")
+    sizes = {f"{rows} x {classes}": (rows, classes) for rows, classes in SIZES[device]}
+    parser.add_argument("--only", nargs="+", choices=list(sizes), default=list(sizes), metavar="'ROWS x CLASSES'")
+    arguments = parser.parse_args()
+    print(f"{device_name()}, torch {torch.__version__}, {FEATURES[device]} features, beta {BETA}, goal {GOAL:.2f}")
     print(
         f"{'logits':>15} {'type':>5} {'mode':>6} {'plain':>10} {'again':>6} "
         f"{'shifted_linear':>14} {'module':>7}   peak memory"
     )
-    rows = []
-    for size in SIZES[device]:
+    parts: dict[str, dict[str, object]] = {}
+    for name in arguments.only:
+        rows: list[dict[str, object]] = []
         for autocast in (False, True) if device == "cuda" else (False,):
-            rows += measure(size, device, autocast, arguments.rounds, arguments.budget)
-    if arguments.out:
-        arguments.out.write_text(
-            json.dumps(
-                {
-                    "command": " ".join(["python", *sys.argv]),
-                    "device": name,
-                    "torch": torch.__version__,
-                    "python": platform.python_version(),
-                    "date": time.strftime("%Y-%m-%d"),
-                    "features": FEATURES[device],
-                    "beta": BETA,
-                    "goal": GOAL,
-                    "rows": rows,
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+            rows += measure(sizes[name], device, autocast, arguments.rounds, arguments.budget)
+            parts[name] = {"features": FEATURES[device], "beta": BETA, "goal": GOAL, "rows": rows}
+            save(arguments.out, parts)
 
 
 if __name__ == "__main__":

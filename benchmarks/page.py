@@ -1,8 +1,9 @@
-"""The tables of docs/speed.md, from the results that are committed: no number on that page is typed by hand.
+"""The tables of docs/speed.md, from the results that are committed.
 
-A table stands between ``<!-- name -->`` and ``<!-- /name -->``; under it stand the command, GPU, version and date.
+A table stands between ``<!-- name -->`` and ``<!-- /name -->``; under it stand the command, GPU, version and date. All
+that was measured comes from the results; what was expected (``STEPS``) and the goals are written here.
 
-    python benchmarks/page.py [--check]
+    python benchmarks/page.py [--gpu h200] [--check]
 """
 
 import argparse
@@ -22,17 +23,20 @@ Content = dict[str, Any]
 class Results:
     """What benchmarks left, by file name."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, gpu: str = "h200") -> None:
+        self.folder, self.gpu = folder, gpu
 
-    def file(self, name: str) -> Content | None:
-        path = self.folder / f"{name}-h200.json"
+    def file(self, name: str, where: str | None = None) -> Content | None:
+        path = self.folder / f"{name}-{where or self.gpu}.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
+    def parts(self, name: str, where: str | None = None) -> dict[str, Content]:
+        """What a file holds, each part with its own command and date."""
+        found = self.file(name, where)
+        return {} if found is None else found["parts"]
+
     def part(self, name: str, part: str) -> Content | None:
-        """A part of a file that has parts, each with its own command and date."""
-        found = self.file(name)
-        return None if found is None else found["parts"].get(part)
+        return self.parts(name).get(part)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *sources: Content) -> str:
@@ -44,9 +48,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *sources: Content)
 
 def source(found: Content) -> str:
     """Where, when and how something was measured."""
-    command = found["command"].replace("$OUT/", "")
-    command = command if command.startswith("python") else f"python {command}"
-    return f"`{command}`; {found.get('device') or found.get('gpu')}, torch {found['torch']}, {found['date']}."
+    return f"`{found['command']}`; {found['device']}, torch {found['torch']}, {found['date']}."
+
+
+def wrong(*parts: Content | None) -> str:
+    """What the scripts said was wrong, to stand under a table."""
+    said = [sentence for part in parts if part for sentence in part.get("wrong", [])]
+    return "".join(f"\n\n**Wrong:** {sentence}." for sentence in said)
 
 
 def reached(value: float, goal: float, *, at_most: bool = False) -> str:
@@ -62,18 +70,20 @@ def share(value: float) -> str:
 
 
 def loss(results: Results) -> str | None:
-    found = results.file("loss")
-    if found is None:
+    parts = list(results.parts("loss").values())
+    if not parts:
         return None
+    goal = parts[0]["goal"]
     rows = [
         [
             f"{row['rows']} x {row['classes']:,}, {row['type']}",
             f"{row['plain_ms']:.3f} ms",
             f"{row['ratio']['shifted_linear']:.3f}",
             f"{row['ratio']['module']:.3f}",
-            reached(min(row["ratio"][way] for way in ("shifted_linear", "module")), found["goal"], at_most=True),
+            reached(min(row["ratio"][way] for way in ("shifted_linear", "module")), goal, at_most=True),
         ]
-        for row in found["rows"]
+        for part in parts
+        for row in part["rows"]
         if row["mode"] == "graph"
     ]
     head = [
@@ -81,17 +91,17 @@ def loss(results: Results) -> str | None:
         "cross entropy",
         "`shifted_linear`, times",
         "module, times",
-        f"goal {found['goal']}, by one of them",
+        f"goal {goal}, by one of them",
     ]
-    return table(head, rows, found)
+    return table(head, rows, *parts)
 
 
 def contrastive(results: Results) -> str | None:
-    found = results.file("contrastive")
-    if found is None:
+    parts = list(results.parts("contrastive").values())
+    if not parts:
         return None
     rows = []
-    for size in found["sizes"]:
+    for size in parts:
         for name, key in (("ProCo, published style", "plain"), ("ProCo", "proco"), ("BCL", "bcl")):
             if key not in size:
                 continue
@@ -110,7 +120,7 @@ def contrastive(results: Results) -> str | None:
                 ]
             )
     head = ["batch 256", "eager", "graph", "peak memory", "times faster (graph)", "times leaner", "goal (graph)"]
-    return table(head, rows, found)
+    return table(head, rows, *parts)
 
 
 def _contrastive_goal(size: Content, key: str, graph: float | None) -> str:
@@ -125,29 +135,26 @@ def _contrastive_goal(size: Content, key: str, graph: float | None) -> str:
 
 
 def data(results: Results) -> str | None:
-    found = results.file("data")
-    if found is None:
-        return None
-    rate = found["images_per_second"]
-    rows = [
-        [f"32 x 32, PIL DataLoader, {found['workers']} workers", f"{rate['usual']:,}", "", ""],
-        ["32 x 32, resident", f"{rate['resident']:,}", f"{found['ratio']:.1f} times", f"{found['goal']:g} times"],
-    ]
-    for name, row in found["large"].items():
+    parts, here = results.parts("data"), results.parts("data", "cpu").get("small")
+    small, large = parts.get("small"), parts.get("large")
+    rows = _small_images(small, "")
+    for name, row in (large or {"rows": {}})["rows"].items():
         goal = row.get("goal")
         verdict = "" if goal is None else reached(row["images_per_second"], goal)
         rows.append([f"224 x 224, {name}", f"{row['images_per_second']:,}", verdict, f"{goal:,}" if goal else ""])
-    cpu = results.folder / "data-cpu.json"
-    sources = [found]
-    if cpu.exists():
-        here = json.loads(cpu.read_text(encoding="utf-8"))
-        sources.append(here)
-        rate, ratio = here["images_per_second"], f"{here['ratio']:.1f} times"
-        rows += [
-            [f"32 x 32 on two CPU cores, PIL DataLoader, {here['workers']} workers", f"{rate['usual']:,}", "", ""],
-            ["32 x 32 on two CPU cores, resident", f"{rate['resident']:,}", ratio, f"{here['goal']:g} times"],
-        ]
-    return table(["images", "a second", "", "goal"], rows, *sources)
+    rows += _small_images(here, " on two CPU cores")
+    sources = [part for part in (small, large, here) if part]
+    return table(["images", "a second", "", "goal"], rows, *sources) if sources else None
+
+
+def _small_images(found: Content | None, where: str) -> list[list[str]]:
+    if found is None:
+        return []
+    rate, ratio = found["images_per_second"], f"{found['ratio']:.1f} times"
+    return [
+        [f"32 x 32{where}, PIL DataLoader, {found['workers']} workers", f"{rate['usual']:,}", "", ""],
+        [f"32 x 32{where}, resident", f"{rate['resident']:,}", ratio, f"{found['goal']:g} times"],
+    ]
 
 
 STEPS = (
@@ -164,11 +171,20 @@ STEPS = (
 )
 
 
+def named_parts(results: Results) -> list[Content]:
+    """Those of ``fleet.py`` whose rows have names."""
+    return [part for name, part in results.parts("fleet").items() if name not in ("check", "growth")]
+
+
+def named_rows(results: Results) -> dict[str, Content]:
+    return {name: row for part in named_parts(results) for name, row in part["rows"].items()}
+
+
 def fleet(results: Results) -> str | None:
-    found = results.file("fleet")
-    if found is None:
+    rows = named_rows(results)
+    if not rows:
         return None
-    rows, usual = found["rows"], found["rows"].get("the usual loop", {}).get("ms")
+    usual = rows.get("the usual loop", {}).get("ms")
     lines = []
     for words, predicted, name in STEPS:
         ms = rows.get(name, {}).get("ms") if name else None
@@ -182,7 +198,7 @@ def fleet(results: Results) -> str | None:
             ]
         )
     head = ["step and model", "expected", "measured", "200 epochs", "times the usual loop"]
-    text = table(head, lines, found)
+    text = table(head, lines, *named_parts(results))
     twelve, compiled = rows.get("12, Triton bf16"), rows.get("one, cuDNN bf16 channels_last, compiled")
     goals = []
     if twelve and usual:
@@ -235,11 +251,43 @@ def same(results: Results) -> str | None:
         return None
     rows = []
     for way, values in found["recalls"].items():
-        mean = sum(values) / len(values)
-        rows.append([way, str(len(values)), f"{mean:.2f}", " ".join(f"{value:.2f}" for value in values)])
-    text = table([f"{found['data']}, Balanced Softmax", "seeds", "mean recall", "of each seed"], rows, found)
-    goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
-    return f"{text}\n\nDifference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}."
+        some, whole = values[: found["seeds"]], found["whole_runs"][way]
+        spent = whole["seconds_a_model"]
+        rows.append(
+            [
+                way,
+                str(len(some)),
+                f"{sum(some) / len(some):.2f}",
+                " ".join(f"{value:.2f}" for value in some),
+                str(whole["members"]),
+                "" if spent is None else f"{spent:.1f} s",
+            ]
+        )
+    head = [
+        f"{found['data']}, Balanced Softmax", "seeds", "mean recall", "of each seed", "in the fleet",
+        "a whole run, a model",
+    ]  # fmt: skip
+    text = table(head, rows, found)
+    if found.get("p") is not None:
+        goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
+        text += f"\n\nDifference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}."
+    errors = [f"{of['error of a float32 convolution']:.0e} ({way})" for way, of in found["float32"].items()]
+    text += f"\n\nErrors of a convolution that is asked for in float32: {', '.join(errors)}."
+    return text + whole_runs(results, found)
+
+
+def whole_runs(results: Results, found: Content) -> str:
+    """What a whole run of our own kernels takes, next to what its steps would."""
+    way, whole = next(iter(found["whole_runs"].items()))
+    step = named_rows(results).get("12, Triton bf16")
+    if whole["seconds_a_model"] is None or step is None:
+        return ""
+    seconds = whole["epochs"] * 97 * step["ms"] / 1e3
+    return (
+        f"\n\n{whole['epochs']} epochs, {way}, {whole['members']} models together: {whole['seconds_a_model']:.1f} s a "
+        f"model from the first start to the last result, captures, checkpoints and last evaluations included; the "
+        f"steps alone, as timed above, would take {seconds:.1f} s."
+    )
 
 
 def imagenet(results: Results) -> str | None:
@@ -262,7 +310,8 @@ def imagenet(results: Results) -> str | None:
     head = ["from", "images/s", "share", "goal", "ImageNet-LT epoch", "goal"]
     text = table(head, rows, found)
     packing = found.get("packing")
-    return f"{text}\n\nPacking resident files, once: {packing['images_per_second']:,.0f} images/s." if packing else text
+    text += f"\n\nPacking resident files, once: {packing['images_per_second']:,.0f} images/s." if packing else ""
+    return text + wrong(results.part("imagenet", "check"), found)
 
 
 def evaluation(results: Results) -> str | None:
@@ -303,7 +352,7 @@ def evaluation(results: Results) -> str | None:
                     f"10 %: {reached(row['share'], 0.1, at_most=True)}",
                 ]
             )
-    return table(["what", "cost", "goal"], rows, *there)
+    return table(["what", "cost", "goal"], rows, *there) + wrong(*(fleet_part or {"rows": {}})["rows"].values())
 
 
 def classes(results: Results) -> str | None:
@@ -314,34 +363,38 @@ def classes(results: Results) -> str | None:
     names = list(dict.fromkeys(row["name"] for row in found["rows"]))
     cells = {(row["name"], row["classes"]): row for row in found["rows"]}
 
-    def cell(row: Content) -> str:
+    def cell(row: Content | None) -> str:
+        if row is None:
+            return ""
         memory = row["peak_bytes"]
         return f"{row['ms']:.3f} ms" + ("" if memory is None else f", {memory / 1e6:,.1f} MB")
 
-    rows = [[name, *(cell(cells[name, number]) for number in numbers)] for name in names]
+    rows = [[name, *(cell(cells.get((name, number))) for number in numbers)] for name in names]
     return table([f"batch {found['batch']}, {found['dim']}-d", *(f"{number:,}" for number in numbers)], rows, found)
 
 
 def members(results: Results) -> str | None:
-    found = results.file("fleet")
-    some = {} if found is None else {n: row for n, row in found["rows"].items() if n.split(" ")[1:2] == ["of"]}
-    if found is None or not some:
+    found = results.part("fleet", "growth")
+    if found is None:
         return None
-    rows = [
-        [name.split(" ")[0], f"{row['ms']:.3f} ms", f"{97 * row['ms'] / 1e3:.3f} s", f"{row['gigabytes']:.1f} GB"]
-        for name, row in some.items()
-    ]
-    return table(["members", "a step and model", "an epoch and model", "memory of all"], rows, found)
+    rows = []
+    for row in found["rows"]:
+        held = row["gigabytes"]
+        cells = [f"{row['ms']:.3f} ms", f"{97 * row['ms'] / 1e3:.3f} s", "" if held is None else f"{held:.1f} GB"]
+        rows.append([str(row["members"]), *cells])
+    head = ["members", "a step and model", "an epoch and model", f"memory of all ({found['memory']})"]
+    return table(head, rows, found)
 
 
 def samples(results: Results) -> str | None:
     found = results.part("growth", "samples")
     if found is None:
         return None
-    rows = [
-        [f"{row['samples']:,}", f"{row['seconds']:.3f} s", f"{row['peak_bytes'] / 1e6:,.0f} MB"]
-        for row in found["rows"]
-    ]
+    rows = []
+    for row in found["rows"]:
+        memory = row["peak_bytes"]
+        held = "" if memory is None else f"{memory / 1e6:,.0f} MB"
+        rows.append([f"{row['samples']:,}", f"{row['seconds']:.3f} s", held])
     return table([f"samples, {found['classes']} classes, {found['features']}-d", "time", "memory"], rows, found)
 
 
@@ -380,10 +433,11 @@ def filled(text: str, results: Results) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="h200", help="whose results")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is not up to date")
     given = parser.parse_args()
     text = PAGE.read_text(encoding="utf-8")
-    new = filled(text, Results(HERE / "results"))
+    new = filled(text, Results(HERE / "results", given.gpu))
     if given.check and new != text:
         sys.exit(f"{PAGE.name} is not up to date: python benchmarks/page.py")
     PAGE.write_text(new, encoding="utf-8")

@@ -4,10 +4,14 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from longtail.train.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -19,10 +23,20 @@ def device_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def command_line(words: Sequence[str]) -> str:
+    """How a script was called, without folders of the machine that ran it: ``--out`` and whole paths by name alone."""
+    shown = [f"benchmarks/{Path(words[0]).name}"]
+    for before, word in pairwise(words):
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        named = "--out" in (before, flag) or Path(value).is_absolute()
+        shown.append(f"{flag}{equals}{Path(value).name if named else value}")
+    return " ".join(["python", *shown])
+
+
 def about() -> dict[str, str]:
     """Where, when and how something was measured."""
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": command_line(sys.argv),
         "device": device_name(),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -30,8 +44,8 @@ def about() -> dict[str, str]:
     }
 
 
-def save(out: Path | None, parts: dict[str, Any]) -> None:
-    """Write parts.
+def save(out: Path | None, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write parts, whole or not at all; called again whenever there is more, with all that was measured so far.
 
     Those that an earlier run left under this name in ``results/``, and that were not measured now, are kept.
     """
@@ -39,8 +53,7 @@ def save(out: Path | None, parts: dict[str, Any]) -> None:
         return
     committed = RESULTS / out.name
     kept = json.loads(committed.read_text(encoding="utf-8"))["parts"] if committed.exists() else {}
-    found = {name: {**about(), **part} for name, part in parts.items()}
-    out.write_text(json.dumps({"parts": {**kept, **found}}, indent=1) + "\n", encoding="utf-8")
+    write_json(out, {"parts": {**kept, **{name: {**about(), **part} for name, part in parts.items()}}})
 
 
 def verdict(value: float, goal: float, *, at_most: bool = False) -> str:

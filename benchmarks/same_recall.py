@@ -1,71 +1,187 @@
 """Whether a member of a fleet ends where a careful run alone would: recall of five seeds, both ways.
 
-Balanced Softmax on C10-LT100 as the recipe has it: by the Triton kernels in bfloat16, and by cuDNN in float32. Draws
-are the same, roundings are not, so single runs differ; the means must not. Goals: Welch's p above 0.05, means less than
-half a point apart. Runs are kept in a folder and go on after a stop (`timeout -s TERM`), both in fleets.
+Balanced Softmax on C10-LT100 as the recipe has it: by the Triton kernels in bfloat16, and by cuDNN in float32, all of
+it: TF32, which cuDNN takes by default, is off, and the error of a convolution shows that it is. Draws are the same,
+roundings are not, so single runs differ; the means must not. Goals: Welch's p above 0.05, means less than half a point
+apart.
+
+The first way trains a fleet of twelve, of which the first five seeds are compared, so that it also shows what a whole
+run costs a model: wall time of the fleet from its start to its last result, checkpoints and last evaluations included,
+over its members. Runs and their times are kept in a folder, and go on after a stop (`timeout -s TERM`); what is known
+is saved after each way.
 
     python benchmarks/same_recall.py [--data cifar10-lt] [--seeds 5] [--epochs 200] [--runs runs/same] [--out out.json]
 """
 
 import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from record import save, verdict
+from torch import nn
 
-from longtail.study.execute import execute
+from longtail.study.execute import devices, execute
 from longtail.study.plan import Planned
 from longtail.study.stats import compare, summarise
 from longtail.train import Recipe, defaults
+from longtail.train.files import write_json
+from longtail.train.trainer import StoppedError
 
 P_VALUE, POINTS = 0.05, 0.5
-KERNELS = "triton" if torch.cuda.is_available() else "torch"
+GPU = torch.cuda.is_available()
+KERNELS = "triton" if GPU else "torch"
+OURS, CAREFUL = f"{KERNELS} bf16", "cuDNN fp32 without TF32"
 WAYS: dict[str, dict[str, Any]] = {
-    f"{KERNELS} bf16": {"precision": "bf16", "channels_last": True, "kernels": KERNELS},
-    "cuDNN fp32": {"precision": "fp32", "kernels": "torch"},
+    OURS: {"precision": "bf16", "channels_last": True, "kernels": KERNELS},
+    CAREFUL: {"precision": "fp32", "kernels": "torch"},
 }
+FLOAT32 = 1e-5  # a convolution in float32 errs by 1e-7 or so, in TF32 by 3e-4
 
 
-def recipes(data: str, seeds: int, epochs: int | None) -> dict[str, list[Recipe]]:
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Float32 is float32, in convolutions and in products."""
+    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for switch, allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = allowed
+
+
+def convolution_error() -> float:
+    """Relative error of a convolution in float32, as it is computed now, against float64."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(64, 64, 3, padding=1, bias=False, device="cuda" if GPU else "cpu")
+    images = torch.randn(16, 64, 8, 8, device=layer.weight.device)
+    with torch.no_grad():
+        found = layer(images).double()
+        wanted = layer.double()(images.double())
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def recipes(data: str, seeds: dict[str, int], epochs: int | None) -> dict[str, list[Recipe]]:
     """Those of each way."""
     base = defaults(data, "balanced-softmax")
     base = replace(base, evaluate_every=0, checkpoint_epochs=0, epochs=epochs or base.epochs)
-    return {way: [replace(base, seed=seed, **how) for seed in range(seeds)] for way, how in WAYS.items()}
+    return {way: [replace(base, seed=seed, **how) for seed in range(seeds[way])] for way, how in WAYS.items()}
+
+
+class Clock:
+    """Seconds that a way's runs took, over all the times that they were started."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.seconds, self.starts, self.ends = 0.0, 0, 0
+        if file.exists():
+            self.seconds, self.starts, self.ends = json.loads(file.read_text(encoding="utf-8")).values()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.starts += 1
+        self._write()
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - begin
+            self.ends += 1
+            self._write()
+
+    @property
+    def known(self) -> bool:
+        """Whether no time is missing: of runs that were killed, or trained by something else, it is."""
+        return self.starts == self.ends > 0
+
+    def _write(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.file, {"seconds": self.seconds, "starts": self.starts, "ends": self.ends})
+
+
+def train(way: str, runs: Sequence[Planned], clock: Clock) -> dict[str, Any]:
+    """Train what is not done yet; what is known of the way then."""
+    with without_tf32() if way == CAREFUL else nullcontext():
+        switches = {
+            "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+            "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+            "error of a float32 convolution": convolution_error(),
+        }
+        if not all(run.folder.done for run in runs):
+            with clock.running():
+                outcome = execute(runs, on=devices(runs)[:1])  # in this process, whose switches they are
+            if outcome.failed or len(outcome.done) < len(runs):
+                raise SystemExit(f"did not finish: {outcome.failed or outcome.elsewhere}")
+    return {
+        "recalls": [100 * run.folder.result()["splits"]["test"]["recall"]["all"] for run in runs],
+        "float32": switches,
+        "whole_runs": {
+            "members": len(runs),
+            "epochs": runs[0].recipe.epochs,
+            "starts": clock.starts,
+            "seconds": clock.seconds if clock.known else None,
+            "seconds_a_model": clock.seconds / len(runs) if clock.known else None,
+        },
+    }
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Both ways, then how they compare; saved after each."""
+    seeds = {OURS: max(given.members, given.seeds), CAREFUL: given.seeds}
+    part: dict[str, Any] = {"data": given.data, "seeds": given.seeds, "recalls": {}, "float32": {}, "whole_runs": {}}
+    for way, some in recipes(given.data, seeds, given.epochs).items():
+        name = way.replace(" ", "-")
+        runs = [Planned(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
+        for key, value in train(way, runs, Clock(given.runs / f"{name}.json")).items():
+            part[key][way] = value
+        save(given.out, {"same": part})
+        values, whole = part["recalls"][way], part["whole_runs"][way]
+        print(f"{way:24} {summarise(values)}   {' '.join(f'{value:.2f}' for value in values)}", flush=True)
+        if whole["seconds"] is not None:
+            print(f"{'':24} {whole['epochs']} epochs of {whole['members']} models in {whole['seconds']:.1f} s", end="")
+            print(f", {whole['seconds_a_model']:.2f} s a model, checkpoints and last evaluations included", flush=True)
+    if not part["float32"][CAREFUL]["error of a float32 convolution"] < FLOAT32:
+        print(f"WRONG: {CAREFUL} is no float32: {part['float32'][CAREFUL]}", flush=True)
+    found = compare(*(part["recalls"][way][: given.seeds] for way in (OURS, CAREFUL)), paired=False)
+    goals = {
+        f"p > {P_VALUE}": verdict(found.p_value, P_VALUE),
+        f"under {POINTS} points": verdict(abs(found.difference), POINTS, at_most=True),
+    }
+    save(given.out, {"same": {**part, "difference": found.difference, "p": found.p_value, "goals": goals}})
+    interval = f"{found.low:.2f} to {found.high:.2f}"
+    print(f"difference {found.difference:.2f} points, {interval}, p = {found.p_value:.2f}; {goals}")
+
+
+def stop(number: int, _: FrameType | None) -> None:
+    raise StoppedError(f"Stopped by signal {number}.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="cifar10-lt")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--members", type=int, default=12 if GPU else 0, help="of the first way's fleet, if more")
     parser.add_argument("--epochs", type=int, help="default: the recipe's")
     parser.add_argument("--runs", type=Path, default=Path("runs/same"))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    planned = {
-        way: [Planned(recipe, given.runs / f"{way.replace(' ', '-')}-seed{recipe.seed}") for recipe in some]
-        for way, some in recipes(given.data, given.seeds, given.epochs).items()
-    }
-    outcome = execute([run for some in planned.values() for run in some])
-    if outcome.failed:
-        raise SystemExit(f"did not finish: {outcome.failed}")
-    recalls = {
-        way: [100 * run.folder.result()["splits"]["test"]["recall"]["all"] for run in some]
-        for way, some in planned.items()
-    }
-    for way, values in recalls.items():
-        print(f"{way:16} {summarise(values)}   {' '.join(f'{value:.2f}' for value in values)}")
-    ours, careful = recalls.values()
-    found = compare(ours, careful, paired=False)
-    goals = {
-        f"p > {P_VALUE}": verdict(found.p_value, P_VALUE),
-        f"under {POINTS} points": verdict(abs(found.difference), POINTS, at_most=True),
-    }
-    interval = f"{found.low:.2f} to {found.high:.2f}"
-    print(f"difference {found.difference:.2f} points, {interval}, p = {found.p_value:.2f}; {goals}")
-    part = {"recalls": recalls, "difference": found.difference, "p": found.p_value, "goals": goals}
-    save(given.out, {"same": {"data": given.data, **part}})
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        measure(given)
+    except StoppedError:
+        print(f"Stopped; what was under way is in {given.runs}, and the same command goes on from there.", flush=True)
+        sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How the benchmarks time: a step as a CUDA graph, and seconds by the device's own clock."""
+"""How the benchmarks time: a step as a CUDA graph, seconds by the device's own clock, and waiting for the device."""
 
 import time
 from collections.abc import Callable
@@ -18,6 +18,12 @@ def captured(step: Callable[[], object]) -> Callable[[], object]:
     with torch.cuda.graph(graph):
         step()
     return graph.replay
+
+
+def synchronise() -> None:
+    """Wait for the device, where there is one to wait for."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def seconds(run: Callable[[], object], repeats: int, device: str) -> float:

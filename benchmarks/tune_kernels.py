@@ -14,11 +14,8 @@ are they worth writing into ``configs.py``.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -27,11 +24,13 @@ from typing import Any
 
 import torch
 from kernel_cases import Case, Problem, Setting, candidates, cases, error, reference
+from record import about
 from torch import Tensor
 
 from longtail.models.cifar_resnet import CifarResNet
 from longtail.models.kernels.chain import run_chain
 from longtail.models.kernels.configs import Tile, default_tile, tile_for, use_tiles
+from longtail.train.files import write_json
 
 MEMBERS = 12
 REPEATS = 32  # runs in a graph: a replay costs the host 20 us, which must not hide what they differ by
@@ -198,12 +197,7 @@ def main() -> None:
     times["tuned"] = whole(setting)
     print(f"forward and backward, twelve at a time, us a model: {times}; {time.monotonic() - began:.0f} s in all")
     if given.out:
-        about = {
-            "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version(),
-            "date": time.strftime("%Y-%m-%d"), "command": " ".join(sys.argv),
-        }  # fmt: skip
-        text = json.dumps({**about, "us_whole": times, "best": best}, indent=1)
-        given.out.write_text(text + "\n", encoding="utf-8")
+        write_json(given.out, {**about(), "us_whole": times, "best": best})  # without parts, as use_tiles reads it
 
 
 if __name__ == "__main__":
