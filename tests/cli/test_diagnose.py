@@ -1,5 +1,6 @@
 """``longtail diagnose``, as a person uses it."""
 
+import html
 import json
 
 import numpy as np
@@ -40,6 +41,31 @@ def test_without_validation_data_it_says_so(run, files):
     assert "No validation data was given" in out
     assert "<title>My model</title>" in (files / "d.html").read_text(encoding="utf-8")
     assert (files / "figures" / "class-recall.svg").exists()
+
+
+def test_the_command_on_the_page_repeats_it(run, files, monkeypatch):
+    monkeypatch.chdir(files)
+    given = ["diagnose", "--test", "test.npz", "--counts", "counts.json", "--head-over", "500", "--tail-under", "50"]
+    assert run(*given)[0] == 0
+    command = "longtail diagnose --test test.npz --counts counts.json --head-over 500 --tail-under 50"
+    assert f"{command}<" in (files / "diagnosis.html").read_text(encoding="utf-8")
+    assert run(*given, "--out", "a b.html", "--figures", "drawn", "--title", "Mine")[0] == 0
+    page = html.unescape((files / "a b.html").read_text(encoding="utf-8"))
+    assert f"{command} --out 'a b.html' --figures drawn --title Mine<" in page
+
+
+def test_names_and_groups_that_were_not_given_are_told_of(run, files, finished):
+    (files / "train.csv").write_text("label,predicted\n" + "cow,cow\n" * 300 + "ant,cow\n" * 30)
+    (files / "test.csv").write_text("label,predicted\ncow,cow\nant,cow\n")
+    code, out, err = run(
+        "diagnose", "--test", files / "test.csv", "--train", files / "train.csv", "--out", files / "d.html"
+    )
+    assert (code, err) == (0, "")
+    assert f"The classes are the 2 names in {files / 'train.csv'}, sorted: nothing else names them.\n" in out
+    folder = finished("softmax", validation=0.2)
+    code, out, err = run("diagnose", "--test", folder / "predictions.safetensors", "--out", files / "d.html")
+    assert (code, err) == (0, "")
+    assert f"Class names and groups are those of the run, from {folder / 'result.json'}.\n" in out
 
 
 def test_help_tells_the_formats(run):

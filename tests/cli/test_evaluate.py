@@ -100,6 +100,24 @@ def test_a_strength_chosen_on_validation_data(run, finished, tmp_path):
     assert found["splits"]["test"]["recall_per_class"] == recalls(*tau_normalised(folder, "test", best / 10))
 
 
+def test_the_end_of_the_grid_is_told_as_such(run, copy):
+    folder = copy("softmax", validation=0.2)
+    stored = load_file(folder / "predictions.safetensors")
+    counts = torch.tensor(result(folder)["counts"]).double()
+    for strength, told in ((2.0, True), (0.7, False)):
+        # Validation logits that a shift of this strength turns into the truth, and no other.
+        labels = torch.arange(10).repeat_interleave(2)
+        stored["val.labels"] = labels
+        logits = 0.01 * torch.nn.functional.one_hot(labels, 10) + strength * counts.log()
+        stored["val.logits"] = logits.float()
+        save_file(stored, folder / "predictions.safetensors")
+        code, out, err = run("evaluate", folder, "--posthoc", "adjust")
+        assert (code, err) == (0, "")
+        end = "; it is the largest that is tried, so a larger one may do better: --posthoc adjust=…\n"
+        assert (end in out) == told
+        assert f"adjust={strength:g} chosen on validation data" in out
+
+
 def test_it_prints_the_table_of_training_and_changes_nothing(run, finished, tmp_path):
     folder = finished("softmax", validation=0.2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -175,6 +193,24 @@ def test_a_runs_own_record_is_not_written_over(run, finished):
     other = folder.parent / "result.json"  # not a run's folder
     assert run("evaluate", folder, "--out", other)[0] == 0
     other.unlink()
+
+
+def test_a_folder_of_runs_names_some_of_them(run, finished, tmp_path):
+    source = finished("softmax")
+    for name in ("b", "a", "search/cbs/c", "d"):
+        shutil.copytree(source, tmp_path / "study" / name)
+    (tmp_path / "study" / "other").mkdir()
+    (tmp_path / "study" / "other" / "result.json").write_text("{}")  # no run
+    code, out, err = run("evaluate", tmp_path / "study")
+    assert (code, out) == (2, "")
+    inside = ", ".join(str(tmp_path / "study" / name) for name in ("a", "b", "d"))
+    assert err == (
+        f"longtail: Expected a finished run in {tmp_path / 'study'}, but it has none of its own; "
+        f"those below it are {inside} and 1 more.\n"
+    )
+    code, _, err = run("evaluate", tmp_path / "study" / "other" / "none")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "but there is no result.json" in err
 
 
 def test_tau_needs_a_linear_classifier(run, finished):

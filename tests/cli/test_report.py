@@ -1,9 +1,11 @@
 """``longtail report``, as a person uses it."""
 
-import json
+import shlex
 import shutil
 
 import pytest
+
+from longtail.study.record import StudyRecord, write_study
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +40,19 @@ def test_the_reference_is_the_studys_unless_it_is_given(run, finished, tmp_path)
     for method in ("softmax", "balanced-softmax"):
         for seed in (0, 1):
             shutil.copytree(finished(method, seed=seed, evaluate_every=1), tmp_path / "s" / f"{method}-{seed}")
-    record = {"reference": "softmax", "alternative": "greater"}
-    (tmp_path / "s" / "study.json").write_text(json.dumps(record), encoding="utf-8")
+    planned = [f"{method}-{seed}" for method in ("softmax", "balanced-softmax") for seed in (0, 1)]
+    write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", "greater", planned))
     for flags, against in (((), "Softmax"), (("--reference", "balanced-softmax"), "Balanced Softmax")):
         code, _, err = run("report", tmp_path / "s", "--no-figures", *flags)
         assert (code, err) == (0, "")
         text = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
         assert f"against {against} (paired t-test, one-sided)" in text
+        assert shlex.join(["longtail", "report", str(tmp_path / "s"), *flags, "--no-figures"]) in text
+    code, _, err = run("report", tmp_path / "s", "--reference", "balanced")
+    assert (code, err) == (
+        2,
+        "longtail: Expected `reference` to be a method that was run (balanced-softmax, softmax), but got 'balanced'.\n",
+    )
 
 
 def test_without_figures_only_the_page_is_written(run, runs, tmp_path):

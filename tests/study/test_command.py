@@ -1,10 +1,15 @@
 """``longtail study`` as a person runs it."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from longtail.study.record import StudyRecord, read_studies, write_study
+from longtail.train.trainer import StoppedError
 
 SHORT = ("--epochs", 2, "--evaluate-every", 0, "--checkpoint-epochs", 0, "--device", "cpu")
 SMALL = ("--data", "digits-lt", "--methods", "balanced-softmax", "cbs", "--seeds", 2, "--out", "out", *SHORT)
@@ -23,9 +28,10 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path):
     assert "Recall on test data, per cent" in out
     assert "Model imbalance level" in out
     assert "digits-lt 50, recall over all classes: CBS (β = 1.5)" in out
-    kept = json.loads((tmp_path / "out" / "study.json").read_text("utf-8"))
-    assert kept["command"].startswith("longtail study --data digits-lt")
-    assert len(kept["runs"]) == 4
+    (kept,) = read_studies(tmp_path / "out")
+    assert kept.command.startswith("longtail study --data digits-lt")
+    assert len(kept.planned) == len(kept.done) == 4
+    assert kept.ended >= kept.began > "2026"
     for name in ("recall.md", "recall.tex", "recall.csv", "level.md"):
         assert (tmp_path / "out" / "tables" / name).exists()
     code, out, _ = run("study", *(3 if word == 2 else word for word in SMALL[:7]), *SMALL[7:], "--dry-run")
@@ -48,10 +54,13 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     assert "a search for the beta of cbs on digits-lt: 4 runs or more, 2 a beta, then 1 runs" in out
     code, out, err = run("study", "plan.toml")
     assert code == 0, err
-    kept = json.loads((tmp_path / "out" / "study.json").read_text("utf-8"))
-    assert set(kept["betas"].values()) <= {1.0, 1.1}
-    assert "β chosen on 2-fold cross-validation within training data" in kept["selected"]
-    assert "β as given" in kept["selected"]
+    (kept,) = read_studies(tmp_path / "out")
+    ((place, beta),) = kept.searches.items()
+    assert place == "digits-lt cbs"
+    assert beta in {1.0, 1.1}
+    (way,) = kept.selected[f"digits-lt-50-cbs-beta{beta:g}-seed0"]
+    assert way.startswith("β chosen on 2-fold cross-validation within training data")
+    assert kept.selected["digits-lt-50-cbs-beta1.3-seed0"] == ["β as given"]
     assert "fewer than two seeds, so no test" in out
     code, out, _ = run("study", "table", "out", "--format", "markdown", "--beside", "nothing")
     assert code == 0
@@ -74,7 +83,7 @@ def test_several_plans_are_trained_together_and_told_each(run, tmp_path):
     assert code == 0, err
     assert "2/2" in err  # one fleet
     for name in ("a", "b"):
-        assert len(json.loads((tmp_path / "out" / name / "study.json").read_text("utf-8"))["runs"]) == 1
+        assert len(read_studies(tmp_path / "out" / name)[0].done) == 1
     (asked,) = (tmp_path / "out" / "b").rglob("balanced.json")
     assert list(json.loads(asked.read_text("utf-8"))) == ["digits-lt 50"]
     code, _, err = run("study", "a.toml", "b.toml", "--out", "other")
@@ -114,8 +123,9 @@ def test_tables_of_what_is_there(run, study, what, form):
 def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
     shutil.copytree(study, tmp_path / "s")
     on_test = "β chosen on TEST data: digits-lt 50 1.5"
-    record = {"reference": "softmax", "alternative": "greater", "selected": on_test, "command": "longtail study x"}
-    (tmp_path / "s" / "study.json").write_text(json.dumps(record), "utf-8")
+    planned = [path.name for path in study.iterdir() if path.is_dir()]
+    chosen = {name: ["β chosen on TEST data"] for name in planned if "cbs" in name}
+    write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", "greater", planned, chosen))
 
     def table(*flags):
         code, out, err = run("study", "table", *flags, "--format", "markdown")
@@ -136,9 +146,67 @@ def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
         table("s", "--what", what)
     (tmp_path / "other").mkdir()
     table("s", "other")  # several folders
+    assert run("study", "table", "s", "--reference", "cb")[2] == (
+        "longtail: Expected `reference` to be a method that was run (balanced-softmax, cbs, softmax), but got 'cb'.\n"
+    )
+    write_study(tmp_path / "s", StudyRecord("longtail study y", "softmax", planned=["a", *planned]))
+    assert f"1 of {len(planned) + 1} planned runs are missing. " in table("s")
     assert run("study", "table", "s", "--reference")[2] == (
         "longtail: Expected a method after --reference, but got nothing.\n"
     )
+
+
+def test_own_images_without_test_data_are_told_of_on_validation_data(run, tmp_path):
+    for name, number in {"cat": 40, "dog": 20, "emu": 10}.items():
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for place in range(number):
+            Image.new("RGB", (8, 8), (4 * place, 3 * number, 9)).save(tmp_path / "pets" / name / f"{place}.png")
+    flags = ("--methods", "softmax", "balanced-softmax", "--seeds", 2, "--model", "resnet20", "--out", "out", *SHORT)
+    code, out, err = run("study", "--data", "pets", *flags)
+    assert code == 0, err
+    assert "4/4 pets-balanced-softmax-seed1: recall " in err
+    assert err.count(" on validation data\n") == 4
+    assert "Recall on validation data (there is no test data), per cent" in out
+    assert "pets, recall over all classes on validation data (there is no test data): Softmax" in out
+    assert not re.search(r"\bnan\b", out + err)
+    assert run("report", "out", "--no-figures")[0] == 0
+    assert "on validation data (there is no test data)" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_a_study_is_written_down_before_its_first_run(run, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise StoppedError("Stopped.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("longtail.cli.study.execute", stopped)
+        assert run("study", *SMALL)[0] == 130
+    (kept,) = read_studies(tmp_path / "out")
+    assert (len(kept.planned), kept.ended, kept.done) == (4, "", [])
+    assert kept.selected == {f"digits-lt-50-cbs-beta1.5-seed{n}": ["β of the data set's recipe"] for n in (0, 1)}
+    assert run("study", *SMALL)[0] == 0
+    (whole,) = read_studies(tmp_path / "out")
+    assert (whole.began, sorted(whole.done)) == (kept.began, sorted(kept.planned))
+    assert whole.ended
+
+
+def test_a_beta_chosen_on_test_data_stays_so(run, tmp_path):
+    """A later command that gives the same beta does not hide how an earlier one found it."""
+    base = ("--data", "digits-lt", "--methods", "cbs", "--seeds", 1, "--out", "out", *SHORT)
+    search = ("--betas", "search", "--select-on", "test", "--start", 1.0, 1.2, "--bounds", 1.0, 1.2)
+    code, out, err = run("study", *base, *search)
+    assert code == 0, err
+    beta = read_studies(tmp_path / "out")[0].searches["digits-lt cbs"]
+    way = f"β chosen on TEST data by recall over all classes, 1 run a β: digits-lt 50 {beta:g}"
+    assert way in " ".join(out.split())
+    code, out, err = run("study", *base, "--betas", beta)
+    assert code == 0, err
+    assert f"{way}; β as given: digits-lt 50 {beta:g}" in " ".join(out.split())
+    assert [len(one.planned) for one in read_studies(tmp_path / "out")] == [1, 1]
+    (tmp_path / "out" / "study.json").unlink()  # as if the study had been stopped between its search and its end
+    assert way in " ".join(run("study", "table", "out")[1].split())
+    code, _, err = run("study", *base, "--betas", "search", "--criterion", "level", *search[2:])
+    assert code == 2
+    assert "a search with `criterion` level to have a folder of its own" in err
 
 
 def test_the_papers_page(run, tmp_path):

@@ -3,7 +3,7 @@
 import math
 import re
 import xml.etree.ElementTree as ET
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -29,7 +29,7 @@ from longtail.study.figures import (
     trade_off,
 )
 from longtail.study.figures.of_paper import paper_drawings
-from longtail.study.figures.style import GROUPS, INK, marks_of
+from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
 from longtail.study.paper import five_runs, imbalance_level
 from longtail.study.stats import Summary
 
@@ -141,6 +141,8 @@ def test_an_unknown_format_is_refused(tmp_path):
 def test_series_are_told_apart_without_colour():
     marks = list(marks_of([str(place) for place in range(14)]).values())
     assert len({mark.marker for mark in marks}) == 14
+    more = marks_of([str(place) for place in range(28)]).values()
+    assert len({(mark.marker, mark.colour) for mark in more}) == 28
     assert len({mark.hatch for mark in marks[:10]}) == 10
     assert len({(mark.marker, str(mark.line)) for mark in GROUPS.values()}) == len(GROUPS)
     assert all(one.line != other.line and one.hatch != other.hatch for one, other in pairwise(marks))
@@ -167,13 +169,57 @@ def test_training_is_solid_and_test_is_dashed():
     for group in CURVES.train:
         assert by_values[tuple(CURVES.train[group])].get_linestyle() == "-"
         assert by_values[tuple(CURVES.test[group])].get_linestyle() == "--"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "medium", "tail", "training", "test"]
+    listed = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert listed == ["head", "medium", "tail", " ", "training", "test"]  # in three columns, the last of data alone
 
 
 def test_levels_of_one_data_set_are_named_and_in_order():
     axes = level_bars({"A": LEVELS["A"] | {"None": Summary(math.nan, math.nan, 1)}}).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["None", "Softmax", "CBS"]
     assert {"40.0", "12.0", "undefined"} <= set(texts(axes.figure))
+
+
+def drawn_boxes(figure, found):
+    """Where texts are, in pixels of the drawn figure."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    size = mpl.text.Text.get_window_extent  # without the line from a name to its point
+    return [size(text, canvas.get_renderer()) for text in found if text.get_text()]
+
+
+def test_an_undefined_level_is_not_struck_through_by_the_axis():
+    figure = level_bars({"A": {name: Summary(math.nan, math.nan, 1) for name in "abc"} | LEVELS["A"]})
+    axes = figure.axes[0]
+    for box in drawn_boxes(figure, axes.texts):
+        assert box.y0 > axes.bbox.y0
+
+
+def test_an_undefined_level_beside_others_is_not_taken_for_zero():
+    missing = {"A": LEVELS["A"], "B": {"Softmax": Summary(math.nan, math.nan, 1)}}
+    assert texts(level_bars(missing)).count("undefined") == 1  # CBS was not run on B
+
+
+METHODS = ["Softmax", "Balanced Softmax", "Class-balanced sampling", "ProCo + CBS (β = 1.8)"]
+
+
+@pytest.mark.parametrize("names", [METHODS, METHODS * 2], ids=["four", "eight"])
+def test_long_names_under_boxes_do_not_overlap(names):
+    figure = box_plots({"A": {f"{name}{' ' * k}": [1.0 + k, 2.0] for k, name in enumerate(names)}})
+    boxes = drawn_boxes(figure, figure.axes[0].get_xticklabels())
+    assert len(boxes) == len(names)
+    for one, other in pairwise(boxes):
+        assert one.x1 < other.x0
+
+
+def test_of_more_than_two_boxes_it_is_said_which_are_compared():
+    more = {"A": {"Softmax": [70.0, 70.5, 71.0]} | RUNS["A"]}
+    assert box_plots(more, against="Softmax").axes[0].get_title().startswith("CBS against Softmax\np ")
+
+
+def test_text_is_wrapped_by_words_and_what_is_too_long_is_cut():
+    assert wrapped("Class-balanced sampling", 14) == "Class-balanced\nsampling"
+    assert wrapped("ProCo + CBS (β = 1.8)", 11) == "ProCo + CBS\n(β = 1.8)"
+    assert wrapped("one two three", 5, most=2) == "one\ntwo…"
 
 
 def test_boxes_say_p_difference_and_d():
@@ -201,6 +247,47 @@ def test_classes_go_from_frequent_to_rare():
     assert lines["Softmax"] == [0.88, 0.1, 0.02]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([500 / 555, 50 / 555, 5 / 555])
     assert axes.get_yscale() == "log"
+    assert "logarithmic" in axes.get_ylabel()
+
+
+@pytest.mark.parametrize(
+    ("names", "slanted"),
+    [
+        ([str(c) for c in range(10)], False),
+        ([f"class {c}" for c in range(6)], False),
+        (["aeroplane", "automobile", *"abcdefgh"], True),
+        (["a class with a name that is long", "internationalization_of_things", *"abcdefgh"], True),
+    ],
+)
+def test_only_names_that_need_it_are_slanted(names, slanted):
+    figure = class_recall(list(range(len(names), 0, -1)), {"m": [50.0] * len(names)}, names=names)
+    labels = figure.axes[0].get_xticklabels()
+    assert len(labels) == len(names)
+    assert all((label.get_rotation() > 0) == slanted for label in labels)
+    if not slanted:
+        for one, other in pairwise(drawn_boxes(figure, labels)):
+            assert one.x1 < other.x0
+    else:
+        assert max(len(line) for label in labels for line in label.get_text().split("\n")) <= 14
+    assert figure.axes[0].get_position().height * figure.get_figheight() > 1.4  # names take no room from the lines
+
+
+def test_a_dollar_in_a_name_is_a_dollar():
+    figure = class_recall(COUNTS, {"$a_m$": [1, 2, 3]}, low=[0] * 3, high=[9] * 3, names=["$x^$", "\\$", "$y$"])
+    assert {"$x^$", "\\$", "$y$"} <= set(texts(figure))
+    drawn_boxes(figure, figure.axes[0].get_xticklabels())
+
+
+def test_a_split_is_drawn_alike_in_all_figures():
+    recalls = {"test": [1, 2, 3], "training": [2, 3, 4]}
+    targets = {"training": [0.1, 0.2, 0.3], "test": [0.2, 0.3, 0.4]}
+    for figure in (class_recall(COUNTS, recalls, split=""), target_probability(COUNTS, targets, split="")):
+        lines = {line.get_label(): line for line in figure.axes[0].lines}
+        for split in ("training", "test"):
+            assert lines[split].get_color() == SPLITS[split].colour
+            assert lines[split].get_marker() == SPLITS[split].marker
+    assert not {mark.colour for mark in SPLITS.values()} & {GROUPS[g].colour for g in ("head", "medium", "tail")}
+    assert len({str(mark.line) for mark in SPLITS.values()}) == 3
 
 
 def test_many_classes_are_means_of_neighbours():
@@ -213,13 +300,33 @@ def test_gradients_far_off_are_cut_and_have_their_number():
     axes = gradient_bars(GRADIENTS).axes[0]
     widths = [bar.get_width() for bars in axes.containers for bar in bars]
     assert min(width for width in widths if not math.isnan(width)) == -1000
-    assert "-5e7" in texts(axes.figure)
+    assert {"−5×10⁷", "−900"} <= set(texts(axes.figure))
     assert axes.get_xscale() == "symlog"
+    assert axes.get_xlabel() == "(reward − penalty) / reward, %\nlogarithmic beyond ±20\nbars cut at ±1,000"
+    near = gradient_bars({"A": {"CBS": {"head": 5.0, "tail": -3.0}}}).axes[0]
+    assert (near.get_xscale(), near.get_xlabel()) == ("linear", "(reward − penalty) / reward, %")
+
+
+def test_numbers_of_gradients_are_readable():
+    sizes = {"a": -27_431.0, "b": 3144.2, "c": -0.48, "d": 9.6e9, "e": -math.inf, "f": 999_999.0, "g": -0.01, "h": 5}
+    figure = gradient_bars({"A": {name: {"head": size} for name, size in sizes.items()}})
+    shown = [text.get_text() for text in figure.axes[0].texts]
+    assert shown == ["−27,000", "3,144", "−0.5", "1×10¹⁰", "−∞", "1×10⁶", "0", "5"]
+
+
+def test_ticks_of_gradients_do_not_overlap():
+    names = {"ProCo + Balanced Softmax": {"head": 5000.0, "tail": -4000.0}, "b": {"head": 1.0, "tail": 2.0}}
+    names |= {name: {"head": 3.0, "tail": -3.0} for name in "cde"}
+    figure = gradient_bars({"A": names})
+    boxes = drawn_boxes(figure, figure.axes[0].get_xticklabels())
+    assert len(boxes) == 5
+    for one, other in pairwise(boxes):
+        assert one.x1 < other.x0
 
 
 def test_the_chosen_beta_is_drawn_and_says_on_what_it_was_chosen():
     figure = sensitivity([1.0, 1.5], RECALLS, chosen=1.5, chosen_on="TEST data")
-    assert any("chosen on\nTEST data" in text for text in texts(figure))
+    assert figure.axes[0].get_title() == "line: β = 1.5, chosen on TEST data"
     assert not any("chosen" in text for text in texts(sensitivity([1.0, 1.5], RECALLS)))
 
 
@@ -230,6 +337,38 @@ def test_the_frontier_has_those_that_none_beats_in_both():
     line = next(line for line in axes.lines if line.get_label() == "frontier")
     assert list(line.get_xdata()) == [88, 88, 94]
     assert {"Softmax", "CBS", "Focal", "twin"} <= set(texts(axes.figure))
+
+
+PILE = {"cRT": Point(86, 47, 11, 14), "CBS (β = 1.5)": Point(38, 16, 3, 15), "LDAM-DRW": Point(57, 6, 15, 1)}
+PILE |= {
+    name: Point(at, tail, 7, 0.5)
+    for name, at, tail in [
+        *(("Softmax", 84, 0), ("Focal loss", 82, 0), ("Logit adjustment", 75, 1), ("Adjust logit", 76.7, 0)),
+        *(("ResLT", 67.7, 0), ("LWS", 83.3, 0.25), ("Balanced Softmax", 75, 1)),
+    ]
+}
+
+
+def test_a_pile_of_points_has_numbers_and_a_key():
+    figure = trade_off(PILE)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == [f"{place}  {name}" for place, name in enumerate(PILE, 1)]
+    (axes,) = figure.axes
+    assert sorted(text.get_text() for text in axes.texts) == sorted(str(place) for place in range(1, len(PILE) + 1))
+    for one, other in combinations(drawn_boxes(figure, axes.texts), 2):
+        assert not one.overlaps(other)
+
+
+def test_points_with_room_have_their_names():
+    (axes,) = trade_off(POINTS).axes
+    assert {text.get_text() for text in axes.texts} == set(POINTS)
+
+
+@pytest.mark.parametrize("points", [PILE, POINTS, {"a": Point(100, 0), "b": Point(99, 2, 3, 3)}])
+def test_no_axis_of_recall_runs_beyond_what_there_can_be(points):
+    (axes,) = trade_off(points).axes
+    for low, high in (axes.get_xlim(), axes.get_ylim()):
+        assert 0 <= low < high <= 100
 
 
 @pytest.mark.parametrize(

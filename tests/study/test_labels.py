@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from longtail.study.figures.labels import _box, _overlap, is_far, place_labels
+from longtail.study.figures.labels import _box, _overlap, is_crowded, is_far, place_labels
 
 INNER = (253.0, 208.0)
 SPOTS = {  # C10-LT100's, two long names at the right edge and two points that nearly touch
@@ -33,3 +33,12 @@ def test_a_point_alone_has_its_name_beside_it():
     assert place_labels({"a": (100.0, 100.0)}, INNER) == {"a": (8, 0, "left")}
     assert not is_far((8, 0, "left"))
     assert is_far((4, 26, "left"))
+
+
+def test_a_pile_of_points_is_crowded_and_a_few_apart_are_not():
+    apart = {"Softmax": (30.0, 30.0), "CBS": (120.0, 150.0), "Focal loss": (200.0, 60.0)}
+    assert not is_crowded(apart, INNER, place_labels(apart, INNER))
+    pile = {f"a method, no. {k}": (150.0 + 3 * k, 2.0) for k in range(7)}
+    assert is_crowded(pile, INNER, place_labels(pile, INNER))
+    over = dict.fromkeys(("one name", "another"), (0.0, 0.0, "left"))
+    assert is_crowded(dict.fromkeys(over, (50.0, 50.0)), INNER, over)

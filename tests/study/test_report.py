@@ -1,10 +1,11 @@
 """Reports of runs: what is in the page, and how it behaves in a real browser."""
 
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from safetensors.torch import load_file
 from tests.browser import browser, find_browser
 
 from longtail.cli.train_line import parse
-from longtail.study.captions import Told, told_of
+from longtail.study.record import StudyRecord, write_study
 from longtail.study.report import render, report_of_runs, write_report
-from longtail.study.report.page import Cell, Column, Grid, Page, Section
+from longtail.study.report.classes import ClassView, worst_cards, worst_classes
+from longtail.study.report.drawings import overview_drawings
+from longtail.study.report.page import Cell, Column, Gallery, Grid, Page, Picture, Section
 from longtail.study.report.parts import parts_of
 from longtail.study.report.predictions import Confusions, predicted_by
 from longtail.study.report.settings import repeat_command
@@ -176,6 +179,42 @@ def test_the_surest_mistakes_are_shown_with_what_they_were_taken_for(page):
     images = page.all("img")
     assert all(found["src"].startswith("data:image/png;base64,iVBOR") for found in images)
     assert all(re.fullmatch(r"\d, taken for \d", found["alt"]) for found in images)
+    titles = [line for line in page.text if line.startswith("Surest mistakes")]
+    assert titles
+    assert set(titles) == {"Surest mistakes of the run with seed 0 on test images, with what they were taken for:"}
+
+
+def view_of(recalls):
+    return ClassView([f"c{k}" for k in range(len(recalls))], [9] * len(recalls), {}, {"m": recalls}, "m")
+
+
+@pytest.mark.parametrize(
+    ("recalls", "worst"),
+    [
+        ([90, 10, 80, 20, 30, 85, 40, 95, 99], [1, 3, 4]),  # a third of them, though four are below the mean
+        ([100, 100, 100, 100, 100, 40, 100, 100, 100], [5]),
+        ([70, 70, 70], []),
+        ([60, 80], [0]),
+        ([math.nan, 90, 50, 90], [2]),
+        (list(range(60)), list(range(6))),
+    ],
+)
+def test_the_worst_classes_are_below_the_mean_and_at_most_a_third(recalls, worst):
+    assert worst_classes(view_of(recalls)) == worst
+
+
+def test_without_a_worst_class_it_says_why():
+    for recall, said in ((70.0, "All classes have the same recall."), (100.0, "No class has an error.")):
+        assert worst_cards(view_of([recall] * 3), None, lambda _: ("", [])).lines == [said]
+
+
+def test_captions_say_which_methods_are_shown_and_why(study):
+    (part,) = parts_of(group_runs(read_runs(study)))
+    assert part.shown(part.cells) == ""
+    others = [cell for cell in part.cells if cell is not part.best]
+    said = part.shown([others[0], part.best])
+    assert said.startswith(f" 2 of 3 methods are shown: {part.title(part.best)} (the highest recall")
+    assert said.endswith(f"for comparison {part.title(others[0])}.")
 
 
 def test_it_says_what_to_be_careful_about(page):
@@ -270,6 +309,24 @@ def test_methods_of_the_same_name_are_told_apart_by_what_differs(study, tmp_path
     assert part.titles == (f"CBS (β = 1.5), {lr.replace(' =', '')}", "CBS (β = 1.5), lr 0.5")
 
 
+def test_levels_over_data_sets_say_what_they_leave_out(study, tmp_path):
+    for held in ("0.0", "0.2"):
+        for name, method, beta in (("s", "softmax", None), ("c", "cbs", "1.5"), ("d", "cbs", "1.6")):
+            if (held, name) == ("0.2", "d"):
+                continue
+            recipe = [("validation = 0.0", f"validation = {held}")]
+            recipe += [("beta = 1.5", f"beta = {beta}")] if beta else []
+            folder = changed(study / f"{method}-0", tmp_path / f"{name}{held}", recipe=recipe)
+            result = json.loads((folder / "result.json").read_text())
+            result["preference_test"]["model_imbalance_level"] = 20.0
+            (folder / "result.json").write_text(json.dumps(result))
+    (drawing,) = overview_drawings(parts_of(group_runs(read_runs(tmp_path))))
+    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["Softmax", "CBS (β = 1.5)"]
+    heights = [bar.get_height() for bars in drawing.figure.axes[0].containers for bar in bars]
+    assert heights == [20.0] * 4  # on both data sets, though one of them has another beta too
+    assert "Left out, because they are on one data set only: CBS (β = 1.6)." in drawing.caption
+
+
 def test_without_images_and_predictions_it_says_so(study, tmp_path):
     folder = changed(
         study / "cbs-0",
@@ -310,7 +367,8 @@ def test_a_search_on_test_data_draws_test_data_where_there_are_folds_too(study, 
         assert f"β chosen on {drawn.replace('test', 'TEST')}." in drawing.caption
 
 
-ON_TEST = "β chosen on TEST data by recall over all classes, 2 runs a β: digits-lt 50 1.5"
+WAY = "β chosen on TEST data by recall over all classes, 2 runs a β"
+ON_TEST = f"{WAY}: digits-lt 50 1.5"
 
 
 def captions(made):
@@ -328,7 +386,10 @@ def test_every_caption_says_that_beta_was_chosen_on_test_data(study, finished, t
     folder = tmp_path / "s"
     for name in ("softmax-0", "softmax-1", "cbs-0", "cbs-1"):
         shutil.copytree(study / name, folder / name)
-    (folder / "study.json").write_text(json.dumps({"selected": ON_TEST}))
+    names = ("softmax-0", "softmax-1", "cbs-0", "cbs-1")
+    write_study(folder, StudyRecord("first", "softmax", planned=names, selected={"cbs-0": [WAY], "cbs-1": [WAY]}))
+    given = {"cbs-0": ["β as given"], "cbs-1": ["β as given"]}
+    write_study(folder, StudyRecord("second", "softmax", planned=names, selected=given))  # hides nothing
     shutil.copytree(finished("softmax", seed=2, evaluate_every=1), tmp_path / "other" / "softmax-2")
     paths = {
         "the study": [folder],
@@ -342,15 +403,74 @@ def test_every_caption_says_that_beta_was_chosen_on_test_data(study, finished, t
     assert silent <= {"figure digits-lt-50-curves-softmax"}, silent  # it has no beta
 
 
-def test_other_runs_beside_a_study_are_not_told_of_as_its_own(study, tmp_path):
-    for name in ("a", "b"):
-        shutil.copytree(study / "cbs-0", tmp_path / name / "same" / "cbs-0")
-        (tmp_path / name / "same" / "study.json").write_text(json.dumps({"selected": f"β chosen on {name}"}))
-    shutil.copytree(study / "cbs-1", tmp_path / "c" / "cbs-1")
-    told = told_of([tmp_path], read_runs(tmp_path)).selected
-    other = "how β was chosen is not recorded with the other runs"
-    assert told == f"β chosen on a (same); β chosen on b (same); {other}"
-    assert told_of([tmp_path / "c"], read_runs(tmp_path / "c")) == Told("balanced-softmax", "two-sided", "")
+def without_test(source, folder):
+    """A copy of a run whose data had no test split."""
+    changed(source, folder)
+    result = json.loads((folder / "result.json").read_text())
+    result["splits"]["val"] = result["splits"].pop("test")
+    result["preference_val"] = result.pop("preference_test")
+    (folder / "result.json").write_text(json.dumps(result))
+    log = (folder / "log.jsonl").read_text().replace('"test"', '"val"')
+    (folder / "log.jsonl").write_text(log)
+    return result
+
+
+def test_without_test_data_a_page_is_about_validation_data(study, tmp_path):
+    results = [without_test(study / name, tmp_path / name) for name in ("softmax-0", "softmax-1", "cbs-0", "cbs-1")]
+    made = report_of_runs(tmp_path)
+    text = " ".join(Reader(render(made.page)).text)
+    assert not re.search(r"\bnan\b", text)
+    assert "on validation data (there is no test data)" in text
+    assert "There is no test data of digits-lt 50: results are on validation data." in text
+    recall = max(
+        sum(100 * one["splits"]["val"]["recall"]["all"] for one in pair) / 2 for pair in (results[:2], results[2:])
+    )
+    assert f"Highest recall over all classes on validation data (there is no test data), {recall:.1f} " in text.replace(
+        "has the h", "H"
+    )
+    told = {
+        name: caption for name, caption in captions(made).items() if "test data" in caption.replace("no test data", "")
+    }
+    assert not told
+    assert "Solid: training data. Dotted: validation data." in made.drawings["digits-lt-50-curves-softmax"].caption
+
+
+def test_with_neither_a_page_says_so(study, tmp_path):
+    for name in ("softmax-0", "cbs-0"):
+        result = without_test(study / name, tmp_path / name)
+        del result["splits"]["val"], result["preference_val"]
+        (tmp_path / name / "result.json").write_text(json.dumps(result))
+    text = " ".join(Reader(render(report_of_runs(tmp_path).page)).text)
+    assert "There is neither test nor validation data: nothing is known of how well new images are recognised." in text
+    assert not re.search(r"\bnan\b", text)
+
+
+def test_what_a_study_did_not_get_to_is_told(study, tmp_path):
+    shutil.copytree(study / "cbs-0", tmp_path / "cbs-0")
+    write_study(tmp_path, StudyRecord("longtail study x", "softmax", planned=["cbs-0", "cbs-1", "cbs-2"]))
+    shutil.copytree(study / "softmax-0", tmp_path / "more" / "softmax-0")
+    text = " ".join(Reader(render(report_of_runs(tmp_path).page)).text)
+    assert "2 of 3 planned runs are missing." in text
+    assert "longtail study x" in text
+    alone = repeat_command(group_runs([read_run(tmp_path / "more" / "softmax-0")])[0])
+    assert alone.endswith(f"--out {tmp_path / 'more' / 'softmax-0'}")
+    assert alone in text  # no study tells of it
+
+
+def test_many_methods_that_are_not_told_apart_are_counted(study, tmp_path):
+    """Seven rows of one method, one of them the reference: six tests, none of which finds anything."""
+    for place in range(7):
+        for seed in (0, 1):
+            folder = changed(
+                study / f"cbs-{seed}", tmp_path / f"{place}-{seed}", recipe=[("beta = 1.5", f"beta = {1 + place / 10}")]
+            )
+            result = json.loads((folder / "result.json").read_text())
+            result["splits"]["test"]["recall"]["all"] = 0.5 + 0.01 * ((3 * place + 5 * seed * (place + 1)) % 7)
+            (folder / "result.json").write_text(json.dumps(result))
+    text = " ".join(Reader(render(report_of_runs(tmp_path, reference="cbs").page)).text)
+    assert "None of the 6 is told apart from CBS (β = 1)." in text
+    assert "; one method in 7 rows, 14 runs." in text
+    assert "CBS on digits-lt 50" in text  # and the heading counts the same
 
 
 @pytest.mark.parametrize(
@@ -360,18 +480,20 @@ def test_other_runs_beside_a_study_are_not_told_of_as_its_own(study, tmp_path):
 def test_tests_are_those_of_the_study(study, tmp_path, alternative, said, not_said):
     for name in ("softmax-0", "softmax-1", "cbs-0", "cbs-1"):
         shutil.copytree(study / name, tmp_path / name)
-    cbs = {"reference": "cbs", "alternative": alternative}
-    (tmp_path / "study.json").write_text(json.dumps(cbs))
+    names = ("softmax-0", "softmax-1", "cbs-0", "cbs-1")
+    write_study(tmp_path, StudyRecord("longtail study of softmax and cbs", "cbs", alternative, names))
     made = report_of_runs(tmp_path)
     found = captions(made)
     assert f"against CBS (β = 1.5) (paired t-test, {said})" in found["table d0-recall"]
+    assert "longtail study of softmax and cbs" in render(made.page)
     boxes = made.drawings["digits-lt-50-boxes"]
     assert f"compare Softmax with CBS (β = 1.5) (paired t-test, {said}, not corrected)" in boxes.caption
     assert ("(one-sided)" in boxes.figure.axes[0].get_title()) == (alternative == "greater")
     text = " ".join(Reader(render(made.page)).text)
     assert not_said not in text
     assert re.search(
-        r"Softmax (is|and) .*CBS \(β = 1\.5\).*p = [\d.]+" + r" \(one-sided\)" * (said == "one-sided"), text
+        r"Softmax (is|and) .*CBS \(β = 1\.5\).*p = [\d.]+ \(paired t-test" + r", one-sided\)" * (said == "one-sided"),
+        text,
     )
     given = captions(report_of_runs(tmp_path, reference="softmax"))["table d0-recall"]
     assert f"against Softmax (paired t-test, {said})" in given
@@ -388,6 +510,10 @@ def test_refusals_are_one_sentence(study, made, tmp_path):
     changed(study / "cbs-0", tmp_path / "run")
     with pytest.raises(ValueError, match=r"Expected .*study.json to be JSON, but it is damaged"):
         report_of_runs(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"^Expected `reference` to be a method that was run \(.*cbs.*\), but got 'cbss'\.$"
+    ):
+        report_of_runs(study, reference="cbss")
 
 
 # In a browser
@@ -501,6 +627,73 @@ def test_it_is_usable_by_keyboard(tab, file):
         == 4
     )
     assert complaints == []
+
+
+SEEN = """[...document.querySelectorAll('#d0-recall-table thead th')]
+  .every((cell) => cell.getBoundingClientRect().right <= innerWidth)"""
+
+
+@needs_browser
+def test_on_a_phone_the_tail_is_seen_and_what_goes_on_says_so(tab, file):
+    page, _ = tab
+    frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    page.size(390)
+    page.open(file)
+    page.run(frame)
+    assert page.run(SEEN)
+    assert page.run("document.querySelector('nav').classList.contains('more')")
+    wide = "document.querySelector('#d0-classes-table .edge')"
+    shade = f"getComputedStyle({wide}, '::after').opacity"
+    hint = f"getComputedStyle({wide}.nextElementSibling).display"
+    assert (page.run(shade), page.run(hint)) == ("1", "block")
+    page.run(f"{wide}.firstElementChild.scrollLeft = 9999")
+    page.run(frame)
+    first = f"{wide}.querySelector('tbody th').getBoundingClientRect()"
+    assert page.run(f"{first}.left >= 0 && {first}.width < 150")  # which class it is stays in view
+    assert (page.run(shade), page.run(hint)) == ("0", "block")
+    page.size(1440)
+    page.run(frame)
+    assert page.run("document.querySelectorAll('.more, .wide').length") == 0
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1440])
+def test_long_names_are_wrapped(tab, tmp_path, width):
+    page, _ = tab
+    name = "internationalization_of_things_without_any_space_between_them_at_all"
+    rows = [[Cell(text, text) for text in (name, "a class whose name has words " * 3, f"{name} (20 %)")]]
+    grid = Grid("t", "T", [Column(column, numeric=False) for column in ("Class", "Taken for", "Then")], rows)
+    file = tmp_path / "page.html"
+    file.write_text(render(Page("T", "", [Section("s", "S", [grid])])), encoding="utf-8")
+    page.size(width)
+    page.open(file)
+    assert page.run("document.querySelector('.scroll').scrollWidth <= document.querySelector('.scroll').clientWidth")
+    assert page.run("document.querySelector('tbody th').getBoundingClientRect().height") > 30
+
+
+@needs_browser
+@pytest.mark.parametrize(("number", "columns"), [(1, 1), (2, 2), (7, 3)])
+def test_figures_fill_the_page_and_none_lies_over_another(tab, tmp_path, number, columns):
+    page, _ = tab
+    heights = (200, 300, 200, 500, 250, 200, 300)
+    pictures = [Picture(f'<svg viewBox="0 0 300 {h}"></svg>', "A caption.", "T") for h in heights[:number]]
+    file = tmp_path / "page.html"
+    file.write_text(render(Page("T", "", [Section("s", "S", [Gallery(pictures)])])), encoding="utf-8")
+    page.size(1440)
+    page.open(file)
+    page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    boxes = page.run(
+        "[...document.querySelectorAll('.gallery > figure')].map((one) => one.getBoundingClientRect())"
+        ".map((box) => [box.left, box.top, box.right, box.bottom])"
+    )
+    assert len(boxes) == number
+    assert len({round(box[0]) for box in boxes}) == columns
+    inner = page.run("document.querySelector('.gallery').getBoundingClientRect().right")
+    assert max(box[2] for box in boxes) == pytest.approx(inner, abs=10)
+    for one, other in combinations(boxes, 2):
+        assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    for one, other in pairwise(sorted(boxes, key=lambda box: (box[0], box[1]))):
+        assert one[0] != other[0] or 10 < other[1] - one[3] < 30  # no hole between two of a column
 
 
 @needs_browser

@@ -171,7 +171,7 @@ def test_a_page_says_what_was_chosen_on_test_data_and_how_it_was_made(study, tmp
     (tmp_path / "plan.toml").write_text(content, "utf-8")
     write_page(["plan.toml"], Path("out"))
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
-    assert "Made by `longtail study page plan.toml --out out` from the runs" in page
+    assert "\nlongtail study plan.toml\nlongtail study page plan.toml --out out\n" in page
     assert "Nothing was chosen on test data." in page
     assert "| `plan.toml` |" in page  # no link to where it does not lie
     assert "cifar10" not in page

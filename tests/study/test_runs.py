@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
+from scipy import stats
 
-from longtail.study.comparisons import compare_cells, how_tested, marks
+from longtail.study.comparisons import check_reference, compare_cells, contrasts_of, how_tested, marks
 from longtail.study.runs import (
     Run,
     distinct_titles,
@@ -14,6 +15,7 @@ from longtail.study.runs import (
     ordered,
     read_run,
     read_runs,
+    same_settings,
 )
 from longtail.train import RunFolder
 from longtail.train.recipe import differing_settings, settings_of
@@ -97,11 +99,27 @@ def test_milestones_in_epochs_and_as_shares_are_the_same_setting(made):
 def test_cells_that_would_be_called_the_same_say_what_they_differ_in(made):
     cells = group_runs([made(), made(lr=0.05), made("softmax"), made(lr=0.05, epochs=90)])
     assert distinct_titles(cells) == [
-        "CBS (β = 1.8) [epochs 200, lr 0.1]",
-        "CBS (β = 1.8) [epochs 200, lr 0.05]",
-        "Softmax",
-        "CBS (β = 1.8) [epochs 90, lr 0.05]",
+        "CBS (β = 1.8), epochs 200, lr 0.1",
+        "CBS (β = 1.8), epochs 200, lr 0.05",
+        "Softmax, epochs 200, lr 0.1",
+        "CBS (β = 1.8), epochs 90, lr 0.05",
     ]
+    cells = group_runs([made("focal", gamma=1.0), made("focal", gamma=2.0), made("softmax"), made("tau-norm", tau=0.5)])
+    assert distinct_titles(cells) == ["Focal loss, gamma 1", "Focal loss, gamma 2", "Softmax", "τ-norm"]
+    cells = group_runs([made("softmax"), made("softmax", validation=0.1, nesterov=True)])
+    assert distinct_titles(cells) == ["Softmax", "Softmax, validation 0.1, nesterov"]
+
+
+def test_methods_are_compared_within_their_settings(made):
+    """What a data set's recipe gives a method of its own does not set it apart; other epochs do."""
+    cells = group_runs([made("softmax"), made("bcl"), made("ldam-drw"), made("crt"), made("cbs", epochs=90)])
+    assert cells[1].recipe.batch_size != cells[0].recipe.batch_size
+    assert [[cell.method for cell in group] for group in same_settings(cells)] == [
+        ["softmax", "bcl+balanced-softmax", "ldam-drw", "crt"],
+        ["cbs"],
+    ]
+    other = group_runs([made("softmax"), made("bcl", batch_size=64), made("ldam-drw", weight_decay=1e-3)])
+    assert len(same_settings(other)) == 3
 
 
 def test_where_a_run_was_made_is_no_setting(made):
@@ -126,13 +144,84 @@ def test_methods_of_one_study_are_paired_by_seed(made):
     assert found.found.paired
     assert found.corrected is None
     assert str(found) == (
-        "CBS (β = 1.8) is better than Balanced Softmax by 2.0 points, 95 % interval 1.8 to 2.2, p = 0.0008, n = 3."
+        "CBS (β = 1.8) is better than Balanced Softmax by 2.0 points, 95 % interval 1.8 to 2.2, p = 0.0008 "
+        "(paired t-test), n = 3."
     )
     assert marks(found) == "***"
     other = one_cell(made("cbs", seed + 5, (80.0,) * 4) for seed in range(3))
     (unpaired,) = compare_cells([other], reference)
     assert not unpaired.found.paired
     assert "Welch" in how_tested([unpaired])
+    assert str(unpaired).endswith("n = 3 (fewer than three seeds in common).")
+
+
+def test_seeds_in_common_are_paired_and_the_others_left_out(made):
+    theirs, ours = {0: 78.0, 1: 80.0, 2: 82.5, 3: 70.0}, {1: 81.0, 2: 84.4, 3: 71.7, 7: 99.0, 8: 98.0}
+    reference = one_cell(made("balanced-softmax", seed, (value,) * 4) for seed, value in theirs.items())
+    cell = one_cell(made("cbs", seed, (value,) * 4) for seed, value in ours.items())
+    (found,) = compare_cells([cell], reference)
+    expected = stats.ttest_rel([81.0, 84.4, 71.7], [80.0, 82.5, 70.0])
+    assert found.found.p_value == pytest.approx(expected.pvalue)
+    assert found.found.difference == pytest.approx((1.0 + 1.9 + 1.7) / 3)
+    assert (found.found.low, found.found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert found.found.runs == (3, 3)
+    assert str(found).endswith("(paired t-test), n = 3 (paired on seeds 1…3; 3 runs not paired).")
+    assert how_tested([found, found]).endswith("; CBS (β = 1.8): paired on seeds 1…3; 3 runs not paired.")
+    one_shared = one_cell(made("cbs", seed, (value,) * 4) for seed, value in {3: 71.7, 7: 99.0, 8: 98.0}.items())
+    (welch,) = compare_cells([one_shared], reference)
+    expected = stats.ttest_ind([71.7, 99.0, 98.0], list(theirs.values()), equal_var=False)
+    assert welch.found.p_value == pytest.approx(expected.pvalue)
+    assert str(welch).endswith("n = 3 and 4 (fewer than three seeds in common).")
+    two_shared = one_cell(made("cbs", seed, (value,) * 4) for seed, value in {2: 84.4, 3: 71.7}.items())
+    (welch,) = compare_cells([two_shared], reference)
+    expected = stats.ttest_ind([84.4, 71.7], list(theirs.values()), equal_var=False)
+    assert welch.found.p_value == pytest.approx(expected.pvalue)
+
+
+def test_each_setting_has_a_reference_and_a_correction_of_its_own(made):
+    """Two folders with other epochs: never one family, never one reference."""
+
+    def runs(method, epochs, values):
+        return [made(method, seed, (value,) * 4, epochs=epochs) for seed, value in enumerate(values)]
+
+    rows = {
+        ("balanced-softmax", 8): (70.0, 72.0, 71.0),
+        ("softmax", 8): (66.0, 67.5, 68.0),
+        ("cbs", 8): (71.0, 73.5, 72.4),
+        ("balanced-softmax", 20): (80.0, 82.0, 81.0),
+        ("softmax", 20): (75.0, 76.0, 77.9),
+        ("cbs", 90): (99.0, 98.0, 97.0),
+    }
+    found = contrasts_of(
+        group_runs(run for (method, epochs), values in rows.items() for run in runs(method, epochs, values)),
+        "balanced-softmax",
+    )
+    by_title = {one.title: one for one in found.contrasts}
+    p = {}
+    for (method, epochs), values in rows.items():
+        if (method, epochs) in {("softmax", 8), ("cbs", 8), ("softmax", 20)}:
+            p[method, epochs] = stats.ttest_rel(values, rows["balanced-softmax", epochs]).pvalue
+    lower, higher = sorted((p["softmax", 8], p["cbs", 8]))
+    of_eight = {by_title["Softmax, epochs 8"].corrected, by_title["CBS (β = 1.8), epochs 8"].corrected}
+    assert sorted(of_eight) == pytest.approx(sorted({2 * lower, max(2 * lower, higher)}))
+    alone = by_title["Softmax, epochs 20"]
+    assert (alone.corrected, alone.found.p_value) == (None, pytest.approx(p["softmax", 20]))
+    assert alone.against == "Balanced Softmax, epochs 20"
+    assert str(alone).startswith("Softmax, epochs 20 is worse than Balanced Softmax, epochs 20 by 4.7 points")
+    assert found.without == (
+        "CBS (β = 1.8), epochs 90 on C10-LT100: not tested, Balanced Softmax was not run with these settings.",
+    )
+
+
+def test_a_reference_that_was_not_run_is_said_or_refused(made):
+    cells = group_runs([made("softmax"), made("cbs")])
+    found = contrasts_of(cells, "balanced-softmax")
+    assert (found.contrasts, found.without) == ((), ("C10-LT100: not tested, Balanced Softmax was not run.",))
+    assert contrasts_of(cells[:1], "balanced-softmax").without == ()  # nothing to compare
+    with pytest.raises(
+        ValueError, match=r"^Expected `reference` to be a method that was run \(softmax, cbs\), but got 'bs'\.$"
+    ):
+        check_reference("bs", cells)
 
 
 def test_several_comparisons_are_corrected(made):

@@ -28,7 +28,7 @@ NARROW = {"bounds": (1.0, 1.3), "folds": 2}
 
 def search(base, plan, out, rounds=None):
     """A search alone, each round trained as it is asked for."""
-    asked = searching(base, plan, out)
+    asked = searching(base, plan, out, "longtail study beta")
     while True:
         try:
             runs = next(asked)
@@ -52,7 +52,8 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
         )
     kept = json.loads((tmp_path / "beta.json").read_text("utf-8"))
     assert kept["beta"] == found.beta
-    assert kept["select_on"] == "val"
+    assert (kept["select_on"], kept["criterion"], kept["command"]) == ("val", "all", "longtail study beta")
+    assert (kept["data"], kept["method"]) == ("digits-lt 50", "cbs")
     assert len(kept["points"]) == 4
     assert read_runs(tmp_path) == []  # runs of a cross-validation are not results
     assert len(read_runs(tmp_path, searches=True)) == 16
@@ -152,3 +153,31 @@ def test_criteria(made):
     for wrong in ("", "best", "head=-1", "head=0", "head=x"):
         with pytest.raises(ValueError, match=r"^Expected `criterion` .*\.$"):
             Criterion.parse(wrong)
+
+
+def test_a_search_with_another_criterion_does_not_write_over_the_first(tmp_path):
+    plan = SearchPlan(select_on="test", bounds=(1.0, 1.1), start=(1.0, 1.1))
+    search(BASE, plan, tmp_path)
+    kept = (tmp_path / "beta.json").read_text("utf-8")
+    for changes, part in (
+        ({"criterion": "level"}, "a search with `criterion` level to have a folder of its own, but .* `criterion` all"),
+        ({"select_on": "val", "folds": 2}, "`select_on` val to have a folder of its own, but .* `select_on` test"),
+    ):
+        with pytest.raises(ValueError, match=rf"^Expected .*{part}; --out names another\.$"):
+            next(searching(BASE, replace(plan, **changes), tmp_path))
+        assert (tmp_path / "beta.json").read_text("utf-8") == kept
+    for _ in searching(BASE, plan, tmp_path):  # to look at it, as a page does, loses nothing
+        pass
+    assert (tmp_path / "beta.json").read_text("utf-8") == kept
+
+
+def test_the_trace_says_why_there_is_no_quadratic():
+    def caption(*values):
+        points = [Point(1.0 + 0.1 * place, (Score(value, 10.0),)) for place, value in enumerate(values)]
+        found = BetaSearch(tuple(points), (tuple(p.beta for p in points),), choose(points, Settings()))
+        cells = tuple(None for _ in points)
+        return trace_table(Searched(found, cells, SearchPlan(), 2)).caption
+
+    assert "No quadratic: it needs 4 β within 3 steps of the best, and there are 3." in caption(1.0, 3.0, 2.0)
+    assert "No quadratic: that through the means around the best has no maximum." in caption(9.0, 2.0, 1.0, 4.0)
+    assert "quadratic" not in caption(1.0, 2.0, 3.0, 2.0)

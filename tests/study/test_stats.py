@@ -88,7 +88,12 @@ def test_equal_differences_get_no_stars_and_are_told(made):
     ours, theirs = cells(2.7, 2.70001)
     (other,) = compare_cells([ours], theirs)
     assert marks(other) == "***"
-    assert how_tested([other, found]).endswith("; 1 not tested (the difference is the same in every seed).")
+    told = how_tested([other, other, found, found])  # two columns: rows are counted, not cells of the table
+    assert told.endswith("; 1 row not tested (the difference is the same in every seed).")
+    (again,) = compare_cells([other.cell], found.reference, lambda run: run.recipe.seed)
+    assert how_tested([other, again]).endswith(
+        "; 1 row not tested in some columns (the difference is the same in every seed)."
+    )
     (same,) = compare_cells([cells(0.0, 0.0)[0]], theirs)
     assert str(same).startswith("Softmax is equal to Balanced Softmax: ")
 
@@ -160,26 +165,33 @@ def test_a_summary_has_n_minus_one_and_one_run_has_no_spread():
 def test_sentences_say_who_is_better_by_how_much_and_how_sure():
     found = compare(CBS, BALANCED_SOFTMAX, paired=False)
     assert sentence("CBS", "Balanced Softmax", found) == (
-        "CBS is better than Balanced Softmax by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003, n = 5."
+        "CBS is better than Balanced Softmax by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003 (Welch’s t-test), "
+        "n = 5."
     )
     back = compare(BALANCED_SOFTMAX, CBS, paired=False)
-    assert sentence("Balanced Softmax", "CBS", back) == (
-        "Balanced Softmax is worse than CBS by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003, n = 5."
+    assert sentence("BS", "CBS", back, note="no two seeds in common") == (
+        "BS is worse than CBS by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003 (Welch’s t-test), n = 5 (no two "
+        "seeds in common)."
     )
-    lower = sentence("A", "B", back, better="lower", corrected=0.0009)
-    assert lower == "A is better than B by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0009 (after Holm), n = 5."
+    paired = compare(BALANCED_SOFTMAX, CBS, paired=True)
+    lower = sentence("A", "B", paired, better="lower", corrected=0.0009)
+    assert lower.startswith("A is better than B by 2.4 points")
+    assert lower.endswith("p = 0.0009 (paired t-test, after Holm), n = 5.")
 
 
 def test_what_is_not_told_apart_is_said_so():
     found = compare([60.16, 60.32, 59.96, 60.89, 60.35], [61.07, 59.63, 60.28, 59.97, 60.89], paired=False)
     assert sentence("A", "B", found) == (
-        "A and B are not told apart: difference -0.03 points, 95 % interval -0.8 to 0.7, p = 0.92, n = 5."
+        "A and B are not told apart: difference -0.03 points, 95 % interval -0.8 to 0.7, p = 0.92 (Welch’s t-test), "
+        "n = 5."
     )
     clear = compare(CBS, BALANCED_SOFTMAX, paired=False, alternative="greater")
     text = sentence("A", "B", clear, corrected=0.2)
     assert text.startswith("A and B are not told apart once corrected for the number of tests: difference 2.4 points")
     assert "95 % interval, not corrected, 1.7 to 3.1" in text
-    assert text.endswith("p = 0.20 (one-sided, after Holm, 0.0001 before), n = 5.")  # its interval leaves zero out
+    assert text.endswith(
+        "p = 0.20 (Welch’s t-test, one-sided, after Holm, 0.0001 before), n = 5."
+    )  # its interval leaves zero out
 
 
 @pytest.mark.parametrize(

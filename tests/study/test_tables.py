@@ -70,6 +70,66 @@ def test_one_seed_has_no_spread_and_no_test(made):
     assert "±" not in to_markdown(table).split("Mean")[0].split("One run")[0]
 
 
+def test_a_method_alone_with_one_seed_says_that_nothing_is_tested(made):
+    assert "No tests: fewer than two seeds." in recall_table(group_runs([made("cbs")])).full_caption
+    assert "No tests" not in recall_table(group_runs([made("cbs")]), reference=None).full_caption
+
+
+def test_a_data_set_without_the_reference_is_told(made, cells):
+    """One data set has it, the other has not: its rows have no stars, and the caption says why."""
+    other = [made(name, seed, (70.0 + seed,) * 4, imbalance=10) for name in ("softmax", "cbs") for seed in range(2)]
+    table = recall_table([*cells, *group_runs(other)])
+    assert "C10-LT10: not tested, Balanced Softmax was not run." in table.full_caption
+    assert "against Balanced Softmax (paired" in table.full_caption
+    of = {"C10-LT100": "balanced-softmax", "C10-LT10": "softmax"}
+    table = recall_table([*cells, *group_runs(other)], reference=lambda shown: of[shown[0].data])
+    assert "not tested," not in table.full_caption
+    assert {row.labels: row.reference for row in table.rows if row.reference} == {
+        ("C10-LT100", "CBS (β = 1.8)"): "Balanced Softmax",
+        ("C10-LT10", "CBS (β = 1.6)"): "Softmax",
+    }
+
+
+def without_test(runs, *, val=True):
+    """Runs of data without a test split; their validation recall is eleven points lower than it was."""
+    for run in runs:
+        found = run.result["splits"].pop("test")
+        level = run.result.pop("preference_test")
+        if val:
+            lower = {name: value - 0.11 for name, value in found["recall"].items()}
+            run.result["splits"]["val"] = found | {"recall": lower}
+            run.result["preference_val"] = level
+    return runs
+
+
+def test_without_test_data_validation_data_is_shown_and_said(made):
+    runs = without_test([made("balanced-softmax", seed, row, level=20.0) for seed, row in enumerate(BS)])
+    runs += without_test([made("cbs", seed, row, level=10.0) for seed, row in enumerate(CBS)])
+    table = recall_table(group_runs(runs))
+    assert table.title == "Recall on validation data (there is no test data), per cent"
+    ours = table.rows[1].values[3]
+    assert ours.summary.mean == pytest.approx((80.9 + 81.7 + 81.2) / 3 - 11)
+    assert ours.tested.p == pytest.approx(stats.ttest_rel([row[3] for row in CBS], [row[3] for row in BS]).pvalue)
+    levels = level_table(group_runs(runs))
+    assert levels.title == "Model imbalance level on validation data (there is no test data)"
+    assert [row.values[0].summary.mean for row in levels.rows] == [20.0, 10.0]
+    assert "No I" not in levels.caption
+    assert all(row.values[1] is None for row in levels.rows)  # the authors' are of test data
+    both = recall_table(group_runs([*runs, made("softmax", imbalance=10)]))
+    assert both.title == "Recall on test data, per cent"
+    assert "C10-LT100: on validation data (there is no test data)." in both.caption
+    assert both.rows[-1].values[3].summary.mean == pytest.approx((80.9 + 81.7 + 81.2) / 3 - 11)
+
+
+def test_without_either_it_is_said_and_no_false_reason_is_given(made):
+    cells = group_runs(without_test([made("balanced-softmax"), made("cbs")], val=False))
+    assert "C10-LT100: there is neither test nor validation data." in recall_table(cells).caption
+    levels = level_table(cells)
+    assert "there is neither test nor validation data" in levels.caption
+    assert "no training recall" not in levels.caption
+    assert "nan" not in to_markdown(levels) + to_markdown(recall_table(cells)) + to_csv(recall_table(cells))
+
+
 def test_rows_from_elsewhere_are_marked(made):
     from longtail.study.runs import Run
 
@@ -157,10 +217,20 @@ def test_sensitivity_has_a_row_a_beta_with_the_best_in_bold(made):
     runs = [made("cbs", 0, (90 - 10 * b, 75.0, 60 + 10 * b, 75.0), beta=b, level=30 - b) for b in (1.2, 1.0, 1.1)]
     table = sensitivity_table(group_runs(runs))
     assert [row.labels[0] for row in table.rows] == ["1", "1.1", "1.2"]
-    assert table.columns[-5:] == ("test head", "test medium", "test tail", "test all", "I")
+    assert table.columns[-5:] == ("test head", "test medium", "test tail", "test all", "test I")
     column = table.columns.index("test tail")
     assert [row.values[column].best for row in table.rows] == [False, False, True]
     assert [row.values[-1].best for row in table.rows] == [False, False, True]
+    for run in runs:
+        run.result["splits"]["val"] = run.result["splits"]["test"]
+        run.result["preference_val"] = {"model_imbalance_level": 40 + run.recipe.beta}
+    wide, narrow = (sensitivity_table(group_runs(runs), wide=wide) for wide in (True, False))
+    assert wide.columns[-2:] == ("val I", "test I")
+    assert [value.summary.mean for value in wide.rows[0].values[-2:]] == [41.0, 29.0]
+    assert [row.labels for row in narrow.rows[:3]] == [("1", "train"), ("1", "val"), ("1", "test")]
+    assert [row.values[-1] and row.values[-1].summary.mean for row in narrow.rows[:3]] == [None, 41.0, 29.0]
+    for run in runs:
+        del run.result["splits"]["val"]
     narrow = sensitivity_table(group_runs(runs), wide=False)
     assert [row.labels for row in narrow.rows[:2]] == [("1", "train"), ("1", "test")]
 
@@ -229,6 +299,45 @@ def test_csv_is_unrounded():
     )
     assert (rows[1]["All sd"], rows[1]["source"]) == ("", "paper")
     assert rows[2]["All mean"] == ""
+
+
+def test_csv_has_the_tests_behind_the_stars(cells):
+    said = {"cbs": "β chosen on TEST data"}
+    table = recall_table(cells, selected=lambda shown: said.get(shown[0].method, ""))
+    theirs, ours = csv.DictReader(io.StringIO(to_csv(table)))
+    values = [row[3] for row in CBS], [row[3] for row in BS]
+    expected = stats.ttest_rel(*values)
+    interval = expected.confidence_interval(0.95)
+    assert float(ours["All p"]) == float(ours["All p_holm"]) == pytest.approx(expected.pvalue)
+    assert [float(ours[f"All {name}"]) for name in ("difference", "low", "high")] == pytest.approx(
+        [sum(values[0]) / 3 - sum(values[1]) / 3, interval.low, interval.high]
+    )
+    assert (ours["reference"], ours["test"]) == ("Balanced Softmax", "paired t-test, two-sided")
+    assert (ours["selected"], theirs["selected"]) == ("β chosen on TEST data", "")
+    assert (theirs["reference"], theirs["test"], theirs["All p"]) == ("", "", "")
+    (alone,) = csv.DictReader(io.StringIO(to_csv(recall_table(cells[:1]))))
+    assert alone["Tail p_holm"] == ""  # the columns are there whether there is a test or not
+
+
+def test_csv_says_why_there_is_no_test(made):
+    rows = list(csv.DictReader(io.StringIO(to_csv(recall_table(group_runs([made("balanced-softmax"), made("cbs")]))))))
+    assert (rows[1]["test"], rows[1]["All p"], rows[1]["All difference"]) == ("none: fewer than two seeds", "", "0.0")
+
+
+def test_a_command_in_latex_can_be_copied(cells):
+    command = "longtail study --data 'my data' --out runs/a_b; longtail study x ---y"
+    text = to_latex(recall_table(cells, command=command))
+    assert text.startswith("% needs \\usepackage{booktabs}\n")
+    typed = r"\texttt{longtail study -{}-data \textquotesingle{}my data\textquotesingle{} -{}-out runs/a\_b; "
+    assert typed + r"longtail study x -{}-{}-y}" in text
+    assert to_markdown(recall_table(cells, command=command)).endswith(f" Command: `{command}`\n")
+
+
+def test_captions_say_nothing_twice(made):
+    """The same method on two data sets, both with images held out."""
+    runs = [made("tau-norm", imbalance=factor, validation=0.1) for factor in (10, 100)]
+    caption = recall_table(group_runs([*runs, made("softmax")])).full_caption
+    assert "10 % of training images held out (τ-norm only)" in caption
 
 
 def test_terminal():

@@ -1,6 +1,8 @@
 """The live table: what is done, and what it says so far."""
 
 import io
+import json
+import shutil
 
 from rich.console import Console
 from tests.study.conftest import plan_in
@@ -31,3 +33,29 @@ def test_without_a_terminal_each_run_that_finishes_is_a_line(study):
     view.finished.popitem()
     view()
     assert "6/6 digits-lt-50-cbs-beta1.5-seed1: recall" in console.file.getvalue()
+
+
+def test_without_test_data_the_recall_is_that_on_validation_data(study, tmp_path):
+    shutil.copytree(study, tmp_path / "s")
+    runs = plan_in(tmp_path / "s", methods=["softmax"]).runs()
+    for left in ("val", None):
+        for place, run in enumerate(runs):
+            result = json.loads((run.path / "result.json").read_text("utf-8"))
+            found = result["splits"].pop("test", result["splits"].pop("val", None))
+            if left is not None:
+                result["splits"][left] = found | {"recall": {"all": 0.5 + 0.25 * place}}
+            (run.path / "result.json").write_text(json.dumps(result), "utf-8")
+        console = Console(file=io.StringIO(), width=200)
+        view = Progress(runs, console, "The study")
+        view.finished.clear()
+        view()
+        lines = console.file.getvalue().splitlines()
+        if left is None:
+            assert all(line.endswith(": done; there is neither test nor validation data") for line in lines)
+            assert "nan" not in shown(view)
+        else:
+            assert [line.partition(": ")[2] for line in lines] == [
+                "recall 50.00 on validation data",
+                "recall 75.00 on validation data",
+            ]
+            assert "62.50 ± 17.68 (validation)" in shown(view)

@@ -19,6 +19,8 @@ __all__ = ["run"]
 
 console = Console()
 
+_OUT = Path("diagnosis.html")
+
 
 def diagnose(
     *,
@@ -35,16 +37,20 @@ def diagnose(
     ] = None,
     counts: Annotated[
         Path | None,
-        tyro.conf.arg(metavar="FILE.json", help="training samples of each class; otherwise counted in --train"),
+        tyro.conf.arg(
+            metavar="FILE.json", help="training samples of each class; otherwise counted in --train, or the run's"
+        ),
     ] = None,
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE.html", help="where the page goes")] = Path("diagnosis.html"),
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.html", help="where the page goes")] = _OUT,
     figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="write its figures there too")] = None,
     title: Annotated[str, tyro.conf.arg(help="of the page")] = "",
     head_over: Annotated[
-        float | None, tyro.conf.arg(metavar="N", help="classes with more training samples are head; otherwise 100")
+        float | None,
+        tyro.conf.arg(metavar="N", help="classes with more training samples are head; otherwise 100, or the run's"),
     ] = None,
     tail_under: Annotated[
-        float | None, tyro.conf.arg(metavar="N", help="classes with fewer training samples are tail; otherwise 20")
+        float | None,
+        tyro.conf.arg(metavar="N", help="classes with fewer training samples are tail; otherwise 20, or the run's"),
     ] = None,
 ) -> int:
     """See whom a classifier serves badly, and why, from its predictions, however they were made."""
@@ -54,8 +60,11 @@ def diagnose(
         words += [] if value is None else [f"--{name}", str(value)]
     for name, bound in (("head-over", head_over), ("tail-under", tail_under)):
         words += [] if bound is None else [f"--{name}", f"{bound:g}"]
+    words += [] if out == _OUT else ["--out", str(out)]
+    words += [] if figures is None else ["--figures", str(figures)]
+    words += ["--title", title] if title else []
     write_report(report_of_diagnosis(found, title=title, command=shlex.join(words)), out, figures)
-    for line in (*said_of(found), *next_steps(found)):
+    for line in (*said_of(found), *found.notes, *next_steps(found)):
         _tell(line)
     _tell(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
     return 0

@@ -14,6 +14,9 @@ from longtail.train.reevaluate import evaluate_run
 
 __all__ = ["run"]
 
+_NAMED = 3  # runs that a refusal names
+_DEPTHS = ("*", "*/*", "*/*/*")  # where a study has runs: its own first, then those of its searches
+
 
 def evaluate(
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
@@ -31,14 +34,19 @@ def evaluate(
     if out is not None:
         _check(out)
     folder = RunFolder(path)
+    _check_run(folder)
     result = evaluate_run(folder, posthoc)
     show_result(folder, result)
     chosen = result["posthoc_chosen_on_val"]
     if chosen:
-        best = f"{100 * chosen[result['posthoc']]:.2f}"
-        _tell(
-            f"{result['posthoc']} chosen on validation data: of {len(chosen)} strengths the best recall there, {best}"
-        )
+        step = result["posthoc"]
+        best = f"{100 * chosen[step]:.2f}"
+        line = f"{step} chosen on validation data: of {len(chosen)} strengths the best recall there, {best}"
+        if step == list(chosen)[-1]:
+            line += (
+                f"; it is the largest that is tried, so a larger one may do better: --posthoc {step.split('=')[0]}=…"
+            )
+        _tell(line)
     missing = result.get("without_logits")
     if missing:
         _tell(f"not measured, because their logits were not kept: {', '.join(missing)}")
@@ -46,6 +54,20 @@ def evaluate(
         write_json(out, result)
         _tell(f"Measures: {out}")
     return 0
+
+
+def _check_run(folder: RunFolder) -> None:
+    """Name the runs in a folder that is none, as a study's is."""
+    if folder.done or not folder.path.is_dir():
+        return
+    found = (file.parent for depth in _DEPTHS for file in sorted(folder.path.glob(f"{depth}/result.json")))
+    inside = [str(path) for path in found if RunFolder(path).begun]
+    if inside:
+        more = f" and {len(inside) - _NAMED:,} more" if len(inside) > _NAMED else ""
+        raise ValueError(
+            f"Expected a finished run in {folder.path}, but it has none of its own; those below it are "
+            f"{', '.join(inside[:_NAMED])}{more}."
+        )
 
 
 def _check(out: Path) -> None:

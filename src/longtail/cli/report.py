@@ -52,9 +52,11 @@ def report(
         return _paper(paths, out, Path("figures/paper") if figures is None else figures)
     if not paths:
         raise ValueError("Expected a folder of runs, but got none.")
+    given = {"--out": out, "--figures": figures, "--reference": reference}
+    flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    command = shlex.join(["longtail", "report", *map(str, paths), *flags, *(["--no-figures"] if no_figures else [])])
     out = paths[0] / "report.html" if out is None else out
     where = None if no_figures else out.parent / "figures" if figures is None else figures
-    command = shlex.join(["longtail", "report", *map(str, paths)])
     made = report_of_runs(*paths, reference=reference, command=command)
     write_report(made, out, where)
     _tell(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,22 @@ from longtail.cli.study_flags import is_given, number_after, one_of, plan_conten
 from longtail.cli.study_tables import page, paper, save_table, table
 from longtail.cli.study_view import Progress
 from longtail.study.balanced import measure_balanced
-from longtail.study.comparisons import compare_cells
+from longtail.study.captions import NO_DATA, measured_on, told_of
+from longtail.study.comparisons import contrasts_of
 from longtail.study.conduct import Found, More, Place, conduct, search_folder
 from longtail.study.estimate import estimate
 from longtail.study.execute import Outcome, devices, execute
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
+from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.redrawn import measure_redrawn
-from longtail.study.runs import Cell, group_runs, read_run
+from longtail.study.runs import Cell, Run, group_runs, held_out, read_run
 from longtail.study.searching import first_round, trace_table
+from longtail.study.stats import Alternative
 from longtail.study.table import show
-from longtail.study.tables import by_data, find_cell, level_table, recall_table
+from longtail.study.tables import by_data, level_table, recall_table
 from longtail.study.untrained import measure_untrained
-from longtail.train.files import write_json
 from longtail.train.fleet import at_a_time
 from longtail.train.loading import open_data
 from longtail.train.trainer import StoppedError
@@ -104,7 +107,12 @@ def _study(given: Sequence[str], command: str) -> int:
             _dry_run(plan, together)
         return 0
     _ask_models(plans)  # those that an earlier call left
-    searched, outcome = _conduct(plans, together)
+
+    def begin() -> None:
+        for plan in plans:
+            write_study(Path(plan.out), _begun(plan, command, {}, one_sided=one_sided))
+
+    searched, outcome = _conduct(plans, together, command, begin)
     for plan, of_plan in zip(plans, searched, strict=True):
         _show_searches(of_plan, command)
         _results(plan, of_plan, command, one_sided=one_sided, beside=beside, outcome=outcome)
@@ -164,9 +172,17 @@ def _dry_run(plan: Plan, together: int | None, *, searches_only: bool = False) -
 
 
 def _conduct(
-    plans: Sequence[Plan], together: int | None, *, searches_only: bool = False
+    plans: Sequence[Plan],
+    together: int | None,
+    command: str,
+    begin: Callable[[], None] = lambda: None,
+    *,
+    searches_only: bool = False,
 ) -> tuple[list[Found], Outcome]:
+    """Carry out plans; ``begin`` is called when nothing is in the way of the first run."""
+
     def train(runs: Sequence[Planned], more: More) -> Outcome:
+        begin()
         with Progress(runs, progress_console, "The search for β" if searches_only else "The study") as view:
             return execute(runs, together=together, watch=view, more=lambda: view.joined_by(more()))
 
@@ -175,7 +191,7 @@ def _conduct(
         tried = ", ".join(f"{beta:g}" for beta in betas)
         progress_console.print(f"{name_of(data, imbalance)}, {method}: trying β = {tried}", highlight=False)
 
-    return conduct(plans, train, on_round=on_round, searches_only=searches_only)
+    return conduct(plans, train, on_round=on_round, searches_only=searches_only, command=command)
 
 
 def _told(outcome: Outcome) -> int:
@@ -198,64 +214,89 @@ def _results(
     outcome: Outcome,
 ) -> None:
     """The tables, in the terminal and as files; what a report needs to know, in study.json."""
-    own = {run.path for run in plan.runs({place: one.beta for place, one in searched.items()})}
-    done = [one for one in outcome.done if one.path in own]
-    cells = group_runs(read_run(one.path) for one in done)
-    if not cells:
+    record = replace(_begun(plan, command, searched, one_sided=one_sided), ended=now())
+    out = Path(plan.out)
+    done = [one for one in outcome.done if one.path.is_relative_to(out) and _name(plan, one.path) in record.planned]
+    failed = {_name(plan, Path(path)): why for path, why in outcome.failed.items() if Path(path).is_relative_to(out)}
+    record = replace(record, done=[_name(plan, one.path) for one in done], failed=failed)
+    write_study(out, record)
+    runs = [read_run(one.path) for one in done]
+    if not runs:
         return
-    selected = _selected(plan, searched)
-    alternative = "greater" if one_sided else "two-sided"
+    cells, told = group_runs(runs), told_of([out], runs)
+    commands = "; ".join(told.commands)
     recalls = recall_table(
         cells,
         reference=plan.reference,
         beside=beside,  # type: ignore[arg-type]
-        alternative=alternative,  # type: ignore[arg-type]
-        selected=selected,
-        command=command,
+        alternative=record.alternative,
+        selected=told.selected,
+        command=commands,
     )
-    levels = level_table(cells, selected=selected, command=command)
-    for name, made in {"recall": recalls, "level": levels}.items():
+    missing = missing_of(out, [record])
+    levels = level_table(cells, selected=told.selected(cells), command=commands)
+    for name, table_of in {"recall": recalls, "level": levels}.items():
+        made = replace(table_of, caption=f"{missing}. {table_of.caption}") if missing else table_of
         show(made, console)
-        save_table(made, Path(plan.out) / "tables", name)
-    sentences = _sentences(cells, plan.reference, one_sided=one_sided)
+        save_table(made, out / "tables", name)
+    sentences = _sentences(cells, plan.reference, record.alternative)
     for text in sentences:
         console.print(text, highlight=False, soft_wrap=True)
-    write_json(
-        Path(plan.out) / "study.json",
-        {
-            "command": command,
-            "reference": plan.reference,
-            "alternative": alternative,
-            "selected": selected,
-            "runs": [str(one.path.relative_to(plan.out)) for one in done],
-            "failed": outcome.failed,
-            "betas": {f"{name_of(place[0], place[1])} {place[2]}": one.beta for place, one in searched.items()},
-            "sentences": sentences,
-        },
+    write_study(out, replace(record, sentences=sentences))
+    page_of = f"`longtail report {shlex.quote(plan.out)}` makes a page of it"
+    console.print(f"Tables: {out / 'tables'}; {page_of}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _begun(plan: Plan, command: str, searched: Found, *, one_sided: bool) -> StudyRecord:
+    """What is known of a study before its first run, and with what its searches found after the last."""
+    planned = plan.runs({place: one.beta for place, one in searched.items()})
+    searches = {place: searched[place].beta if place in searched else None for place in plan.searches}
+    return StudyRecord(
+        command=command,
+        reference=plan.reference,
+        alternative="greater" if one_sided else "two-sided",
+        planned=[_name(plan, run.path) for run in planned],
+        selected=_selected(plan, searched),
+        searches={f"{name_of(place[0], place[1])} {place[2]}": beta for place, beta in searches.items()},
+        began=now(),
     )
 
 
-def _selected(plan: Plan, searched: Found) -> str:
-    parts = []
-    if searched:
-        betas = [
-            f"{searched[place].cells[0].data} {searched[place].beta:g}" for place in plan.searches if place in searched
-        ]
-        parts.append(f"{next(iter(searched.values())).selected}: {', '.join(betas)}")
-    if any("cbs" in method for method in plan.methods):
-        parts += ["β of the data set's recipe" if "recipe" in plan.betas else ""]
-        parts += ["β as given" if any(not isinstance(beta, str) for beta in plan.betas) else ""]
-    return "; ".join(part for part in parts if part)
+def _name(plan: Plan, path: Path) -> str:
+    return path.relative_to(plan.out).as_posix()
 
 
-def _sentences(cells: Sequence[Cell], reference: str, *, one_sided: bool) -> list[str]:
+def _selected(plan: Plan, searched: Found) -> dict[str, list[str]]:
+    """How the beta of each run is chosen."""
+    found: dict[str, list[str]] = {}
+
+    def add(part: Plan, way: str) -> None:
+        for run in part.runs():
+            if run.recipe.beta is not None:
+                found.setdefault(_name(plan, run.path), []).append(way)
+
+    for (data, imbalance, method), one in searched.items():
+        factor = () if imbalance is None else (imbalance,)
+        add(replace(plan, data=(data,), imbalance=factor, methods=(method,), betas=(one.beta,)), one.selected)
+    for beta in plan.betas:
+        if beta != "search":
+            way = "β of the data set's recipe" if isinstance(beta, str) else "β as given"
+            add(replace(plan, betas=(beta,)), way)
+    return found
+
+
+def _sentences(cells: Sequence[Cell], reference: str, alternative: Alternative) -> list[str]:
+    """What was found on each data set, a sentence a method; and what was not tested."""
     found = []
     for data, of_data in by_data(cells).items():
-        against = find_cell(of_data, reference)
-        if against is None or len(of_data) < 2:
+        part = held_out(of_data)
+        if part is None:
+            found.append(f"{data}: not compared, {NO_DATA}.")
             continue
-        tested = compare_cells(of_data, against, alternative="greater" if one_sided else "two-sided")
-        found += [f"{data}, recall over all classes: {one}" for one in tested]
+        on = "" if part == "test" else f" on {measured_on(of_data)}"
+        tested = contrasts_of(of_data, reference, partial(Run.recall, part=part), alternative=alternative)
+        found += [f"{data}, recall over all classes{on}: {one}" for one in tested.contrasts]
+        found += tested.without
     return found
 
 
@@ -270,7 +311,7 @@ def _beta(given: Sequence[str], command: str) -> int:
     if dry:
         _dry_run(plan, together, searches_only=True)
         return 0
-    (searches,), outcome = _conduct([plan], together, searches_only=True)
+    (searches,), outcome = _conduct([plan], together, command, searches_only=True)
     _show_searches(searches, command)
     return _told(outcome)
 

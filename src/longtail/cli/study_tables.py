@@ -1,13 +1,16 @@
 """What ``longtail study`` says of runs that are there: tables, the page about plans, the paper's tests."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from longtail.cli.study_flags import is_given, one_of, split_flags
-from longtail.study.captions import study_record, told_of
+from longtail.study.captions import told_of
+from longtail.study.comparisons import check_reference
 from longtail.study.reproduction import write_page
 from longtail.study.runs import group_runs, read_runs
 from longtail.study.significance_text import significance_page
@@ -32,7 +35,7 @@ def table(given: Sequence[str], command: str) -> int:
     alone, found = split_flags(given)
     form = one_of("format", found, ("terminal", *FORMATS))
     beside = one_of("beside", found, ("quoted", "nothing", "paper"))
-    tests: dict[str, str] = {}  # given here, they win over the study's
+    tests: dict[str, Any] = {}  # given here, they win over the study's
     if "reference" in found:
         tests["reference"] = _one_name(found.pop("reference"))
     if is_given("one_sided", found):
@@ -55,12 +58,15 @@ def table(given: Sequence[str], command: str) -> int:
     runs = read_runs(*alone)
     if not runs:
         raise ValueError(f"Expected finished runs in {', '.join(alone)}, but there are none.")
-    told = told_of(alone, runs)
-    record = study_record(Path(alone[0])) if len(alone) == 1 else {}
-    commands = [record["command"], *([command] if tests else [])] if record.get("command") else [command]
+    cells, told = group_runs(runs), told_of(alone, runs)
+    if "reference" in tests:
+        check_reference(tests["reference"], cells)
+    commands = [*told.commands, *([command] if tests or told.untold else [])]
     if what == "recall":
         make = partial(make, beside=beside, **{"reference": told.reference, "alternative": told.alternative, **tests})
-    made = make(group_runs(runs), selected=told.selected, command="; ".join(commands))
+    selected = told.selected if what == "recall" else told.selected(cells)
+    made = make(cells, selected=selected, command="; ".join(commands))
+    made = replace(made, caption=f"{told.missing}. {made.caption}") if told.missing else made
     if form == "terminal":
         show(made, console)
     else:

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from longtail.study.captions import NO_DATA
 from longtail.study.execute import epochs_done, epochs_of
 from longtail.study.plan import Planned
-from longtail.study.runs import Run, method_title, read_run
+from longtail.study.runs import HELD_WORDS, Run, method_title, read_run
 from longtail.study.stats import summarise
 
 __all__ = ["Progress"]
@@ -61,7 +62,7 @@ class Progress:
                 found = self.finished[str(run.path)] = read_run(run.path)
                 if tell:
                     self.console.print(
-                        f"{len(self.finished)}/{len(self.runs)} {run.path.name}: recall {found.recall():.2f}",
+                        f"{len(self.finished)}/{len(self.runs)} {run.path.name}: {_recall_of(found)}",
                         highlight=False,
                         soft_wrap=True,
                     )
@@ -77,7 +78,9 @@ class Progress:
             done = [self.finished[str(run.path)] for run in runs if str(run.path) in self.finished]
             epochs = sum(min(epochs_done(run), epochs_of(run.recipe)) for run in runs)
             total = sum(epochs_of(run.recipe) for run in runs)
-            recall = str(summarise([run.recall() for run in done])) if done else ""
+            known = [run.recall(part=run.held_out) for run in done if run.held_out is not None]
+            recall = str(summarise(known)) if known else ""
+            recall += " (validation)" if any(run.held_out == "val" for run in done) else ""
             shown.add_row(data, method, f"{len(done)}/{len(runs)}", f"{epochs:,}/{total:,}", recall)
         return shown
 
@@ -88,3 +91,11 @@ class Progress:
             beta = "" if run.recipe.beta is None else f" (β = {run.recipe.beta:g})"
             found.setdefault((made.data, method_title(made.method) + beta), []).append(run)
         return found
+
+
+def _recall_of(run: Run) -> str:
+    """What a run says, in words."""
+    if run.held_out is None:
+        return f"done; {NO_DATA}"
+    where = "" if run.held_out == "test" else f" on {HELD_WORDS[run.held_out]}"
+    return f"recall {run.recall(part=run.held_out):.2f}{where}"

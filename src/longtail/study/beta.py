@@ -45,6 +45,7 @@ START = (1.0, 1.1, 1.2, 1.3)
 """Where the paper's search begins."""
 
 _NEAR = 3  # steps to either side of the best that the quadratic goes through
+_FEWEST = 4  # betas that it needs
 _DIGITS = 10  # betas are sums of steps
 
 
@@ -163,6 +164,8 @@ class Choice:
     """The best mean lies at a bound: the peak may be beyond it."""
     level_known: bool = True
     """Whether the chosen beta's imbalance level is defined, so that it could decide between ties."""
+    unsmoothed: str = ""
+    """Why there is no quadratic."""
 
     def __str__(self) -> str:
         text = f"beta = {self.beta:g}"
@@ -264,7 +267,7 @@ def choose(points: Sequence[Point], settings: Settings) -> Choice:
         tried = ", ".join(f"{point.beta:g}" for point in points)
         raise ValueError(f"Expected a beta whose criterion is defined in every run, but got none among {tried}.")
     best, error = _best(points, settings), _error(points)
-    smoothed, peak = _quadratic(points, best, settings.step)
+    smoothed, peak, unsmoothed = _quadratic(points, best, settings.step)
     values = smoothed or {point.beta: point.mean for point in points}
     top = max(values.values())
     allowance = 1e-9 + (0.0 if math.isnan(error) else error)
@@ -274,7 +277,8 @@ def choose(points: Sequence[Point], settings: Settings) -> Choice:
     beyond = best.beta - reach < settings.bounds[0] or best.beta + reach > settings.bounds[1]
     at_bound = beyond and best.beta in {points[0].beta, points[-1].beta}
     known = math.isfinite(chosen.level)
-    return Choice(chosen.beta, best.beta, tuple(p.beta for p in ties), error, smoothed, peak, at_bound, known)
+    tied = tuple(point.beta for point in ties)
+    return Choice(chosen.beta, best.beta, tied, error, smoothed, peak, at_bound, known, unsmoothed)
 
 
 def _check(points: Sequence[Point]) -> None:
@@ -302,18 +306,18 @@ def _error(points: Sequence[Point]) -> float:
     return math.sqrt(float((rest**2).sum()) / ((betas - 1) * (runs - 1)) / runs)
 
 
-def _quadratic(points: Sequence[Point], best: Point, step: float) -> tuple[dict[float, float], float | None]:
-    """A quadratic through the means around the best, if it has a maximum: its values there, and where that is."""
+def _quadratic(points: Sequence[Point], best: Point, step: float) -> tuple[dict[float, float], float | None, str]:
+    """A quadratic through the means around the best: its values there, where its maximum is, or why there is none."""
     near = [
         point
         for point in points
         if abs(point.beta - best.beta) <= _NEAR * step * (1 + 1e-9) and math.isfinite(point.mean)
     ]
-    if len(near) < 4:
-        return {}, None
+    if len(near) < _FEWEST:
+        return {}, None, f"it needs {_FEWEST} β within {_NEAR} steps of the best, and there are {len(near)}"
     x = np.array([point.beta - best.beta for point in near])
     second, first, constant = np.polyfit(x, np.array([point.mean for point in near]), 2)
     if second >= -1e-9:
-        return {}, None
+        return {}, None, "that through the means around the best has no maximum"
     values = {point.beta: float(second * t * t + first * t + constant) for point, t in zip(near, x, strict=True)}
-    return values, float(best.beta - first / (2 * second))
+    return values, float(best.beta - first / (2 * second)), ""

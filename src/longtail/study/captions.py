@@ -1,48 +1,104 @@
 """What every caption says: runs, seeds, epochs, how things were chosen and measured, and the command."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from longtail.data import CATALOG
-from longtail.study.runs import Cell, Run
+from longtail.study.record import STUDY_FILE, missing_of, read_studies
+from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, held_out
 from longtail.study.stats import Alternative
 
-__all__ = ["Told", "caption_of", "how_measured", "numbers", "study_record", "told_of", "with_selected"]
+__all__ = ["NO_DATA", "Told", "caption_of", "how_measured", "measured_on", "numbers", "told_of", "with_selected"]
+
+NO_DATA = "there is neither test nor validation data"
+_UNTOLD = "how β was chosen is not recorded"
 
 
 @dataclass(frozen=True)
 class Told:
-    """What studies wrote down of how their runs are compared and how beta was chosen."""
+    """What studies wrote down of runs: how they are compared, how beta was chosen, and what is missing."""
 
-    reference: str = "balanced-softmax"
+    references: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    """By run, the methods that its studies tested others against."""
     alternative: Alternative = "two-sided"
-    selected: str = ""
+    ways: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    """By run, how its beta was chosen."""
+    commands: tuple[str, ...] = ()
+    """Of the studies that the runs are of."""
+    untold: frozenset[Path] = frozenset()
+    """Runs that no study tells of."""
+    missing: str = ""
+    """Which planned runs are not there."""
+    failed: tuple[str, ...] = ()
+    """Runs that failed and are not there."""
+
+    def reference(self, cells: Sequence[Cell]) -> str:
+        """The method that cells are tested against: that of the studies of most of their runs, of equals the latest."""
+        said = [name for cell in cells for run in cell.runs for name in self.references.get(run.path, ())]
+        here = [name for name in said if any(cell.method == name for cell in cells)] or said
+        return max(reversed(here), key=here.count, default="balanced-softmax")
+
+    def selected(self, cells: Sequence[Cell]) -> str:
+        """How the betas of cells were chosen, on test data first; empty where nothing is recorded of any."""
+        betas: dict[str, list[str]] = {}
+        for cell in cells:
+            if cell.recipe.beta is None:
+                continue
+            for run in cell.runs:
+                for way in self.ways.get(run.path) or [_UNTOLD]:
+                    betas.setdefault(way, []).append(f"{cell.data} {cell.recipe.beta:g}")
+        if not betas.keys() - {_UNTOLD}:
+            return ""
+        ways = sorted(betas, key=lambda way: ("TEST" not in way, way == _UNTOLD))
+        return "; ".join(f"{way}: {', '.join(dict.fromkeys(betas[way]))}" for way in ways)
 
 
 def told_of(paths: Sequence[Path | str], runs: Sequence[Run]) -> Told:
     """What the studies that made runs wrote down, each in the ``study.json`` beside its runs or above them.
 
     Args:
-        paths: the folders that were asked for; the tests are as in the study of the one that was.
+        paths: the folders that were asked for; what is missing is told of studies that lie in them.
         runs: those in them.
     """
     roots = [Path(path).resolve() for path in paths]
     above = {run.path: _study_of(run, roots) for run in runs}
-    records = {folder: study_record(folder) for folder in sorted({one for one in above.values() if one is not None})}
-    alone = len(set(above.values())) == len(records) == 1
-    asked = study_record(roots[0]) if len(roots) == 1 else {}
-    tested = asked or (next(iter(records.values())) if alone else {})
-    chosen = [(folder.name, str(record.get("selected") or "")) for folder, record in records.items()]
-    parts = [text if alone else f"{text} ({name})" for name, text in chosen if text]
-    if records and any(run.recipe.beta is not None and above[run.path] is None for run in runs):
-        parts.append("how β was chosen is not recorded with the other runs")
+    records = {folder: read_studies(folder) for folder in dict.fromkeys(above.values()) if folder is not None}
+    ways: dict[Path, list[str]] = {}
+    references: dict[Path, list[str]] = {}
+    covering: set[int] = set()
+    untold = set()
+    for run in runs:
+        folder = above[run.path]
+        name = "" if folder is None else run.path.resolve().relative_to(folder).as_posix()
+        found = [one for one in records.get(folder, []) if name in one.planned] if folder is not None else []
+        said = [way for one in found for way in one.selected.get(name, ())]
+        ways[run.path] = list(dict.fromkeys([*said, *_searched(run)]))
+        untold |= set() if found else {run.path}
+        references[run.path] = [one.reference for one in found]
+        covering |= {id(one) for one in found}
+    studies = [one for of_folder in records.values() for one in of_folder if id(one) in covering]
+    inside = {folder: one for folder, one in records.items() if any(folder.is_relative_to(root) for root in roots)}
+    lacking = [(missing_of(folder, of_folder), folder) for folder, of_folder in inside.items()]
+    lacking = [(text, folder) for text, folder in lacking if text]
     return Told(
-        str(tested.get("reference") or Told.reference),
-        "greater" if tested.get("alternative") == "greater" else "two-sided",
-        "; ".join(parts),
+        references,
+        "greater" if studies and all(one.alternative == "greater" for one in studies) else "two-sided",
+        ways,
+        tuple(dict.fromkeys(one.command for one in studies if one.command)),
+        frozenset(untold),
+        "; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for text, folder in lacking),
+        tuple(
+            dict.fromkeys(
+                name
+                for folder, of_folder in inside.items()
+                for one in of_folder
+                for name in one.failed
+                if not (folder / name / "result.json").exists()
+            )
+        ),
     )
 
 
@@ -50,21 +106,27 @@ def _study_of(run: Run, roots: Sequence[Path]) -> Path | None:
     """The nearest folder above a run that a study was written in: its own, or one further up that was asked for."""
     near, *far = run.path.resolve().parents
     folders = [near, *(one for one in far if any(one.is_relative_to(root) for root in roots))]
-    return next((one for one in folders if (one / "study.json").exists()), None)
+    return next((one for one in folders if (one / STUDY_FILE).exists()), None)
 
 
-def study_record(path: Path) -> dict[str, Any]:
-    """What ``longtail study`` wrote down of a folder; empty where it did not."""
-    file = path / "study.json"
-    if not file.exists():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Expected {file} to be JSON, but it is damaged: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"Expected {file} to hold the record of a study, but it holds something else.")
+def _searched(run: Run) -> list[str]:
+    """How a search beside a run chose the beta that the run has; a study that was stopped has not told of it yet."""
+    found = []
+    for file in sorted(run.path.parent.glob(f"search/*/{SEARCH_FILE}")):
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if record.get("beta") is not None and (record.get("data"), record.get("method"), record["beta"]) == (
+            run.data,
+            run.method,
+            run.recipe.beta,
+        ):
+            found.append(str(record["selected"]))
     return found
+
+
+def measured_on(cells: Sequence[Cell]) -> str:
+    """What the results of cells of one data set are told of, in words."""
+    split = held_out(cells) or "test"
+    return HELD_WORDS[split] + (" (there is no test data)" if split == "val" else "")
 
 
 def numbers(values: Sequence[int]) -> str:
@@ -80,13 +142,12 @@ def numbers(values: Sequence[int]) -> str:
     return ", ".join(map(str, ordered))
 
 
-def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> str:
+def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     """How the runs of a table were made, in sentences.
 
     Args:
         cells: the table's.
         selected: how beta, or anything else, was chosen.
-        command: what repeats it.
     """
     runs = [run for cell in cells for run in cell.runs]
     of_cells = sorted({len(cell.runs) for cell in cells})
@@ -110,12 +171,12 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "", command: str = "") 
     if held:
         shares = ", ".join(f"{100 * share:g} %" for share in sorted(held))
         whose = [cell.title for cell in cells if cell.recipe.validation]
-        only = f" ({', '.join(whose)} only)" if len(whose) < len(cells) else ""
+        only = f" ({', '.join(dict.fromkeys(whose))} only)" if len(whose) < len(cells) else ""
         parts.append(f"{shares} of training images held out{only}")
     if selected or any(cell.recipe.beta is not None for cell in cells):
-        parts.append(selected or "how β was chosen is not recorded with these runs")
-    text = "; ".join(parts)
-    return text[0].upper() + text[1:] + "." + (f" Command: {command}" if command else "")
+        parts.append(selected or f"{_UNTOLD} with these runs")
+    text = "; ".join(dict.fromkeys(parts))
+    return text[0].upper() + text[1:] + "."
 
 
 def with_selected(caption: str, cells: Sequence[Cell], selected: str) -> str:

@@ -35,6 +35,7 @@ def conduct(
     *,
     on_round: Callable[[Place, Sequence[float]], None] = lambda _, __: None,
     searches_only: bool = False,
+    command: str = "",
 ) -> tuple[list[Found], Outcome]:
     """Carry out plans.
 
@@ -48,12 +49,13 @@ def conduct(
             :func:`longtail.study.execute.execute`.
         on_round: told the betas of each round before they are trained.
         searches_only: leave the plans' own runs out.
+        command: what they are carried out by, which searches write down.
 
     Returns:
         what each plan's searches found, and how the plans' own runs went. Of a search that lost a run, or can choose
         nothing, there is nothing, and its plan's runs with that beta are left out.
     """
-    searches = _Searches(plans, on_round)
+    searches = _Searches(plans, on_round, command)
     own: dict[Path, Planned] = {}
     given: set[Path] = set()
 
@@ -100,11 +102,11 @@ def _ordered(runs: Iterable[Planned]) -> list[Planned]:
 class _Searches:
     """The searches of all plans, each at one of its rounds."""
 
-    def __init__(self, plans: Sequence[Plan], on_round: Callable[[Place, Sequence[float]], None]) -> None:
+    def __init__(self, plans: Sequence[Plan], on_round: Callable[[Place, Sequence[float]], None], command: str) -> None:
         self.on_round = on_round
         self.found: list[Found] = [{} for _ in plans]
         self._going = {
-            (number, place): searching(plan.base(*place), plan.search, search_folder(plan, place))
+            (number, place): searching(plan.base(*place), plan.search, search_folder(plan, place), command)
             for number, plan in enumerate(plans)
             for place in plan.searches
         }

@@ -1,8 +1,9 @@
 """A report from anybody's predictions: who is under-served, by how much, why, and what to try next."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -22,7 +23,7 @@ from longtail.metrics import (
     recall,
 )
 from longtail.study.advice import Shift, choose_shift
-from longtail.study.outside import Outside, read_counts, read_outside
+from longtail.study.outside import Opened, Outside, Record, open_outside, places_of, read_counts, settle
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -42,6 +43,10 @@ class Diagnosis:
     """How the groups were cut."""
     shift: Shift | None
     why_no_shift: str
+    run: Record | None
+    """That of the run in whose folder the predictions are."""
+    notes: tuple[str, ...]
+    """What was not given, and where it was taken from."""
 
     def recall_of(self, split: str) -> Recall:
         """Recall on a split."""
@@ -88,6 +93,11 @@ class Diagnosis:
         """The last group that has a class."""
         return next(name for name in reversed(self.groups.names) if self.groups.members(name))
 
+    @property
+    def compares(self) -> bool:
+        """Whether there are two groups to compare."""
+        return self.commonest != self.rarest
+
     def calibration(self) -> dict[str, float]:
         """Calibration error on test data, over all samples and for each group, in per cent; empty without logits."""
         found = self.statistics.get("test")
@@ -115,26 +125,109 @@ def diagnose(
         counts: training samples of each class (default: counted in ``train``).
         head_over: classes with more training samples are head (default: 100).
         tail_under: classes with fewer are tail (default: 20).
+
+    A file in a run's folder has the run's class names, its groups unless others are asked for, and its counts where
+    neither ``train`` nor ``counts`` is given.
     """
-    given, names = (None, None) if counts is None else read_counts(counts)
-    if counts is None and train is None:
+    given, counted = (None, None) if counts is None else read_counts(counts)
+    paths = {name: path for name, path in (("train", train), ("val", val), ("test", test)) if path is not None}
+    opened = _with_runs({name: open_outside(path, name) for name, path in paths.items()}, counted)
+    run = next((opened[name].run for name in ("test", "train", "val") if name in opened and opened[name].run), None)
+    if counts is None and train is None and run is None:
         raise ValueError(
             "Expected `train` or `counts`, to know how many training samples each class has, but got neither."
         )
-    paths = {name: path for name, path in (("train", train), ("val", val), ("test", test)) if path is not None}
-    splits = {name: read_outside(path, name, names) for name, path in paths.items()}
+    named = {str(one.path): one.names for one in opened.values() if one.names is not None}
+    if counted is not None:
+        named[str(counts)] = counted
+    names = _class_names(opened, named, listed=str(counts) if given is not None and counted is None else None)
+    splits = {name: settle(one, names) for name, one in opened.items()}
     _check_apart(splits)
     _check_files(paths, splits)
-    names = names or next((one.names for one in splits.values() if one.names is not None), None)
     num_classes = _num_classes(splits, given, names)
-    if given is None:
-        number, source = class_counts(splits["train"].labels, num_classes), "counted in the training predictions"
-    else:
+    if run is not None and names is not None:
+        run = run.ordered(names)
+    if given is not None:
         number, source = as_counts(given, num_classes), f"from {counts}"
-    groups, cut = _groups(number, head_over, tail_under)
+        if counted is not None and names is not None:
+            number = number[places_of(names, counted, str(counts))]
+    elif run is not None and "train" not in splits:
+        number, source = torch.tensor(run.counts), f"from {run.path}"
+    else:
+        number, source = class_counts(splits["train"].labels, num_classes), "counted in the training predictions"
+    asked = head_over is not None or tail_under is not None
+    if run is not None and not asked:
+        groups, cut = run.groups, f"those of the run, from {run.path}"
+    else:
+        groups, cut = _groups(number, head_over, tail_under)
+    notes = () if run is None else _notes(run, "names" if asked else "names and groups")
+    if names is not None and not named:
+        notes = (f"The classes are the {len(names):,} names in {train}, sorted: nothing else names them.",)
     shift, why_not = _shift(splits, number, groups)
     shown = names or tuple(f"class {c}" for c in range(num_classes))
-    return Diagnosis(splits, shown, number, source, groups, cut, shift, why_not)
+    return Diagnosis(splits, shown, number, source, groups, cut, shift, why_not, run, notes)
+
+
+def _with_runs(opened: Mapping[str, Opened], counted: tuple[str, ...] | None) -> dict[str, Opened]:
+    """Files in a run's folder with its class names, unless other names are given."""
+    given = [counted, *(one.names for one in opened.values())]
+    found = {}
+    for split, one in opened.items():
+        run = one.run
+        if run is not None and any(sorted(names) != sorted(run.names) for names in given if names is not None):
+            run = None
+        found[split] = replace(one, run=run, names=one.names or (None if run is None else run.names))
+    return found
+
+
+def _class_names(
+    opened: Mapping[str, Opened], named: Mapping[str, tuple[str, ...]], listed: str | None
+) -> tuple[str, ...] | None:
+    """The classes in the order in which they are numbered, which most sources have; ``None`` where they have no names.
+
+    Args:
+        opened: the files.
+        named: the classes as each source that names them has them.
+        listed: counts that have no names.
+    """
+    if not named:
+        return _names_in_train(opened, listed)
+    names = Counter(named.values()).most_common(1)[0][0]
+    first = next(source for source, other in named.items() if other == names)
+    for source, other in named.items():
+        places_of(names, other, source)  # raises where they are not the same
+    differing = next((source for source, other in named.items() if other != names), None)
+    if differing is not None:
+        by_place = (str(one.path) for one in opened.values() if one.names != names and one.goes_by_place(names))
+        numbered = next(by_place, listed)
+        if numbered is not None:
+            raise ValueError(
+                f"Expected classes by name in {numbered}, since {first} and {differing} have them in different orders, "
+                "but it has them by number."
+            )
+    return names
+
+
+def _names_in_train(opened: Mapping[str, Opened], listed: str | None) -> tuple[str, ...] | None:
+    """The classes that labels and predictions of training data name, where nothing goes by their order."""
+    words = opened["train"].words() if "train" in opened else set()
+    if not words or listed is not None or any(one.scores is not None for one in opened.values()):
+        return None
+    if len(words) < 2:
+        raise ValueError(f"Expected two classes or more in {opened['train'].path}, but it names only {min(words)!r}.")
+    for one in opened.values():
+        if one.goes_by_place(None):
+            raise ValueError(
+                f"Expected classes by name in {one.path}, since nothing says how they are numbered, but it has them by "
+                "number."
+            )
+        unknown = min(one.words() - words, default=None)
+        if unknown is not None:
+            raise ValueError(
+                f"Expected classes of {one.path} to be among those of {opened['train'].path}, but got {unknown!r}; "
+                "counts that name every class would tell."
+            )
+    return tuple(sorted(words))
 
 
 def _check_apart(splits: Mapping[str, Outside]) -> None:
@@ -164,7 +257,7 @@ def _check_files(paths: Mapping[str, Path | str], splits: Mapping[str, Outside])
             )
 
 
-def _num_classes(splits: Mapping[str, Outside], counts: Tensor | None, names: Sequence[str] | None) -> int:
+def _num_classes(splits: Mapping[str, Outside], counts: Tensor | None, names: tuple[str, ...] | None) -> int:
     """How many classes there are; all that say it must agree."""
     said: dict[str, int] = {}
     if counts is not None:
@@ -174,10 +267,6 @@ def _num_classes(splits: Mapping[str, Outside], counts: Tensor | None, names: Se
     for one in splits.values():
         if one.logits is not None:
             said[one.source] = one.logits.shape[1]
-        if one.names is not None and names is not None and tuple(one.names) != tuple(names):
-            raise ValueError(
-                f"Expected the same classes in the same order everywhere, but those of {one.source} differ."
-            )
     largest = 1 + max(int(max(one.labels.max(), one.predicted.max())) for one in splits.values())
     if not said:
         return max(largest, 2)
@@ -191,12 +280,13 @@ def _num_classes(splits: Mapping[str, Outside], counts: Tensor | None, names: Se
 
 
 def _groups(counts: Tensor, head_over: float | None, tail_under: float | None) -> tuple[Groups, str]:
-    """By count; thirds of the classes where that would put nearly all into one group and nothing was asked for."""
+    """By count; thirds of the classes where that would put all into one group and nothing was asked for."""
     head, tail = 100 if head_over is None else head_over, 20 if tail_under is None else tail_under
     found = Groups.from_counts(counts, head, tail)
     filled = [name for name, size in found.sizes.items() if size]
     asked = head_over is not None or tail_under is not None
-    if asked or len(filled) > 1 or len(counts) < 3:
+    even = int(counts.min()) == int(counts.max())
+    if asked or len(filled) > 1 or len(counts) < 3 or even:
         return found, f"head: more than {head:g} training samples, tail: fewer than {tail:g}, medium: between"
     order = sorted(range(len(counts)), key=lambda c: (-int(counts[c]), c))
     third = len(order) // 3
@@ -207,8 +297,12 @@ def _groups(counts: Tensor, head_over: float | None, tail_under: float | None) -
 
 def _shift(splits: Mapping[str, Outside], counts: Tensor, groups: Groups) -> tuple[Shift | None, str]:
     val, test = splits.get("val"), splits["test"]
-    if test.logits is None or (val is not None and val.logits is None):
-        return None, "A post-hoc shift needs logits or probabilities; these files have predicted labels only."
+    bare = [one.source for one in (val, test) if one is not None and one.logits is None]
+    if bare:
+        return None, (
+            "A post-hoc shift needs logits or probabilities on validation and test data; "
+            f"{' and '.join(bare)} {'has' if len(bare) == 1 else 'have'} predicted labels only."
+        )
     if val is None:
         return None, (
             "No validation data was given, so no post-hoc shift was chosen: chosen on test data it would flatter "
@@ -217,3 +311,11 @@ def _shift(splits: Mapping[str, Outside], counts: Tensor, groups: Groups) -> tup
     if not bool((counts > 0).any()):
         return None, "A post-hoc shift needs the number of training samples of each class, and all are 0."
     return choose_shift(val, test, counts, groups), ""
+
+
+def _notes(run: Record, taken: str) -> tuple[str, ...]:
+    """What was taken from a run, and what of it was not."""
+    notes = [f"Class {taken} are those of the run, from {run.path}."]
+    if run.posthoc:
+        notes.append(f"The run’s own step after training, {run.posthoc}, is not in the logits that it stored.")
+    return tuple(notes)

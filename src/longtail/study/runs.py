@@ -4,19 +4,25 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from longtail.methods import METHODS
 from longtail.study.paper import name_of
+from longtail.study.plan import KNOBS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, settings_of
+from longtail.train.recipe import Recipe, defaults, settings_of
 
-__all__ = ["Cell", "Measure", "Run", "group_runs", "method_title", "one_cell", "read_run", "read_runs"]
+__all__ = ["Cell", "Measure", "Run", "group_runs", "held_out", "method_title", "one_cell", "read_run", "read_runs"]
 
-Part = Literal["train", "train_paper", "val", "test"]
+Held = Literal["val", "test"]
+Part = Literal["train", "train_paper", Held]
+
+HELD_WORDS: dict[Held, str] = {"test": "test data", "val": "validation data"}
+"""What results are told of, in words."""
 
 SEARCH_FILE = "beta.json"
 """What a search for beta leaves beside its runs."""
@@ -74,11 +80,17 @@ class Run:
         """The part that training-set measures are taken from, as the run's ``train_stats`` says."""
         return "train_paper" if self.result["train_stats"] == "paper" else "train"
 
+    @property
+    def held_out(self) -> Held | None:
+        """What its results are told of: test data, validation data where there is none; ``None`` without either."""
+        known: tuple[Held, ...] = ("test", "val")
+        return next((name for name in known if name in self.result["splits"]), None)
+
     def recall(self, group: str = "all", part: Part = "test") -> float:
         """Recall of a group, or over all classes, in per cent; NaN where there is none."""
         return 100 * self._number("splits", part, "recall", group)
 
-    def level(self, part: Literal["val", "test"] = "test") -> float:
+    def level(self, part: Held = "test") -> float:
         """Model imbalance level I; NaN where it is undefined."""
         return self._number(f"preference_{part}", "model_imbalance_level")
 
@@ -232,20 +244,68 @@ def group_runs(runs: Iterable[Run]) -> list[Cell]:
     return [one_cell(of_one) for of_one in found.values()]
 
 
-def distinct_titles(cells: Sequence[Cell]) -> list[str]:
-    """What a table calls cells of one data set: those that would be called the same say what else they differ in."""
-    found = []
+def held_out(cells: Iterable[Cell]) -> Held | None:
+    """What the results of cells of one data set are told of: test data where any run has it, else validation data."""
+    found = {run.held_out for cell in cells for run in cell.runs}
+    known: tuple[Held, ...] = ("test", "val")
+    return next((name for name in known if name in found), None)
+
+
+def _shared(cell: Cell) -> dict[str, Any]:
+    """Settings that methods must share to be compared: all but the method, its knobs, and the seed.
+
+    What the data set's recipe gives a method of its own (BCL's batches, LDAM's weight decay) is the method's too.
+    """
+    recipe = cell.recipe
+    shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
+    own, plain = (_shipped(recipe.data, name, recipe.imbalance) for name in (recipe.method, "softmax"))
+    for name, value in shared.items():
+        if value == own[name] != plain[name]:
+            shared[name] = plain[name]
+    return {name: value for name, value in shared.items() if name not in KNOBS | {"method", "seed"}}
+
+
+@cache
+def _shipped(data: str, method: str, imbalance: float | None) -> dict[str, Any]:
+    return settings_of(defaults(data, method, imbalance))
+
+
+def same_settings(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that may be compared: by all settings but the method, its knobs, and the seed."""
+    found: dict[str, list[Cell]] = {}
     for cell in cells:
-        alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
+        found.setdefault(repr(sorted(_shared(cell).items())), []).append(cell)
+    return list(found.values())
+
+
+def distinct_titles(cells: Sequence[Cell]) -> list[str]:
+    """What a table calls cells of one data set: method and beta, and what else tells them apart.
+
+    Those are the settings that compared methods must share, where they differ, and all others in which cells differ
+    that would be called the same. What is off, zero or not set is not told.
+    """
+    shared = [_shared(cell) for cell in cells]
+    apart = {name for one in shared for name in one if one[name] != shared[0][name]}
+    found: list[str] = []
+    for cell in cells:
         own = _settings(cell.runs[0])
-        differing = [name for name in own if any(own[name] != other[name] for other in alike)]
-        shown = ", ".join(f"{name} {_short(own[name])}" for name in differing)
-        found.append(f"{cell.title} [{shown}]" if shown else cell.title)
+        alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
+        names = [name for name in own if name in apart or any(own[name] != other[name] for other in alike)]
+        told = [_short(name, own[name]) for name in names if name not in _TITLED and own[name]]
+        full = ", ".join([cell.title, *told])
+        same = sum(one == full or one.startswith(f"{full}, no. ") for one in found)
+        found.append(f"{full}, no. {same + 1}" if same else full)
     return found
 
 
-def _short(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+_TITLED = {"data", "imbalance", "method", "balance", "beta"}  # a row says these already
+
+
+def _short(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    shown = value if isinstance(value, list | tuple) else [value]
+    return f"{name} {'+'.join(f'{one:g}' if isinstance(one, float) else str(one) for one in shown)}"
 
 
 def ordered(cells: Iterable[Cell]) -> list[Cell]:

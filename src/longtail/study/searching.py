@@ -1,7 +1,8 @@
 """The search for beta with real runs: cross-validation folds and seeds, trained together; its trace and tables."""
 
+import json
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -40,7 +41,7 @@ class Searched:
         where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
         if self.plan.select_on == "test":
             where = "TEST data"
-        return f"β chosen on {where} by {criterion}, {runs} runs a β"
+        return f"β chosen on {where} by {criterion}, {runs} run{'s' * (runs > 1)} a β"
 
     @property
     def beta(self) -> float:
@@ -59,6 +60,8 @@ class Searched:
         choice = self.found.choice
         return {
             "beta": choice.beta,
+            "data": self.cells[0].data,
+            "method": self.cells[0].method,
             "selected": self.selected,
             "select_on": self.plan.select_on,
             "criterion": self.plan.criterion,
@@ -109,16 +112,20 @@ def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) ->
     ]
 
 
-def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list[Planned], None, Searched]:
+def searching(
+    base: Recipe, plan: SearchPlan, out: Path | str, command: str = ""
+) -> Generator[list[Planned], None, Searched]:
     """Search for a method's beta: gives the runs of each round, goes on when they are done, returns what it found.
 
     Args:
         base: the method's recipe.
         plan: how to search.
         out: where the runs go; ``beta.json`` there has the trace.
+        command: what began it, for ``beta.json``.
 
     Raises:
-        ValueError: there is nothing to choose on; or runs of other settings are there.
+        ValueError: there is nothing to choose on; or runs of other settings are there, or a search that went by
+            another criterion or chose on other data, whose record stays.
     """
     folds, criterion = folds_of(base, plan), Criterion.parse(plan.criterion)
     part = cast(Literal["val", "test"], plan.select_on)
@@ -126,9 +133,14 @@ def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list
         raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
     cells: dict[float, Cell] = {}
     file = Path(out) / SEARCH_FILE
-    if not file.exists():
+    begun = {"command": command, "select_on": plan.select_on, "criterion": plan.criterion}
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        _check_same_search(file, before, begun)
+        begun["command"] = command or before.get("command", "")
+    else:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"beta": None, "choice": "the search is not done"})
+        write_json(file, {"beta": None, "choice": "the search is not done", **begun})
     rounds = search_rounds(plan.settings)
     betas = next(rounds)
     while True:
@@ -145,8 +157,19 @@ def searching(base: Recipe, plan: SearchPlan, out: Path | str) -> Generator[list
             found: BetaSearch = end.value
             break
     searched = Searched(found, tuple(cells[point.beta] for point in found.points), plan, folds)
-    write_json(file, searched.record())
+    write_json(file, {**begun, **searched.record()})
     return searched
+
+
+def _check_same_search(file: Path, there: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    """Refuse to write over what another search chose."""
+    names = [name for name in ("criterion", "select_on") if there.get(name, here[name]) != here[name]]
+    if names:
+        ours, theirs = (" and ".join(f"`{name}` {one[name]}" for name in names) for one in (here, there))
+        raise ValueError(
+            f"Expected a search with {ours} to have a folder of its own, but {file} is of one with {theirs}; --out "
+            "names another."
+        )
 
 
 def first_round(base: Recipe, plan: SearchPlan, out: Path | str) -> list[Planned]:
@@ -185,6 +208,6 @@ def trace_table(searched: Searched, command: str = "") -> Table:
         caption += " One run a β: no standard error."
     else:
         caption += " Fewer than two β have a defined value: no standard error."
-    caption += f" Command: {command}" if command else ""
+    caption += f" No quadratic: {found.choice.unsmoothed}." if found.choice.unsmoothed else ""
     columns = (str(criterion), "quadratic", *(("I",) if criterion.weights else ()))
-    return Table("The search for β", ("Round", "β"), columns, tuple(rows), caption)
+    return Table("The search for β", ("Round", "β"), columns, tuple(rows), caption, command=command)

@@ -69,9 +69,14 @@ class Comparison:
     confidence: float = 0.95
 
     @property
-    def test(self) -> str:
+    def kind(self) -> str:
         """The test's name."""
-        return f"{'paired' if self.paired else 'Welch’s'} t-test, {_SIDES[self.alternative]}"
+        return f"{'paired' if self.paired else 'Welch’s'} t-test"
+
+    @property
+    def test(self) -> str:
+        """The test's name, and what it looks for."""
+        return f"{self.kind}, {_SIDES[self.alternative]}"
 
 
 _SIDES = {"two-sided": "two-sided", "greater": "one-sided"}
@@ -235,6 +240,7 @@ def sentence(
     unit: str = "points",
     better: Literal["higher", "lower"] = "higher",
     threshold: float = 0.05,
+    note: str = "",
 ) -> str:
     """What a comparison says, in plain words.
 
@@ -246,22 +252,24 @@ def sentence(
         unit: of the difference.
         better: whether higher or lower values are better.
         threshold: p-values below it tell methods apart.
+        note: more about the runs, such as which are paired.
 
     Example:
         >>> found = compare([81.58, 81.13, 81.44], [78.32, 78.53, 79.09], paired=True)
-        >>> sentence("CBS", "Balanced Softmax", found)
-        'CBS is better than Balanced Softmax by 2.7 points, 95 % interval 1.6 to 3.9, p = 0.0097, n = 3.'
+        >>> sentence("CBS", "BS", found)
+        'CBS is better than BS by 2.7 points, 95 % interval 1.6 to 3.9, p = 0.0097 (paired t-test), n = 3.'
     """
     runs = f"n = {found.runs[0]}" if found.runs[0] == found.runs[1] else f"n = {found.runs[0]} and {found.runs[1]}"
+    runs += f" ({note})" if note else ""
     if math.isnan(found.p_value):
         return f"{first} and {second} are not tested: difference {_one(found.difference)} {unit}, no spread, {runs}."
     p_value = found.p_value if corrected is None else corrected
-    labels = [_SIDES[found.alternative]] if found.alternative != "two-sided" else []
+    labels = [found.kind, *([_SIDES[found.alternative]] if found.alternative != "two-sided" else [])]
     labels += ["after Holm"] if corrected is not None else []
     corrected_away = p_value >= threshold > found.p_value  # the interval, which is not corrected, leaves zero out
     if corrected_away:
         labels.append(f"{format_p(found.p_value).removeprefix('= ')} before")
-    shown = f"p {format_p(p_value)}" + (f" ({', '.join(labels)})" if labels else "") + f", {runs}."
+    shown = f"p {format_p(p_value)} ({', '.join(labels)}), {runs}."
     interval = f"{100 * found.confidence:g} % interval"
     if p_value >= threshold:
         return (

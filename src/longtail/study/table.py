@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from longtail.study.stats import Summary
@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     import rich.console
     import rich.table
 
-__all__ = ["FORMATS", "Row", "Table", "Value", "show", "to_csv", "to_latex", "to_markdown", "to_rich", "write"]
+__all__ = [
+    "FORMATS",
+    "Compared",
+    "Row",
+    "Table",
+    "Value",
+    "show",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+    "to_rich",
+    "write",
+]
 
 Source = Literal["here", "paper", "quoted"]
 
@@ -25,6 +37,19 @@ SOURCES: dict[Source, str] = {
 
 
 @dataclass(frozen=True)
+class Compared:
+    """A value against the reference's, in numbers."""
+
+    p: float
+    p_holm: float
+    """After Holm's correction; the same where there was one test."""
+    difference: float
+    low: float
+    """Lower end of the interval of the difference."""
+    high: float
+
+
+@dataclass(frozen=True)
 class Value:
     """A cell of a table."""
 
@@ -34,6 +59,7 @@ class Value:
     """Stars of significance."""
     shown: str = ""
     """What is shown instead of the rounded number."""
+    tested: Compared | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +69,12 @@ class Row:
     labels: tuple[str, ...]
     values: tuple[Value | None, ...]
     source: Source = "here"
+    reference: str = ""
+    """What it was tested against."""
+    test: str = ""
+    """How, or why not."""
+    selected: str = ""
+    """How its beta was chosen."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +89,21 @@ class Table:
     rows: tuple[Row, ...]
     caption: str
     digits: int = 2
+    command: str = ""
+    """What repeats it."""
+    tests: bool = False
+    """Whether its rows are of the kind that is tested: CSV has columns for it, be they empty."""
+
+    @property
+    def sentences(self) -> str:
+        """The caption, with what the marks of rows from elsewhere mean; without the command."""
+        used = {row.source for row in self.rows}
+        return " ".join([self.caption, *(f"{text}." for source, text in SOURCES.items() if text and source in used)])
 
     @property
     def full_caption(self) -> str:
-        """The caption, with what the marks of rows from elsewhere mean."""
-        used = {row.source for row in self.rows}
-        return " ".join([self.caption, *(f"{text}." for source, text in SOURCES.items() if text and source in used)])
+        """All of the caption, as plain text."""
+        return self.sentences + (f" Command: {self.command}" if self.command else "")
 
     def text(self, value: Value | None, pm: str = " ± ") -> str:
         """A cell in words, without its mark."""
@@ -92,7 +133,8 @@ def to_markdown(table: Table) -> str:
                 text = (f"**{text}**" if value.best else text) + value.mark.replace("*", r"\*")
             cells.append(text)
         lines.append("| " + " | ".join([*(_pipe(label) for label in table.label(row)), *cells]) + " |")
-    return "\n".join([*lines, "", table.full_caption.replace("*", r"\*"), ""])
+    command = f" Command: `{table.command}`" if table.command else ""
+    return "\n".join([*lines, "", table.sentences.replace("*", r"\*") + command, ""])
 
 
 def _pipe(text: str) -> str:
@@ -112,9 +154,19 @@ def _escape(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text).replace("\0", r"$\hat{p}$")
 
 
+def _typed(command: str) -> str:
+    """What one types, in LaTeX: dashes stay two, quotes stay straight."""
+    text = _escape(command).replace("'", r"\textquotesingle{}")
+    while "--" in text:
+        text = text.replace("--", "-{}-")
+    return rf"\texttt{{{text}}}"
+
+
 def to_latex(table: Table) -> str:
     """As LaTeX; needs booktabs."""
-    lines = [r"\begin{table}[t]\centering\small", rf"\caption{{{_escape(f'{table.title}. {table.full_caption}')}}}"]
+    caption = _escape(f"{table.title}. {table.sentences}")
+    caption += f" Command: {_typed(table.command)}" if table.command else ""
+    lines = [r"% needs \usepackage{booktabs}", r"\begin{table}[t]\centering\small", rf"\caption{{{caption}}}"]
     lines.append(rf"\begin{{tabular}}{{{'l' * len(table.labels)}{'r' * len(table.columns)}}}\toprule")
     lines.append(" & ".join(_escape(name) for name in (*table.labels, *table.columns)) + r" \\\midrule")
     for place, row in enumerate(table.rows):
@@ -133,21 +185,33 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """As CSV, unrounded: for each column the mean, the SD, the runs and the mark; the caption is not in it."""
+    """As CSV, unrounded; the caption is not in it.
+
+    For each column the mean, the SD, the runs and the mark, and of a table with tests the numbers behind the mark: p,
+    p after Holm, and the difference from the reference with its interval.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [f"{name} {part}" for name in table.columns for part in ("mean", "sd", "runs", "best", "mark")]
-    writer.writerow([*table.labels, "source", *names])
+    tested = [field.name for field in fields(Compared)] if table.tests else []
+    parts = ["mean", "sd", "runs", "best", "mark", *tested]
+    names = [f"{name} {part}" for name in table.columns for part in parts]
+    of_row = ["reference", "test", "selected"] if table.tests else ["selected"]
+    writer.writerow([*table.labels, "source", *of_row, *names])
     for row in table.rows:
         cells: list[object] = []
         for value in row.values:
             if value is None or math.isnan(value.summary.mean):
-                cells += ["", "", "", "", ""]
+                cells += [""] * len(parts)
                 continue
             one = value.summary
-            cells += [repr(one.mean), "" if math.isnan(one.sd) else repr(one.sd), one.runs, int(value.best), value.mark]
-        writer.writerow([*row.labels, row.source, *cells])
+            cells += [repr(one.mean), _number(one.sd), one.runs, int(value.best), value.mark]
+            cells += [_number(getattr(value.tested, name, math.nan)) for name in tested]
+        writer.writerow([*row.labels, row.source, *(getattr(row, name) for name in of_row), *cells])
     return out.getvalue()
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)
 
 
 def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None:

@@ -1,17 +1,18 @@
 """The tables of a study, from cells of runs; the paper's numbers beside ours."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isnan, nan
 from typing import Literal
 
 from longtail.study import paper
-from longtail.study.captions import caption_of, how_measured
-from longtail.study.comparisons import Contrast, compare_cells, how_tested, marks
+from longtail.study.captions import NO_DATA, caption_of, how_measured, measured_on
+from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, marks
 from longtail.study.redrawn import redrawn_shift
-from longtail.study.runs import Cell, Measure, Run, distinct_titles, method_title, ordered
+from longtail.study.runs import HELD_WORDS, Cell, Measure, Run, distinct_titles, held_out, method_title, ordered
 from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
-from longtail.study.table import Row, Source, Table, Value
+from longtail.study.table import Compared, Row, Source, Table, Value
 from longtail.study.untrained import untrained_gradients
 
 __all__ = [
@@ -47,23 +48,23 @@ def find_cell(cells: Sequence[Cell], method: str) -> Cell | None:
 def recall_table(
     cells: Sequence[Cell],
     *,
-    reference: str | None = "balanced-softmax",
-    part: Literal["test", "val"] = "test",
+    reference: Reference | None = "balanced-softmax",
     beside: Literal["nothing", "quoted", "paper"] = "quoted",
     alternative: Alternative = "two-sided",
-    selected: str = "",
+    selected: str | Callable[[Sequence[Cell]], str] = "",
     command: str = "",
 ) -> Table:
-    """Recall of each group and over all classes, for each data set and method.
+    """Recall of each group and over all classes, for each data set and method: on test data, or where a data set has
+    none, on validation data.
 
     Args:
         cells: of any number of data sets.
-        reference: the method that others are tested against, where it was run on the same data; ``None``: no tests.
-        part: where recall is measured.
+        reference: the method that others are tested against, where it was run on the same data with the same settings;
+            of all, or of any cells; ``None``: no tests.
         beside: rows from elsewhere: those that the paper quotes (CAL, DisA), or all rows of the paper.
         alternative: of the tests.
-        selected: how beta was chosen, for the caption.
-        command: what repeats it, for the caption.
+        selected: how beta was chosen; of all, or of any cells.
+        command: what repeats it.
 
     Returns:
         a table in per cent, the best that was run here in bold, with stars of significance.
@@ -71,25 +72,66 @@ def recall_table(
     groups = _groups_of(cells)
     rows: list[Row] = []
     all_tested: list[Contrast] = []
-    names_of_reference: set[str] = set()
+    without: dict[str, None] = {}
     for data, of_data in by_data(cells).items():
+        part = held_out(of_data) or "test"
+        of_rows: list[list[Contrast]] = [[] for _ in of_data]
         columns = []
-        against = None if reference is None else find_cell(of_data, reference)
         for group in (*groups, "all"):
             measure: Measure = partial(Run.recall, group=group, part=part)
-            found = [] if against is None else compare_cells(of_data, against, measure, alternative=alternative)
-            all_tested += found
-            columns.append(_column(of_data, measure, max, {id(one.cell): marks(one) for one in found}))
-        titles = distinct_titles(of_data)
-        names_of_reference |= {titles[of_data.index(against)]} if against is not None else set()
-        rows += [Row((data, title), tuple(column[place] for column in columns)) for place, title in enumerate(titles)]
+            tested: dict[Cell, Contrast] = {}
+            if reference is not None:
+                found = contrasts_of(of_data, reference, measure, alternative=alternative)
+                tested = {one.cell: one for one in found.contrasts}
+                without |= dict.fromkeys(found.without)
+            for place, cell in enumerate(of_data):
+                of_rows[place] += [tested[cell]] if cell in tested else []
+            columns.append(_column(of_data, measure, max, tested))
+        for place, (cell, title) in enumerate(zip(of_data, distinct_titles(of_data), strict=True)):
+            row = Row((data, title), tuple(column[place] for column in columns), selected=_chosen(selected, [cell]))
+            rows.append(_with_test(row, of_rows[place]))
+        all_tested += [one for of_row in of_rows for one in of_row]
         rows += _elsewhere(data, groups, beside)
-    caption = caption_of(cells, selected=selected, command=command)
-    if all_tested:
-        caption = f"{how_tested(all_tested, ' or '.join(sorted(names_of_reference)))} {caption}"
-    names = (*(name.capitalize() for name in groups), "All")
-    split = "test" if part == "test" else "validation"
-    return Table(f"Recall on {split} data, per cent", ("Data", "Method"), names, tuple(rows), caption)
+    told = [how_tested(all_tested)] if all_tested else []
+    if reference is not None and not all_tested and all(len(cell.runs) < 2 for cell in cells):
+        told = ["No tests: fewer than two seeds."]
+    title, note = _on_what(cells)
+    caption = caption_of(cells, selected=_chosen(selected, cells))
+    return Table(
+        f"Recall on {title}, per cent",
+        ("Data", "Method"),
+        (*(name.capitalize() for name in groups), "All"),
+        tuple(rows),
+        " ".join([*told, *without, *note, caption]),
+        command=command,
+        tests=True,
+    )
+
+
+def _chosen(selected: str | Callable[[Sequence[Cell]], str], cells: Sequence[Cell]) -> str:
+    """How the betas of cells were chosen; of those without a beta there is nothing to say."""
+    if all(cell.recipe.beta is None for cell in cells):
+        return ""
+    return selected if isinstance(selected, str) else selected(cells)
+
+
+def _with_test(row: Row, tested: Sequence[Contrast]) -> Row:
+    """A row with what it was tested against, and how, or why not."""
+    if not tested:
+        return row
+    found = next((one for one in tested if one.found is not None), None)
+    if found is None or found.found is None:
+        return replace(row, reference=tested[0].against, test=f"none: {tested[0].why_not}")
+    return replace(row, reference=found.against, test="; ".join(filter(None, [found.found.test, found.note])))
+
+
+def _on_what(cells: Sequence[Cell]) -> tuple[str, list[str]]:
+    """What a table's results are told of, for its title; and in sentences where data sets differ in it."""
+    words = {data: measured_on(of_data) for data, of_data in by_data(cells).items()}
+    notes = [f"{data}: {NO_DATA}." for data, of_data in by_data(cells).items() if held_out(of_data) is None]
+    if len(set(words.values())) == 1:
+        return next(iter(words.values())), notes
+    return "test data", [*notes, *(f"{data}: on {on}." for data, on in words.items() if on != "test data")]
 
 
 def _groups_of(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -102,14 +144,24 @@ def _column(
     cells: Sequence[Cell],
     measure: Measure,
     best: Callable[..., float],
-    stars: Mapping[int, str],
+    tested: Mapping[Cell, Contrast],
 ) -> list[Value]:
     summaries = [cell.summary(measure) for cell in cells]
     top = best((round(one.mean, 2) for one in summaries if not isnan(one.mean)), default=nan)
-    return [
-        Value(one, best=len(cells) > 1 and round(one.mean, 2) == top, mark=stars.get(id(cell), ""))
-        for cell, one in zip(cells, summaries, strict=True)
-    ]
+    values = []
+    for cell, one in zip(cells, summaries, strict=True):
+        value, test = Value(one, best=len(cells) > 1 and round(one.mean, 2) == top), tested.get(cell)
+        if test is not None:
+            value = replace(value, mark=marks(test), tested=_numbers(test))
+        values.append(value)
+    return values
+
+
+def _numbers(test: Contrast) -> Compared:
+    """A test as numbers; without one, the difference."""
+    if test.found is None:
+        return Compared(nan, nan, test.difference, nan, nan)
+    return Compared(test.found.p_value, test.p_value, test.found.difference, test.found.low, test.found.high)
 
 
 def _elsewhere(data: str, groups: Sequence[str], beside: str) -> list[Row]:
@@ -150,7 +202,7 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
             rows.append(Row((cell.data, cell.title, group), values))
     if not rows:
         raise ValueError("Expected runs of data sets and methods that the paper has, but got none.")
-    caption = caption_of(cells, selected=selected, command=command)
+    caption = caption_of(cells, selected=selected)
     return Table(
         "Recall on test data beside the paper's, per cent",
         ("Data", "Method", "Group"),
@@ -158,6 +210,7 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
         tuple(rows),
         "Δ: here less paper, in points and in the paper's SDs; ! more than two of them. p: Welch's t-test, two-sided, "
         f"not corrected. {caption}",
+        command=command,
     )
 
 
@@ -177,6 +230,7 @@ def _beside(
     columns: tuple[str, ...],
     rows: Sequence[_Rows],
     caption: str,
+    command: str,
 ) -> Table:
     """Our rows, each followed by the authors' where they have one."""
     found = []
@@ -185,25 +239,35 @@ def _beside(
         if any(value is not None for value in theirs):
             values = tuple(None if v is None else Value(Summary(v, nan, 1)) for v in theirs)
             found.append(Row(labels, values, "paper"))
-    return Table(title, ("Data", "Method"), columns, tuple(found), caption)
+    return Table(title, ("Data", "Method"), columns, tuple(found), caption, command=command)
 
 
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Model imbalance level I, beside the authors' where they have one; the lowest of each data set in bold."""
-    rows = []
+    """Model imbalance level I, beside the authors' where they have one; the lowest of each data set in bold.
+
+    On test data, or where a data set has none, on validation data.
+    """
+    rows, undefined, unmeasured = [], False, False
     beside = any(paper.imbalance_level(data) for data in by_data(cells))
     for data, of_data in by_data(cells).items():
-        theirs = paper.imbalance_level(data)
-        values = _column(of_data, Run.level, min, {})
+        part = held_out(of_data) or "test"
+        theirs = paper.imbalance_level(data) if part == "test" else {}
+        values = _column(of_data, partial(Run.level, part=part), min, {})
         for cell, title, value in zip(of_data, distinct_titles(of_data), values, strict=True):
             rows.append(Row((data, title), (value, *((_plain(theirs.get(cell.method)),) if beside else ()))))
-    caption = f"Lower is fairer. {caption_of(cells, selected=selected, command=command)}"
-    if any(isnan(value) for cell in cells for value in cell.values(Run.level)):
-        caption = (
-            f"No I: a group has no training recall at all in one of the runs, which leaves it undefined. {caption}"
-        )
+        lacking = [run for cell in of_data for run in cell.runs if isnan(run.level(part))]
+        known = [bool(run.result.get(f"preference_{part}")) for run in lacking]
+        undefined, unmeasured = undefined or any(known), unmeasured or not all(known)
+    title, notes = _on_what(cells)
+    if undefined:
+        notes.append("No I: a group has no training recall at all in one of the runs, which leaves it undefined.")
+    if unmeasured:
+        notes.append("No I: a run was not measured on both training data and the data of this table.")
     columns = ("I", "I, the authors’") if beside else ("I",)
-    return Table("Model imbalance level on test data", ("Data", "Method"), columns, tuple(rows), caption)
+    caption = " ".join([*notes, "Lower is fairer.", caption_of(cells, selected=selected)])
+    return Table(
+        f"Model imbalance level on {title}", ("Data", "Method"), columns, tuple(rows), caption, command=command
+    )
 
 
 def _plain(number: float | None) -> Value | None:
@@ -223,8 +287,8 @@ def gradient_table(
         )
         for cell in ordered(cells)
     ]
-    caption = caption_of(cells, selected=selected, command=command)
-    return _beside(f"Balance of the gradient of the {form}, per cent", _titles(groups), rows, caption)
+    caption = caption_of(cells, selected=selected)
+    return _beside(f"Balance of the gradient of the {form}, per cent", _titles(groups), rows, caption, command)
 
 
 def shift_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
@@ -239,8 +303,8 @@ def shift_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
         )
         for cell in ordered(cells)
     ]
-    caption = caption_of(cells, selected=selected, command=command)
-    return _beside("Δp̂: class probability against class frequency, per cent", _titles(groups), rows, caption)
+    caption = caption_of(cells, selected=selected)
+    return _beside("Δp̂: class probability against class frequency, per cent", _titles(groups), rows, caption, command)
 
 
 def redrawn_shift_table(cells: Sequence[Cell], *, command: str = "") -> Table:
@@ -260,7 +324,7 @@ def redrawn_shift_table(cells: Sequence[Cell], *, command: str = "") -> Table:
     caption = "Each model is asked about the subset that the next seed draws, of which it has seen all of the largest "
     caption += f"class and hardly any of the rarest; models asked: {asked}. "
     title = "Δp̂ on another draw of the subset: class probability against class frequency, per cent"
-    return _beside(title, _titles(groups), rows, caption + caption_of(cells, command=command))
+    return _beside(title, _titles(groups), rows, caption + caption_of(cells), command)
 
 
 def balanced_shift_table(
@@ -283,9 +347,9 @@ def balanced_shift_table(
         )
         for data, row in values.items()
     ]
-    caption = caption_of(cells, command=command)
+    caption = caption_of(cells)
     title = "Δp: class probability of a balanced model against class frequency, per cent"
-    return _beside(title, _titles(groups), rows, caption)
+    return _beside(title, _titles(groups), rows, caption, command)
 
 
 def untrained_gradient_table(cells: Sequence[Cell], *, command: str = "") -> Table:
@@ -311,9 +375,8 @@ def untrained_gradient_table(cells: Sequence[Cell], *, command: str = "") -> Tab
     asked = ", ".join(f"{cell.data} {untrained_gradients(cell)['softmax'][groups[0]].runs}" for cell in ordered(cells))
     caption = f"Mean ± SD over networks that no step was taken with, one a seed: {asked}; CBS with the authors’ β; "
     caption += f"{how_measured(cells)}."
-    caption += f" Command: {command}" if command else ""
     title = "Balance of the gradient of the weight before the first step, per cent"
-    return _beside(title, _titles(groups), rows, caption)
+    return _beside(title, _titles(groups), rows, caption, command)
 
 
 def _titles(groups: Sequence[str]) -> tuple[str, ...]:
@@ -330,7 +393,7 @@ def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str
         command: what repeats it, for the caption.
 
     Returns:
-        a table in per cent, the best beta of each split and group in bold; I on test data.
+        a table in per cent, the best beta of each split and group in bold; I on validation and test data.
     """
     groups = (*_groups_of(cells), "all")
     given = sorted(cells, key=lambda cell: (cell.data, cell.recipe.beta or 0.0))
@@ -340,20 +403,21 @@ def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str
         for split in splits
         for group in groups
     }
-    levels = _column(given, Run.level, min, {})
+    levels = {split: _column(given, partial(Run.level, part=split), min, {}) for split in splits if split in HELD_WORDS}
     rows = []
     for place, cell in enumerate(given):
         beta = f"{cell.recipe.beta:g}"
         if wide:
-            rows.append(Row((beta,), (*(column[place] for column in columns.values()), levels[place])))
+            rows.append(Row((beta,), tuple(column[place] for column in (*columns.values(), *levels.values()))))
             continue
         for split in splits:
             values = tuple(columns[split, group][place] for group in groups)
-            rows.append(Row((beta, split), (*values, levels[place] if split == "test" else None)))
+            rows.append(Row((beta, split), (*values, levels[split][place] if split in levels else None)))
     names = tuple(f"{split} {group}" for split, group in columns) if wide else _titles(groups)
-    caption = caption_of(given, selected=selected, command=command)
+    names += tuple(f"{split} I" for split in levels) if wide else ("I",)
+    caption = caption_of(given, selected=selected)
     title = f"Sensitivity to β on {given[0].data}: recall, per cent"
-    return Table(title, ("β",) if wide else ("β", "split"), (*names, "I"), tuple(rows), caption)
+    return Table(title, ("β",) if wide else ("β", "split"), names, tuple(rows), caption, command=command)
 
 
 def _recall(run: Run, name: str, group: str) -> float:

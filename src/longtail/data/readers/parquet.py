@@ -27,7 +27,7 @@ def read_parquet(path: Path, choose: Callable[[list[str]], list[str]] = list) ->
             table = file.read(names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"Expected {path} to be a whole Parquet file, but it is not: {error}.") from None
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {names.count(twice)}.")
     return {name: table[name].to_pylist() for name in table.column_names}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longtail.study.figures.style import INK, Mark, marks_of, panels, styled
+from longtail.study.figures.style import INK, Mark, letters_in, marks_of, panels, styled, wrapped
 from longtail.study.stats import Alternative, compare, format_p
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def box_plots(
     """
     if not runs or not all(runs.values()):
         raise ValueError("Expected runs of a method or more to draw, but got none.")
-    figure, all_axes = panels(len(runs), columns=columns, width=3.2 if len(runs) > 1 else 4.4, height=3.4)
+    width = max(3.2 if len(runs) > 1 else 4.4, 0.8 * max(map(len, runs.values())))
+    figure, all_axes = panels(len(runs), columns=columns, width=width, height=3.4)
     marks = marks or marks_of(list(dict.fromkeys(name for of_data in runs.values() for name in of_data)))
     for axes, (data, methods) in zip(all_axes, runs.items(), strict=True):
         drawn = axes.boxplot(
@@ -66,21 +67,27 @@ def box_plots(
                 markeredgecolor=INK,
                 markeredgewidth=0.5,
             )
-        axes.set_xticks(range(1, len(methods) + 1), [_wrap(name) for name in methods])
+        letters = letters_in(0.8 * 72 * width / len(methods))
+        axes.set_xticks(range(1, len(methods) + 1), [wrapped(name, letters, most=4) for name in methods])
         axes.grid(visible=False, axis="x")
         pair = paired if isinstance(paired, bool) else paired[data]
-        axes.set_title(_tested(methods, against, pair, alternative), fontsize=9.0, fontweight="normal")
+        title = _tested(methods, against, pair, alternative)
+        axes.set_title(title, fontsize=9.0, fontweight="normal")
         if len(runs) > 1:
-            axes.text(
-                0.5, 1.18, data, transform=axes.transAxes, ha="center", va="bottom", fontsize=10.5, fontweight="bold"
+            axes.annotate(
+                data,
+                (0.5, 1),
+                (0, 10 + 11 * len(title.split("\n"))),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=10.5,
+                fontweight="bold",
             )
     for axes in all_axes[:: max(1, min(columns, len(runs)))]:
         axes.set_ylabel(measure)
     return figure
-
-
-def _wrap(name: str) -> str:
-    return name.replace(" (", "\n(").replace("Balanced Softmax", "Balanced\nSoftmax")
 
 
 def _tested(methods: Mapping[str, Sequence[float]], against: str | None, paired: bool, alternative: Alternative) -> str:
@@ -89,11 +96,12 @@ def _tested(methods: Mapping[str, Sequence[float]], against: str | None, paired:
     if last is None or reference not in methods:
         return "nothing to compare"
     ours, theirs = methods[last], methods[reference]
+    whom = f"{last} against {reference}\n" if len(methods) > 2 else ""
     difference = f"Δμ = {np.mean(ours) - np.mean(theirs):+.2f}"
     if min(len(ours), len(theirs)) < 2:
-        return f"{difference}; fewer than two runs, no test"
+        return f"{whom}{difference}; fewer than two runs, no test"
     found = compare(ours, theirs, paired=paired, alternative=alternative)
     d = "undefined" if math.isnan(found.effect_size) else f"{found.effect_size:.2f}"
     side = " (one-sided)" if alternative == "greater" else ""
     runs = f"{len(ours)}" if len(ours) == len(theirs) else f"{len(theirs)} and {len(ours)}"
-    return f"p {format_p(found.p_value)}{side}, n = {runs}\n{difference}, d = {d}"
+    return f"{whom}p {format_p(found.p_value)}{side}, n = {runs}\n{difference}, d = {d}"

@@ -1,11 +1,24 @@
 """Curves over classes, most frequent first: class probability against frequency, target probability, recall."""
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longtail.study.figures.style import INK, Mark, legend_below, marks_of, new_figure, styled
+from longtail.study.figures.style import (
+    HEIGHT,
+    INK,
+    WIDTH,
+    Mark,
+    legend_below,
+    letters_in,
+    marks_of,
+    new_figure,
+    styled,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,10 +63,33 @@ def _line(axes: "Axes", values: Sequence[float], order: "np.ndarray[Any, Any]", 
 
 
 def _name_classes(axes: "Axes", order: "np.ndarray[Any, Any]", names: Sequence[str] | None) -> None:
-    few = names is not None and len(order) <= 12
-    if few and names is not None:
-        axes.set_xticks(range(1, len(order) + 1), [names[c] for c in order], rotation=35, ha="right")
-    axes.set_xlabel("classes, most frequent first" if not few else "")
+    """Few classes by their names: upright where they fit, else slanted, in two lines where they are long."""
+    axes.set_xlabel("classes, most frequent first")
+    if names is None or len(order) > 12:
+        return
+    shown = [names[c] for c in order]
+    places, room = range(1, len(order) + 1), letters_in(0.8 * 72 * WIDTH / len(order))
+    if all(_fits(name, room) for name in shown):
+        axes.set_xticks(places, [wrapped(name, room, most=2) for name in shown])
+        return
+    longest = max(map(len, shown))
+    slant, line = (35, longest) if longest <= 14 else (60, 14)
+    labels = [wrapped(name, line, most=2) for name in shown]
+    looks: dict[str, Any] = {
+        "rotation": slant,
+        "rotation_mode": "anchor",
+        "ha": "right",
+        "va": "top",
+        "linespacing": 0.9,
+    }
+    axes.set_xticks(places, labels, fontsize=9.0 if slant < 60 else 8.5, **looks)
+    tall = 5.0 * min(longest, line) * math.sin(math.radians(slant)) / 72
+    axes.figure.set_size_inches(WIDTH, HEIGHT + max(0.0, tall - 0.3))  # type: ignore[union-attr]
+
+
+def _fits(name: str, letters: int) -> bool:
+    lines = textwrap.wrap(name, letters, break_long_words=False)
+    return len(lines) <= 2 and all(len(line) <= letters for line in lines)
 
 
 def _check(counts: Sequence[int], models: Mapping[str, Sequence[float]]) -> None:
@@ -97,8 +133,9 @@ def class_probability(
     for title, values in models.items():
         _line(axes, values, order, marks[title], title)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
-    axes.set_ylabel("p(y = c) on training data")
+    axes.set_ylabel("p(y = c) on training data\n(logarithmic)")
     _name_classes(axes, order, names)
     legend_below(figure, axes, columns=2)
     return figure

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longtail.study.figures.style import INK, group_mark, legend_below, panels, styled
+from longtail.study.figures.style import INK, SPLITS, group_mark, legend_below, panels, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,12 +22,13 @@ class Curves:
 
 
 @styled
-def recall_curves(methods: Mapping[str, Curves], *, columns: int = 3) -> "Figure":
+def recall_curves(methods: Mapping[str, Curves], *, columns: int = 3, split: str = "test") -> "Figure":
     """One panel a method.
 
     Args:
         methods: curves by the methods' titles.
         columns: panels in a row.
+        split: what the data beside training data is called: ``test``, or ``validation``.
     """
     if not methods:
         raise ValueError("Expected curves of a method or more to draw, but got none.")
@@ -39,13 +40,13 @@ def recall_curves(methods: Mapping[str, Curves], *, columns: int = 3) -> "Figure
         marker_every = max(1, len(curves.epochs) // 8)
         for name in names:
             mark = group_mark(name, names)
-            for split, line, hollow in ((curves.train, "-", False), (curves.test, (0, (4, 2)), True)):
-                if name in split:
+            for shown, word, hollow in ((curves.train, "training", False), (curves.test, split, True)):
+                if name in shown:
                     axes.plot(
                         curves.epochs,
-                        split[name],
+                        shown[name],
                         color=mark.colour,
-                        linestyle=line,
+                        linestyle=SPLITS[word].line,
                         marker=mark.marker,
                         markevery=marker_every,
                         markerfacecolor="#ffffff" if hollow else mark.colour,
@@ -58,10 +59,9 @@ def recall_curves(methods: Mapping[str, Curves], *, columns: int = 3) -> "Figure
         Line2D([], [], color=group_mark(name, names).colour, marker=group_mark(name, names).marker, label=name)
         for name in names
     ]
-    handles += [
-        Line2D([], [], color=INK, label="training"),
-        Line2D([], [], color=INK, linestyle=(0, (4, 2)), label="test"),
-    ]
+    if len(methods) == 1 and len(names) % 2:
+        handles.append(Line2D([], [], linestyle="", label=" "))  # so that groups and data have columns of their own
+    handles += [Line2D([], [], color=INK, linestyle=SPLITS[word].line, label=word) for word in ("training", split)]
     for handle in handles:
         all_axes[0].add_line(handle)
     legend_below(figure, all_axes[0], columns=len(handles) if len(methods) > 1 else 3)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
-__all__ = ["Box", "Offset", "is_far", "place_labels"]
+__all__ = ["Box", "Offset", "is_crowded", "is_far", "place_labels"]
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right and top, in points."""
@@ -42,6 +43,20 @@ def place_labels(
     orders = [sorted(spots, key=key) for key in (lambda n: -spots[n][1], lambda n: -len(n), lambda n: -spots[n][0])]
     found = [_settle(order, spots, inner, taken) for order in orders]
     return min(found, key=lambda one: one[1])[0]
+
+
+def is_crowded(
+    spots: Mapping[str, tuple[float, float]], inner: tuple[float, float], placed: Mapping[str, Offset]
+) -> bool:
+    """Whether names are not easily read where they were placed: they are more than a dozen, one hides another name or a
+    point, is partly outside, or more than two, and than a quarter of them, are far from their points.
+    """
+    boxes = {name: _box(name, spots[name], offset) for name, offset in placed.items()}
+    dots = {name: (x - 3, y - 3, x + 3, y + 3) for name, (x, y) in spots.items()}
+    hidden = any(_overlap(one, other) for one, other in combinations(boxes.values(), 2))
+    hidden |= any(_overlap(box, dots[other]) for name, box in boxes.items() for other in dots if other != name)
+    outside = any(_outside(box, inner) > _HEIGHT for box in boxes.values())
+    return hidden or outside or len(placed) > 12 or sum(map(is_far, placed.values())) > max(2, len(placed) / 4)
 
 
 def _settle(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from longtail.study.figures.style import INK, WIDTH, Mark, legend_below, marks_of, new_figure, styled
+from longtail.study.figures.style import INK, WIDTH, Mark, legend_below, marks_of, new_figure, styled, wrapped
 from longtail.study.stats import Summary
 
 if TYPE_CHECKING:
@@ -45,6 +45,18 @@ def level_bars(levels: Mapping[str, Mapping[str, Summary]], *, marks: Mapping[st
             error_kw={"elinewidth": 0.9, "ecolor": INK},
             label=method,
         )
+        for spot, one in zip(spots, found, strict=True):
+            if one is not None and math.isnan(one.mean):
+                axes.annotate(
+                    "undefined",
+                    (spot, 0),
+                    (0, 3),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    rotation=90,
+                    fontsize=8.5,
+                )
     axes.set_xticks(
         range(len(levels)),
         list(levels),
@@ -52,6 +64,7 @@ def level_bars(levels: Mapping[str, Mapping[str, Summary]], *, marks: Mapping[st
         ha="center" if len(levels) < 4 else "right",
     )
     axes.set_ylabel("model imbalance level I")
+    axes.set_ylim(bottom=0)
     axes.grid(visible=False, axis="x")
     legend_below(figure, axes, columns=2 if max(map(len, methods)) > 18 else 3)
     return figure
@@ -59,7 +72,7 @@ def level_bars(levels: Mapping[str, Mapping[str, Summary]], *, marks: Mapping[st
 
 def _one(levels: Mapping[str, Summary], marks: Mapping[str, Mark]) -> "Figure":
     """Bars lie, so that names have room."""
-    figure, axes = new_figure(height=0.9 + 0.28 * len(levels))
+    figure, axes = new_figure(height=0.9 + 0.3 * len(levels))
     names = sorted(levels, key=lambda name: (math.isnan(levels[name].mean), levels[name].mean), reverse=True)
     for place, name in enumerate(names):
         one = levels[name]
@@ -78,9 +91,10 @@ def _one(levels: Mapping[str, Summary], marks: Mapping[str, Mark]) -> "Figure":
         text = "undefined" if math.isnan(one.mean) else f"{one.mean:.1f}"
         start = 0.0 if math.isnan(one.mean) else one.mean + spread
         axes.annotate(text, (start, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [wrapped(name, 24, most=2) for name in names])
+    axes.set_ylim(-0.65, len(names) - 0.35)
     axes.set_xlabel("imbalance level I")
-    axes.margins(x=0.12)
+    axes.margins(x=0.16)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     return figure

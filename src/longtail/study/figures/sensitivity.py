@@ -1,16 +1,15 @@
 """Recall of each group over beta, or over any strength: solid on training, dashed on test data."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from longtail.study.figures.style import INK, group_mark, new_figure, styled
+from longtail.study.figures.style import INK, SPLITS, group_mark, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["sensitivity"]
 
-_LINES: dict[str, Any] = {"train": "-", "test": (0, (4, 2)), "val": (0, (1, 1.2))}
 _WORDS = {"train": "training", "test": "test", "val": "validation"}
 
 
@@ -45,7 +44,7 @@ def sensitivity(
                 strengths,
                 values,
                 color=mark.colour,
-                linestyle=_LINES[split],
+                linestyle=SPLITS[_WORDS[split]].line,
                 marker=mark.marker,
                 markerfacecolor=mark.colour if split == "train" else "#ffffff",
                 markersize=4.5,
@@ -54,20 +53,13 @@ def sensitivity(
     handles = [
         Line2D([], [], color=group_mark(n, names).colour, marker=group_mark(n, names).marker, label=n) for n in names
     ]
-    handles += [Line2D([], [], color=INK, linestyle=_LINES[split], label=_WORDS[split]) for split in recalls]
+    if len(names) % 2:
+        handles.append(Line2D([], [], linestyle="", label=" "))  # so that groups and data have columns of their own
+    words = [_WORDS[split] for split in recalls]
+    handles += [Line2D([], [], color=INK, linestyle=SPLITS[word].line, label=word) for word in words]
     if chosen is not None:
         axes.axvline(chosen, color=INK, linewidth=0.9, alpha=0.6)
-        right = chosen < (strengths[0] + strengths[-1]) / 2
-        axes.annotate(
-            f"{what} = {chosen:g}\nchosen on\n{chosen_on}",
-            (chosen, 0.02),
-            (4 if right else -4, 0),
-            fontsize=8.5,
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            va="bottom",
-            ha="left" if right else "right",
-        )
+        axes.set_title(f"line: {what} = {chosen:g}, chosen on {chosen_on}", fontsize=9.0, fontweight="normal")
     axes.set_xlabel(what)
     axes.set_ylabel("recall, %")
     figure.legend(handles=handles, loc="outside lower center", ncols=3, labelcolor=INK)

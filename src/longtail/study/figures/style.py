@@ -1,5 +1,7 @@
 """How figures look: colours that the colour-blind tell apart, and a marker, line and hatch that grey print keeps."""
 
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -9,7 +11,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["GROUPS", "INK", "Mark", "group_mark", "legend_below", "marks_of", "new_figure", "panels", "styled"]
+__all__ = [
+    "GROUPS",
+    "INK",
+    "SPLITS",
+    "Mark",
+    "group_mark",
+    "legend_below",
+    "letters_in",
+    "marks_of",
+    "new_figure",
+    "panels",
+    "styled",
+    "wrapped",
+]
 
 INK = "#1b1d22"
 """Text and axes; on a dark page it becomes light."""
@@ -42,10 +57,17 @@ GROUPS = {
 }
 """The marks of the groups."""
 
+SPLITS = {
+    "training": Mark("#009E73", "o", "-", ""),
+    "validation": Mark("#CC79A7", "s", (0, (1, 1.2)), "..."),
+    "test": Mark(INK, "D", (0, (4, 2)), "///"),
+}
+"""The marks of the data that something was measured on, in colours that neither head, medium nor tail has."""
+
 
 def _mark(place: int) -> Mark:
     return Mark(
-        _COLOURS[place % len(_COLOURS)],
+        _COLOURS[(place + place // len(_MARKERS)) % len(_COLOURS)],
         _MARKERS[place % len(_MARKERS)],
         _LINES[place % len(_LINES)],
         _HATCHES[place % len(_HATCHES)],
@@ -58,8 +80,31 @@ def group_mark(name: str, names: Sequence[str] = ()) -> Mark:
 
 
 def marks_of(names: Sequence[str]) -> dict[str, Mark]:
-    """A mark for each series, by its place."""
-    return {name: _mark(place) for place, name in enumerate(names)}
+    """A mark for each series, by its place; a split's is the same in all figures."""
+    return {name: SPLITS.get(name, _mark(place)) for place, name in enumerate(names)}
+
+
+def letters_in(points: float, size: float = 9.5) -> int:
+    """How many letters of an average width there is room for, at a size of type."""
+    return max(1, int(points / (0.6 * size)))
+
+
+def wrapped(text: str, letters: int, most: int = 3) -> str:
+    """Text in lines of at most so many letters; what is beyond the last line is cut, and ends in an ellipsis.
+
+    Example:
+        >>> wrapped("Class-balanced sampling", 10)
+        'Class-\\nbalanced\\nsampling'
+        >>> wrapped("incomprehensibility", 10, most=1)
+        'incompreh…'
+        >>> wrapped("CBS (β = 1.5)", 9)
+        'CBS\\n(β = 1.5)'
+    """
+    tied = re.sub(r"\([^()]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
+    lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(tied, letters)]
+    if len(lines) > most:
+        lines[most - 1 :] = [lines[most - 1][: letters - 1].rstrip() + "…"]
+    return "\n".join(lines)
 
 
 def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "tuple[Figure, Axes]":
@@ -99,6 +144,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.labelcolor": INK,
     "axes.linewidth": 0.8,
     "text.color": INK,
+    "text.parse_math": False,
     "xtick.color": INK,
     "ytick.color": INK,
     "xtick.labelsize": 9.5,

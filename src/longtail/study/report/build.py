@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from longtail.study.balanced import measure_balanced
-from longtail.study.captions import Told, study_record, told_of, with_selected
+from longtail.study.captions import Told, told_of, with_selected
+from longtail.study.comparisons import check_reference
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import inline_svg, save_figure
 from longtail.study.report.classes import ClassView, class_grid, confusion_grid, worst_cards, worst_classes
@@ -79,19 +80,21 @@ def report_of_runs(*paths: Path | str, reference: str | None = None, command: st
     searches = _searches(paths, everything)
     if not main and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, paths))}, but there are none.")
-    record = study_record(Path(paths[0])) if len(paths) == 1 else {}
     told = told_of(paths, main)
-    told = told if reference is None else replace(told, reference=reference)
-    parts = parts_of(group_runs(main)) if main else []
+    cells = group_runs(main)
+    if reference is not None:
+        check_reference(reference, cells)
+        told = replace(told, references={run.path: [reference] for run in main})
+    parts = parts_of(cells)
     drawings: dict[str, Drawing] = {}
     sections: list[Section] = []
     if parts:
-        sections.append(_summary(parts, paths, record, told, drawings))
+        sections.append(_summary(parts, paths, told, drawings))
         for place, part in enumerate(parts):
             sections += _sections(part, f"d{place}", told, drawings, alone=len(parts) == 1)
     if searches:
         sections.append(_beta_section(searches, drawings))
-    sections.append(_how(parts, main or everything, record, told.selected, command))
+    sections.append(_how(parts, main or everything, searches, told, command))
     return Report(_page(parts, main or everything, sections), drawings)
 
 
@@ -117,19 +120,20 @@ def _picture(drawing: Drawing, name: str, drawings: dict[str, Drawing]) -> Pictu
 def _summary(
     parts: Sequence[Part],
     paths: Sequence[Path | str],
-    record: dict[str, Any],
     told: Told,
     drawings: dict[str, Drawing],
 ) -> Section:
     blocks: list[Block] = []
+    cells = [cell for part in parts for cell in part.cells]
     if len(parts) == 1:
+        cards = cards_of(parts[0])
         points = points_of(parts[0], told.reference, told.alternative)
-        blocks += [Stats(cards_of(parts[0])), Prose(points, points=True)]
+        blocks += [*([Stats(cards)] if cards else []), Prose(points, points=True)]
     else:
         for part in parts:
             points = points_of(part, told.reference, told.alternative)
             blocks.append(Prose(points, points=True, title=part.name))
-        pictures = [_picture(one, one.name, drawings) for one in overview_drawings(parts, told.selected)]
+        pictures = [_picture(one, one.name, drawings) for one in overview_drawings(parts, told.selected(cells))]
         blocks += [Gallery(pictures)] if pictures else []
     unfinished = sorted(
         found.parent.name
@@ -137,29 +141,31 @@ def _summary(
         for found in path.rglob("recipe.toml")
         if not (found.parent / "result.json").exists()
     )
-    notes = caveats(parts, unfinished, told.selected, list(record.get("failed") or {}))
+    notes = caveats(parts, unfinished, told.selected(cells), told.failed, told.missing)
     return Section("summary", "Summary", [*blocks, *([Notes(notes)] if notes else [])])
 
 
 def _sections(part: Part, prefix: str, told: Told, drawings: dict[str, Drawing], *, alone: bool) -> list[Section]:
     """Tables and figures, and the classes, of one data set."""
     of = "" if alone else f"{part.name}: "
-    tests: dict[str, Any] = asdict(told)  # and how beta was chosen
-    recalls = recall_table(part.cells, **tests)
-    tables: list[Block] = [from_table(part.retitled(recalls), f"{prefix}-recall")]
-    if any(not math.isnan(cell.summary(Run.level).mean) for cell in part.cells):
+    selected = told.selected(part.cells)
+    recalls = recall_table(part.cells, reference=told.reference, alternative=told.alternative, selected=selected)
+    tables: list[Block] = [from_table(part.alone(recalls), f"{prefix}-recall")]
+    if any(not math.isnan(part.level(cell).mean) for cell in part.cells):
         tables.append(
             Folded(
                 "Model imbalance level as a table",
-                [from_table(part.retitled(level_table(part.cells, selected=told.selected)), f"{prefix}-level")],
+                [from_table(part.alone(level_table(part.cells, selected=selected)), f"{prefix}-level")],
             )
         )
     betas = _many_betas(part)
-    drawn = part_drawings(part, **tests) + ([beta_drawing(betas, selected=told.selected)] if betas else [])
+    against = told.reference(part.cells)
+    drawn = part_drawings(part, reference=against, alternative=told.alternative, selected=selected)
+    drawn += [beta_drawing(betas, selected=told.selected(betas))] if betas else []
     pictures = [_picture(one, f"{slug(part.name)}-{one.name}", drawings) for one in drawn]
     curves = [
         replace(_picture(one, f"{slug(part.name)}-{one.name}", drawings), title="")  # the figure has it
-        for one in curve_drawings(part, told.selected)
+        for one in curve_drawings(part, selected)
     ]
     figures: list[Block] = [Gallery(pictures)]
     if curves:
@@ -170,7 +176,7 @@ def _sections(part: Part, prefix: str, told: Told, drawings: dict[str, Drawing],
         )
     methods = Section(f"{prefix}-methods", f"{of}Methods", tables, short="Methods" if alone else part.name)
     shown = Section(f"{prefix}-figures", f"{of}Figures", figures, short="Figures", listed=alone)
-    return [methods, shown, *_class_sections(part, prefix, of, told.selected)]
+    return [methods, shown, *_class_sections(part, prefix, of, selected)]
 
 
 def _many_betas(part: Part) -> list[Cell]:
@@ -186,13 +192,13 @@ def _class_sections(part: Part, prefix: str, of: str, selected: str) -> list[Sec
     focus = part.best
     title = part.title(focus)
     cells = list(dict.fromkeys([*part.main(), focus]))
-    recalls = {part.title(cell): [100 * v for v in mean_of(cell, "test", "recall_per_class")] for cell in cells}
+    recalls = {part.title(cell): [100 * v for v in mean_of(cell, part.split, "recall_per_class")] for cell in cells}
     recalls = {name: values for name, values in recalls.items() if values}
     if title not in recalls:
         return []
-    samples, precision = _test_counts(focus)
-    view = ClassView(part.class_names, part.counts, part.groups, recalls, title, samples, precision)
-    predicted = [found for run in focus.runs if (found := predicted_by(run)) is not None]
+    samples, precision = _counts(focus, part.split)
+    view = ClassView(part.class_names, part.counts, part.groups, recalls, title, samples, precision, split=part.on)
+    predicted = [found for run in focus.runs if (found := predicted_by(run, part.split)) is not None]
     taken = Confusions(len(view.names), predicted) if predicted else None
     pictures = open_pictures(focus.runs[0]) if worst_classes(view) else None
 
@@ -201,15 +207,20 @@ def _class_sections(part: Part, prefix: str, of: str, selected: str) -> list[Sec
 
     runs = f", mean over {len(focus.runs)} runs" if len(focus.runs) > 1 else ""
     worst: list[Block] = [
-        Prose([f"Lowest recall on test data under {title}, the method with the highest recall over all classes{runs}."])
+        Prose(
+            [
+                f"Lowest recall on {part.on} data under {title}, the method with the highest recall over all "
+                f"classes{runs}."
+            ]
+        )
     ]
     worst.append(worst_cards(view, taken, examples))
     if pictures is not None and pictures.why_not:
         worst.append(Prose([pictures.why_not]))
     caption = (
-        f"Recall on test data{runs}; the best of each row in bold."
+        f"Recall on {part.on} data{runs}; the best of each row in bold."
         if len(recalls) > 1
-        else f"Recall on test data{runs}."
+        else f"Recall on {part.on} data{runs}."
     )
     caption += f" Precision: of {title}." if precision else ""
     caption = with_selected(caption, cells, selected)
@@ -218,7 +229,7 @@ def _class_sections(part: Part, prefix: str, of: str, selected: str) -> list[Sec
     tail = list(part.groups)[-1]
     shown: list[Block]
     if taken is not None:
-        note = f"Per cent of the test images of each class, {title}" + (
+        note = f"Per cent of the {part.on} images of each class, {title}" + (
             f", {len(predicted)} runs together." if len(predicted) > 1 else "."
         )
         note = with_selected(note, [focus], selected)
@@ -232,14 +243,14 @@ def _class_sections(part: Part, prefix: str, of: str, selected: str) -> list[Sec
     return sections
 
 
-def _test_counts(cell: Cell) -> tuple[list[int], list[float]]:
-    """Test images of each class, and the precision of each, over a cell's runs; empty where statistics are gone."""
+def _counts(cell: Cell, split: str) -> tuple[list[int], list[float]]:
+    """Images of each class in a split, and its precision over a cell's runs; empty where statistics are gone."""
     predicted, correct, samples = None, None, None
     for run in cell.runs:
         file = RunFolder(run.path).statistics_file
         if not file.exists():
             return [], []
-        found = read_statistics(file)[0].get("test")
+        found = read_statistics(file)[0].get(split)
         if found is None:
             return [], []
         samples = found.samples
@@ -277,15 +288,22 @@ def _beta_section(searches: Sequence[tuple[dict[str, Any], list[Cell]]], drawing
     return Section("beta", "The search for β", [*blocks, Gallery(pictures)], short="β")
 
 
-def _how(parts: Sequence[Part], runs: Sequence[Run], record: dict[str, Any], selected: str, command: str) -> Section:
+def _how(
+    parts: Sequence[Part],
+    runs: Sequence[Run],
+    searches: Sequence[tuple[dict[str, Any], list[Cell]]],
+    told: Told,
+    command: str,
+) -> Section:
     blocks: list[Block] = []
-    lines = [str(record["command"])] if record.get("command") else []
-    lines = lines or [repeat_command(cell) for part in parts for cell in part.cells]
-    if command:
-        lines.append(command)
-    blocks += [Prose(["To repeat it:"]), Commands(lines)] if lines else []
+    lines = [*told.commands, *(str(record["command"]) for record, _ in searches if record.get("command"))]
+    alone = [[run for run in cell.runs if run.path in told.untold] for part in parts for cell in part.cells]
+    lines += [repeat_command(one_cell(of_cell)) for of_cell in alone if of_cell]
+    lines += [command] if command else []
+    blocks += [Prose(["To repeat it:"]), Commands(list(dict.fromkeys(lines)))] if lines else []
     for place, part in enumerate(parts):
-        blocks.append(Folded(f"Settings of {part.name}", [settings_grid(part, f"settings-{place}", selected)]))
+        grid = settings_grid(part, f"settings-{place}", told.selected(part.cells))
+        blocks.append(Folded(f"Settings of {part.name}", [grid]))
     about = environments(runs)
     if about is not None:
         blocks.append(Folded("Machine and versions", [about]))

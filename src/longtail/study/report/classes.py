@@ -22,14 +22,16 @@ class ClassView:
     """Training images."""
     groups: Mapping[str, Sequence[int]]
     recalls: Mapping[str, Sequence[float]]
-    """Recall of each class on test data, in per cent, by the models' titles; NaN for a class without a test image."""
+    """Recall of each class, in per cent, by the models' titles; NaN for a class without an image there."""
     focus: str
     """The model that is looked at closely."""
     samples: Sequence[int] = ()
-    """Test images of each class."""
+    """Images of each class that recall was measured on."""
     precision: Sequence[float] = ()
     """Of those predicted to be of a class under the model in focus, the per cent that are."""
     unit: str = "images"
+    split: str = "test"
+    """The data that recall was measured on."""
     compare: bool = True
     """Whether the best of a row is marked."""
     group_of: Mapping[int, str] = field(init=False)
@@ -42,7 +44,7 @@ class ClassView:
 def class_grid(view: ClassView, name: str, title: str, caption: str) -> Grid:
     """One row a class."""
     columns = [Column("Class", numeric=False), Column("Group", numeric=False), Column(f"Training {view.unit}")]
-    columns += [Column(f"Test {view.unit}")] if view.samples else []
+    columns += [Column(f"{view.split.capitalize()} {view.unit}")] if view.samples else []
     columns += [Column(f"Recall, {model}" if len(view.recalls) > 1 else "Recall, %") for model in view.recalls]
     columns += [Column("Precision, %", title="Of all that is taken for this class, how much of it is")] * bool(
         view.precision
@@ -64,10 +66,15 @@ def _count(value: int) -> Cell:
 
 
 def worst_classes(view: ClassView, most: int = 6) -> list[int]:
-    """The classes with the lowest recall under the model in focus; of equals the rarer."""
+    """The classes with the lowest recall under the model in focus; of equals the rarer.
+
+    Only those below the mean over classes, and at most a third of all: the rest are not the worst of anything.
+    """
     recalls = view.recalls[view.focus]
-    known = [c for c in range(len(view.names)) if recalls[c] < 100]
-    return sorted(known, key=lambda c: (recalls[c], view.counts[c], c))[:most]
+    known = [c for c in range(len(view.names)) if not math.isnan(recalls[c])]
+    mean = math.fsum(recalls[c] for c in known) / max(1, len(known))
+    below = [c for c in known if recalls[c] < mean - 1e-9]
+    return sorted(below, key=lambda c: (recalls[c], view.counts[c], c))[: min(most, max(1, len(known) // 3))]
 
 
 def worst_cards(view: ClassView, taken: Confusions | None, examples: Examples, most: int = 6) -> Block:
@@ -76,14 +83,17 @@ def worst_cards(view: ClassView, taken: Confusions | None, examples: Examples, m
     for c in worst_classes(view, most):
         title, images = examples(c)
         rank = 1 + sum(count > view.counts[c] for count in view.counts)
-        tested = f" of {view.samples[c]:,} test {view.unit}" if view.samples else ""
+        tested = f" of {view.samples[c]:,} {view.split} {view.unit}" if view.samples else ""
         facts = f"Recall {view.recalls[view.focus][c]:.1f} %{tested}; "
         facts += f"{view.counts[c]:,} training {view.unit}, no. {rank} of {len(view.names)} by frequency."
         pairs = [] if taken is None else [(view.names[guess], share) for guess, share in taken.of(c)]
         cards.append(
             ClassCard(view.names[c], view.group_of[c], facts, view.recalls[view.focus][c], pairs, images, title)
         )
-    return ClassCards(cards) if cards else Prose(["No class has an error."])
+    if cards:
+        return ClassCards(cards)
+    errors = any(recall < 100 for recall in view.recalls[view.focus])
+    return Prose(["All classes have the same recall." if errors else "No class has an error."])
 
 
 def confusion_grid(view: ClassView, taken: Confusions, name: str, title: str, caption: str) -> list[Block]:

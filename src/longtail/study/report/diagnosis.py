@@ -55,7 +55,10 @@ def report_of_diagnosis(found: Diagnosis, *, title: str = "", command: str = "")
         Section(
             "worst",
             "The worst classes",
-            [Prose(["Lowest recall on test data."]), worst_cards(view, taken, lambda _: ("", []))],
+            [
+                Prose(["Lowest recall on test data: classes below the mean, and no more than a third of all."]),
+                worst_cards(view, taken, lambda _: ("", [])),
+            ],
             short="Worst",
         ),
         Section(
@@ -121,7 +124,7 @@ def _summary(found: Diagnosis) -> Section:
                     f"{many(size, 'class')}, test data",
                 )
             )
-    if found.preference is not None and not math.isnan(found.preference.level):
+    if found.compares and found.preference is not None and not math.isnan(found.preference.level):
         cards.append(Card(f"{found.preference.level:.1f}", "Model imbalance level I", "0 is even-handed"))
     blocks: list[Block] = [Stats(cards), Prose(said_of(found), points=True), _table(found)]
     notes = _notes(found)
@@ -157,7 +160,7 @@ def _table(found: Diagnosis) -> Grid:
 
 
 def _notes(found: Diagnosis) -> list[str]:
-    notes = []
+    notes = list(found.notes)
     for name, split in found.splits.items():
         if split.left_out:
             notes.append(f"{many(split.left_out, f'{_WORDS[name]} sample')} without a label (-100), left out.")
@@ -231,9 +234,9 @@ def _drawings(found: Diagnosis) -> list[Drawing]:
             Drawing("class-probability", "Class probability", class_probability(counts, values, names=names), words)
         )
     targets = {
-        _WORDS[name]: (one.target_probability_sum / one.samples).tolist()
-        for name, one in found.statistics.items()
-        if name != "val"
+        _WORDS[name]: (found.statistics[name].target_probability_sum / found.statistics[name].samples).tolist()
+        for name in ("test", "train")
+        if name in found.statistics
     }
     if targets:
         words = "How much probability the true class gets, over the samples of each class."

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from longtail.study.figures.style import INK, Mark
 from longtail.study.figures.tradeoff import Point, trade_off
 from longtail.study.report.page import slug
 from longtail.study.report.parts import Part, mean_of
-from longtail.study.runs import Cell, Run, method_title
+from longtail.study.runs import Cell, Held, Run, method_title, same_settings
 from longtail.study.stats import Alternative, Summary
 
 __all__ = [
@@ -38,17 +38,20 @@ BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
 
 def overview_drawings(parts: Sequence[Part], selected: str = "") -> list[Drawing]:
     """Figures over several data sets."""
-    everything = {part.name: _levels_by_method(part) for part in parts}
+    twice = {one for part in parts for one, times in Counter(cell.method for cell in part.cells).items() if times > 1}
+    everything = {part.name: _levels_by_method(part, twice) for part in parts}
     often = Counter(title for found in everything.values() for title in found)
     levels = {
         name: {title: one for title, one in found.items() if often[title] > 1} for name, found in everything.items()
     }
     levels = {name: found for name, found in levels.items() if found}
+    once = [title for title, times in often.items() if times == 1]
     if len(levels) < 2:
         return []
     caption = (
         "The range of preference scores over head, medium and tail: the lower, the more evenly a model serves them."
     )
+    caption += f" Left out, because they are on one data set only: {', '.join(once)}." if once else ""
     caption = with_selected(caption, [cell for part in parts for cell in part.cells], selected)
     return [Drawing("imbalance-level", "Model imbalance level", level_bars(levels), caption)]
 
@@ -78,15 +81,14 @@ def _said(drawing: Drawing, cells: Sequence[Cell], selected: str) -> Drawing:
 
 
 def _levels(part: Part) -> dict[str, Summary]:
-    found = {title: cell.summary(Run.level) for title, cell in zip(part.titles, part.cells, strict=True)}
+    found = {title: part.level(cell) for title, cell in zip(part.titles, part.cells, strict=True)}
     return found if any(not math.isnan(one.mean) for one in found.values()) else {}
 
 
-def _levels_by_method(part: Part) -> dict[str, Summary]:
-    """Levels under the methods' names, without betas, which differ between data sets, where a method is there once."""
-    once = Counter(cell.method for cell in part.cells)
+def _levels_by_method(part: Part, twice: Container[str]) -> dict[str, Summary]:
+    """Levels under the methods' names, without betas, which differ between data sets, but for methods there twice."""
     names = {
-        title: method_title(cell.method) if once[cell.method] == 1 else title
+        title: title if cell.method in twice else method_title(cell.method)
         for title, cell in zip(part.titles, part.cells, strict=True)
     }
     return {names[title]: one for title, one in _levels(part).items()}
@@ -106,24 +108,32 @@ def _level(part: Part) -> Drawing | None:
 
 def _trade_off(part: Part) -> Drawing | None:
     names = list(part.groups)
-    if len(part.cells) < 2 or len(names) < 2:
+    if len(part.cells) < 2 or len(names) < 2 or not part.measured:
         return None
     first, last = names[0], names[-1]
     points = {}
     for title, cell in zip(part.titles, part.cells, strict=True):
         head, tail = part.recall(cell, first), part.recall(cell, last)
         points[title] = Point(head.mean, tail.mean, head.sd, tail.sd)
+    if all(math.isnan(point.head) or math.isnan(point.tail) for point in points.values()):
+        return None
     caption = f"Who pays for the {last}: each point is a method, up and right is better. No method is above and to the "
     caption += "right of the frontier." + (" Bars: SD over runs." if any(len(c.runs) > 1 for c in part.cells) else "")
     title = f"{last.capitalize()} against {first}"
-    return Drawing("trade-off", title, trade_off(points, head=first, tail=last, marks=part.marks), caption)
+    return Drawing(
+        "trade-off", title, trade_off(points, head=first, tail=last, split=part.on, marks=part.marks), caption
+    )
 
 
 def _boxes(part: Part, method: str, alternative: Alternative) -> Drawing | None:
     cells = [cell for cell in part.main() if len(cell.runs) > 1]
     reference = part.find(method)
     reference = reference if reference in cells else (cells[0] if cells else None)
-    if reference is None or len(cells) < 2:
+    if reference is None or not part.measured:
+        return None
+    alike = next(group for group in same_settings(part.cells) if reference in group)
+    cells = [cell for cell in cells if cell in alike]
+    if len(cells) < 2:
         return None
     last = (
         part.best
@@ -132,12 +142,16 @@ def _boxes(part: Part, method: str, alternative: Alternative) -> Drawing | None:
     )
     drawn = [*(cell for cell in cells if cell is not last), last]
     paired = reference.places == last.places
-    runs = {part.title(cell): cell.values(Run.recall) for cell in drawn}
+    runs = {part.title(cell): cell.values(partial(Run.recall, part=part.split)) for cell in drawn}
     against = part.title(reference)
     figure = box_plots({part.name: runs}, against=against, paired=paired, alternative=alternative, marks=part.marks)
     side = "one-sided" if alternative == "greater" else "two-sided"
-    caption = f"Recall over all classes on test data in every run. p, Δμ and d compare {part.title(last)} with "
-    caption += f"{against} ({'paired' if paired else 'Welch’s'} t-test, {side}, not corrected)."
+    caption = f"Recall over all classes on {part.on} data in every run. p, Δμ and d compare {part.title(last)} with "
+    caption += f"{against} ({'paired' if paired else 'Welch’s'} t-test, {side}, not corrected)." + part.shown(drawn)
+    if not paired and len(set(reference.places) & set(last.places)) > 1:
+        caption += " It is of all runs; the table pairs the seeds that both have."
+    if any(len(cell.runs) == 1 for cell in part.cells):
+        caption += " Methods with a single run have no box."
     return Drawing("boxes", "Runs", figure, caption)
 
 
@@ -152,18 +166,18 @@ def _main(part: Part, split: str | None, name: str) -> dict[str, list[float]]:
 
 
 def _recalls(part: Part) -> Drawing | None:
-    values = _main(part, "test", "recall_per_class")
+    values = _main(part, part.split, "recall_per_class")
     if not values:
         return None
     per_cent = {title: [100 * v for v in numbers] for title, numbers in values.items()}
-    figure = class_recall(part.counts, per_cent, names=part.class_names, marks=part.marks)
-    caption = "Recall of each class on test data, the most frequent class first" + _means(part) + "."
+    figure = class_recall(part.counts, per_cent, names=part.class_names, split=part.on, marks=part.marks)
+    caption = f"Recall of each class on {part.on} data, the most frequent class first" + _means(part, values)
     return Drawing("class-recall", "Recall over classes", figure, caption)
 
 
-def _means(part: Part) -> str:
-    more = "; means over neighbouring classes" if len(part.counts) > 120 else ""
-    return more + (f"; {len(part.main())} of {len(part.cells)} methods" if len(part.main()) < len(part.cells) else "")
+def _means(part: Part, drawn: Mapping[str, object]) -> str:
+    more = "; means over neighbouring classes." if len(part.counts) > 120 else "."
+    return more + part.shown([cell for cell in part.cells if part.title(cell) in drawn])
 
 
 def _gradients(part: Part) -> Drawing | None:
@@ -192,15 +206,16 @@ def _probability(part: Part) -> Drawing | None:
         values, marks = {**values, BALANCED: list(part.balanced)}, {**marks, BALANCED: BALANCED_MARK}
         caption += "; the balanced model was trained on all of the data, where classes are of one size"
     figure = class_probability(part.counts, values, names=part.class_names, marks=marks)
-    return Drawing("class-probability", "Class probability", figure, caption + _means(part) + ".")
+    return Drawing("class-probability", "Class probability", figure, caption + _means(part, values))
 
 
 def _target(part: Part) -> Drawing | None:
-    values = _main(part, "test", "target_probability_per_class")
+    values = _main(part, part.split, "target_probability_per_class")
     if not values:
         return None
-    caption = "How much probability the true class gets, over the test images of each class" + _means(part) + "."
-    figure = target_probability(part.counts, values, names=part.class_names, marks=part.marks, split="test")
+    caption = f"How much probability the true class gets, over the {part.on} images of each class"
+    caption += _means(part, values)
+    figure = target_probability(part.counts, values, names=part.class_names, marks=part.marks, split=part.on)
     return Drawing("target-probability", "Target probability", figure, caption)
 
 
@@ -208,18 +223,22 @@ def curve_drawings(part: Part, selected: str = "") -> list[Drawing]:
     """Recall over epochs, a figure a method; methods whose runs logged no recall are left out."""
     found: list[Drawing] = []
     for title, cell in zip(part.titles, part.cells, strict=True):
-        curves = curves_of(cell)
+        curves = curves_of(cell, part.split)
         if curves is not None:
-            caption = "Solid: training data. Dashed: test data." + (
+            line = "Dashed" if part.split == "test" else "Dotted"
+            caption = f"Solid: training data. {line}: {part.on} data." + (
                 f" Mean over {len(cell.runs)} runs." if len(cell.runs) > 1 else ""
             )
-            drawing = Drawing(f"curves-{slug(title)}", title, recall_curves({title: curves}), caption)
+            drawing = Drawing(f"curves-{slug(title)}", title, recall_curves({title: curves}, split=part.on), caption)
             found.append(_said(drawing, [cell], selected))
     return found
 
 
-def curves_of(cell: Cell) -> Curves | None:
-    """Recall over epochs, as its mean over a cell's runs; ``None`` where a run did not log it at two epochs or more."""
+def curves_of(cell: Cell, split: Held = "test") -> Curves | None:
+    """Recall over epochs on training data and a split, as its mean over a cell's runs.
+
+    ``None`` where a run did not log it at two epochs or more.
+    """
     logs = []
     for run in cell.runs:
         if not (run.path / "log.jsonl").exists():
@@ -236,7 +255,7 @@ def curves_of(cell: Cell) -> Curves | None:
         groups = [g for g in logs[0][epochs[0]].get(split, {}) if g != "all"]
         return {g: [100 * _mean([log[e][split].get(g) for log in logs]) for e in epochs] for g in groups}
 
-    return Curves(epochs, mean("train"), mean("test"))
+    return Curves(epochs, mean("train"), mean(split))
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -25,20 +25,23 @@ class Pictures:
     why_not: str = ""
 
     def mistakes(self, predicted: Predicted | None, label: int, most: int = 4) -> tuple[str, list[Example]]:
-        """Test images of a class that were taken for another; without predictions, training images of it."""
+        """Images of a class that were taken for another; without predictions, training images of it."""
         if self.dataset is None:
             return "", []
         names = self.dataset.class_names
-        test = self.dataset.test
-        if predicted is not None and test is not None and len(test) == len(predicted.labels):
+        seen = None if predicted is None else self.dataset.splits.get(predicted.split)
+        if predicted is not None and seen is not None and len(seen) == len(predicted.labels):
             found = []
             for place in pick_mistakes(predicted, label, most):
                 guess = names[int(predicted.classes[place])]
                 sure = "" if predicted.confidence is None else f", {100 * float(predicted.confidence[place]):.0f} %"
-                uri = _uri(test, place)
+                uri = _uri(seen, place)
                 if uri:
                     found.append(Example(uri, f"{names[label]}, taken for {guess}", f"{guess}{sure}"))
-            return ("Surest mistakes on test images, with what they were taken for:" if found else ""), found
+            whose = f" of {predicted.whose}" if predicted.whose else ""
+            images = "validation images" if predicted.split == "val" else "test images"
+            title = f"Surest mistakes{whose} on {images}, with what they were taken for:"
+            return (title if found else ""), found
         of_class = (self.dataset.train.labels == label).nonzero().flatten()[:most].tolist()
         uris = [_uri(self.dataset.train, place) for place in of_class]
         examples = [Example(uri, f"a training image of {names[label]}") for uri in uris if uri]

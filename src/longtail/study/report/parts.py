@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
-from longtail.study.runs import Cell, Run, ordered
+from longtail.study.runs import HELD_WORDS, Cell, Held, Run, distinct_titles, held_out, ordered, same_settings
 from longtail.study.stats import Summary, summarise
 from longtail.study.table import Table
-from longtail.train.recipe import HOUSEKEEPING, Recipe
+from longtail.train.recipe import Recipe
 
 __all__ = ["Part", "parts_of"]
-
-_NAMED = {"data", "imbalance", "method", "balance", "beta", "seed"} | HOUSEKEEPING
-"""Settings that a title has already, or that make no difference."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +28,28 @@ class Part:
     balanced: tuple[float, ...] = ()
     """p(y=c) of a model trained on all of the data, on these training images; empty where there is no such model."""
 
+    @property
+    def split(self) -> Held:
+        """The data that results are told of: test data, or where no run has any, validation data."""
+        return held_out(self.cells) or "test"
+
+    @property
+    def on(self) -> str:
+        """The same in a word: ``test`` or ``validation``."""
+        return HELD_WORDS[self.split].removesuffix(" data")
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is such data at all."""
+        return held_out(self.cells) is not None
+
     def recall(self, cell: Cell, group: str = "all") -> Summary:
-        """Test recall over a cell's runs, in per cent."""
-        return cell.summary(partial(Run.recall, group=group))
+        """Recall over a cell's runs, in per cent."""
+        return cell.summary(partial(Run.recall, group=group, part=self.split))
+
+    def level(self, cell: Cell) -> Summary:
+        """Model imbalance level over a cell's runs."""
+        return cell.summary(partial(Run.level, part=self.split))
 
     def title(self, cell: Cell) -> str:
         """Its title in this part."""
@@ -41,13 +57,13 @@ class Part:
 
     @cached_property
     def best(self) -> Cell:
-        """The cell with the highest test recall over all classes."""
+        """The cell with the highest recall over all classes."""
         return max(self.cells, key=lambda cell: _or_lowest(self.recall(cell).mean))
 
     @cached_property
     def fairest(self) -> Cell | None:
         """The cell with the lowest model imbalance level; ``None`` where there are not two to compare."""
-        levels = {cell: cell.summary(Run.level).mean for cell in self.cells}
+        levels = {cell: self.level(cell).mean for cell in self.cells}
         known = [cell for cell in self.cells if not math.isnan(levels[cell])]
         return min(known, key=lambda cell: levels[cell]) if len(known) > min(1, len(self.cells) - 1) else None
 
@@ -61,6 +77,11 @@ class Part:
         """The first cell of a method."""
         return next((cell for cell in self.cells if cell.method == method), None)
 
+    def beside(self, cell: Cell, method: str) -> Cell | None:
+        """The first cell of a method that was run with the settings of another."""
+        alike = next(group for group in same_settings(self.cells) if cell in group)
+        return next((one for one in alike if one.method == method), None)
+
     def main(self, most: int = 4) -> list[Cell]:
         """All cells where they are few; otherwise softmax, Balanced Softmax, the best and the fairest."""
         if len(self.cells) <= most:
@@ -68,6 +89,19 @@ class Part:
         wanted = [self.find("softmax"), self.find("balanced-softmax"), self.best, self.fairest, *self.cells]
         kept = list(dict.fromkeys(cell for cell in wanted if cell is not None))[:most]
         return [cell for cell in self.cells if cell in kept]
+
+    def shown(self, cells: Sequence[Cell]) -> str:
+        """Which of the methods are shown, and why, as the end of a caption; empty where all are."""
+        if len(cells) == len(self.cells):
+            return ""
+        why = {self.best: "the highest recall"}
+        if self.fairest is not None:
+            more = "the lowest imbalance level"
+            why[self.fairest] = f"{why[self.best]} and {more}" if self.fairest is self.best else more
+        listed = [f"{self.title(cell)} ({why[cell]})" for cell in why if cell in cells]
+        others = [self.title(cell) for cell in cells if cell not in why]
+        listed += [f"for comparison {' and '.join(others)}"] if others else []
+        return f" {len(cells)} of {len(self.cells)} methods are shown: {', '.join(listed)}."
 
     @property
     def class_names(self) -> list[str]:
@@ -85,12 +119,10 @@ class Part:
         """Classes of the groups that have one."""
         return {name: list(members) for name, members in self.cells[0].runs[0].result["groups"].items() if members}
 
-    def retitled(self, table: Table) -> Table:
-        """A table over this part's cells, with the titles that tell them apart."""
-        titles, rows = iter(self.titles), []
-        for row in table.rows:
-            rows.append(replace(row, labels=(self.name, next(titles))) if row.source == "here" else row)
-        return replace(table, rows=tuple(replace(row, labels=row.labels[1:]) for row in rows), labels=table.labels[1:])
+    def alone(self, table: Table) -> Table:
+        """A table over this part's cells, which need not say what data they are of."""
+        rows = tuple(replace(row, labels=row.labels[1:]) for row in table.rows)
+        return replace(table, rows=rows, labels=table.labels[1:])
 
 
 def _or_lowest(value: float) -> float:
@@ -109,20 +141,8 @@ def parts_of(cells: Sequence[Cell]) -> list[Part]:
         more = _differing(group[0].recipe, alike, [field for field in SAME_DATA if field != "imbalance"])
         model = balanced_of(group[0].recipe, cells)
         balanced = () if model is None else tuple(balanced_probability(model, name))
-        parts.append(Part(name + more, tuple(group), _titles(group), balanced))
+        parts.append(Part(name + more, tuple(group), tuple(distinct_titles(group)), balanced))
     return parts
-
-
-def _titles(cells: Sequence[Cell]) -> tuple[str, ...]:
-    given = [cell.title for cell in cells]
-    fields = [name for name in asdict(cells[0].recipe) if name not in _NAMED]
-    found: list[str] = []
-    for cell, title in zip(cells, given, strict=True):
-        alike = [other.recipe for other, name in zip(cells, given, strict=True) if name == title]
-        full = title + _differing(cell.recipe, alike, fields)
-        same = sum(one == full or one.startswith(f"{full}, no. ") for one in found)
-        found.append(f"{full}, no. {same + 1}" if same else full)
-    return tuple(found)
 
 
 def _differing(recipe: Recipe, alike: Sequence[Recipe], fields: Sequence[str]) -> str:

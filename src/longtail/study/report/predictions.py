@@ -24,6 +24,9 @@ class Predicted:
     """int64 ``(N,)``."""
     confidence: Tensor | None = None
     """Probability of the predicted class, ``(N,)``; ``None`` where only labels are known."""
+    whose: str = ""
+    """The run that predicted it, in words; empty where there is none."""
+    split: str = "test"
 
 
 def predicted_by(run: Run, split: str = "test") -> Predicted | None:
@@ -41,7 +44,8 @@ def predicted_by(run: Run, split: str = "test") -> Predicted | None:
         labels.append(label)
         classes.append(after.argmax(1))
         confidence.append(best.values)
-    return Predicted(torch.cat(labels), torch.cat(classes), torch.cat(confidence))
+    whose = f"the run with seed {run.recipe.seed}"
+    return Predicted(torch.cat(labels), torch.cat(classes), torch.cat(confidence), whose, split)
 
 
 class Confusions:

@@ -34,6 +34,25 @@ for (const field of document.querySelectorAll("input[type=search]")) {
     found.textContent = words.length ? `${shown} of ${rows.length} rows` : `${rows.length} rows`;
   });
 }
+// What goes on to the right says so, by a shade at its edge until the end is reached.
+const tell = (box) => {
+  const hidden = box.scrollWidth - box.clientWidth;
+  box.parentElement.classList.toggle("wide", hidden > 1);
+  box.parentElement.classList.toggle("more", hidden - box.scrollLeft > 1);
+};
+const widths = new ResizeObserver((entries) => entries.forEach((entry) => tell(entry.target)));
+for (const box of document.querySelectorAll(".edge > .scroll, .edge > ul")) {
+  widths.observe(box);
+  box.addEventListener("scroll", () => tell(box), { passive: true });
+}
+// Figures fill columns from the top, each as many small rows as it is high; without this, they stand in rows.
+const heights = new ResizeObserver((entries) => {
+  for (const { target } of entries) target.style.gridRowEnd = `span ${Math.ceil((target.offsetHeight + 18) / 8)}`;
+});
+for (const gallery of document.querySelectorAll(".gallery")) {
+  gallery.classList.add("packed");
+  for (const figure of gallery.children) heights.observe(figure);
+}
 for (const button of document.querySelectorAll(".copy")) {
   button.addEventListener("click", async () => {
     const code = button.parentElement.querySelector("code");

@@ -24,7 +24,7 @@ _LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard
 def repeat_command(cell: Runs) -> str:
     """The command that trains a cell's runs again: what differs from the data set's recipe, and the seeds.
 
-    Settings that say where and how a run is kept are left to whoever repeats it.
+    Settings that say how a run is kept are left to whoever repeats it.
     """
     recipe = cell.recipe
     small = recipe.data not in CATALOG and Path(recipe.data).exists() and is_small(recipe.data)
@@ -40,7 +40,16 @@ def repeat_command(cell: Runs) -> str:
         else:
             words += [flag, *map(_word, value if isinstance(value, list | tuple) else [value])]
     words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds)]
-    return shlex.join(words)
+    return shlex.join([*words, *_where(cell)])
+
+
+def _where(cell: Runs) -> list[str]:
+    """The flag that names the runs' folder, where it is not the one that `longtail train` takes by itself."""
+    if len(cell.runs) == 1:
+        path = cell.runs[0].path
+        return [] if path == Path("runs") / cell.recipe.label else ["--out", str(path)]
+    folders = {run.path.parent for run in cell.runs}
+    return ["--out", str(folders.pop())] if len(folders) == 1 and folders != {Path("runs")} else []
 
 
 def _word(value: object) -> str:

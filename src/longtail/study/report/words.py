@@ -7,13 +7,16 @@ from longtail.study.diagnose import Diagnosis
 __all__ = ["next_steps", "said_of"]
 
 
+_LEARNT = 0.9  # recall on training data from which a group counts as learnt
+
+
 def said_of(found: Diagnosis) -> list[str]:
     """What is wrong, and by how much."""
     counts = found.counts.tolist()
     lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,}."]
     test = found.recall_of("test").groups
     first, last = found.commonest, found.rarest
-    if first != last and first in test and last in test:
+    if found.compares and first in test and last in test:
         gap = 100 * (test[first] - test[last])
         if gap > 0:
             lines.append(f"On test data the {last} is recognised {gap:.1f} points less often than the {first}.")
@@ -28,7 +31,7 @@ def said_of(found: Diagnosis) -> list[str]:
             verdict = f"it loses {lost:.1f} points."
             if train[last] < 0.5:
                 verdict = "it is not even learnt."
-            elif train[last] < 0.9:
+            elif train[last] < _LEARNT:
                 verdict = "it is only partly learnt."
             elif lost > 10:
                 verdict = "it is learnt, but it does not carry over."
@@ -52,8 +55,15 @@ def next_steps(found: Diagnosis) -> list[str]:
     lines = [_shift(found)]
     test = found.recall_of("test").groups
     first, last = found.commonest, found.rarest
-    behind = first in test and last in test and first != last and test[first] - test[last] > 0.05
-    if behind and (math.isnan(found.upwards) or found.upwards > 60):
+    unseen = next((name for name in (last, first) if name not in test), None)
+    behind = found.compares and unseen is None and test[first] - test[last] > 0.05
+    if not found.compares:
+        lines.append(_one_group(found))
+    elif unseen is not None:
+        lines.append(
+            f"There is no test sample of the {unseen}, so nobody can say what a shift would do for the {last}."
+        )
+    elif behind and (math.isnan(found.upwards) or found.upwards > 60):
         lines.append(
             "Errors go towards the common classes, which is what a shift mends. A shift while training did more in the "
             "paper’s ImageNet-LT table than one afterwards (51.1 and 51.6 % against 50.3 %): "
@@ -68,12 +78,23 @@ def next_steps(found: Diagnosis) -> list[str]:
     else:
         lines.append(f"The {last} is not behind the {first}: there is little for a shift to win.")
     train = found.recall_of("train").groups if "train" in found.splits else {}
-    if last in train and last in test and train[last] - test[last] > 0.2:
+    if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
             f"The {last} is remembered rather than understood ({100 * train[last]:.0f} % on training data, "
             f"{100 * test[last]:.0f} % on test data): more data of it, or stronger augmentation, is worth a try."
         )
     return lines
+
+
+def _one_group(found: Diagnosis) -> str:
+    """That rare classes cannot be told from common ones, and how they could."""
+    text = f"All classes are in one group, the {found.rarest}, so nothing can be said of rare against common ones: "
+    least, most = int(found.counts.min()), int(found.counts.max())
+    if least == most:
+        return f"{text}each has {most:,} training samples."
+    text += f"give --head-over and --tail-under numbers between {least:,} and {most:,}"
+    thirds = len(found.names) > 2 and found.run is None
+    return text + (", or neither: then it is 100 and 20, or thirds of the classes." if thirds else ".")
 
 
 def _shift(found: Diagnosis) -> str:
@@ -93,9 +114,11 @@ def _shift(found: Diagnosis) -> str:
     text = f"A post-hoc shift, with nothing trained again: logit adjustment with τ = {shift.strength:g}, chosen on "
     text += f"{samples:,} validation samples. On test data, which had no say, recall over all classes goes from "
     text += f"{before['all']:.1f} to {after['all']:.1f} %"
-    if first in before and last in before and first != last:
+    if first in before and last in before and found.compares:
         text += f": {_moves(shift.change('test', last), last)}, {_moves(shift.change('test', first), first)}"
     text += "."
+    if shift.best == max(shift.strengths):
+        text += f" Recall on validation data is highest at τ = {shift.best:g}, the largest that is tried."
     if shift.change("test", "all") < 0:
         text += " That is worse than before: what validation data promised did not come true, so leave it."
     return text

@@ -26,9 +26,9 @@ __all__ = ["page_text", "write_page"]
 
 _INTRO = """# Results
 
-Made by `{command}` from the runs in this folder: settings, logs and results, without weights. All numbers are of the
-last epoch. {chosen} What a table's runs share, how beta was chosen and how training-set measures were taken is in its
-caption; every row says how many runs it has, and one run has no SD."""
+Made by `longtail study page`, as the end of the page has it, from the runs in this folder: settings, logs and results,
+without weights. All numbers are of the last epoch. {chosen} What a table's runs share, how beta was chosen and how
+training-set measures were taken is in its caption; every row says how many runs it has, and one run has no SD."""
 
 _REPEAT = """## To repeat it
 
@@ -91,7 +91,7 @@ def _draw(drawings: Sequence[Drawing], folder: Path) -> None:
 
 def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: Path, command: str) -> str:
     """The page, in Markdown; ``command`` made it."""
-    blocks = [_INTRO.format(command=command, chosen=_how_chosen(standings))]
+    blocks = [_INTRO.format(chosen=_how_chosen(standings))]
     blocks += [_what_is_there(standings, out), _made_on(all_runs(standings))]
     for title, texts, drawings in sections:
         blocks.append(f"## {title}")

@@ -1,0 +1,92 @@
+"""What studies write down in ``study.json`` beside their runs: a list, an entry a study, begun before its first run."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from longtail.study.stats import Alternative
+from longtail.train.files import write_json
+
+__all__ = ["STUDY_FILE", "StudyRecord", "missing_of", "now", "read_studies", "write_study"]
+
+STUDY_FILE = "study.json"
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """A study: what was to be run, and what came of it."""
+
+    command: str
+    reference: str
+    alternative: Alternative = "two-sided"
+    planned: Sequence[str] = ()
+    """Folders of its runs, below the file's; those with a beta that is searched for are known when it is found."""
+    selected: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """How the beta of a run was chosen; several ways may have led to the same."""
+    searches: Mapping[str, float | None] = field(default_factory=dict)
+    """Searches for beta, and what they found; ``None``: not done."""
+    began: str = ""
+    ended: str = ""
+    """When; empty while it is under way, and where it was stopped."""
+    done: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Runs that failed, and why."""
+    sentences: Sequence[str] = ()
+
+    def covers(self, other: "StudyRecord") -> bool:
+        """Whether nothing that another entry says is lost where this one stands for it."""
+        return (
+            (self.command, self.reference, self.alternative) == (other.command, other.reference, other.alternative)
+            and set(other.planned) <= set(self.planned)
+            and other.searches.keys() <= self.searches.keys()
+            and all(set(ways) <= set(self.selected.get(run, ())) for run, ways in other.selected.items())
+        )
+
+
+def now() -> str:
+    """The time, as a record has it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_studies(folder: Path) -> list[StudyRecord]:
+    """What studies wrote down in a folder, oldest first; nothing where there was none."""
+    file = folder / STUDY_FILE
+    if not file.exists():
+        return []
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"Expected {file} to be JSON, but it is damaged: {error}.") from error
+    known = {one.name for one in fields(StudyRecord)}
+    entries = found.get("studies") if isinstance(found, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(one, dict) and one.keys() == known for one in entries):
+        raise ValueError(
+            f"Expected {file} to hold a list of studies, but it is of another version of longtail; move it away, and "
+            "the study's command writes it anew."
+        )
+    return [StudyRecord(**one) for one in entries]
+
+
+def write_study(folder: Path, record: StudyRecord) -> None:
+    """Add a study to those of a folder, whole or not at all, in place of entries that it covers: its own, so far."""
+    before = read_studies(folder)
+    covered = [one for one in before if record.covers(one)]
+    began = min((one.began for one in covered), default=record.began)
+    entries = [*(one for one in before if one not in covered), replace(record, began=began)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STUDY_FILE, {"studies": [asdict(one) for one in entries]})
+
+
+def missing_of(folder: Path, records: Iterable[StudyRecord]) -> str:
+    """Which planned runs are not there, in words; empty where nothing is missing."""
+    given = list(records)
+    planned = {run for one in given for run in one.planned}
+    lacking = [run for run in planned if not (folder / run / "result.json").exists()]
+    found = {name for one in given for name, beta in one.searches.items() if beta is not None}
+    searches = {name for one in given for name in one.searches} - found
+    parts = [f"{len(lacking)} of {len(planned)} planned runs are missing"] if lacking else []
+    if searches:
+        parts.append(f"{len(searches)} search{'es' * (len(searches) > 1)} for β not done, nor the runs with that β")
+    return "; ".join(parts)

@@ -1,0 +1,116 @@
+"""What studies write down: entries that a later command adds to, and never hides."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from longtail.study.captions import told_of
+from longtail.study.record import StudyRecord, missing_of, read_studies, write_study
+from longtail.study.runs import group_runs, read_runs
+
+ON_TEST = "β chosen on TEST data by recall over all classes, 1 run a β"
+CBS = "digits-lt-50-cbs-beta1.5-seed"
+
+
+@pytest.fixture
+def folder(study, tmp_path):
+    shutil.copytree(study, tmp_path / "s")
+    return tmp_path / "s"
+
+
+def names(folder):
+    return sorted(run.path.name for run in read_runs(folder))
+
+
+def test_an_entry_is_completed_in_place_and_another_command_has_its_own(tmp_path):
+    begun = StudyRecord("longtail study a", "softmax", planned=["x"], searches={"d cbs": None}, began="2026-01-01")
+    write_study(tmp_path, begun)
+    assert read_studies(tmp_path) == [replace(begun, done=[], sentences=[])]
+    ended = replace(
+        begun, planned=["x", "y"], selected={"y": ["searched"]}, searches={"d cbs": 1.5}, began="2026-01-02"
+    )
+    write_study(tmp_path, replace(ended, ended="2026-01-03", done=["x"], failed={"y": "why"}))
+    (kept,) = read_studies(tmp_path)
+    assert (kept.began, kept.ended, kept.planned, kept.searches) == (
+        "2026-01-01",
+        "2026-01-03",
+        ["x", "y"],
+        {"d cbs": 1.5},
+    )
+    write_study(tmp_path, begun)  # the same command once more, stopped before its search: what was found stays
+    assert [one.searches["d cbs"] for one in read_studies(tmp_path)] == [1.5, None]
+    write_study(tmp_path, replace(ended, selected={"y": ["as given"]}))  # a plan of the same name that was changed
+    assert [one.selected for one in read_studies(tmp_path)] == [{"y": ["searched"]}, {"y": ["as given"]}]
+    write_study(tmp_path, StudyRecord("longtail study b", "softmax"))
+    assert [one.command[-1] for one in read_studies(tmp_path)] == ["a", "a", "b"]
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("content", ['{"command": "x"}', "[]", '{"studies": [{"command": "x"}]}', '{"studies": {}}'])
+def test_a_file_of_another_version_is_refused(tmp_path, content):
+    (tmp_path / "study.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"^Expected .*study\.json to hold a list of studies, but .* writes it anew\.$"
+    ):
+        read_studies(tmp_path)
+
+
+def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
+    runs = read_runs(folder)
+    cells = group_runs(runs)
+    first = StudyRecord("first", "softmax", "greater", names(folder), {f"{CBS}{n}": [ON_TEST] for n in (0, 1)})
+    write_study(folder, first)
+    given = {f"{CBS}{n}": ["β as given"] for n in (0, 1)}
+    write_study(folder, StudyRecord("second --betas 1.5", "cbs", planned=list(given), selected=given))
+    told = told_of([folder], runs)
+    assert told.selected(cells) == f"{ON_TEST}: digits-lt 50 1.5; β as given: digits-lt 50 1.5"
+    assert told.selected([cell for cell in cells if cell.method != "cbs"]) == ""
+    assert told.commands == ("first", "second --betas 1.5")
+    assert told.alternative == "two-sided"  # the two differ
+    assert told.reference(cells) == "softmax"  # of more of the runs
+    assert told.reference([cell for cell in cells if cell.method == "cbs"]) == "cbs"  # the other was not run there
+    assert told_of([folder / f"{CBS}0"], []).reference(cells) == "balanced-softmax"
+    softmax = [run for run in runs if run.method == "softmax"]
+    assert told_of([folder], softmax).commands == ("first",)  # only what covers the rows
+    assert told_of([folder], softmax).alternative == "greater"
+    write_study(folder, replace(first, command="third", reference="balanced-softmax"))
+    assert told_of([folder], runs).reference(cells) == "balanced-softmax"  # of equals the latest
+
+
+def test_a_search_that_was_written_down_tells_of_a_study_that_was_stopped(folder):
+    place = folder / "search" / "digits-lt-50-cbs"
+    place.mkdir(parents=True)
+    record = {"beta": 1.5, "data": "digits-lt 50", "method": "cbs", "selected": ON_TEST}
+    for changes, told in (({}, f"{ON_TEST}: digits-lt 50 1.5"), ({"beta": 1.2}, ""), ({"data": "digits-lt 10"}, "")):
+        (place / "beta.json").write_text(json.dumps(record | changes))
+        runs = read_runs(folder)
+        assert told_of([folder], runs).selected(group_runs(runs)) == told
+
+
+def test_what_is_missing_and_what_failed_is_told(folder):
+    planned = [*names(folder), "a", "b"]
+    write_study(folder, StudyRecord("x", "softmax", planned=planned, searches={"d cbs": None}, failed={"a": "why"}))
+    told = told_of([folder], read_runs(folder))
+    assert told.missing == "2 of 8 planned runs are missing; 1 search for β not done, nor the runs with that β"
+    assert told.failed == ("a",)
+    assert told_of([folder / f"{CBS}0"], read_runs(folder / f"{CBS}0")).missing == ""  # one run was asked for
+    assert missing_of(folder, [StudyRecord("y", "softmax", planned=names(folder))]) == ""
+
+
+def test_runs_beside_studies_are_told_apart(study, tmp_path):
+    for name in ("a", "b", "c"):
+        shutil.copytree(study / f"{CBS}0", tmp_path / name / f"{CBS}0")
+    for name in ("a", "b"):
+        record = StudyRecord(name, "softmax", planned=[f"{CBS}0"], selected={f"{CBS}0": [f"β chosen on {name}"]})
+        write_study(tmp_path / name, record)
+    runs = read_runs(tmp_path)
+    told, (cell, *_) = told_of([tmp_path], runs), group_runs(runs[:1])
+    assert [path.parent.name for path in told.untold] == ["c"]
+    several = [cell, *group_runs(runs[1:2]), *group_runs(runs[2:])]
+    assert told.selected(several) == (
+        "β chosen on a: digits-lt 50 1.5; β chosen on b: digits-lt 50 1.5; "
+        "how β was chosen is not recorded: digits-lt 50 1.5"
+    )
+    assert told_of([tmp_path / "c"], read_runs(tmp_path / "c")).selected([cell]) == ""
