@@ -10,7 +10,7 @@ from rich.console import Console
 
 from longtail.cli.parsing import call
 from longtail.study.diagnose import diagnose as find
-from longtail.study.outside import FORMATS_HELP
+from longtail.study.outside_files import FORMATS_HELP
 from longtail.study.report import write_report
 from longtail.study.report.diagnosis import report_of_diagnosis
 from longtail.study.report.words import next_steps, said_of

@@ -23,7 +23,8 @@ from longtail.metrics import (
     recall,
 )
 from longtail.study.advice import Shift, choose_shift
-from longtail.study.outside import Opened, Outside, Record, open_outside, places_of, read_counts, settle
+from longtail.study.outside import Outside, open_outside, read_counts, settle
+from longtail.study.outside_files import Opened, Record, places_of
 
 __all__ = ["Diagnosis", "diagnose"]
 
