@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -148,3 +149,19 @@ def test_batches_on_a_gpu_are_whole_when_used_and_not_overwritten_while_used():
         sums.append((image.double().mean(), batch.labels.sum()))
         del batch, image
     assert [(round(float(a)), int(b)) for a, b in sums] == [(20 + i, 4 * i) for i in range(30)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads there")
+def test_when_it_is_closed_its_thread_is_gone_for_the_system_too():
+    """Python's join comes before that: a process forked between the two may inherit a lock that stays locked."""
+
+    def products():
+        while True:
+            yield torch.randn(8, 16, 16) @ torch.randn(8, 16, 16)
+
+    for _ in range(200):
+        made = ahead(products(), depth=1)
+        next(made)
+        (thread,) = (one for one in threading.enumerate() if one.name == "longtail-ahead")
+        made.close()
+        assert not Path(f"/proc/self/task/{thread.native_id}").exists()

@@ -1,8 +1,10 @@
 """Things made before they are asked for, in threads: a bounded number of them, and none after the consumer has left."""
 
 import threading
+import time
 from collections.abc import Generator
 from contextlib import closing
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -57,6 +59,20 @@ def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, Non
         free.release()
         if thread is not threading.current_thread():  # garbage is collected in any thread
             thread.join()
+            _wait_until_gone(thread)
+
+
+def _wait_until_gone(thread: threading.Thread) -> None:
+    """Wait until the system has ended a thread, as Python has: at its very end MKL gives memory back under a lock.
+
+    A process that is forked meanwhile, as the workers of the next epoch are, would wait for that lock forever.
+    """
+    task, patience = _TASKS / str(thread.native_id), time.monotonic() + 1.0
+    while task.exists() and time.monotonic() < patience:
+        time.sleep(1e-4)
+
+
+_TASKS = Path("/proc/self/task")  # Linux's; elsewhere processes are not forked by themselves
 
 
 def batches_ahead(
