@@ -708,3 +708,20 @@ def test_no_class_is_the_worst_of_equals(tmp_path, right, words):
     (tmp_path / "c.json").write_text("[300, 50, 5]")
     found = diagnose(write_columns(tmp_path / "a.csv", labels, predicted=guesses), counts=tmp_path / "c.json")
     assert words in render(report_of_diagnosis(found).page)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_numbers_of_one_file_are_all_indices_or_all_names(tmp_path, suffix):
+    """Classes called 1, 2, 3; a model that never predicts index 0 has predictions that could be names."""
+    labels, predicted = [0, 0, 1, 1, 2, 2], [1, 1, 1, 1, 2, 2]
+    path = tmp_path / f"some.{suffix}"
+    if suffix == "npz":
+        np.savez(path, labels=np.array(labels), predicted=np.array(predicted))
+    elif suffix == "parquet":
+        pq.write_table(pa.table({"label": labels, "predicted": predicted, "boxes": [[0.5]] * 5 + [[]]}), path)
+    else:
+        rows = "".join(f"{label},{one}\n" for label, one in zip(labels, predicted, strict=True))
+        path.write_text(f"label,predicted\n{rows}", "utf-8")
+    found = read_outside(path, "test", ["1", "2", "3"])
+    assert found.labels.tolist() == labels
+    assert found.predicted.tolist() == predicted

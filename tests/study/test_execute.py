@@ -58,6 +58,21 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert "finite loss" in outcome.failed[str(bad.path)]
 
 
+@pytest.mark.parametrize("devices_", [1, 2])
+def test_a_stop_tells_what_had_failed_by_then(tmp_path, devices_):
+    (bad,) = plan_in(tmp_path / "bad", methods=["softmax"], seeds=1, recipe={"lr": 1e30, "epochs": 5}).runs()
+    good = plan_in(tmp_path / "good", methods=["softmax"], seeds=3, recipe={"epochs": 5000}).runs()
+
+    def watch():
+        if (bad.path / "not_finite.json").exists() and all(epochs_done(run) for run in good[: 2 * devices_ - 1]):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError) as stopped:
+        execute([bad, *good], together=4, on=[torch.device("cpu")] * devices_, watch=watch)
+    assert list(stopped.value.failed) == [str(bad.path)]
+    assert "finite loss" in stopped.value.failed[str(bad.path)]
+
+
 def test_a_run_that_cannot_go_on_does_not_stop_the_others_either(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax"], seeds=4).runs()
     execute(runs[1:2])

@@ -114,3 +114,19 @@ def test_runs_beside_studies_are_told_apart(study, tmp_path):
         "how β was chosen is not recorded: digits-lt 50 1.5"
     )
     assert told_of([tmp_path / "c"], read_runs(tmp_path / "c")).selected([cell]) == ""
+
+
+def test_a_study_that_goes_on_with_other_flags_is_one_entry_and_loses_nothing(tmp_path):
+    first = StudyRecord("longtail study p.toml", "softmax", planned=["a", "b"], began="2026-01-01")
+    write_study(tmp_path, first)
+    again = replace(first, command="longtail study p.toml --together 2", began="2026-01-02")
+    write_study(tmp_path, again)
+    (kept,) = read_studies(tmp_path)
+    assert (kept.command, kept.began) == (again.command, "2026-01-01")
+    write_study(tmp_path, replace(again, ended="2026-01-03", done=["a"], failed={"b": "why"}, sentences=["so"]))
+    write_study(tmp_path, again)  # begun once more, and perhaps stopped
+    (kept,) = read_studies(tmp_path)
+    assert (kept.done, kept.failed, kept.sentences) == (["a"], {"b": "why"}, ["so"])
+    write_study(tmp_path, replace(first, command="another", began="2026-01-04", ended="2026-01-05"))
+    write_study(tmp_path, replace(first, began="2026-01-06"))  # one that has ended stands for itself
+    assert {one.command for one in read_studies(tmp_path)} >= {"another", first.command}

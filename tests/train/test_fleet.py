@@ -1,6 +1,8 @@
 """Many runs at once: on disk each is a run of its own, however it was trained."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,3 +243,24 @@ def test_a_run_is_not_resumed_twice_at_once(run, tmp_path):
     code, _, err = run("train", "--resume", "one", tmp_path / "one")
     assert code == 2
     assert "twice" in one_sentence(err)
+
+
+def test_a_stop_is_told_though_a_member_failed_in_a_way_that_nobody_foresaw(run, tmp_path, monkeypatch):
+    steps = Trainer.steps
+
+    def some(self):
+        if self.recipe.seed == 1:
+            raise RuntimeError("out of memory")
+        for taken, _ in enumerate(steps(self)):
+            if taken == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield
+
+    monkeypatch.setattr(Trainer, "steps", some)
+    code, _, err = run(
+        "train", "--data", "digits-lt", "--method", "cbs", "--seed", 1, 0, "--together", 2, "--out", "all"
+    )
+    assert code == 143
+    failed, stopped = err.strip().split("\n")
+    assert failed.endswith("seed1 failed: out of memory")
+    assert stopped.startswith("longtail: Stopped; ")

@@ -1,7 +1,7 @@
 """``longtail study``: plans of runs and the search for beta, carried out; its other commands are in study_tables.py."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ goes on. A plan is TOML with the same names: data, imbalance, methods, betas, se
 The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is beyond the peak:
 
   --folds N             cross-validation folds (default: 5, or none where the data set has validation data of its own
-                        or --validation is given)
+                        or --validation is another than its recipe's)
   --search-seeds N      seeds a fold (default: 1)
   --criterion WHAT      all (default), level, or weights of groups as in head=1,tail=2
   --start B …  --step B  --bounds LOW HIGH  --ahead N (steps outwards at a time)
@@ -86,7 +86,8 @@ def run(arguments: Sequence[str]) -> int:
     command = f"longtail study {shlex.join(given)}"
     try:
         return _COMMANDS.get(given[0], _study)(given[1:] if given[0] in _COMMANDS else given, command)
-    except StoppedError:
+    except StoppedError as stopped:
+        _tell_failed(stopped.failed)
         progress_console.print("Stopped; the same command goes on.", highlight=False)
         return 130
 
@@ -194,9 +195,13 @@ def _conduct(
     return conduct(plans, train, on_round=on_round, searches_only=searches_only, command=command)
 
 
-def _told(outcome: Outcome) -> int:
-    for path, error in outcome.failed.items():
+def _tell_failed(failed: Mapping[str, str]) -> None:
+    for path, error in failed.items():
         progress_console.print(f"{path} failed: {error}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _told(outcome: Outcome) -> int:
+    _tell_failed(outcome.failed)
     for one in outcome.elsewhere:
         progress_console.print(f"{one.path} is being trained by another process.", highlight=False, soft_wrap=True)
     for sentence in outcome.unsearched:
@@ -217,7 +222,13 @@ def _results(
     record = replace(_begun(plan, command, searched, one_sided=one_sided), ended=now())
     out = Path(plan.out)
     done = [one for one in outcome.done if one.path.is_relative_to(out) and _name(plan, one.path) in record.planned]
-    failed = {_name(plan, Path(path)): why for path, why in outcome.failed.items() if Path(path).is_relative_to(out)}
+    searches = [search_folder(plan, place) for place in plan.searches]
+    failed = {
+        _name(plan, Path(path)): why
+        for path, why in outcome.failed.items()
+        if Path(path).is_relative_to(out)
+        and (_name(plan, Path(path)) in record.planned or any(map(Path(path).is_relative_to, searches)))
+    }
     record = replace(record, done=[_name(plan, one.path) for one in done], failed=failed)
     write_study(out, record)
     runs = [read_run(one.path) for one in done]

@@ -90,7 +90,7 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | N
             try:
                 _drive(fleet, console)
             except StoppedError:
-                _tell_failures(fleet, ranks)
+                _tell_failures(fleet, ranks, raising=False)
                 _say(f"Stopped; {_how_to_go_on(members, ranks)}.", ranks)
                 return 128 + (asked[0] if asked else signal.SIGTERM)  # of several processes one may have been asked
             except OSError as error:  # of one of several processes
@@ -107,19 +107,19 @@ def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | N
     return _tell_failures(fleet, ranks)
 
 
-def _tell_failures(fleet: Fleet, ranks: Ranks) -> int:
-    """Say what went wrong with members, a sentence each; the exit code."""
+def _tell_failures(fleet: Fleet, ranks: Ranks, *, raising: bool = True) -> int:
+    """Say what went wrong with members, a sentence each; the exit code. What nobody foresaw is raised."""
     full = [(member, error) for member, error in fleet.failures if _is_no_room(error)]
     if full:
         _say_no_room(full[0][1], [member for member, _ in full], ranks)
     others = [(member, error) for member, error in fleet.failures if not _is_no_room(error)]
     for member, error in others:
-        if len(fleet.members) == 1 and not isinstance(error, NotFiniteError):
+        if raising and len(fleet.members) == 1 and not isinstance(error, NotFiniteError):
             raise error
         named = str(member.folder.path) in str(error)
         _say(str(error) if named else f"{member.folder.path} failed: {error}", ranks)
     unforeseen = [error for _, error in others if not isinstance(error, NotFiniteError | ValueError | OSError)]
-    if unforeseen:
+    if unforeseen and raising:
         raise unforeseen[0]
     return 1 if fleet.failures else 0
 

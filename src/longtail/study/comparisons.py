@@ -10,6 +10,7 @@ from longtail.study.runs import Cell, Measure, Run, check_same, distinct_titles,
 from longtail.study.stats import Alternative, Comparison, compare, holm, sentence
 
 __all__ = [
+    "PAIRS",
     "SAME_DATA",
     "Contrast",
     "Contrasts",
@@ -24,7 +25,8 @@ __all__ = [
 SAME_DATA = ("data", "imbalance", "profile", "subset_seed", "validation", "folds", "fold")
 """Settings in which compared methods must agree."""
 
-_PAIRS = 3  # seeds that must be shared where not all are
+PAIRS = 3
+"""Seeds that must be shared where not all are."""
 _NOT_PAIRED = "fewer than three seeds in common"
 
 Reference = str | Callable[[Sequence[Cell]], str]
@@ -131,7 +133,7 @@ def _test(
         return None, "fewer than two seeds", ""
     both = [place for place in ours if place in theirs]
     left = len(ours) + len(theirs) - 2 * len(both)
-    pair = not left or len(both) >= _PAIRS
+    pair = not left or len(both) >= PAIRS
     note = "" if not left else _paired_on(both, left) if pair else _NOT_PAIRED
     first, second = ([one[place] for place in both] if pair else list(one.values()) for one in (ours, theirs))
     if not all(map(math.isfinite, [*first, *second])):

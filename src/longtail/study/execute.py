@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,9 @@ __all__ = ["Outcome", "devices", "epochs_done", "epochs_of", "execute"]
 
 _QUEUE = 16  # times as many in a fleet, so that the next begins when one is done and few are left alone at its end
 _WATCH_SECONDS = 0.5
+
+_Answers = SimpleQueue[tuple[dict[str, str], set[str]]]
+"""Of workers: runs that failed and why, and those that others train."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,11 @@ class _Work:
         size = _QUEUE * (self.together or TOGETHER)
         with _stoppable(self.members):
             for begin in range(0, len(runs), size):
-                with ExitStack() as locks:
-                    self._fleet(self._locked(runs[begin : begin + size], locks), locks)
+                try:
+                    with ExitStack() as locks:
+                        self._fleet(self._locked(runs[begin : begin + size], locks), locks)
+                except StoppedError as stopped:
+                    raise StoppedError(str(stopped), self.failed) from None
 
     def _locked(self, runs: Sequence[Planned], locks: ExitStack) -> list[Planned]:
         """Those that nobody else is training."""
@@ -194,7 +201,7 @@ def _spread(
 ) -> tuple[dict[str, str], set[str]]:
     """A process a device, each with its share of the runs."""
     context = torch.multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
+    answers: _Answers = context.SimpleQueue()
     shares = [list(runs[place :: len(places)]) for place in range(len(places))]
     workers = [
         context.Process(target=_worker, args=(share, device, together, answers))
@@ -202,36 +209,43 @@ def _spread(
         if share
     ]
     stopped = False
+    failed: dict[str, str] = {}
+    elsewhere: set[str] = set()
     with _stoppable([]):
         for worker in workers:
             worker.start()
         try:
             while any(worker.is_alive() for worker in workers):
                 time.sleep(_WATCH_SECONDS)
+                _collect(answers, failed, elsewhere)  # now, or a worker with much to say would wait
                 watch()
         except StoppedError:
             stopped = True
             for worker in workers:
                 worker.terminate()  # SIGTERM: they save and stop
-    for worker in workers:
-        worker.join()
-    failed: dict[str, str] = {}
-    elsewhere: set[str] = set()
-    while not answers.empty():
-        one, other = answers.get()
-        failed.update(one)
-        elsewhere |= other
+    while any(worker.is_alive() for worker in workers):
+        time.sleep(_WATCH_SECONDS)
+        _collect(answers, failed, elsewhere)
+    _collect(answers, failed, elsewhere)
     if stopped:
-        raise StoppedError("Stopped; what was under way is saved.")
+        raise StoppedError("Stopped; what was under way is saved.", failed)
     lost = [run for run in runs if not run.folder.done and str(run.path) not in failed.keys() | elsewhere]
     return {**failed, **{str(run.path): "its process ended early" for run in lost}}, elsewhere
 
 
-def _worker(runs: Sequence[Planned], device: torch.device, together: int | None, answers: object) -> None:
+def _worker(runs: Sequence[Planned], device: torch.device, together: int | None, answers: _Answers) -> None:
     try:
-        answers.put(_work(runs, device, together, lambda: None, tuple))  # type: ignore[attr-defined]
-    except StoppedError:
-        return
+        answers.put(_work(runs, device, together, lambda: None, tuple))
+    except StoppedError as stopped:
+        answers.put((stopped.failed, set()))
+
+
+def _collect(answers: _Answers, failed: dict[str, str], elsewhere: set[str]) -> None:
+    """Take what workers have said so far."""
+    while not answers.empty():
+        one, other = answers.get()
+        failed.update(one)
+        elsewhere |= other
 
 
 def epochs_of(recipe: Recipe) -> int:

@@ -59,7 +59,7 @@ def settle(opened: Opened, names: Sequence[str] | None = None) -> Outside:
     """
     path = opened.path
     known = opened.names or (tuple(names) if names is not None else None)
-    labels = _indices(path, "labels", opened.labels, known)
+    labels = _indices(opened, "labels", opened.labels, known)
     if not len(labels):
         raise ValueError(f"Expected {path} to have samples, but it has none.")
     seen = labels != IGNORED
@@ -128,7 +128,7 @@ def _fits(opened: Opened, names: tuple[str, ...]) -> bool:
     if opened.scores is not None and opened.scores.shape[1:] != (len(names),):
         return False
     try:
-        labels = _indices(opened.path, "labels", opened.labels, names)
+        labels = _indices(opened, "labels", opened.labels, names)
         _check_range(opened.path, "labels", labels[labels != IGNORED], len(names))
         if opened.predicted is not None:
             _predicted(opened, labels, names)
@@ -143,7 +143,7 @@ def _fits(opened: Opened, names: tuple[str, ...]) -> bool:
 def _predicted(opened: Opened, labels: Tensor, names: Sequence[str] | None) -> Tensor:
     """Predicted classes of a file that has no scores."""
     path = opened.path
-    given = _indices(path, "predicted classes", np.asarray(opened.predicted), names)
+    given = _indices(opened, "predicted classes", np.asarray(opened.predicted), names)
     if len(given) != len(labels):
         raise ValueError(f"Expected {path} to predict a class for each of {len(labels)} labels, but got {len(given)}.")
     seen = labels != IGNORED
@@ -152,11 +152,12 @@ def _predicted(opened: Opened, labels: Tensor, names: Sequence[str] | None) -> T
     return given
 
 
-def _indices(path: Path, what: str, values: "np.ndarray[Any, Any]", names: Sequence[str] | None) -> Tensor:
+def _indices(opened: Opened, what: str, values: "np.ndarray[Any, Any]", names: Sequence[str] | None) -> Tensor:
     """Class indices, from whole numbers in any type, or from names."""
+    path = opened.path
     if values.ndim != 1:
         raise ValueError(f"Expected {what} of {path} to be one a sample, but got shape {values.shape}.")
-    texts = words_of(values, names)
+    texts = words_of(values, names, opened.classes)
     if texts is not None:
         places = {str(IGNORED): IGNORED, **{str(name): place for place, name in enumerate(names or ())}}
         unknown = next((text for text in texts if text not in places), None)

@@ -83,15 +83,19 @@ class Opened:
     run: Record | None = None
     """That of the run in whose folder the file is."""
 
+    @property
+    def classes(self) -> "list[np.ndarray[Any, Any]]":
+        """Labels, and predictions where it has them: by index both, or by name both."""
+        return [values for values in (self.labels, self.predicted) if values is not None]
+
     def words(self) -> set[str]:
         """The names among its labels and predictions; empty where they are indices."""
-        found = (words_of(values, None) for values in (self.labels, self.predicted) if values is not None)
+        found = (words_of(values, None, self.classes) for values in self.classes)
         return {word for words in found for word in words or ()} - {str(IGNORED)}
 
     def goes_by_place(self, names: Sequence[str] | None) -> bool:
         """Whether it can be read only where the order of the classes is known: it has indices, or unnamed scores."""
-        values = (self.labels, self.predicted)
-        indexed = any(one is not None and words_of(one, names) is None for one in values)
+        indexed = any(words_of(one, names, self.classes) is None for one in self.classes)
         return indexed or (self.scores is not None and self.names is None)
 
 
@@ -134,17 +138,26 @@ def places_of(names: Sequence[str], among: Sequence[str], source: str) -> list[i
     return [place[name] for name in names]
 
 
-def words_of(values: "np.ndarray[Any, Any]", names: Sequence[str] | None) -> list[str] | None:
-    """Classes as text, where they are names, which numbers may be; ``None`` where they are indices."""
+def words_of(
+    values: "np.ndarray[Any, Any]", names: Sequence[str] | None, together: "Sequence[np.ndarray[Any, Any]]"
+) -> list[str] | None:
+    """Classes as text, where they are names, which numbers may be; ``None`` where they are indices.
+
+    Numbers are names only where all numbers of ``together`` are: in one file they mean the same.
+    """
     numbers = values.dtype.kind in "iu" and names is not None and all(name.isdecimal() for name in names)
     if values.dtype.kind not in "USO" and not numbers:
         return None
-    decoded = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
-    texts = [str(value) for value in decoded.tolist()]
-    known = {*(names or ()), str(IGNORED)}
-    if all(text.lstrip("-").isdecimal() for text in texts) and not known.issuperset(texts):
+    texts, known = _texts(values), {*(names or ()), str(IGNORED)}
+    every = {text for one in together for text in _texts(one) if text.lstrip("-").isdecimal()}
+    if all(text.lstrip("-").isdecimal() for text in texts) and not known.issuperset(every):
         return None
     return texts
+
+
+def _texts(values: "np.ndarray[Any, Any]") -> list[str]:
+    decoded = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
+    return [str(value) for value in decoded.tolist()]
 
 
 def are_places(names: Collection[str]) -> bool:
@@ -218,7 +231,12 @@ def _text(path: Path, _: str) -> Opened:
 
 
 def _parquet(path: Path, _: str) -> Opened:
-    return _columns(path, {name: np.asarray(values) for name, values in read_parquet(path).items()})
+    def chosen(names: list[str]) -> list[str]:
+        """Those that are read here; all where none is, to be told."""
+        starts = tuple(f"{start}_" for start in SCORES)
+        return [name for name in names if name in (*LABELS, *PREDICTED) or name.startswith(starts)] or names
+
+    return _columns(path, {name: np.asarray(values) for name, values in read_parquet(path, chosen).items()})
 
 
 def _columns(path: Path, columns: "Mapping[str, np.ndarray[Any, Any]]") -> Opened:

@@ -38,7 +38,8 @@ class StudyRecord:
     def covers(self, other: "StudyRecord") -> bool:
         """Whether nothing that another entry says is lost where this one stands for it."""
         return (
-            (self.command, self.reference, self.alternative) == (other.command, other.reference, other.alternative)
+            (self.command == other.command or not other.ended)  # one that was stopped may go on with other flags
+            and (self.reference, self.alternative) == (other.reference, other.alternative)
             and set(other.planned) <= set(self.planned)
             and other.searches.keys() <= self.searches.keys()
             and all(set(ways) <= set(self.selected.get(run, ())) for run, ways in other.selected.items())
@@ -73,8 +74,11 @@ def write_study(folder: Path, record: StudyRecord) -> None:
     """Add a study to those of a folder, whole or not at all, in place of entries that it covers: its own, so far."""
     before = read_studies(folder)
     covered = [one for one in before if record.covers(one)]
-    began = min((one.began for one in covered), default=record.began)
-    entries = [*(one for one in before if one not in covered), replace(record, began=began)]
+    record = replace(record, began=min((one.began for one in covered), default=record.began))
+    if not record.ended:  # what is known of it stays so until there is more
+        for one in covered:
+            record = replace(record, done=one.done, failed=one.failed, sentences=one.sentences)
+    entries = [*(one for one in before if one not in covered), record]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STUDY_FILE, {"studies": [asdict(one) for one in entries]})
 

@@ -129,8 +129,7 @@ def searching(
     """
     folds, criterion = folds_of(base, plan), Criterion.parse(plan.criterion)
     part = cast(Literal["val", "test"], plan.select_on)
-    if part == "val" and not folds and not _has_validation(base):
-        raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
+    _check_chooses(base, plan, folds)
     cells: dict[float, Cell] = {}
     file = Path(out) / SEARCH_FILE
     begun = {"command": command, "select_on": plan.select_on, "criterion": plan.criterion}
@@ -172,9 +171,16 @@ def _check_same_search(file: Path, there: Mapping[str, Any], here: Mapping[str, 
         )
 
 
+def _check_chooses(base: Recipe, plan: SearchPlan, folds: int) -> None:
+    """Refuse a search that has nothing to choose on."""
+    if plan.select_on == "val" and not folds and not _has_validation(base):
+        raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
+
+
 def first_round(base: Recipe, plan: SearchPlan, out: Path | str) -> list[Planned]:
     """The runs that a search begins with."""
     folds = folds_of(base, plan)
+    _check_chooses(base, plan, folds)
     return [run for beta in plan.start for run in _planned(base, beta, folds, range(plan.seeds), Path(out))]
 
 

@@ -134,6 +134,15 @@ def _on_what(cells: Sequence[Cell]) -> tuple[str, list[str]]:
     return "test data", [*notes, *(f"{data}: on {on}." for data, on in words.items() if on != "test data")]
 
 
+def _called(cells: Sequence[Cell]) -> dict[Cell, str]:
+    """What each cell is called among those of its data set."""
+    return {
+        cell: title
+        for of_data in by_data(cells).values()
+        for cell, title in zip(of_data, distinct_titles(of_data), strict=True)
+    }
+
+
 def _groups_of(cells: Sequence[Cell]) -> tuple[str, ...]:
     if not cells:
         raise ValueError("Expected runs for a table, but got none.")
@@ -278,10 +287,10 @@ def gradient_table(
     cells: Sequence[Cell], *, form: Literal["bias", "weight"] = "weight", selected: str = "", command: str = ""
 ) -> Table:
     """Balance of the classifier's gradient, (reward - penalty) / reward, in each group, beside the authors'."""
-    groups = _groups_of(cells)
+    groups, called = _groups_of(cells), _called(cells)
     rows = [
         (
-            (cell.data, cell.title),
+            (cell.data, called[cell]),
             [cell.summary(partial(Run.gradient_balance, group=group, form=form)) for group in groups],
             [paper.gradient_balance(cell.data).get(cell.method, {}).get(group) for group in groups],
         )
@@ -293,11 +302,11 @@ def gradient_table(
 
 def shift_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
     """Δp̂ of models trained on imbalanced data, on that data, beside the paper's (softmax)."""
-    groups = _groups_of(cells)
+    groups, called = _groups_of(cells), _called(cells)
     published = paper.tables()["probability_shift_softmax"]
     rows = [
         (
-            (cell.data, cell.title),
+            (cell.data, called[cell]),
             [cell.summary(partial(Run.shift, group=group)) for group in groups],
             [published.get(cell.data, {}).get(group) if cell.method == "softmax" else None for group in groups],
         )
@@ -315,11 +324,12 @@ def redrawn_shift_table(cells: Sequence[Cell], *, command: str = "") -> Table:
         command: what repeats it.
     """
     published = paper.tables()["probability_shift_softmax"]
-    groups = _groups_of(cells)
+    groups, called = _groups_of(cells), _called(cells)
     rows = []
     for cell in ordered(cells):
         found, theirs = redrawn_shift(cell), published.get(cell.data, {})
-        rows.append(((cell.data, cell.title), [found[name] for name in groups], [theirs.get(name) for name in groups]))
+        ours, authors = [found[name] for name in groups], [theirs.get(name) for name in groups]
+        rows.append(((cell.data, called[cell]), ours, authors))
     asked = ", ".join(f"{cell.data} {redrawn_shift(cell)[groups[0]].runs}" for cell in ordered(cells))
     caption = "Each model is asked about the subset that the next seed draws, of which it has seen all of the largest "
     caption += f"class and hardly any of the rarest; models asked: {asked}. "

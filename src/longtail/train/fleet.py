@@ -86,7 +86,7 @@ class Fleet:
             except Exception as error:
                 if member.ranks.world > 1 and not isinstance(error, NotFiniteError):  # about which all ranks agree
                     raise
-                traceback.clear_frames(error.__traceback__)  # which hold its model
+                _let_go(error)
                 self.failures.append((member, error))
                 continue
             running.append((member, steps))
@@ -100,6 +100,14 @@ class Fleet:
             pass
         if self.failures:
             raise self.failures[0][1]
+
+
+def _let_go(error: BaseException) -> None:
+    """Empty the frames that an error went through, and those that led to it: they hold the member's model."""
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
 
 
 _DONE = object()

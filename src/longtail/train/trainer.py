@@ -1,7 +1,7 @@
 """The trainer: drives the step through a method's stages for one model, and leaves a run folder."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -45,7 +45,16 @@ class NotFiniteError(RuntimeError):
 
 
 class StoppedError(RuntimeError):
-    """Training was asked to stop, and has saved where it is."""
+    """Training was asked to stop, and has saved where it is.
+
+    Args:
+        message: what happened.
+        failed: of several runs those that had failed by then, by their folders, and why.
+    """
+
+    def __init__(self, message: str, failed: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.failed = dict(failed or {})
 
 
 class Trainer:

@@ -135,11 +135,12 @@ def _summary(
             blocks.append(Prose(points, points=True, title=part.name))
         pictures = [_picture(one, one.name, drawings) for one in overview_drawings(parts, told.selected(cells))]
         blocks += [Gallery(pictures)] if pictures else []
+    failed = {Path(name).name for name in told.failed}
     unfinished = sorted(
         found.parent.name
         for path in map(Path, paths)
         for found in path.rglob("recipe.toml")
-        if not (found.parent / "result.json").exists()
+        if not (found.parent / "result.json").exists() and found.parent.name not in failed
     )
     notes = caveats(parts, unfinished, told.selected(cells), told.failed, told.missing)
     return Section("summary", "Summary", [*blocks, *([Notes(notes)] if notes else [])])

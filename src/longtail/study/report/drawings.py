@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from longtail.study.captions import with_selected
+from longtail.study.comparisons import PAIRS
 from longtail.study.figures.boxes import box_plots
 from longtail.study.figures.classwise import class_probability, class_recall, target_probability
 from longtail.study.figures.curves import Curves, recall_curves
@@ -148,7 +149,7 @@ def _boxes(part: Part, method: str, alternative: Alternative) -> Drawing | None:
     side = "one-sided" if alternative == "greater" else "two-sided"
     caption = f"Recall over all classes on {part.on} data in every run. p, Δμ and d compare {part.title(last)} with "
     caption += f"{against} ({'paired' if paired else 'Welch’s'} t-test, {side}, not corrected)." + part.shown(drawn)
-    if not paired and len(set(reference.places) & set(last.places)) > 1:
+    if not paired and len(set(reference.places) & set(last.places)) >= PAIRS:
         caption += " It is of all runs; the table pairs the seeds that both have."
     if any(len(cell.runs) == 1 for cell in part.cells):
         caption += " Methods with a single run have no box."

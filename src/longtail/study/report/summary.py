@@ -53,9 +53,10 @@ def points_of(
     if baseline is not None and baseline is not best and len(names) > 1:
         gains = {g: part.recall(best, g).mean - part.recall(baseline, g).mean for g in (names[0], names[-1])}
         if not any(map(math.isnan, gains.values())):
+            pays = ": that is who pays" if gains[names[-1]] * gains[names[0]] < 0 else ""
             found.append(
                 f"Against {part.title(baseline)}, {part.title(best)} {_moves(gains[names[-1]], names[-1])} and "
-                f"{_moves(gains[names[0]], names[0])}: that is who pays."
+                f"{_moves(gains[names[0]], names[0])}{pays}."
             )
     found += _compared(part, reference, alternative)
     if part.fairest is not None and len(part.cells) > 1:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     material = material_of(standings)
     sections = sections_of(material)
     _draw([drawing for _, _, drawings in sections for drawing in drawings], out / "figures")
-    command = f"longtail study page {' '.join(map(str, files))} --out {out}"
+    command = shlex.join(["longtail", "study", "page", *map(str, files), "--out", str(out)])
     write_text(out / "README.md", page_text(standings, sections, out, command))
     told.append(f"Page: {out / 'README.md'}")
     if readme is not None:
@@ -101,7 +102,7 @@ def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: P
     blocks += [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
     folders = " ".join(str(one.folder) for one in standings if one.folder.is_dir())
     fetched = sorted({match for one in standings for data in one.plan.data for match in _fetching(data)})
-    commands = "\n".join([*fetched, *(f"longtail study {one.file}" for one in standings), command])
+    commands = "\n".join([*fetched, *(shlex.join(["longtail", "study", str(one.file)]) for one in standings), command])
     blocks.append(_REPEAT.format(commands=commands, folders=folders))
     return "\n\n".join(blocks) + "\n"
 
