@@ -338,6 +338,8 @@ def test_captions_say_nothing_twice(made):
     runs = [made("tau-norm", imbalance=factor, validation=0.1) for factor in (10, 100)]
     caption = recall_table(group_runs([*runs, made("softmax")])).full_caption
     assert "10 % of training images held out (τ-norm only)" in caption
+    both = [made("softmax"), made("softmax", seed=1, validation=0.1)]  # of which one row's title has it
+    assert "10 % of training images held out (rows that say so)" in recall_table(group_runs(both)).full_caption
 
 
 def test_terminal():

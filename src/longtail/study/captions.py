@@ -8,7 +8,7 @@ from typing import Any
 
 from longtail.data import CATALOG
 from longtail.study.record import STUDY_FILE, missing_of, read_studies
-from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, distinct_titles, held_out
+from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, held_out
 from longtail.study.stats import Alternative
 
 __all__ = ["NO_DATA", "Told", "caption_of", "how_measured", "measured_on", "numbers", "told_of", "with_selected"]
@@ -142,15 +142,6 @@ def numbers(values: Sequence[int]) -> str:
     return ", ".join(map(str, ordered))
 
 
-def _titles(cells: Sequence[Cell]) -> list[str]:
-    """What cells are called, each among those of its data set."""
-    found: dict[Cell, str] = {}
-    for data in dict.fromkeys(cell.data for cell in cells):
-        of_data = [cell for cell in cells if cell.data == data]
-        found.update(zip(of_data, distinct_titles(of_data), strict=True))
-    return [found[cell] for cell in cells]
-
-
 def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     """How the runs of a table were made, in sentences.
 
@@ -179,8 +170,10 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     held = {cell.recipe.validation for cell in cells if cell.recipe.validation}
     if held:
         shares = ", ".join(f"{100 * share:g} %" for share in sorted(held))
-        whose = [title for cell, title in zip(cells, _titles(cells), strict=True) if cell.recipe.validation]
-        only = f" ({', '.join(dict.fromkeys(whose))} only)" if len(whose) < len(cells) else ""
+        whose = [cell.title for cell in cells if cell.recipe.validation]
+        others = {cell.title for cell in cells if not cell.recipe.validation}
+        only = f" ({', '.join(dict.fromkeys(whose))} only)" if others else ""
+        only = " (rows that say so)" if others & set(whose) else only
         parts.append(f"{shares} of training images held out{only}")
     if selected or any(cell.recipe.beta is not None for cell in cells):
         parts.append(selected or f"{_UNTOLD} with these runs")
