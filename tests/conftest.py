@@ -1,6 +1,8 @@
 """What tests of commands and of finished runs share."""
 
+import importlib.util
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,19 @@ def finished(tmp_path_factory):
         return known[key]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def example():
+    """Gives a script of examples/ as a module."""
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "examples" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture

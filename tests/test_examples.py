@@ -1,6 +1,5 @@
 """The CIFAR script on generated images in CIFAR's format: it runs, and its parts are what it says they are."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -21,11 +20,8 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "cifar_lt.py"
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("cifar_lt", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(example):
+    return example("cifar_lt")
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,18 @@
 """The example about the second stage: with statistics that move it is what the library's own cRT and LWS are."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from longtail.train import RunFolder, Trainer, defaults
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "second_stage.py"
 EPOCHS = 3
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("second_stage", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(example):
+    return example("second_stage")
 
 
 @pytest.fixture(scope="module")

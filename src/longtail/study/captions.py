@@ -11,7 +11,17 @@ from longtail.study.record import STUDY_FILE, missing_of, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, held_out
 from longtail.study.stats import Alternative
 
-__all__ = ["NO_DATA", "Told", "caption_of", "how_measured", "measured_on", "numbers", "told_of", "with_selected"]
+__all__ = [
+    "NO_DATA",
+    "Told",
+    "caption_of",
+    "how_measured",
+    "measured_on",
+    "numbers",
+    "some_of",
+    "told_of",
+    "with_selected",
+]
 
 NO_DATA = "there is neither test nor validation data"
 _UNTOLD = "how β was chosen is not recorded"
@@ -127,6 +137,17 @@ def measured_on(cells: Sequence[Cell]) -> str:
     """What the results of cells of one data set are told of, in words."""
     split = held_out(cells) or "test"
     return HELD_WORDS[split] + (" (there is no test data)" if split == "val" else "")
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """The first of several names, and how many more there are.
+
+    Example:
+        >>> some_of(["ant", "bee", "cow", "dog", "elk"])
+        'ant, bee, cow and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def numbers(values: Sequence[int]) -> str:

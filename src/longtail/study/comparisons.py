@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from longtail.study.captions import numbers
+from longtail.study.captions import numbers, some_of
 from longtail.study.runs import Cell, Measure, Run, check_same, distinct_titles, method_title, same_settings
 from longtail.study.stats import Alternative, Comparison, compare, holm, sentence
 
@@ -190,16 +190,11 @@ def contrasts_of(
         told = [f"{cells[0].data}: not tested, {names} was not run."] if len(cells) > 1 else []
     else:
         told = [
-            f"{_some([titles[cell] for cell in alike])} on {alike[0].data}: not tested, {name} was not run with these "
-            "settings."
+            f"{some_of([titles[cell] for cell in alike])} on {alike[0].data}: not tested, {name} was not run with "
+            "these settings."
             for name, alike in without
         ]
     return Contrasts(tuple(contrasts), tuple(told))
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def check_reference(reference: str, cells: Sequence[Cell]) -> None:

@@ -1,9 +1,9 @@
 """A diagnosis of anybody's predictions as a page, the same as that of runs."""
 
 import math
-from collections.abc import Sequence
 
 from longtail import __version__
+from longtail.study.captions import some_of
 from longtail.study.diagnose import Diagnosis
 from longtail.study.figures.classwise import class_probability, class_recall, target_probability
 from longtail.study.figures.drawing import Drawing
@@ -168,19 +168,16 @@ def _notes(found: Diagnosis) -> list[str]:
         if absent and name == "test":
             notes.append(
                 f"{many(len(absent), 'class')} without a test sample, left out of every mean: "
-                f"{_some(absent, found.names)}."
+                f"{some_of([found.names[c] for c in absent], 4)}."
             )
     if "train" not in found.splits:
         notes.append("Without predictions on training data there is no generalisation gap and no imbalance level.")
     never = [c for c, count in enumerate(found.counts.tolist()) if not count]
     if never:
-        notes.append(f"{many(len(never), 'class')} without a training sample: {_some(never, found.names)}.")
+        notes.append(
+            f"{many(len(never), 'class')} without a training sample: {some_of([found.names[c] for c in never], 4)}."
+        )
     return notes
-
-
-def _some(classes: Sequence[int], names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(classes) - most} more" if len(classes) > most else ""
-    return ", ".join(names[c] for c in classes[:most]) + more
 
 
 def _next(found: Diagnosis, drawings: dict[str, Drawing]) -> Section:

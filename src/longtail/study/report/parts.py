@@ -13,7 +13,7 @@ from longtail.study.stats import Summary, summarise
 from longtail.study.table import Table
 from longtail.train.recipe import Recipe
 
-__all__ = ["Part", "parts_of"]
+__all__ = ["Part", "or_lowest", "parts_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Part:
     @cached_property
     def best(self) -> Cell:
         """The cell with the highest recall over all classes."""
-        return max(self.cells, key=lambda cell: _or_lowest(self.recall(cell).mean))
+        return max(self.cells, key=lambda cell: or_lowest(self.recall(cell).mean))
 
     @cached_property
     def fairest(self) -> Cell | None:
@@ -125,7 +125,8 @@ class Part:
         return replace(table, rows=rows, labels=table.labels[1:])
 
 
-def _or_lowest(value: float) -> float:
+def or_lowest(value: float) -> float:
+    """A value by which the highest is found; what is undefined is never it."""
     return -math.inf if math.isnan(value) else value
 
 

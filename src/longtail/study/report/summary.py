@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from longtail.study.captions import NO_DATA, measured_on
+from longtail.study.captions import NO_DATA, measured_on, some_of
 from longtail.study.comparisons import Reference, contrasts_of, how_tested
 from longtail.study.report.page import Card, many
-from longtail.study.report.parts import Part
+from longtail.study.report.parts import Part, or_lowest
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Alternative, Summary
 
@@ -23,7 +23,7 @@ def cards_of(part: Part) -> list[Card]:
     cards = [Card(f"{_text(part.recall(best))}\u00a0%", f"Highest recall over all classes{on}", part.title(best))]
     names = list(part.groups)
     if len(names) > 1:
-        last = max(part.cells, key=lambda cell: _low(part.recall(cell, names[-1]).mean))
+        last = max(part.cells, key=lambda cell: or_lowest(part.recall(cell, names[-1]).mean))
         recall = part.recall(last, names[-1])
         known = not math.isnan(recall.mean)
         cards += [Card(f"{_text(recall)}\u00a0%", f"Highest {names[-1]} recall{on}", part.title(last))] if known else []
@@ -133,13 +133,13 @@ def caveats(
         )
     untested = [part.name for part in parts if part.measured and part.split == "val"]
     if untested:
-        found.append(f"There is no test data of {_some(untested)}: results are on validation data.")
+        found.append(f"There is no test data of {some_of(untested)}: results are on validation data.")
     if selected:
         found.append(f"{selected}.")
     if unfinished:
-        found.append(f"{many(len(unfinished), 'run')} not finished and left out: {_some(unfinished)}.")
+        found.append(f"{many(len(unfinished), 'run')} not finished and left out: {some_of(unfinished)}.")
     if failed:
-        found.append(f"{many(len(failed), 'run')} failed and left out: {_some(failed)}.")
+        found.append(f"{many(len(failed), 'run')} failed and left out: {some_of(failed)}.")
     undefined = [
         f"{title} on {part.name}"
         for part in parts
@@ -148,19 +148,10 @@ def caveats(
     ]
     if undefined:
         found.append(
-            f"The imbalance level is undefined for {_some(undefined)}: a group has no recall on training data."
+            f"The imbalance level is undefined for {some_of(undefined)}: a group has no recall on training data."
         )
     return found
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
 def _text(summary: Summary) -> str:
     return f"{summary.mean:.1f}" + ("" if math.isnan(summary.sd) else f" ± {summary.sd:.1f}")
-
-
-def _low(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
