@@ -206,7 +206,8 @@ def test_a_gpu_gives_the_batches_of_the_cpu(memory, files, photographs, labels):
         Streaming(files, plan(labels), "cuda", decode_in="device"),
         ResidentFiles(files, plan(labels), "cuda"),
     ):
-        assert_close(list(loader.training(seed=5, epoch=2)), expected)
+        # Small windows have many halves: the kernel rounds them to even, torch by the error of its sum.
+        assert_close(list(loader.training(seed=5, epoch=2)), expected, share=0.03)
     # Another JPEG decoder: some levels a pixel, nothing on average.
     planned = plan(photographs.labels, views=(Compose((RandomResizedCrop(12), NORMALISE)),))
     here = torch.cat([batch.views[0] for batch in Streaming(photographs, planned).training(2, 0)])

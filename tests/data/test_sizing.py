@@ -1,7 +1,14 @@
 """Images in a row: cut to size many at a time as one by one."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from tests.data.resize_checks import exactly
 
 from longtail.data import sizing
 from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
@@ -10,6 +17,7 @@ from longtail.data.sizing import ImagesInARow, to_size
 GENERATOR = torch.Generator().manual_seed(0)
 SIZES = [(60, 90), (1, 1), (200, 17), (33, 33), (5, 120), (90, 60), (256, 341)]
 IMAGES = [torch.randint(256, (3, *size), dtype=torch.uint8, generator=GENERATOR) for size in SIZES]
+PHOTOGRAPHS = [torch.randint(256, (3, 375, 500), dtype=torch.uint8, generator=GENERATOR) for _ in range(4)]
 CROP = RandomResizedCrop(24)
 UNIFORMS = torch.rand(len(IMAGES), CROP.draws, generator=GENERATOR)
 
@@ -87,7 +95,30 @@ def test_groups_stay_within_bounds_and_miss_nobody(monkeypatch):
     assert len(groups) < 300
 
 
+def test_one_kernel_makes_the_same_windows():
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    script = Path(__file__).with_name("resize_checks.py")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "the same"
+
+
 @pytest.mark.gpu
-def test_a_gpu_cuts_the_same_windows():
+def test_a_gpu_cuts_the_same_windows(monkeypatch):
+    monkeypatch.setattr(sizing, "checked", lambda _: False)
     row = ImagesInARow.of([image.cuda() for image in IMAGES])
     assert_within_a_level(to_size(row, Compose((CROP,)), UNIFORMS).cpu(), one_by_one(CROP, IMAGES, UNIFORMS))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("images", "size"), [(IMAGES, 24), (PHOTOGRAPHS, 224)])
+def test_the_kernel_on_a_gpu_too(images, size):
+    """The second are of ImageNet's size, where programs and loops are as many as in training."""
+    crop = RandomResizedCrop(size)
+    uniforms = torch.rand(len(images), crop.draws, generator=GENERATOR)
+    row = ImagesInARow.of([image.cuda() for image in images])
+    windows = torch.stack(crop.parameters(uniforms, row.heights, row.widths))
+    found = sizing.resized_by_kernel(row, windows, size).cpu()
+    for i, image in enumerate(images):
+        assert np.abs(found[i].numpy() - exactly(image, windows[:, i].tolist(), (size, size))).max() < 0.5 + 1e-3

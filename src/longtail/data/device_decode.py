@@ -129,7 +129,7 @@ def decode_on(device: torch.device, found: Sequence[Read], paths: Sequence[str])
     places = [i for i, image in enumerate(found) if isinstance(image, Tensor)]
     decoded: dict[int, Tensor | UnreadableImageError] = {}
     if places:
-        # The decoder writes on a stream of its own into memory that this stream may have freed but not yet done with.
+        # The decoder writes on a stream of its own, into memory that this one may have freed and not yet be done with.
         torch.cuda.current_stream(device).synchronize()
         for i, image in zip(places, _decode_jpegs([found[i] for i in places], device), strict=True):
             decoded[i] = _on_cpu(Path(paths[i])) if image is None else image

@@ -2,17 +2,18 @@
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from longtail.data.plan import Batch
 
-__all__ = ["ahead", "batches_ahead"]
+__all__ = ["ahead", "ahead_on", "batches_ahead"]
 
 Item = TypeVar("Item")
 
@@ -78,25 +79,42 @@ _TASKS = Path("/proc/self/task")  # Linux's; elsewhere processes are not forked 
 def batches_ahead(
     batches: Generator[Batch, None, None], device: torch.device, depth: int = 2
 ) -> Generator[Batch, None, None]:
-    """:func:`ahead` for batches on a device: on a GPU they are made on a stream of their own.
+    """:func:`ahead_on` for batches: the next is augmented while the model trains on this one."""
+    return ahead_on(device, batches, lambda batch: (*batch.views, batch.labels), depth)
 
-    So the next batch is decoded and augmented while the model trains on this one. The consumer's stream waits for each
-    batch, and its memory is not used again before that stream is done with it.
+
+def ahead_on(
+    device: torch.device,
+    items: Generator[Item, None, None],
+    tensors: Callable[[Item], Iterable[Tensor]],
+    depth: int,
+) -> Generator[Item, None, None]:
+    """:func:`ahead` for items on a device: on a GPU they are made on a stream of their own.
+
+    That stream goes first: what is made ahead is little, and the kernels of a training step leave no room between them.
+    The consumer's stream waits for each item, and its memory is not used again before that stream is done with it.
+
+    Args:
+        device: where the items' tensors lie.
+        items: what to make.
+        tensors: those of an item that lie on the device.
+        depth: as in :func:`ahead`.
     """
     if device.type != "cuda":
-        yield from ahead(batches, depth)
+        yield from ahead(items, depth)
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
-    def made() -> Generator[tuple[Batch, torch.cuda.Event], None, None]:
-        with closing(batches), torch.cuda.stream(stream):  # which stream is current is each thread's own affair
-            for batch in batches:
-                yield batch, stream.record_event()
+    def made() -> Generator[tuple[Item, torch.cuda.Event], None, None]:
+        with closing(items), torch.cuda.stream(stream):  # which stream is current is each thread's own affair
+            for item in items:
+                yield item, stream.record_event()
 
     with closing(ahead(made(), depth)) as finished:
-        for batch, ready in finished:
+        for item, ready in finished:
             current = torch.cuda.current_stream(device)
             current.wait_event(ready)
-            for tensor in (*batch.views, batch.labels):
+            for tensor in tensors(item):
                 tensor.record_stream(current)
-            yield batch
+            yield item
+            del item  # or it would outlive its use until the next is there

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longtail._gpus import checked
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
+from longtail.data.augment._batch import check_size
 
-__all__ = ["ImagesInARow", "cut", "to_size"]
+__all__ = ["ImagesInARow", "cut", "resized_by_kernel", "to_size"]
 
 _TOGETHER = 2**24  # positions that are gathered together: their indices take 128 MB
+_PIXELS = 256  # that a program of the kernel makes
 
 
 def cut(view: Augmentation) -> tuple[Compose, Compose]:
@@ -68,8 +71,8 @@ class ImagesInARow:
 def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
     """The images brought to one size by the first half of a view (:func:`cut`).
 
-    Windows of :class:`RandomResizedCrop` are gathered and resized many at a time, whatever the images' sizes; any other
-    augmentation runs image by image.
+    Windows of :class:`RandomResizedCrop` are resized many at a time, whatever the images' sizes: by one kernel where it
+    was checked, else gathered first; any other augmentation runs image by image.
 
     Args:
         images: as many as there are rows of numbers.
@@ -82,7 +85,8 @@ def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
     parts, device = sized.augmentations, images.pixels.device
     if len(parts) == 1 and isinstance(parts[0], RandomResizedCrop):
         windows = torch.stack(parts[0].parameters(uniforms, images.heights, images.widths))
-        return _resized_windows(images, windows, parts[0].size)
+        resized = resized_by_kernel if checked(device) else _resized_windows
+        return resized(images, windows, parts[0].size)
     drawn = uniforms.to(device, non_blocking=True)
     return torch.cat([sized(images[i][None], drawn[i : i + 1]) for i in range(len(images))])
 
@@ -112,6 +116,20 @@ def _resized_windows(images: ImagesInARow, windows: Tensor, size: int | tuple[in
         places.append(chosen)
     together, order = torch.cat(found), torch.cat(places)
     return together[order.argsort().to(device, non_blocking=True)]
+
+
+def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """The same in one launch, without copies of the windows; sums of float32 in another order."""
+    from longtail.data.resize_kernel import resize_windows  # noqa: PLC0415 - Triton is imported on use
+
+    (high, wide), device = check_size("size", size), images.pixels.device
+    top, left, height, width = windows
+    corner, plane = images.starts + top * images.widths + left, images.heights * images.widths
+    rows = torch.stack([corner, plane, images.widths, height, width], dim=1).to(device, non_blocking=True)
+    resized = torch.empty((len(images), 3, high, wide), dtype=torch.uint8, device=device)
+    programs = (-(-high * wide // _PIXELS), len(images))
+    resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
+    return resized
 
 
 def _of_like_size(heights: Tensor, widths: Tensor) -> Iterator[Tensor]:

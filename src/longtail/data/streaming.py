@@ -15,7 +15,7 @@ from longtail.data.dataset import FileImages, Split
 from longtail.data.decode import BadImages, UnreadableImageError
 from longtail.data.device_decode import decoded_ahead
 from longtail.data.plan import Batch, Plan, PlannedBatch
-from longtail.data.prefetch import batches_ahead
+from longtail.data.prefetch import ahead_on, batches_ahead
 from longtail.data.sizing import ImagesInARow, cut, to_size
 
 __all__ = ["Streaming"]
@@ -33,11 +33,25 @@ class _Sized(NamedTuple):
     """Places in the planned batch whose image could not."""
 
 
+class _Pictures(NamedTuple):
+    """A planned batch whose images are decoded."""
+
+    planned: PlannedBatch
+    row: ImagesInARow | None
+    """Those that could be; ``None`` if there is none."""
+    unreadable: dict[int, UnreadableImageError]
+
+
+def _pixels(batch: _Pictures) -> tuple[Tensor, ...]:
+    return () if batch.row is None else (batch.row.pixels,)
+
+
 class Streaming:
     """A split of image files of any size.
 
-    The next two batches are made in the background, on a GPU on a stream of their own, while one is being used. Memory
-    is bounded by them and by what is read ahead: three batches of files, or two batches a worker.
+    The next two batches are made in the background, on a GPU on a stream of their own, while one is being used; there,
+    pictures of the batch after them are decoded meanwhile. Memory is bounded by these and by what is read ahead: three
+    batches of files, or two batches a worker.
 
     Args:
         split: what to read.
@@ -115,16 +129,26 @@ class Streaming:
         root, names = str(images.root).rstrip("/"), images.names
 
         groups = ((batch, [f"{root}/{names[i]}" for i in batch.indices.tolist()]) for batch in planned)
-        with closing(decoded_ahead(groups, self.device, workers=max(1, self.workers))) as batches:
-            for batch, found in batches:
-                yield self._decoded(batch, found)
+        # In a thread and on a stream of their own: the next batch is decoded while this one is cut to size.
+        pictures = self._pictures(decoded_ahead(groups, self.device, workers=max(1, self.workers)))
+        with closing(ahead_on(self.device, pictures, _pixels, depth=1)) as batches:
+            for batch in batches:
+                yield self._cut_to_size(batch)
 
-    def _decoded(self, planned: PlannedBatch, found: Sequence[Tensor | UnreadableImageError]) -> _Sized:
-        unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
-        decoded = [image for image in found if isinstance(image, Tensor)]
-        if not decoded:
+    def _pictures(
+        self, batches: Generator[tuple[PlannedBatch, Sequence[Tensor | UnreadableImageError]], None, None]
+    ) -> Generator[_Pictures, None, None]:
+        with closing(batches):
+            for planned, found in batches:
+                unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
+                decoded = [image for image in found if isinstance(image, Tensor)]
+                yield _Pictures(planned, ImagesInARow.of(decoded) if decoded else None, unreadable)
+
+    def _cut_to_size(self, batch: _Pictures) -> _Sized:
+        planned, row, unreadable = batch
+        if row is None:
             return _Sized(planned, (), unreadable)
-        row, kept = ImagesInARow.of(decoded), _others(planned, unreadable)
+        kept = _others(planned, unreadable)
         sized = (
             to_size(row, first, uniforms[kept, : first.draws])
             for (first, _), uniforms in zip(self._cuts, planned.uniforms, strict=True)

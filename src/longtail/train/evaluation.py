@@ -34,6 +34,9 @@ TRAIN_LOGITS_BELOW = 512 * 2**20
 NO_LABEL = -100
 """Of a sample that was left out; losses and measures ignore it."""
 
+_SAMPLES = 2**14  # that are counted together, at most
+_NUMBERS = 2**22  # in their logits, features and labels, at most: 16 MB as float32
+
 
 @contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
@@ -72,13 +75,13 @@ def count_hits(look: Look, batches: Iterable[Batch], num_classes: int, ranks: Ra
         ranks: the processes that share the split.
     """
     total: Tensor | None = None
-    for batch in batches:
-        logits, _ = look(batch.views[0])
-        counted = batch.labels != NO_LABEL
-        right = counted & (logits.argmax(1) == batch.labels)
+    predictions = ((look(batch.views[0])[0].argmax(1), batch.labels) for batch in batches)
+    for predicted, labels in _lots(predictions, overwritten=0):
+        counted = labels != NO_LABEL
+        right = counted & (predicted == labels)
         if total is None:
-            total = torch.zeros(num_classes, 2, dtype=torch.int64, device=logits.device)
-        total.index_add_(0, batch.labels.clamp(min=0), torch.stack([right, counted], 1).long())
+            total = torch.zeros(num_classes, 2, dtype=torch.int64, device=labels.device)
+        total.index_add_(0, labels.clamp(min=0), torch.stack([right, counted], 1).long())
     if total is None:
         raise ValueError("Expected a split with a sample for every process, but got none.")
     return Hits(*ranks.sum(total).unbind(1))
@@ -94,30 +97,68 @@ def pass_over(
     change: Callable[[Tensor], Tensor] | None = None,
     write: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> ClassStatistics:
-    """The class statistics of all batches, over all ranks.
+    """The class statistics of all batches, over all ranks; of one rank nothing is read back from the device.
 
     Args:
         look: the model's forward pass.
         batches: the split's; the first view is used.
         ranks: the processes that share the split.
         shift: of the loss whose gradient is measured.
-        change: a post-hoc step, before anything is counted.
-        write: given the samples' places, logits before any change, and labels; on the first rank only.
+        change: a post-hoc step, row by row, before anything is counted.
+        write: given the samples' places, logits before any change, and labels, of each batch as it comes, wherever they
+            lie; the next batch may overwrite the logits. On the first rank only.
     """
     total: ClassStatistics | None = None
+    for logits, features, labels in _lots(_looked_at(look, batches, ranks, write), overwritten=2):
+        counted = logits if change is None else change(logits)
+        found = class_statistics(counted, labels, features, shift=shift, check_labels=False)
+        total = found if total is None else total + found
+    if total is None:
+        raise ValueError("Expected a split with a sample for every process, but got none.")
+    return ClassStatistics(**{name: ranks.sum(value) for name, value in total.tensors().items()})
+
+
+def _looked_at(
+    look: Look, batches: Iterable[Batch], ranks: Ranks, write: Callable[[Tensor, Tensor, Tensor], None] | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Logits, features and labels of this rank's batches; on the way all ranks' are written down."""
     for batch in _together(batches, ranks):
         if batch is None:  # this rank has no more, but must hear the others
             _gathered(ranks, None, write)
             continue
         logits, features = look(batch.views[0])
-        if write is not None:
-            _gathered(ranks, (batch.indices.cpu(), logits.cpu(), batch.labels.cpu()), write)
-        counted = logits if change is None else change(logits)
-        found = class_statistics(counted, batch.labels, features, shift=shift, check_labels=False)
-        total = found if total is None else total + found
-    if total is None:
-        raise ValueError("Expected a split with a sample for every process, but got none.")
-    return ClassStatistics(**{name: ranks.sum(value).cpu() for name, value in total.tensors().items()})
+        _gathered(ranks, (batch.indices, logits, batch.labels), write)
+        yield logits, features, batch.labels
+
+
+def _lots(batches: Iterable[tuple[Tensor, ...]], *, overwritten: int) -> Iterator[tuple[Tensor, ...]]:
+    """Small batches put together, since counting one takes dozens of launches; a large one as it is.
+
+    Args:
+        batches: tensors that have a row for each sample.
+        overwritten: how many of them, from the first on, the next batch overwrites. While they wait they are copies.
+    """
+    waiting: list[tuple[Tensor, ...]] = []
+    samples = numbers = 0
+    for rows in batches:
+        count, size = len(rows[0]), sum(part.numel() for part in rows)
+        if waiting and (samples + count > _SAMPLES or numbers + size > _NUMBERS):
+            yield _one_lot(waiting)
+            samples = numbers = 0
+        if count >= _SAMPLES or size >= _NUMBERS:
+            yield rows
+            continue
+        waiting.append((*(part.clone() for part in rows[:overwritten]), *rows[overwritten:]))
+        samples, numbers = samples + count, numbers + size
+    if waiting:
+        yield _one_lot(waiting)
+
+
+def _one_lot(waiting: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What waits, as one batch; then nothing does."""
+    lot = tuple(map(torch.cat, zip(*waiting, strict=True)))
+    waiting.clear()
+    return lot
 
 
 def _together(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | None]:
@@ -143,7 +184,8 @@ def _gathered(ranks: Ranks, mine: Rows | None, write: Callable[[Tensor, Tensor, 
     parts: list[Rows | None] = [mine]
     if ranks.world > 1:
         parts = [None] * ranks.world
-        torch.distributed.gather_object(mine, parts if ranks.first else None)
+        sent: Rows | None = None if mine is None else (mine[0].cpu(), mine[1].cpu(), mine[2].cpu())
+        torch.distributed.gather_object(sent, parts if ranks.first else None)
     for part in parts:
         if part is not None and ranks.first:
             write(*part)

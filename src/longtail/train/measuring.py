@@ -30,6 +30,7 @@ from longtail.train.replay import Replayed, look
 __all__ = ["Measuring"]
 
 Change = Callable[[Tensor], Tensor]
+Write = Callable[[Tensor, Tensor, Tensor], None]
 
 
 class Measuring:
@@ -53,8 +54,7 @@ class Measuring:
 
     def release(self) -> None:
         """Let go of what is held on the device between one pass and the next."""
-        if self._replayed is not None:
-            self._replayed.stream.synchronize()  # a pass that nobody has read may still run in that memory
+        self._wait()  # a pass that nobody has read may still run in that memory
         self._replayed = None
         self._evaluation.clear()
         self._training = None
@@ -66,7 +66,7 @@ class Measuring:
         *,
         shift: Tensor | None = None,
         change: Change | None = None,
-        write: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+        write: Write | None = None,
         each: Callable[[], None] | None = None,
     ) -> ClassStatistics:
         """The class statistics of a split, in evaluation mode.
@@ -76,19 +76,10 @@ class Measuring:
             split: of what.
             shift: of the loss whose gradient is measured.
             change: a post-hoc step, before anything is counted.
-            write: given samples' places, plain logits and labels, on the first rank.
+            write: given samples' places, plain logits and labels, as :func:`pass_over` does, on the first rank.
             each: called before each batch.
         """
-        with self._looking(model.eval()) as looking:
-            batches = self._batches(split)
-            return pass_over(
-                looking,
-                batches if each is None else _calling(each, batches),
-                ranks=self.ranks,
-                shift=shift,
-                change=change,
-                write=write,
-            )
+        return self._queue(model, split, shift=shift, change=change, write=write, each=each)()
 
     def as_trained(
         self, model: Model, epoch: int, *, shift: Tensor | None = None, change: Change | None = None
@@ -101,8 +92,47 @@ class Measuring:
             shift: as in :meth:`of`.
             change: as in :meth:`of`.
         """
+        return self._queue_as_trained(model, epoch, shift=shift, change=change)()
+
+    def _queue(
+        self,
+        model: Model,
+        split: Split,
+        *,
+        shift: Tensor | None,
+        change: Change | None,
+        write: Write | None,
+        each: Callable[[], None] | None,
+    ) -> Callable[[], ClassStatistics]:
+        """:meth:`of`, to be read later."""
+        with self._looking(model.eval()) as looking:
+            batches = self._batches(split)
+            found = pass_over(
+                looking,
+                batches if each is None else _calling(each, batches),
+                ranks=self.ranks,
+                shift=shift,
+                change=change,
+                write=write,
+            )
+        return partial(self._on_cpu, found)
+
+    def _queue_as_trained(
+        self, model: Model, epoch: int, *, shift: Tensor | None, change: Change | None
+    ) -> Callable[[], ClassStatistics]:
+        """:meth:`as_trained`, to be read later."""
         with as_in_training(model), self._looking(model) as looking:
-            return pass_over(looking, self._as_in_training(epoch), ranks=self.ranks, shift=shift, change=change)
+            found = pass_over(looking, self._as_in_training(epoch), ranks=self.ranks, shift=shift, change=change)
+        return partial(self._on_cpu, found)
+
+    def _on_cpu(self, found: ClassStatistics) -> ClassStatistics:
+        self._wait()
+        return ClassStatistics(**{name: value.cpu() for name, value in found.tensors().items()})
+
+    def _wait(self) -> None:
+        """Until passes that were queued are through."""
+        if self._replayed is not None:
+            self._replayed.stream.synchronize()
 
     def _as_in_training(self, epoch: int) -> Iterator[Batch]:
         """An epoch of training; its loader is kept, as those of :meth:`_batches` are."""
@@ -132,6 +162,9 @@ class Measuring:
 
     def _counted_once(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Batches of training in which samples that only fill up the last of several ranks' have no label."""
+        if self.ranks.world == 1:
+            yield from batches
+            return
         place = self.ranks.rank
         for batch in batches:
             places = place + self.ranks.world * torch.arange(len(batch.labels), device=batch.labels.device)
@@ -157,35 +190,37 @@ class Measuring:
             return count_hits(looking, self._batches(split), self.dataset.num_classes, self.ranks)
 
     def _read(self, found: dict[str, Hits]) -> dict[str, dict[str, float]]:
-        if self._replayed is not None:
-            self._replayed.stream.synchronize()
+        self._wait()
         recalls = {
             name: recall(one.correct.cpu(), one.samples.cpu(), self.dataset.groups) for name, one in found.items()
         }
         return {name: {"all": values.all, **values.groups} for name, values in recalls.items()}
 
-    def all_splits(
+    def everything(
         self,
         model: Model,
+        epoch: int,
         file: Path,
         *,
         shift: Tensor | None,
         change: Change | None,
         each: Callable[[], None],
-    ) -> dict[str, ClassStatistics]:
-        """Every split's statistics; plain logits and labels are written into ``file`` on the way."""
-        splits, classes = self.dataset.splits, self.dataset.num_classes
-        kept = kept_splits(splits, classes)
-        writer = predictions_writer(file, splits, classes) if self.ranks.first else None
+    ) -> Callable[[], dict[str, ClassStatistics]]:
+        """What a run leaves: every split's statistics, plain logits and labels in ``file``, and :meth:`as_trained`.
 
-        def write(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
-            assert writer is not None  # the first rank is given all ranks' rows
-            writer.write(f"{name}.logits", rows, logits)
-            writer.write(f"{name}.labels", rows, labels)
+        Returns:
+            what reads the statistics, and has the file written if it was not; where passes are replayed they are only
+            queued until then, and logits wait on the device. The model must not be changed before.
+        """
+        kept = kept_splits(self.dataset.splits, self.dataset.num_classes)
+        waiting: list[tuple[str, Tensor, Tensor, Tensor]] = []
 
-        try:
-            found = {
-                name: self.of(
+        def wait(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+            waiting.append((name, rows, logits.clone(), labels))
+
+        def queued(write: Callable[[str, Tensor, Tensor, Tensor], None]) -> dict[str, Callable[[], ClassStatistics]]:
+            return {
+                name: self._queue(
                     model,
                     split,
                     shift=shift,
@@ -193,20 +228,49 @@ class Measuring:
                     write=partial(write, name) if name in kept else None,
                     each=each,
                 )
-                for name, split in splits.items()
+                for name, split in self.dataset.splits.items()
             }
-            if writer is not None:
-                writer.close()
+
+        if self.replays:
+            passes = queued(wait)
+        else:
+            with self._predictions(file) as write:
+                passes = queued(write)
+        passes["train_paper"] = self._queue_as_trained(model, epoch, shift=shift, change=change)
+
+        def read() -> dict[str, ClassStatistics]:
+            found = {name: one() for name, one in passes.items()}
+            if self.replays:
+                with self._predictions(file) as write:
+                    for rows in waiting:
+                        write(*rows)
+            return found
+
+        return read
+
+    @contextmanager
+    def _predictions(self, file: Path) -> Iterator[Callable[[str, Tensor, Tensor, Tensor], None]]:
+        """Writes logits and labels of a split's rows into a file, which is there once all are; on the first rank."""
+        if not self.ranks.first:
+            yield lambda *_: None  # the first rank is given all ranks' rows
+            return
+        writer = predictions_writer(file, self.dataset.splits, self.dataset.num_classes)
+
+        def write(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+            writer.write(f"{name}.logits", rows, logits)
+            writer.write(f"{name}.labels", rows, labels)
+
+        try:
+            yield write
+            writer.close()
         finally:
-            if writer is not None:
-                writer.abandon()
-        return found
+            writer.abandon()
 
     def choose_posthoc(self, model: Model, kind: Kind, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
         """A post-hoc step whose strength is chosen on validation data, and the recalls it was chosen by."""
         assert self.dataset.val is not None  # the trainer sees to it
         search = Search(kind, classifier, self.dataset.groups)
-        self.of(model, self.dataset.val, write=lambda _, logits, labels: search.add(logits, labels))
+        self.of(model, self.dataset.val, write=lambda _, logits, labels: search.add(logits.cpu(), labels.cpu()))
         best = search.best().strength if self.ranks.first else 0.0
         strength = self.ranks.sum(torch.tensor(best, dtype=torch.float64))
         return PostHoc(kind, float(strength)), search.recalls() if self.ranks.first else {}

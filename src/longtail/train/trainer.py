@@ -172,7 +172,7 @@ class Trainer:
             yield from self._stage(running, model, data)
             self.position = Position(number + 1)
         assert running is not None
-        self._finish(model, running)
+        yield from self._finish(model, running)
 
     # The steps of a stage
 
@@ -284,17 +284,25 @@ class Trainer:
             write_json(self.folder.unreadable_file, dict(sorted(found.items())))
             self._listed = len(found)
 
-    def _finish(self, model: Model, running: Running) -> None:
+    def _finish(self, model: Model, running: Running) -> Iterator[None]:
         """Measure the model and write what a run leaves; the result last."""
         shift = running.objective.shift
         self.ranks.agree(model.buffers())  # each rank's BatchNorm has seen its own last batch
         classifier = classifier_of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, trace = self._posthoc(model, classifier)
         change = None if posthoc is None else lambda logits: posthoc.apply(logits, classifier)
-        statistics = self.measuring.all_splits(
-            model, self.folder.predictions_file, shift=shift, change=change, each=self._unless_stopped
+        read = self.measuring.everything(
+            model,
+            sum(self.epochs),
+            self.folder.predictions_file,
+            shift=shift,
+            change=change,
+            each=self._unless_stopped,
         )
-        statistics["train_paper"] = self.measuring.as_trained(model, sum(self.epochs), shift=shift, change=change)
+        if self.measuring.replays:
+            yield  # as after recalls
+            self._unless_stopped()
+        statistics = read()
         self._list_unreadable()
         if self.ranks.first:
             self._write(model, running.stage, statistics, classifier, (posthoc, trace))

@@ -1,23 +1,18 @@
 """Which kernels a network uses: torch's everywhere, Triton's where they were checked."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from longtail._gpus import TRITON, checked
 from longtail.models.kernels.configs import IMAGE_CHANNELS
 
 __all__ = ["Kernels", "can_run", "kernels_for"]
 
 Kernels = Literal["torch", "triton"]
 """cuDNN through torch, or the Triton kernels of this folder."""
-
-CHECKED: tuple[tuple[int, int], ...] = ((9, 0),)
-"""Compute capabilities of the GPUs on which these kernels were checked and found faster: an H200's."""
-
-_FOUND = find_spec("triton") is not None  # it is imported on use
 
 
 def kernels_for(device: torch.device | str, precision: torch.dtype = torch.bfloat16) -> Kernels:
@@ -31,10 +26,7 @@ def kernels_for(device: torch.device | str, precision: torch.dtype = torch.bfloa
         >>> kernels_for("cpu")
         'torch'
     """
-    device = torch.device(device)
-    if not _FOUND or device.type != "cuda" or precision != torch.bfloat16 or not torch.cuda.is_available():
-        return "torch"
-    return "triton" if torch.cuda.get_device_capability(device) in CHECKED else "torch"
+    return "triton" if precision == torch.bfloat16 and checked(torch.device(device)) else "torch"
 
 
 def can_run(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
@@ -42,7 +34,7 @@ def can_run(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[n
 
     Looks at nothing on the device.
     """
-    if not _FOUND or not images.is_cuda or not _in_bfloat16() or images.requires_grad:
+    if not TRITON or not images.is_cuda or not _in_bfloat16() or images.requires_grad:
         return False
     return fits(images, convolutions, norms)
 

@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0912, PLR0915, PLR0917
 """The 3x3 convolution as products of shifted pixels, forward and as the gradient of its input."""
 
-from longtail.models.kernels._triton import jit, tl
+from longtail._triton import jit, tl
 from longtail.models.kernels.patches import patches
 
 __all__ = ["convolution"]

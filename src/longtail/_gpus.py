@@ -1,0 +1,25 @@
+"""Which GPUs our own kernels run on."""
+
+from importlib.util import find_spec
+
+import torch
+
+__all__ = ["CHECKED", "TRITON", "checked"]
+
+CHECKED: tuple[tuple[int, int], ...] = ((9, 0),)
+"""Compute capabilities of the GPUs on which our kernels were checked and found faster: an H200's."""
+
+TRITON = find_spec("triton") is not None
+"""Whether Triton is there; it is imported on use."""
+
+
+def checked(device: torch.device) -> bool:
+    """Whether our kernels were checked on such a device, and can run there.
+
+    Example:
+        >>> checked(torch.device("cpu"))
+        False
+    """
+    if not TRITON or device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) in CHECKED

@@ -1,0 +1,59 @@
+# mypy: ignore-errors
+# ruff: noqa: PLR0917
+"""A window of each of many images, resized by one launch."""
+
+from longtail._triton import jit, tl
+
+__all__ = ["resize_windows"]
+
+
+@jit
+def _first(i, length, size, half):
+    """The first of ``length`` pixels that weighs anything in new pixel ``i`` of ``size``."""
+    beyond = (2 * i + 1) * length - 2 * half - size
+    return tl.where(beyond < 0, 0, beyond // (2 * size) + 1)
+
+
+@jit
+def _weight(i, j, length, size, half):
+    """What pixel ``j`` weighs there, a triangle; all but the division is in integers."""
+    apart = tl.abs((2 * j + 1) * size - (2 * i + 1) * length)
+    return tl.where(j < length, tl.maximum(1 - apart.to(tl.float32) / (2 * half), 0.0), 0.0)
+
+
+@jit
+def resize_windows(pixels, windows, resized, HIGH: tl.constexpr, WIDE: tl.constexpr, E: tl.constexpr):
+    """E new pixels of one image, all three channels: antialiased, bilinear, rounded to even.
+
+    ``windows`` has a row an image: where its window begins in ``pixels``, how far one channel is from the next, how
+    far one row is from the next, the window's height and width.
+    """
+    image = tl.program_id(1)
+    row = windows + 5 * image
+    corner, plane, stride = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+    height, width = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
+    half_height, half_width = tl.maximum(height, HIGH), tl.maximum(width, WIDE)
+    e = tl.program_id(0) * E + tl.arange(0, E)
+    real = e < HIGH * WIDE
+    y, x = e // WIDE, e % WIDE
+    top, left = _first(y, height, HIGH, half_height), _first(x, width, WIDE, half_width)
+    red = tl.zeros((E,), tl.float32)
+    green = tl.zeros((E,), tl.float32)
+    blue = tl.zeros((E,), tl.float32)
+    total = tl.zeros((E,), tl.float32)
+    for down in range((2 * half_height + HIGH - 1) // HIGH):
+        of_row = _weight(y, top + down, height, HIGH, half_height)
+        for across in range((2 * half_width + WIDE - 1) // WIDE):
+            weight = of_row * _weight(x, left + across, width, WIDE, half_width)
+            inside = real & (weight > 0)
+            place = pixels + corner + (top + down) * stride + left + across
+            red += weight * tl.load(place, mask=inside, other=0).to(tl.float32)
+            green += weight * tl.load(place + plane, mask=inside, other=0).to(tl.float32)
+            blue += weight * tl.load(place + 2 * plane, mask=inside, other=0).to(tl.float32)
+            total += weight
+    total = tl.where(real, total, 1.0)
+    to = resized + image.to(tl.int64) * (3 * HIGH * WIDE) + e
+    # A sum this large has no digits after the point: it rounds as torch does, halves to even.
+    tl.store(to, ((red / total + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
+    tl.store(to + HIGH * WIDE, ((green / total + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
+    tl.store(to + 2 * HIGH * WIDE, ((blue / total + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)

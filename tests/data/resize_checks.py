@@ -1,0 +1,54 @@
+"""Windows resized by one kernel against float64, and against torch's matrix products, in Triton's interpreter.
+
+``test_sizing.py`` runs this in a process of its own, because the interpreter is chosen when a kernel is defined.
+"""
+
+import numpy as np
+import torch
+
+from longtail.data.augment import RandomResizedCrop
+from longtail.data.sizing import ImagesInARow, _resized_windows, resized_by_kernel
+
+
+def triangle(length: int, size: int) -> np.ndarray:
+    """The weights of ``resized_crop``'s docstring, ``(size, length)``, in float64."""
+    scale = length / size
+    apart = np.abs(np.arange(length) + 0.5 - scale * (np.arange(size)[:, None] + 0.5))
+    weights = np.maximum(0, 1 - apart / max(1, scale))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def exactly(image: torch.Tensor, window: list[int], size: tuple[int, int]) -> np.ndarray:
+    """A window of one image, before it is rounded."""
+    top, left, height, width = window
+    inside = image[:, top : top + height, left : left + width].double().numpy()
+    return triangle(height, size[0]) @ inside @ triangle(width, size[1]).T
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sides = [(40, 30), (1, 1), (60, 7), (33, 33), (5, 50), (2, 3)]
+    images = [torch.randint(256, (3, *side), dtype=torch.uint8, generator=generator) for side in sides]
+    images[3][:] = 255
+    row = ImagesInARow.of(images)
+    for size in ((24, 24), (11, 33), (7, 40)):
+        crop = RandomResizedCrop(size)
+        for turn in range(2):
+            uniforms = torch.rand(len(images), crop.draws, generator=generator)
+            windows = torch.stack(crop.parameters(uniforms, row.heights, row.widths))
+            if turn == 0:  # whole images
+                windows = torch.stack([torch.zeros_like(row.heights)] * 2 + [row.heights, row.widths])
+            found = resized_by_kernel(row, windows, size)
+            assert found.shape == (len(images), 3, *size)
+            assert found.dtype == torch.uint8
+            by_torch = _resized_windows(row, windows, size)
+            for i, image in enumerate(images):
+                wanted = exactly(image, windows[:, i].tolist(), size)
+                assert np.abs(found[i].numpy() - wanted).max() < 0.5 + 1e-4
+                other = (found[i] != by_torch[i]).numpy()  # only what lies halfway between two levels
+                assert np.all(np.abs(wanted[other] % 1 - 0.5) < 1e-3)
+    print("the same")
+
+
+if __name__ == "__main__":
+    main()
