@@ -21,6 +21,7 @@ from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer, defaults, write_recipe
+from longtail.train.recipe import resolved
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +144,7 @@ def test_a_resolved_recipe_is_the_same_recipe_whatever_the_data_sets_says(tmp_pa
         for recipe in (asked, replace(asked, **none)):
             path = tmp_path / "recipe.toml"
             path.write_text(write_recipe(recipe))
-            assert train_line.parse([str(path)]) == replace(recipe, **recipe.knobs)
+            assert train_line.parse([str(path)]) == resolved(recipe)
 
 
 @pytest.mark.parametrize(

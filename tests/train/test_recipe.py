@@ -11,7 +11,8 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
-from longtail.train.recipe import Recipe
+from longtail.train import recipe as module
+from longtail.train.recipe import Recipe, resolved, settings_of
 from longtail.train.schedules import learning_rate
 
 SHIPPED = sorted(
@@ -41,7 +42,35 @@ def test_every_recipe_resolves_for_every_method(tmp_path, data):
         assert recipe.knobs.keys() == METHODS[method].knobs.keys()
         path = tmp_path / "recipe.toml"
         path.write_text(write_recipe(recipe))
-        assert Recipe(**read_recipe(path)) == replace(recipe, **recipe.knobs)
+        precision = "fp32" if recipe.precision == "auto" else recipe.precision  # of a CPU, and of most GPUs
+        assert Recipe(**read_recipe(path)) == replace(recipe, **recipe.knobs, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("settings", "precision"),
+    [
+        ({}, "bf16"),
+        ({"model": "resnet20"}, "bf16"),
+        ({"model": "small-cnn"}, "fp32"),
+        ({"model": "timm:resnet10t"}, "fp32"),
+        ({"compile": True}, "fp32"),
+        ({"kernels": "torch"}, "fp32"),
+        ({"precision": "fp32"}, "fp32"),
+        ({"device": "cpu"}, "fp32"),
+    ],
+)
+def test_a_precision_that_is_left_to_the_device(monkeypatch, settings, precision):
+    """It is bfloat16 where our kernels will run, and what a run writes down is what it was."""
+    checked = []
+    monkeypatch.setattr(module, "pick_device", lambda name: name)
+    monkeypatch.setattr(module, "checked", lambda device: checked.append(device) or device == "auto")
+    recipe = replace(defaults("cifar10-lt", "cbs", 100), **settings)
+    found = resolved(recipe)
+    assert (found.precision, found.channels_last) == (precision, precision == "bf16")
+    assert set(checked) <= {recipe.device}
+    assert resolved(found) == found
+    assert f'precision = "{precision}"' in write_recipe(recipe)
+    assert settings_of(recipe) == settings_of(found)
 
 
 @pytest.mark.parametrize("data", SHIPPED)

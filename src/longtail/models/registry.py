@@ -22,11 +22,11 @@ from longtail.models.libraries import (
 from longtail.models.pretrained import load_weights
 from longtail.models.small import SmallCNN
 
-__all__ = ["SMALL_MODELS", "build_backbone", "check_name", "published_mean_std"]
+__all__ = ["CIFAR_RESNETS", "SMALL_MODELS", "build_backbone", "check_name", "published_mean_std"]
 
-_CIFAR = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
+CIFAR_RESNETS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
 _SMALL = "small-cnn"
-SMALL_MODELS = (*_CIFAR, _SMALL)
+SMALL_MODELS = (*CIFAR_RESNETS, _SMALL)
 """Those for small images, of which many fit on a GPU at once."""
 
 _Library = tuple[Callable[[ModuleType], list[str]], Callable[..., Backbone], Callable[[ModuleType, str], MeanStd]]
@@ -69,7 +69,7 @@ def build_backbone(
             raise ValueError(
                 f"Expected `pretrained` to be False or a file for {name}, but got True: none is published."
             )
-        backbone = SmallCNN(in_channels) if name == _SMALL else CifarResNet(_CIFAR[name], in_channels)
+        backbone = SmallCNN(in_channels) if name == _SMALL else CifarResNet(CIFAR_RESNETS[name], in_channels)
         if pretrained is not False:
             load_weights(backbone, pretrained)
         return backbone
@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in _CIFAR or name == _SMALL
+    return name in CIFAR_RESNETS or name == _SMALL
 
 
 def _found(name: str) -> tuple[_Library, ModuleType, str]:
@@ -112,7 +112,7 @@ def _found(name: str) -> tuple[_Library, ModuleType, str]:
     if not installed:
         missing = library or "torchvision or timm"
         raise ImportError(f"The backbone {name} needs {missing}: pip install 'longtail[vision]'.")
-    known = [] if library else [*_CIFAR, _SMALL]
+    known = [] if library else [*CIFAR_RESNETS, _SMALL]
     for one, module in installed:
         listed = _LIBRARIES[one][0](module)
         if rest in listed or (one == "timm" and rest.partition(".")[0] in listed):

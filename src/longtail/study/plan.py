@@ -10,7 +10,7 @@ from longtail.methods import METHODS
 from longtail.study.beta import START, Settings
 from longtail.train.folder import RunFolder
 from longtail.train.loading import is_small
-from longtail.train.recipe import Recipe, defaults
+from longtail.train.recipe import Recipe, defaults, resolved
 
 __all__ = ["BETA_WORDS", "KNOBS", "Plan", "Planned", "SearchPlan"]
 
@@ -148,8 +148,3 @@ def is_here(data: str, recipe: Mapping[str, Any]) -> bool:
     if data in CATALOG:
         return CATALOG[data].is_here(Path(str(recipe.get("root", "data"))))
     return Path(data).exists()
-
-
-def resolved(recipe: Recipe) -> Recipe:
-    """Every knob said, so that a folder's name and its recipe.toml agree."""
-    return replace(recipe, **recipe.knobs)

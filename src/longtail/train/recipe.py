@@ -9,14 +9,26 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from longtail._arguments import check_integer, check_number
+from longtail._gpus import checked
 from longtail.data import CATALOG
 from longtail.data.long_tail import Profile
 from longtail.methods import find_method
 from longtail.models import HeadName
+from longtail.models.registry import CIFAR_RESNETS
+from longtail.train.device import pick_device
 from longtail.train.schedules import Schedule
 from longtail.train.views import Family
 
-__all__ = ["HOUSEKEEPING", "Recipe", "defaults", "differing_settings", "read_recipe", "settings_of", "write_recipe"]
+__all__ = [
+    "HOUSEKEEPING",
+    "Recipe",
+    "defaults",
+    "differing_settings",
+    "read_recipe",
+    "resolved",
+    "settings_of",
+    "write_recipe",
+]
 
 HOUSEKEEPING = frozenset(
     {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
@@ -137,7 +149,8 @@ class Recipe:
     seed: int = 0
     device: str = "auto"
     """auto (CUDA where there is one, else the CPU), cpu, cuda, cuda:1"""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """of the forward pass; auto: bf16, channels_last, where our kernels were checked, else fp32"""
     channels_last: bool = False
     kernels: Literal["auto", "torch", "triton"] = "auto"
     """of CIFAR's ResNets in bf16 on a GPU: torch's, or ours in Triton; auto: ours where they were checked"""
@@ -341,8 +354,19 @@ def write_recipe(recipe: Recipe) -> str:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """Every knob of the method said."""
-    return replace(recipe, **recipe.knobs)
+    """Every knob of the method said, and the precision, if that was left to the device.
+
+    Example:
+        >>> resolved(Recipe(precision="auto", device="cpu")).precision
+        'fp32'
+    """
+    said = replace(recipe, **recipe.knobs)
+    if said.precision != "auto":
+        return said
+    ours = said.model in CIFAR_RESNETS and not said.compile and said.kernels != "torch"
+    if ours and checked(pick_device(said.device)):
+        return replace(said, precision="bf16", channels_last=True)
+    return replace(said, precision="fp32")
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

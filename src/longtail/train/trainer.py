@@ -30,7 +30,7 @@ from longtail.train.loading import Loaders, open_data
 from longtail.train.measuring import Measuring
 from longtail.train.posthoc import Classifier, PostHoc, classifier_of
 from longtail.train.processes import check_seen_by_all, hold
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import Recipe, resolved
 from longtail.train.results import measures
 from longtail.train.stages import Running, Stages
 from longtail.train.tensorboard import TensorBoard
@@ -81,7 +81,8 @@ class Trainer:
         device: torch.device | None = None,
         dataset: DataSet | None = None,
     ) -> None:
-        self.recipe, self.folder = recipe, folder
+        self.recipe = recipe = resolved(recipe)
+        self.folder = folder
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
         self.method = find_method(recipe.method)
