@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,42 @@ def test_when_it_is_closed_its_thread_is_gone_for_the_system_too():
         (thread,) = (one for one in threading.enumerate() if one.name == "longtail-ahead")
         made.close()
         assert not Path(f"/proc/self/task/{thread.native_id}").exists()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_garbage_that_one_of_its_own_threads_collects(depth):
+    """Each level's thread is waited for by the one above; the innermost finds them all in a cycle that nobody holds."""
+
+    class Holder:
+        pass
+
+    forgotten, collected = threading.Event(), threading.Event()
+
+    def letters():
+        yield "a"
+        forgotten.wait()
+        gc.collect()
+        collected.set()
+        yield from iter(lambda: "b", None)
+
+    def through(items):
+        with closing(items):
+            yield from items
+
+    items = letters()
+    for _ in range(depth):
+        items = through(ahead(items, 1))
+    holder = Holder()
+    holder.me, holder.items = holder, items
+    gc.disable()
+    try:
+        assert next(items) == "a"
+        del holder, items
+        forgotten.set()
+        assert collected.wait(10)
+        patience = time.monotonic() + 10
+        while threads() and time.monotonic() < patience:
+            time.sleep(0.01)
+        assert not threads()
+    finally:
+        gc.enable()

@@ -119,6 +119,6 @@ def test_the_kernel_on_a_gpu_too(images, size):
     uniforms = torch.rand(len(images), crop.draws, generator=GENERATOR)
     row = ImagesInARow.of([image.cuda() for image in images])
     windows = torch.stack(crop.parameters(uniforms, row.heights, row.widths))
-    found = sizing.resized_by_kernel(row, windows, size).cpu()
+    found = sizing.resized_by_kernel(row, windows, (size, size)).cpu()
     for i, image in enumerate(images):
         assert np.abs(found[i].numpy() - exactly(image, windows[:, i].tolist(), (size, size))).max() < 0.5 + 1e-3

@@ -1,6 +1,7 @@
 """The search for beta against response curves whose peak is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,6 +176,18 @@ def test_an_undefined_score_is_never_chosen(defined):
     found = choose(points, Settings())
     assert (found.beta, found.ties) == (defined, (defined,))
     assert math.isnan(found.standard_error)
+
+
+def test_ties_are_said_to_be_of_the_quadratic_where_it_was_that():
+    values = {1.0: (76.6, 75.6), 1.1: (76.1, 77.1), 1.2: (77.9, 75.9), 1.3: (78.0, 80.0), 1.4: (78.7, 76.7)}
+    points = [Point(beta, tuple(Score(value, 3 - beta) for value in both)) for beta, both in values.items()]
+    found = choose(points, Settings())
+    assert found.ties == (1.2, 1.3, 1.4)
+    assert points[3].mean - points[2].mean > found.standard_error  # the means themselves are further apart
+    assert "whose values on the quadratic are within one standard error of its highest at a β tried" in str(found)
+    few = choose(points[2:], Settings())
+    assert not few.smoothed
+    assert str(replace(few, ties=(1.2, 1.3))).endswith("whose means are within one standard error of the highest")
 
 
 def test_equal_means_of_one_run_each_have_no_standard_error_to_lie_within():

@@ -51,9 +51,27 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     )
     code, out, _ = run("study", "plan.toml", "--dry-run")
     assert code == 0
-    assert "a search for the beta of cbs on digits-lt: 4 runs or more, 2 a beta, then 1 runs" in out
+    search = "the search for the beta of cbs on digits-lt:"
+    assert f"  to do  {search} 4 runs or more, now with beta 1, 1.1 (2 runs each), then up to 1 run with" in out
+    assert "At least: 6 runs to do" in out
+    assert (
+        "At least: 5 runs to do" in run("study", "plan.toml", "--methods", "cbs", "--betas", "search", "--dry-run")[1]
+    )
     code, out, err = run("study", "plan.toml")
     assert code == 0, err
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    code, again, _ = run("study", "plan.toml", "--dry-run")
+    assert "3 runs, 3 of them done, in out:" in again
+    assert f"  done   {search} beta = 1" in again
+    assert again.endswith("\n0 runs to do: all are done.\n")
+    shutil.copytree(tmp_path / "out", tmp_path / "partly")
+    for lost in (tmp_path / "partly" / "search").rglob("*beta1.1-seed0-fold1of2"):
+        shutil.rmtree(lost)
+    code, partly, _ = run("study", "plan.toml", "--out", "partly", "--dry-run")
+    assert f"  begun  {search} 1 run or more, now with beta 1, 1.1 (2 runs each), then up to 1 run" in partly
+    assert "At least: 1 run to do" in partly
+    shutil.rmtree(tmp_path / "partly")
+    assert {path: path.stat().st_mtime_ns for path in before} == before
     (kept,) = read_studies(tmp_path / "out")
     ((place, beta),) = kept.searches.items()
     assert place == "digits-lt cbs"
@@ -98,6 +116,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     assert "The search for β" in out
     assert "Sensitivity to β on digits-lt 50" in out
     assert "digits-lt 50: beta = 1" in out
+    assert out.endswith("Tables: beta/search; `longtail report beta` makes a page of it.\n")
     found = list(tmp_path.rglob("beta.json"))
     assert len(found) == 1
     assert (found[0].parent / "trace.md").exists()
@@ -107,8 +126,8 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
 def test_a_dry_run_of_a_search(run):
     code, out, _ = run("study", "beta", "--data", "digits-lt", "--epochs", 2, "--folds", 2, "--dry-run")
     assert code == 0
-    assert "In runs/beta:\n  a search for the beta of cbs on digits-lt: 8 runs or more, 2 a beta\n" in out
-    assert "8 runs to do" in out
+    search = "the search for the beta of cbs on digits-lt: 8 runs or more, now with beta 1, 1.1, 1.2, 1.3 (2 runs each)"
+    assert f"In runs/beta:\n  to do  {search}\nAt least: 8 runs to do" in out
     assert not Path("runs").exists()
 
 
@@ -226,6 +245,22 @@ def test_the_papers_page(run, tmp_path):
         (("--data", "digits-lt", "--methods", "cbs", "--seeds", "0"), "at least one seed"),
         (("--data", "digits-lt", "--methods", "cbs", "--seeds", "1", "--together", "none"), "--together"),
         (("--data", "digits-lt", "--methods", "cbs", "--seeds", "1", "--dry-run", "now"), "nothing after --dry-run"),
+        (
+            ("--data", "digits-lt", "--methods", "cbs", "--seeds"),
+            "how many seeds, or which, after --seeds, but got nothing",
+        ),
+        (("--data", "digits-lt", "--methods", "cbs", "--seeds", "1", "--out"), "a folder after --out, but got nothing"),
+        (("--data", "digits-lt", "--methods", "cbs", "--seeds", "1", "--out", "a", "b"), "after --out, but got a b"),
+        (
+            ("--data", "digits-lt", "--search-seeds", "--methods", "cbs"),
+            "a value after --search-seeds, but got nothing",
+        ),
+        (("--data", "digits-lt", "--epochs", "--methods", "cbs"), "a value after --epochs, but got nothing"),
+        (
+            ("beta", "--data", "digits-lt", "--seeds", "2"),
+            "--search-seeds after `longtail study beta`, but got --seeds",
+        ),
+        (("beta", "--data", "digits-lt", "--methods", "cbs"), "--method after `longtail study beta`"),
         (("beta", "digits-lt"), "flags after `longtail study beta`"),
         (("beta", "--data", "digits-lt", "--method", "softmax"), "a method that takes one"),
         (("table",), "folders of runs, but got none"),

@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
 from tests.study.conftest import plan_in
 
-from longtail.study.conduct import conduct, search_folder
+from longtail.study.conduct import conduct, look_ahead, search_folder
 from longtail.study.execute import execute
 from longtail.study.plan import SearchPlan
 
@@ -81,6 +82,46 @@ def test_what_is_done_is_followed_without_training(tmp_path):
         {p: one.record() for p, one in found.items()} for found in first
     ]
     assert len({run.path.parent for run in outcome.done}) == 2
+
+
+def files_below(folder):
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
+
+
+def test_to_look_ahead_follows_what_is_done_and_changes_nothing(tmp_path):
+    plan = searching_plan(tmp_path / "out")
+    (fresh,) = look_ahead([plan])
+    assert list(tmp_path.iterdir()) == []
+    assert ([run.recipe.imbalance for run in fresh.runs], fresh.betas) == ([10, 50], {})
+    assert {place: len(runs) for place, runs in fresh.rounds.items()} == dict.fromkeys(PLACES, 4)
+    (found,), outcome = conduct([plan], train_all)
+    before = files_below(tmp_path)
+    (ended,) = look_ahead([plan])
+    assert ended.betas == {place: one.beta for place, one in found.items()}
+    assert (set(ended.runs), ended.rounds) == (set(outcome.done), {})
+    assert look_ahead([plan], searches_only=True)[0].runs == ()
+    assert files_below(tmp_path) == before
+    folder = search_folder(plan, PLACES[1])
+    lost = folder / "digits-lt-50-cbs-beta1.1-seed0-fold1of2"
+    shutil.rmtree(lost)
+    before = files_below(tmp_path)
+    (open_,) = look_ahead([plan])
+    assert list(open_.betas) == PLACES[:1]
+    assert list(open_.rounds) == PLACES[1:]
+    assert [run.path for run in open_.rounds[PLACES[1]] if not run.folder.done] == [lost]
+    assert files_below(tmp_path) == before
+
+
+def test_to_look_ahead_refuses_what_cannot_go_on_by_its_own_name(tmp_path):
+    plan = searching_plan(tmp_path, imbalance=[10])
+    folder = search_folder(plan, PLACES[0])
+    folder.mkdir(parents=True)
+    (folder / "beta.json").write_text(json.dumps({"criterion": "level"}), "utf-8")
+    with pytest.raises(ValueError, match=rf"to have a folder of its own, but {re.escape(str(folder))}/beta.json is"):
+        look_ahead([plan])
+    plans = [plan_in(tmp_path / "two", recipe={"epochs": epochs}) for epochs in (1, 2)]
+    with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
+        look_ahead(plans)
 
 
 def test_what_a_search_found_joins_the_runs_under_way(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ def test_it_goes_by_what_is_finished_or_says_that_it_is_unknown(tmp_path, study)
     runs = plan_in(tmp_path).runs()
     unknown = estimate(runs, str(tmp_path / "nowhere"))
     assert unknown.seconds is None
-    assert "6 runs to do; how long they take is unknown: no run of digits-lt with small-cnn" in str(unknown)
+    assert "6 runs to do; how long that takes is unknown: no run of digits-lt with small-cnn" in str(unknown)
     logged = [sum(line["seconds"] for line in one.log()) for one in read_runs(study)]
     alone, together = estimate(runs, str(study)), estimate(runs, str(study), 3)
     assert alone.seconds == pytest.approx(sum(logged), rel=0.01)
@@ -35,6 +35,23 @@ def test_logs_of_another_device_say_nothing(tmp_path, study):
     for file in (tmp_path / "runs").rglob("environment.json"):
         file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "device": "NVIDIA H200"}), "utf-8")
     assert estimate(plan_in(tmp_path).runs(), str(tmp_path / "runs")).seconds is None
+
+
+def test_runs_without_their_log_say_nothing(tmp_path, study):
+    shutil.copytree(study, tmp_path / "runs")
+    logs = sorted((tmp_path / "runs").rglob("log.jsonl"))
+    for file in logs[1:]:
+        file.unlink()
+    found = estimate(plan_in(tmp_path).runs(), str(tmp_path / "runs"))
+    assert "going by 1 finished run in" in str(found)
+    logs[0].unlink()
+    assert estimate(plan_in(tmp_path).runs(), str(tmp_path / "runs")).seconds is None
+    assert [one.log() for one in read_runs(tmp_path / "runs")] == [[]] * len(logs)
+
+
+def test_one_run_is_one_run(tmp_path, study):
+    (left, *_) = plan_in(tmp_path).runs()
+    assert str(estimate([left], str(study))).startswith("1 run to do, about ")
 
 
 def test_steps_are_tried_where_nothing_is_finished_and_leave_nothing(tmp_path):

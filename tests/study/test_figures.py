@@ -96,7 +96,9 @@ def test_in_a_page_text_is_text_and_names_and_colours_are_the_pages(name):
     assert "DejaVu" not in svg
 
 
+ROLES = ["Softmax", "Balanced Softmax", "CBS (β = 1.5)", "CBS, β searched"]
 LONG = {
+    "four levels": lambda: level_bars({data: {name: Summary(40, 1, 5) for name in ROLES} for data in "AB"}),
     "levels": lambda: level_bars({"A": {f"A method with a long name, no. {k}": Summary(40, 1, 5) for k in range(9)}}),
     "target": lambda: target_probability([3, 2, 1], {"ProCo + Balanced Softmax": [1, 1, 1]}, names=["automobile"] * 3),
     "recall": lambda: class_recall([3, 2, 1], {"m": [1, 1, 1]}, names=["a rather long name"] * 3),
@@ -171,6 +173,17 @@ def test_training_is_solid_and_test_is_dashed():
         assert by_values[tuple(CURVES.test[group])].get_linestyle() == "--"
     listed = [text.get_text() for text in figure.legends[0].get_texts()]
     assert listed == ["head", "medium", "tail", " ", "training", "test"]  # in three columns, the last of data alone
+
+
+def test_four_panels_are_two_rows_of_two_and_each_row_says_what_it_shows(tmp_path):
+    figure = recall_curves(dict.fromkeys(ROLES, CURVES))
+    boxes = [axes.get_position() for axes in figure.axes]
+    assert len({round(box.x0, 3) for box in boxes}) == len({round(box.y0, 3) for box in boxes}) == 2
+    assert [axes.get_ylabel() for axes in figure.axes] == ["recall, %", "", "recall, %", ""]
+    many = box_plots(dict.fromkeys("ABCD", RUNS["A"]))
+    assert [bool(axes.get_ylabel()) for axes in many.axes] == [True, False, True, False]
+    (file,) = save_figure(figure, tmp_path / "curves", ["png"])
+    assert mpl.image.imread(file).shape[1] < 1300  # a page is not wider, and the file is not large
 
 
 def test_levels_of_one_data_set_are_named_and_in_order():
@@ -250,6 +263,17 @@ def test_classes_go_from_frequent_to_rare():
     assert "logarithmic" in axes.get_ylabel()
 
 
+@pytest.mark.parametrize("rarest", [25, 5, 1])
+def test_a_logarithmic_axis_has_three_numbers_or_more(rarest):
+    figure = class_probability([250, 100, rarest], {"Softmax": [0.6, 0.3, 0.1]})
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
+    shown = [tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high]
+    assert len([text for text in shown if text]) >= 3
+
+
 @pytest.mark.parametrize(
     ("names", "slanted"),
     [
@@ -311,7 +335,12 @@ def test_numbers_of_gradients_are_readable():
     sizes = {"a": -27_431.0, "b": 3144.2, "c": -0.48, "d": 9.6e9, "e": -math.inf, "f": 999_999.0, "g": -0.01, "h": 5}
     figure = gradient_bars({"A": {name: {"head": size} for name, size in sizes.items()}})
     shown = [text.get_text() for text in figure.axes[0].texts]
-    assert shown == ["−27,000", "3,144", "−0.5", "1×10¹⁰", "−∞", "1×10⁶", "0", "5"]
+    assert shown == ["−27,000", "3,144", "−0.5", "1×10¹⁰", "−∞", "1×10⁶", "0.0", "5.0"]
+
+
+def test_gradients_near_zero_all_have_one_decimal():
+    figure = gradient_bars({"A": {"CBS": {"head": -6.0, "medium": 21.34, "tail": -0.02}}})
+    assert [text.get_text() for text in figure.axes[0].texts] == ["−6.0", "21.3", "0.0"]
 
 
 def test_ticks_of_gradients_do_not_overlap():

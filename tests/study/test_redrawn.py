@@ -1,6 +1,7 @@
 """Softmax asked about another draw of its subset: the tail gets less there than its frequency; once, and kept."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -49,7 +50,19 @@ def test_the_tail_gets_less_on_another_draw_and_its_frequency_on_its_own(folder,
     assert redrawn_shift(cell)["tail"].mean == found["probability_shift"]["tail"]
     table = redrawn_shift_table([cell])
     assert [row.source for row in table.rows] == ["here", "paper"]
-    assert "models asked: digits-lt 50 1." in table.caption
+    assert "models asked: digits-lt 50 1 (seed 0)." in table.caption
+
+
+def test_the_caption_counts_the_models_that_were_asked(folder, known, tmp_path):
+    measure_redrawn([read_run(folder / "softmax")])
+    other = tmp_path / "other"
+    shutil.copytree(folder / "softmax", other, ignore=shutil.ignore_patterns(REDRAWN_FILE))
+    recipe = (other / "recipe.toml").read_text("utf-8")
+    (other / "recipe.toml").write_text(recipe.replace("\nseed = 0", "\nseed = 1"), "utf-8")
+    cell = one_cell([read_run(folder / "softmax"), read_run(other)])
+    assert cell.seeds == (0, 1)
+    caption = redrawn_shift_table([cell]).caption
+    assert "models asked: digits-lt 50 1 (seed 0). One run each, seed 0; 40 epochs" in caption
 
 
 def test_it_is_asked_once_and_not_without_its_weights(folder, known):

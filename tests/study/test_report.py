@@ -1,9 +1,11 @@
 """Reports of runs: what is in the page, and how it behaves in a real browser."""
 
+import copy
 import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations, pairwise
 
@@ -15,13 +17,14 @@ from tests.browser import browser, find_browser
 from longtail.cli.train_line import parse
 from longtail.study.record import StudyRecord, write_study
 from longtail.study.report import render, report_of_runs, write_report
-from longtail.study.report.classes import ClassView, worst_cards, worst_classes
-from longtail.study.report.drawings import overview_drawings
+from longtail.study.report.classes import ClassView, class_grid, worst_cards, worst_classes
+from longtail.study.report.drawings import beta_drawing, overview_drawings, part_drawings
 from longtail.study.report.page import Cell, Column, Gallery, Grid, Page, Picture, Section
 from longtail.study.report.parts import parts_of
 from longtail.study.report.predictions import Confusions, predicted_by
 from longtail.study.report.settings import repeat_command
-from longtail.study.runs import group_runs, read_run, read_runs
+from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
+from longtail.train import defaults
 
 
 class Reader(HTMLParser):
@@ -203,6 +206,16 @@ def test_the_worst_classes_are_below_the_mean_and_at_most_a_third(recalls, worst
     assert worst_classes(view_of(recalls)) == worst
 
 
+def test_one_image_is_one_image():
+    view = ClassView(["ant", "bee", "cow"], [1, 40, 30], {"all": [0, 1, 2]}, {"m": [0.0, 90.0, 80.0]}, "m", [1, 9, 9])
+    (card,) = worst_cards(view, None, lambda _: ("", [])).cards
+    assert card.facts == "Recall 0.0 % of 1 test image; 1 training image, no. 3 of 3 by frequency."
+    assert [column.name for column in class_grid(view, "n", "t", "c").columns][2:4] == [
+        "Training images",
+        "Test images",
+    ]
+
+
 def test_without_a_worst_class_it_says_why():
     for recall, said in ((70.0, "All classes have the same recall."), (100.0, "No class has an error.")):
         assert worst_cards(view_of([recall] * 3), None, lambda _: ("", [])).lines == [said]
@@ -352,6 +365,53 @@ def test_a_search_for_beta_is_shown_with_what_was_chosen(study, tmp_path):
     assert "β chosen on TEST data" in text
     (drawing,) = made.drawings.values()
     assert drawing.caption.endswith("on training data (solid) and test data. One run a β. β chosen on TEST data.")
+
+
+def run_of(study, method, seed, *, balance=None, **changes):
+    """A record made by hand: a run of a method, with the balance of its gradient in each group."""
+    like = read_run(study / "softmax-0")
+    recipe = replace(defaults("digits-lt", method), seed=seed, **changes)
+    result = copy.deepcopy(like.result)
+    if balance is not None:
+        result["splits"][like.trained]["gradient_balance"]["weight"] = dict(
+            zip(like.result["groups"], balance, strict=True)
+        )
+    return Run(like.path, replace(recipe, **recipe.knobs), result)
+
+
+def test_betas_with_different_numbers_of_runs_are_told_as_they_are(study):
+    def said(*numbers):
+        cells = [
+            one_cell(run_of(study, "cbs", seed, beta=1.0 + place) for seed in range(number))
+            for place, number in enumerate(numbers)
+        ]
+        return beta_drawing(cells).caption
+
+    assert said(1, 5, 5).endswith(" 1 to 5 runs a β.")
+    assert said(3, 3).endswith(" 3 runs a β.")
+    assert said(1, 1).endswith(" One run a β.")
+
+
+def test_gradients_that_are_undefined_or_off_the_scale_are_left_out_and_named(study):
+    def cell(method, *balances):
+        return one_cell(run_of(study, method, seed, balance=found) for seed, found in enumerate(balances))
+
+    near = cell("softmax", (10.0, -20.0, -300.0), (20.0, -10.0, -200.0))
+    off = cell("crt", (80.0, -2_000.0, -1e7), (90.0, -3_000.0, -2e7))
+    lost = cell("ldam", (5.0, 1.0, 2.0), (None, 1.0, 2.0))
+
+    def drawn(*cells):
+        (part,) = parts_of(cells)
+        return next((one for one in part_drawings(part) if one.name == "gradients"), None)
+
+    figure = drawn(near, off, lost)
+    assert [label.get_text() for label in figure.figure.axes[0].get_yticklabels()] == ["Softmax"]
+    assert "undefined in a run, without any reward: LDAM (head). " in figure.caption
+    assert figure.caption.endswith(
+        "beyond ±10,000 %, where there is next to no reward and the size of the ratio says little: cRT (tail)."
+    )
+    assert "left out" not in drawn(near).caption
+    assert drawn(off, lost) is None
 
 
 def test_a_search_on_test_data_draws_test_data_where_there_are_folds_too(study, tmp_path):

@@ -265,6 +265,43 @@ def test_readme_and_page_are_what_the_tool_makes(tmp_path, monkeypatch):
     assert Path("results/README.md").read_text("utf-8") == (ROOT / "results" / "README.md").read_text("utf-8")
 
 
+def test_the_page_says_what_its_rows_are():
+    """What was tested and what not, which betas are whose, what comes from no plan, and what is not drawn."""
+    page = (ROOT / "results" / "README.md").read_text("utf-8")
+    methods = page[page.index("## All methods on C10-LT100") : page.index("## Rows for a CPU")]
+    rows = [line for line in methods.splitlines() if line.startswith("| C10-LT100 |")]
+    assert any(r"\*\*\*" in row for row in rows if "CBS (β = 2)" in row)
+    assert [row.split("|")[2].strip() for row in rows if "§" in row] == 2 * [
+        *("Logit adjustment §", "LDAM §", "CBS (β = 1.5) §"),
+    ]
+    assert methods.count("§ from no plan, but in a plan's folder.") == 2
+    assert "- C10-LT100, Logit adjustment, LDAM, CBS (β = 1.5): fewer than two seeds, so no test.\n" in methods
+    assert "- τ-norm, validation 0.1 on C10-LT100: not tested, Balanced Softmax was not run with these" in methods
+    assert "CAL and DisA were not run here" in methods
+    assert methods.count("as not trained on the same images: τ-norm, validation 0.1.") == 2
+    assert "Bars: SD over runs. A point without bars is one run." in methods
+    assert "Of CBS one β is drawn, the authors’ where it was run." in page
+    assert "β of the data set's recipe: digits-lt 10 1.5, digits-lt 50 1.5; β chosen on" in page
+    assert "models asked: C10-LT10 3 (seeds 2…4), C10-LT50 2 (seeds 3, 4), C10-LT100 2 (seeds 3, 4)." in page
+    assert "Mean ± SD over seeds 2…4; 7 runs in all;" in page
+    assert "Mean ± SD over seeds 0, 1; 2 runs in all;" in page  # not seeds 0, 1 and 2
+    assert "1. Begin with 1, 1.1, 1.2, 1.3, or the β that the plan says." in page
+    part = (ROOT / "README.md").read_text("utf-8")
+    part = part[part.index(BEGIN) : part.index(END)]
+    assert "\nThe authors’ β: C10-LT10 1.6, C10-LT50 1.5, C10-LT100 1.8; β chosen on 3-fold cross-validation" in part
+
+
+def test_what_notes_say_of_the_searches_is_what_they_found():
+    notes = " ".join((ROOT / "results" / "notes.md").read_text("utf-8").split())
+    found = {}
+    for file in (ROOT / "results").glob("*/search/*/beta.json"):
+        record = json.loads(file.read_text("utf-8"))
+        found[record["data"]] = record
+        assert "on the quadratic are within one standard error of its highest at a β tried" in record["choice"]
+    peaks = {name: f"{found[name]['quadratic']['peak']:.2f}" for name in ("C10-LT50", "C10-LT100")}
+    assert f"peaks at {peaks['C10-LT50']} on C10-LT50 and at {peaks['C10-LT100']}, beyond what was tried" in notes
+
+
 def test_the_table_in_readme_is_what_the_runs_found():
     """Each row read back, against result.json itself."""
     text = (ROOT / "README.md").read_text("utf-8")

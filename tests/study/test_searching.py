@@ -12,7 +12,7 @@ from longtail.study.criteria import Criterion
 from longtail.study.execute import execute
 from longtail.study.plan import SearchPlan
 from longtail.study.runs import Run, read_runs
-from longtail.study.searching import Searched, first_round, fold_recipes, folds_of, searching, trace_table
+from longtail.study.searching import Searched, fold_recipes, folds_of, searching, trace_table
 from longtail.train import defaults
 from longtail.train.loading import open_data
 
@@ -181,8 +181,3 @@ def test_the_trace_says_why_there_is_no_quadratic():
     assert "No quadratic: it needs 4 β within 3 steps of the best, and there are 3." in caption(1.0, 3.0, 2.0)
     assert "No quadratic: that through the means around the best has no maximum." in caption(9.0, 2.0, 1.0, 4.0)
     assert "quadratic" not in caption(1.0, 2.0, 3.0, 2.0)
-
-
-def test_a_first_round_that_has_nothing_to_choose_on_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="validation data to choose beta on"):
-        first_round(BASE, SearchPlan(folds=0), tmp_path)

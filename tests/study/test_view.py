@@ -8,6 +8,9 @@ from rich.console import Console
 from tests.study.conftest import plan_in
 
 from longtail.cli.study_view import Progress
+from longtail.study.plan import Planned
+from longtail.study.searching import fold_recipes
+from longtail.train.recipe import write_recipe
 
 
 def shown(view):
@@ -59,3 +62,25 @@ def test_without_test_data_the_recall_is_that_on_validation_data(study, tmp_path
                 "recall 75.00 on validation data",
             ]
             assert "62.50 ± 17.68 (validation)" in shown(view)
+
+
+def test_runs_on_folds_have_a_row_of_their_own_and_are_told_of_on_what_was_held_out(study, tmp_path):
+    base, own = plan_in(study).base("digits-lt", None, "cbs"), plan_in(study, methods=["cbs"], seeds=1).runs()
+    trials = [Planned(recipe, tmp_path / str(recipe.fold)) for recipe in fold_recipes(base, 1.5, 2, [0])]
+    for run in trials:
+        shutil.copytree(own[0].path, run.path)
+        (run.path / "recipe.toml").write_text(write_recipe(run.recipe), "utf-8")
+        result = json.loads((run.path / "result.json").read_text("utf-8"))
+        result["splits"]["val"] = result["splits"]["test"] | {"recall": {"all": 0.5}}
+        (run.path / "result.json").write_text(json.dumps(result), "utf-8")
+    console = Console(file=io.StringIO(), width=200)
+    view = Progress([*own, *trials], console, "The study")
+    view.finished = {path: run for path, run in view.finished.items() if not run.recipe.folds}
+    view()
+    assert console.file.getvalue().count(": recall 50.00 on validation data\n") == 2
+    rows = shown(view).splitlines()
+    (of_folds,) = (row for row in rows if "CBS (β = 1.5), 2 folds" in row)
+    assert "50.00 ± 0.00 (validation)" in of_folds
+    (alone,) = (row for row in rows if "CBS (β = 1.5) " in row)
+    assert "1/1" in alone
+    assert "validation" not in alone

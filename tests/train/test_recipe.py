@@ -6,13 +6,14 @@ from dataclasses import replace
 from importlib import resources
 
 import pytest
+import torch
 from tests.train.conftest import assert_same_run, recipe_for, trained
 
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
 from longtail.train import recipe as module
-from longtail.train.recipe import Recipe, resolved, settings_of
+from longtail.train.recipe import Recipe, differing_settings, resolved, settings_of, with_precision
 from longtail.train.schedules import learning_rate
 
 SHIPPED = sorted(
@@ -42,8 +43,7 @@ def test_every_recipe_resolves_for_every_method(tmp_path, data):
         assert recipe.knobs.keys() == METHODS[method].knobs.keys()
         path = tmp_path / "recipe.toml"
         path.write_text(write_recipe(recipe))
-        precision = "fp32" if recipe.precision == "auto" else recipe.precision  # of a CPU, and of most GPUs
-        assert Recipe(**read_recipe(path)) == replace(recipe, **recipe.knobs, precision=precision)
+        assert Recipe(**read_recipe(path)) == resolved(recipe)
 
 
 @pytest.mark.parametrize(
@@ -56,21 +56,35 @@ def test_every_recipe_resolves_for_every_method(tmp_path, data):
         ({"compile": True}, "fp32"),
         ({"kernels": "torch"}, "fp32"),
         ({"precision": "fp32"}, "fp32"),
-        ({"device": "cpu"}, "fp32"),
     ],
 )
 def test_a_precision_that_is_left_to_the_device(monkeypatch, settings, precision):
-    """It is bfloat16 where our kernels will run, and what a run writes down is what it was."""
-    checked = []
-    monkeypatch.setattr(module, "pick_device", lambda name: name)
-    monkeypatch.setattr(module, "checked", lambda device: checked.append(device) or device == "auto")
+    """It is bfloat16 where our kernels will run."""
+    monkeypatch.setattr(module, "checked", lambda device: device.type == "cuda")
     recipe = replace(defaults("cifar10-lt", "cbs", 100), **settings)
-    found = resolved(recipe)
+    found = with_precision(recipe, torch.device("cuda"))
     assert (found.precision, found.channels_last) == (precision, precision == "bf16")
-    assert set(checked) <= {recipe.device}
-    assert resolved(found) == found
-    assert f'precision = "{precision}"' in write_recipe(recipe)
-    assert settings_of(recipe) == settings_of(found)
+    assert with_precision(found, torch.device("cpu")) == found
+    assert with_precision(recipe, torch.device("cpu")).precision == "fp32"
+    assert not differing_settings(settings_of(found), settings_of(recipe)) or recipe.precision != "auto"
+
+
+def test_a_run_goes_on_in_the_precision_that_it_began_with(tmp_path):
+    """Which a run writes down; a command that leaves it open repeats the run anywhere."""
+    asked = recipe_for("cbs", precision="auto")
+    for precision in ("bf16", "fp32"):
+        folder = RunFolder(tmp_path / precision)
+        folder.begin(replace(asked, precision=precision, channels_last=True), torch.device("cpu"), 1)
+        trainer = Trainer(asked, folder)
+        assert (trainer.recipe.precision, trainer.recipe.channels_last) == (precision, True)
+        folder.check(asked)
+        folder.check(trainer.recipe)
+        other = "fp32" if precision == "bf16" else "bf16"
+        with pytest.raises(ValueError, match="differs in `precision`"):
+            folder.check(replace(asked, precision=other, channels_last=True))
+    new = RunFolder(tmp_path / "new")
+    Trainer(asked, new).run()
+    assert new.recipe().precision == "fp32"
 
 
 @pytest.mark.parametrize("data", SHIPPED)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from longtail.cli.study_ahead import dry_run
 from longtail.cli.study_flags import is_given, number_after, one_of, plan_content, split_flags
 from longtail.cli.study_tables import page, paper, save_table, table
 from longtail.cli.study_view import Progress
@@ -16,21 +17,18 @@ from longtail.study.balanced import measure_balanced
 from longtail.study.captions import NO_DATA, measured_on, told_of
 from longtail.study.comparisons import contrasts_of
 from longtail.study.conduct import Found, More, Place, conduct, search_folder
-from longtail.study.estimate import estimate
-from longtail.study.execute import Outcome, devices, execute
+from longtail.study.execute import Outcome, execute
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
 from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.redrawn import measure_redrawn
 from longtail.study.runs import Cell, Run, group_runs, held_out, read_run
-from longtail.study.searching import first_round, trace_table
+from longtail.study.searching import trace_table
 from longtail.study.stats import Alternative
 from longtail.study.table import show
 from longtail.study.tables import by_data, level_table, recall_table
 from longtail.study.untrained import measure_untrained
-from longtail.train.fleet import at_a_time
-from longtail.train.loading import open_data
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -104,8 +102,7 @@ def _study(given: Sequence[str], command: str) -> int:
     content = plan_content(found)
     plans = _read_plans(alone, content) if alone else [make_plan(content)]
     if dry:
-        for plan in plans:
-            _dry_run(plan, together)
+        dry_run(plans, together)
         return 0
     _ask_models(plans)  # those that an earlier call left
 
@@ -140,36 +137,6 @@ def _ask_models(plans: Sequence[Plan]) -> None:
     measure_balanced(done)
     measure_redrawn(done)
     measure_untrained(done)
-
-
-def _dry_run(plan: Plan, together: int | None, *, searches_only: bool = False) -> None:
-    runs = [] if searches_only else plan.runs()
-    done = sum(run.folder.done for run in runs)
-    console.print(
-        f"{len(runs)} runs, {done} of them done, in {plan.out}:" if runs else f"In {plan.out}:", highlight=False
-    )
-    for run in runs:
-        state = "done" if run.folder.done else "begun" if run.folder.begun else "to do"
-        console.print(f"  {state:<6} {run.path.name}", highlight=False, soft_wrap=True)
-    everything = list(runs)
-    for place in plan.searches:
-        base, folder = plan.base(*place), search_folder(plan, place)
-        first = first_round(base, plan.search, folder)
-        later = [Planned(replace(base, seed=seed), folder / f"found-seed{seed}") for seed in plan.seeds]
-        everything += first if searches_only else [*first, *later]
-        then = "" if searches_only else f", then {len(later)} runs with the beta that it finds"
-        console.print(
-            f"  {'and ' if runs else ''}a search for the beta of {place[2]} on {name_of(place[0], place[1])}: "
-            f"{len(first)} runs or more, {len(first) // len(plan.search.start)} a beta{then}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    places = devices(everything)
-    kinds = {(run.recipe.data, run.recipe.model): run.recipe for run in everything}.values()
-    most = together or min(at_a_time(recipe, open_data(recipe), places[0]) for recipe in kinds)
-    found = estimate(everything, plan.out, most, places, trial=True)
-    least = "At least: " if plan.searches else ""
-    console.print(f"{least}{found}", highlight=False, soft_wrap=True)
 
 
 def _conduct(
@@ -254,8 +221,12 @@ def _results(
     for text in sentences:
         console.print(text, highlight=False, soft_wrap=True)
     write_study(out, replace(record, sentences=sentences))
+    _tell_where(out / "tables", plan)
+
+
+def _tell_where(tables: Path, plan: Plan) -> None:
     page_of = f"`longtail report {shlex.quote(plan.out)}` makes a page of it"
-    console.print(f"Tables: {out / 'tables'}; {page_of}.", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Tables: {tables}; {page_of}.", highlight=False, markup=False, soft_wrap=True)
 
 
 def _begun(plan: Plan, command: str, searched: Found, *, one_sided: bool) -> StudyRecord:
@@ -315,15 +286,20 @@ def _beta(given: Sequence[str], command: str) -> int:
     alone, found = split_flags(given)
     if alone:
         raise ValueError(f"Expected flags after `longtail study beta`, but got {alone[0]!r}.")
+    for flag, instead in {"methods": "--method", "betas": "--start", "seeds": "--search-seeds"}.items():
+        if flag in found:
+            raise ValueError(f"Expected {instead} after `longtail study beta`, but got --{flag}.")
     together, dry = number_after("together", found), is_given("dry_run", found)
     method = found.pop("method", ["cbs"])
     content = {"out": "runs/beta", **plan_content(found), "methods": list(method), "betas": ["search"], "seeds": 1}
     plan = make_plan(content)
     if dry:
-        _dry_run(plan, together, searches_only=True)
+        dry_run([plan], together, searches_only=True)
         return 0
     (searches,), outcome = _conduct([plan], together, command, searches_only=True)
     _show_searches(searches, command)
+    if searches:
+        _tell_where(Path(plan.out) / "search", plan)
     return _told(outcome)
 
 

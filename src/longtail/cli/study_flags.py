@@ -6,13 +6,26 @@ from dataclasses import fields
 from typing import Any
 
 from longtail.study.plan import SearchPlan
+from longtail.train.recipe import Recipe
 
 __all__ = ["is_given", "number_after", "one_of", "plan_content", "split_flags"]
 
-_PLAN = ("data", "imbalance", "methods", "betas", "seeds", "out", "reference")
+_PLAN = {
+    "data": "data sets",
+    "imbalance": "imbalance factors",
+    "methods": "methods",
+    "betas": "betas",
+    "seeds": "how many seeds, or which,",
+    "out": "a folder",
+    "reference": "a method",
+}
+"""Flags of a plan, and what is expected after them."""
+_ONE = {"out", "reference"}
 _LISTS = {"data", "imbalance", "methods", "betas", "start", "bounds", "milestones"}
 _SEARCH = {field.name: field.name for field in fields(SearchPlan)} | {"search_seeds": "seeds"}
 del _SEARCH["seeds"]
+_VALUED = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe) if field.type is not bool)}
+"""Flags that need a value."""
 
 
 def split_flags(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -41,6 +54,12 @@ def _value(text: str) -> Any:
         return text
 
 
+def _check_values(name: str, texts: Sequence[str]) -> None:
+    if (not texts and name in _VALUED) or (len(texts) > 1 and name in _ONE):
+        expected, got = _PLAN.get(name, "a value"), " ".join(texts) or "nothing"
+        raise ValueError(f"Expected {expected} after --{name.replace('_', '-')}, but got {got}.")
+
+
 def _values(name: str, texts: Sequence[str]) -> Any:
     if not texts:
         return True
@@ -52,6 +71,7 @@ def plan_content(found: dict[str, list[str]]) -> dict[str, Any]:
     """Flags as the content of a plan."""
     content: dict[str, Any] = {"recipe": {}, "search": {}}
     for name, texts in found.items():
+        _check_values(name, texts)
         if name in _PLAN:
             content[name] = list(texts) if name in {"data", "methods"} else _values(name, texts)
         elif name in _SEARCH:
@@ -69,7 +89,7 @@ def number_after(flag: str, found: dict[str, list[str]]) -> int | None:
     if texts is None:
         return None
     if len(texts) != 1 or not texts[0].isdecimal() or not int(texts[0]):
-        raise ValueError(f"Expected a whole number > 0 after --{flag}, but got {' '.join(texts)!r}.")
+        raise ValueError(f"Expected a whole number > 0 after --{flag}, but got {' '.join(texts) or 'nothing'}.")
     return int(texts[0])
 
 
@@ -77,7 +97,9 @@ def one_of(flag: str, found: dict[str, list[str]], choices: Sequence[str]) -> st
     """Take a flag with one of several words out of those found; the first word where it was not given."""
     texts = found.pop(flag, [choices[0]])
     if len(texts) != 1 or texts[0] not in choices:
-        raise ValueError(f"Expected --{flag} to be one of {', '.join(choices)}, but got {' '.join(texts)!r}.")
+        raise ValueError(
+            f"Expected --{flag} to be one of {', '.join(choices)}, but got {' '.join(texts) or 'nothing'}."
+        )
     return texts[0]
 
 

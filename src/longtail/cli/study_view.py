@@ -12,7 +12,7 @@ from rich.table import Table
 from longtail.study.captions import NO_DATA
 from longtail.study.execute import epochs_done, epochs_of
 from longtail.study.plan import Planned
-from longtail.study.runs import HELD_WORDS, Run, method_title, read_run
+from longtail.study.runs import HELD_WORDS, Held, Run, method_title, read_run
 from longtail.study.stats import summarise
 
 __all__ = ["Progress"]
@@ -78,9 +78,9 @@ class Progress:
             done = [self.finished[str(run.path)] for run in runs if str(run.path) in self.finished]
             epochs = sum(min(epochs_done(run), epochs_of(run.recipe)) for run in runs)
             total = sum(epochs_of(run.recipe) for run in runs)
-            known = [run.recall(part=run.held_out) for run in done if run.held_out is not None]
+            known = [run.recall(part=part) for run in done if (part := _told_on(run)) is not None]
             recall = str(summarise(known)) if known else ""
-            recall += " (validation)" if any(run.held_out == "val" for run in done) else ""
+            recall += " (validation)" if any(_told_on(run) == "val" for run in done) else ""
             shown.add_row(data, method, f"{len(done)}/{len(runs)}", f"{epochs:,}/{total:,}", recall)
         return shown
 
@@ -89,13 +89,20 @@ class Progress:
         for run in self.runs:
             made = Run(run.path, run.recipe, {})
             beta = "" if run.recipe.beta is None else f" (β = {run.recipe.beta:g})"
-            found.setdefault((made.data, method_title(made.method) + beta), []).append(run)
+            folds = f", {run.recipe.folds} folds" if run.recipe.folds else ""
+            found.setdefault((made.data, method_title(made.method) + beta + folds), []).append(run)
         return found
+
+
+def _told_on(run: Run) -> Held | None:
+    """What a run is told of: on folds, by which a search chooses, the fold that was held out."""
+    return "val" if run.recipe.folds else run.held_out
 
 
 def _recall_of(run: Run) -> str:
     """What a run says, in words."""
-    if run.held_out is None:
+    part = _told_on(run)
+    if part is None:
         return f"done; {NO_DATA}"
-    where = "" if run.held_out == "test" else f" on {HELD_WORDS[run.held_out]}"
-    return f"recall {run.recall(part=run.held_out):.2f}{where}"
+    where = "" if part == "test" else f" on {HELD_WORDS[part]}"
+    return f"recall {run.recall(part=part):.2f}{where}"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail.data.decode import UnreadableImageError, decode
 from longtail.data.jpeg import jpeg_header
-from longtail.data.prefetch import ahead
+from longtail.data.prefetch import ahead, started_here
 
 __all__ = ["READING", "Read", "decode_on", "decoded_ahead", "read_images"]
 
@@ -42,7 +42,7 @@ def decoded_ahead(
     Returns:
         each group with its images as :func:`decode_on` gives them.
     """
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="longtail-decode")
+    pool = ThreadPoolExecutor(workers, "longtail-decode", initializer=started_here(lambda: None))
 
     def read() -> Generator[tuple[Group, Sequence[str], list[Read]], None, None]:
         for group, paths in groups:

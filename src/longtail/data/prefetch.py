@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from longtail.data.plan import Batch
 
-__all__ = ["ahead", "ahead_on", "batches_ahead"]
+__all__ = ["ahead", "ahead_on", "batches_ahead", "started_here"]
 
 Item = TypeVar("Item")
 
@@ -43,7 +44,7 @@ def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, Non
         except BaseException as end:  # the last item was made; or something went wrong, which the consumer must hear
             made.put((None, end))
 
-    thread = threading.Thread(target=make, name="longtail-ahead", daemon=True)
+    thread = threading.Thread(target=started_here(make), name="longtail-ahead", daemon=True)
     thread.start()
     try:
         while True:
@@ -58,9 +59,28 @@ def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, Non
     finally:
         left.set()
         free.release()
-        if thread is not threading.current_thread():  # garbage is collected in any thread
+        if thread not in _ancestors():  # which may be about to wait for this one: garbage is collected in any thread
             thread.join()
             _wait_until_gone(thread)
+
+
+def started_here(run: Callable[[], None]) -> Callable[[], None]:
+    """What a thread runs, or begins with, that this one starts; it then knows who may be waiting for it."""
+    ancestors = _ancestors()
+
+    def running() -> None:
+        _of_this_thread.ancestors = ancestors
+        run()
+
+    return running
+
+
+_of_this_thread = threading.local()
+
+
+def _ancestors() -> tuple[threading.Thread, ...]:
+    """This thread, the one that started it, the one that started that, as far as they are ours."""
+    return (threading.current_thread(), *getattr(_of_this_thread, "ancestors", ()))
 
 
 def _wait_until_gone(thread: threading.Thread) -> None:
@@ -74,6 +94,12 @@ def _wait_until_gone(thread: threading.Thread) -> None:
 
 
 _TASKS = Path("/proc/self/task")  # Linux's; elsewhere processes are not forked by themselves
+
+
+@cache
+def _stream(device: torch.device, behind: int) -> torch.cuda.Stream:  # noqa: ARG001 - each has its own
+    """That of the thread so far behind a consumer, the same in every epoch: a stream's memory is kept for it."""
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def batches_ahead(
@@ -103,12 +129,13 @@ def ahead_on(
     if device.type != "cuda":
         yield from ahead(items, depth)
         return
-    stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+    stream = _stream(device, len(_ancestors()))
 
     def made() -> Generator[tuple[Item, torch.cuda.Event], None, None]:
         with closing(items), torch.cuda.stream(stream):  # which stream is current is each thread's own affair
             for item in items:
                 yield item, stream.record_event()
+                del item
 
     with closing(ahead(made(), depth)) as finished:
         for item, ready in finished:

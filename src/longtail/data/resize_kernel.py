@@ -28,12 +28,12 @@ def resize_windows(pixels, windows, resized, HIGH: tl.constexpr, WIDE: tl.conste
     ``windows`` has a row an image: where its window begins in ``pixels``, how far one channel is from the next, how
     far one row is from the next, the window's height and width.
     """
-    image = tl.program_id(1)
+    image = tl.program_id(0)
     row = windows + 5 * image
     corner, plane, stride = tl.load(row), tl.load(row + 1), tl.load(row + 2)
     height, width = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
     half_height, half_width = tl.maximum(height, HIGH), tl.maximum(width, WIDE)
-    e = tl.program_id(0) * E + tl.arange(0, E)
+    e = tl.program_id(1) * E + tl.arange(0, E)
     real = e < HIGH * WIDE
     y, x = e // WIDE, e % WIDE
     top, left = _first(y, height, HIGH, half_height), _first(x, width, WIDE, half_width)

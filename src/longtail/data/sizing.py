@@ -85,13 +85,14 @@ def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
     parts, device = sized.augmentations, images.pixels.device
     if len(parts) == 1 and isinstance(parts[0], RandomResizedCrop):
         windows = torch.stack(parts[0].parameters(uniforms, images.heights, images.widths))
-        resized = resized_by_kernel if checked(device) else _resized_windows
-        return resized(images, windows, parts[0].size)
+        size = check_size("size", parts[0].size)
+        by_kernel = checked(device) and 2 * max(size) * int(windows[2:].max()) < 2**31  # it counts in 32 bits
+        return (resized_by_kernel if by_kernel else _resized_windows)(images, windows, size)
     drawn = uniforms.to(device, non_blocking=True)
     return torch.cat([sized(images[i][None], drawn[i : i + 1]) for i in range(len(images))])
 
 
-def _resized_windows(images: ImagesInARow, windows: Tensor, size: int | tuple[int, int]) -> Tensor:
+def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
     """:func:`resized_crop` of a window of each image; ``windows`` is top, left, height and width, ``(4, B)``."""
     device = images.pixels.device
     found, places = [], []
@@ -118,16 +119,16 @@ def _resized_windows(images: ImagesInARow, windows: Tensor, size: int | tuple[in
     return together[order.argsort().to(device, non_blocking=True)]
 
 
-def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: int | tuple[int, int]) -> Tensor:
+def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
     """The same in one launch, without copies of the windows; sums of float32 in another order."""
     from longtail.data.resize_kernel import resize_windows  # noqa: PLC0415 - Triton is imported on use
 
-    (high, wide), device = check_size("size", size), images.pixels.device
+    (high, wide), device = size, images.pixels.device
     top, left, height, width = windows
     corner, plane = images.starts + top * images.widths + left, images.heights * images.widths
     rows = torch.stack([corner, plane, images.widths, height, width], dim=1).to(device, non_blocking=True)
     resized = torch.empty((len(images), 3, high, wide), dtype=torch.uint8, device=device)
-    programs = (-(-high * wide // _PIXELS), len(images))
+    programs = (len(images), -(-high * wide // _PIXELS))
     resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
     return resized
 

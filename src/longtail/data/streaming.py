@@ -142,7 +142,10 @@ class Streaming:
             for planned, found in batches:
                 unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
                 decoded = [image for image in found if isinstance(image, Tensor)]
-                yield _Pictures(planned, ImagesInARow.of(decoded) if decoded else None, unreadable)
+                row = ImagesInARow.of(decoded) if decoded else None
+                del found, decoded  # or each picture would be there twice
+                yield _Pictures(planned, row, unreadable)
+                del row
 
     def _cut_to_size(self, batch: _Pictures) -> _Sized:
         planned, row, unreadable = batch

@@ -131,8 +131,8 @@ def _check_bounds(bounds: Any) -> None:
 
 
 def _check_step(step: Any) -> None:
-    if check_number("step", step) <= 0:
-        raise ValueError(f"Expected `step` to be a number > 0, but got {step}.")
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf:
+        raise ValueError(f"Expected `step` to be a number > 0, but got {told(step)}.")
 
 
 def _check_start(start: Any, bounds: tuple[float, float]) -> None:
@@ -174,11 +174,18 @@ class Choice:
                 "the lowest imbalance level" if self.level_known else "the smallest, as no imbalance level is defined,"
             )
             text += f", {least} among {', '.join(f'{beta:g}' for beta in self.ties)}"
-            equal = math.isnan(self.standard_error)
-            text += ", which are equally good" if equal else ", which are within one standard error of the best"
+            text += f", {self._tied()}"
         if self.at_bound:
             text += f"; the best mean is at the bound, {self.best:g}, and the peak may lie beyond it"
         return text
+
+    def _tied(self) -> str:
+        """What makes the ties ties; the quadratic's values, where it has a maximum, and not the means."""
+        if math.isnan(self.standard_error):
+            return "which are equally good"
+        if self.smoothed:
+            return "whose values on the quadratic are within one standard error of its highest at a β tried"
+        return "whose means are within one standard error of the highest"
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,8 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     folds = sorted({cell.recipe.folds for cell in cells if len({fold for _, fold in cell.places}) > 1})
     over = f"{', '.join(map(str, folds))} folds and {word} {seeds}" if folds else f"{word} {seeds}"
     parts = [f"Mean ± SD over {over}" if of_cells[-1] > 1 else f"One run each, {word} {seeds}"]
-    parts[0] += f", {len(runs)} runs in all" if len(runs) > 1 else ""
+    if len(runs) > 1:
+        parts.append(f"{len(runs)} runs in all")
     if len(of_cells) > 1:
         parts.append(f"{of_cells[0]} to {of_cells[-1]} runs a row")
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))

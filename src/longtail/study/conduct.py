@@ -1,13 +1,17 @@
 """Plans carried out together: searches for beta round by round, and beside them every run whose beta is known."""
 
+import shutil
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from longtail.study.execute import Outcome
 from longtail.study.plan import Plan, Planned
+from longtail.study.runs import SEARCH_FILE
 from longtail.study.searching import Searched, searching
 
-__all__ = ["Found", "More", "Place", "conduct", "search_folder"]
+__all__ = ["Ahead", "Found", "More", "Place", "conduct", "look_ahead", "search_folder"]
 
 Place = tuple[str, float | None, str]
 """Data set, imbalance factor and method."""
@@ -63,15 +67,14 @@ def conduct(
         if not searches.advance() and given:
             return []
         if not searches_only:
-            own.update(_own(plans, searches.found))
+            own.update(_own(plans, searches.betas))
         runs = [*_ordered(searches.trials()), *_ordered(own.values())]
         new = [run for run in runs if run.path not in given]
         given.update(run.path for run in new)
         return new
 
     runs = more()
-    if searches.refused:  # before anything was trained
-        raise ValueError("\n".join(searches.refused))
+    searches.check()  # before anything is trained
     outcomes = []
     while runs:
         outcomes.append(train(runs, more))
@@ -85,11 +88,64 @@ def conduct(
     )
 
 
-def _own(plans: Sequence[Plan], found: Sequence[Found]) -> dict[Path, Planned]:
+@dataclass(frozen=True)
+class Ahead:
+    """Where a plan would go on."""
+
+    runs: tuple[Planned, ...]
+    """Its own whose betas are known, done or not."""
+    betas: dict[Place, float]
+    """What its searches that are done found."""
+    rounds: dict[Place, tuple[Planned, ...]]
+    """Of each other search the runs of the round that it is at, done or not."""
+
+
+def look_ahead(plans: Sequence[Plan], *, searches_only: bool = False) -> list[Ahead]:
+    """Where :func:`conduct` would go on. Nothing is trained, and nothing changes in the plans' folders.
+
+    A search writes down what it finds, so the searches go on in a folder that is thrown away.
+
+    Args:
+        plans: to be looked at.
+        searches_only: leave the plans' own runs out.
+    """
+    with TemporaryDirectory() as nowhere:
+        copies = [replace(plan, out=f"{nowhere}/{number}") for number, plan in enumerate(plans)]
+        for plan, copy in zip(plans, copies, strict=True):
+            for place in plan.searches:
+                _link(search_folder(plan, place), search_folder(copy, place))
+        searches = _Searches(copies)
+        searches.advance()
+    for plan, copy in zip(plans, copies, strict=True):
+        searches.refused = [sentence.replace(f"{copy.out}/", f"{plan.out}/") for sentence in searches.refused]
+    searches.check()
+    _own(plans, searches.betas)  # refuses two runs in one folder
+    found = []
+    for number, plan in enumerate(plans):
+        betas = searches.betas[number]
+        rounds = {
+            place: tuple(Planned(run.recipe, search_folder(plan, place) / run.path.name) for run in runs)
+            for (of, place), runs in searches.asked.items()
+            if of == number
+        }
+        found.append(Ahead(() if searches_only else tuple(plan.runs(betas)), betas, rounds))
+    return found
+
+
+def _link(search: Path, copy: Path) -> None:
+    """A copy of a search's record, and links to its runs."""
+    copy.mkdir(parents=True)
+    if (search / SEARCH_FILE).exists():
+        shutil.copyfile(search / SEARCH_FILE, copy / SEARCH_FILE)
+    for run in search.glob("*/"):
+        (copy / run.name).symlink_to(run.resolve(), target_is_directory=True)
+
+
+def _own(plans: Sequence[Plan], betas: Sequence[Mapping[Place, float]]) -> dict[Path, Planned]:
     """The plans' own runs, as far as their betas are known, each once."""
     runs: dict[Path, Planned] = {}
-    for plan, of_plan in zip(plans, found, strict=True):
-        for run in plan.runs({place: one.beta for place, one in of_plan.items()}):
+    for plan, of_plan in zip(plans, betas, strict=True):
+        for run in plan.runs(of_plan):
             if runs.setdefault(run.path, run) != run:
                 raise ValueError(f"Expected the plans to have one run in {run.path}, but they have two different ones.")
     return runs
@@ -102,7 +158,12 @@ def _ordered(runs: Iterable[Planned]) -> list[Planned]:
 class _Searches:
     """The searches of all plans, each at one of its rounds."""
 
-    def __init__(self, plans: Sequence[Plan], on_round: Callable[[Place, Sequence[float]], None], command: str) -> None:
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        on_round: Callable[[Place, Sequence[float]], None] = lambda _, __: None,
+        command: str = "",
+    ) -> None:
         self.on_round = on_round
         self.found: list[Found] = [{} for _ in plans]
         self._going = {
@@ -110,17 +171,28 @@ class _Searches:
             for number, plan in enumerate(plans)
             for place in plan.searches
         }
-        self._asked: dict[_Key, list[Planned]] = {}
+        self.asked: dict[_Key, list[Planned]] = {}
+        """The runs of the round that each is at."""
         self.refused: list[str] = []
         """Why searches cannot go on, a sentence each."""
 
+    @property
+    def betas(self) -> list[dict[Place, float]]:
+        """What those of each plan found."""
+        return [{place: one.beta for place, one in of_plan.items()} for of_plan in self.found]
+
+    def check(self) -> None:
+        """Refuse searches that cannot go on."""
+        if self.refused:
+            raise ValueError("\n".join(self.refused))
+
     def trials(self) -> list[Planned]:
         """The runs that they wait for, and others of the same rounds."""
-        return [run for runs in self._asked.values() for run in runs]
+        return [run for runs in self.asked.values() for run in runs]
 
     def advance(self) -> bool:
         """Take those whose round is done to the next that has something to train, or to their end; whether any was."""
-        ready = [key for key in self._going if all(run.folder.done for run in self._asked.get(key, ()))]
+        ready = [key for key in self._going if all(run.folder.done for run in self.asked.get(key, ()))]
         for key in ready:
             self._take_on(key)
         return bool(ready)
@@ -128,20 +200,20 @@ class _Searches:
     def _take_on(self, key: _Key) -> None:
         number, place = key
         try:
-            while all(run.folder.done for run in self._asked.get(key, ())):
-                self._asked[key] = next(self._going[key])
-            self.on_round(place, sorted({run.recipe.beta for run in self._asked[key] if run.recipe.beta is not None}))
+            while all(run.folder.done for run in self.asked.get(key, ())):
+                self.asked[key] = next(self._going[key])
+            self.on_round(place, sorted({run.recipe.beta for run in self.asked[key] if run.recipe.beta is not None}))
             return
         except StopIteration as end:
             self.found[number][place] = end.value
         except ValueError as error:  # nothing can be chosen; what else is under way goes on
             self.refused.append(str(error))
         del self._going[key]
-        self._asked.pop(key, None)
+        self.asked.pop(key, None)
 
     def without_end(self, failed: Mapping[str, str]) -> tuple[str, ...]:
         """Why searches did not end, a sentence each, once nothing is under way."""
-        return (*self.refused, *(_unfinished(runs, failed) for runs in self._asked.values()))
+        return (*self.refused, *(_unfinished(runs, failed) for runs in self.asked.values()))
 
 
 def _unfinished(runs: Sequence[Planned], failed: Mapping[str, str]) -> str:

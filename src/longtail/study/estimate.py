@@ -11,6 +11,7 @@ import torch
 
 from longtail.study.execute import epochs_done, epochs_of
 from longtail.study.plan import Planned
+from longtail.study.report.page import many
 from longtail.study.runs import Run, read_runs
 from longtail.train.folder import RunFolder, environment
 from longtail.train.recipe import Recipe
@@ -38,8 +39,8 @@ class Estimate:
         if not self.left:
             return f"0 runs to do: {self.why}."
         if self.seconds is None:
-            return f"{self.left} runs to do; how long they take is unknown: {self.why}."
-        return f"{self.left} runs to do, about {_duration(self.seconds)}: {self.why}."
+            return f"{many(self.left, 'run')} to do; how long that takes is unknown: {self.why}."
+        return f"{many(self.left, 'run')} to do, about {_duration(self.seconds)}: {self.why}."
 
 
 def estimate(
@@ -68,7 +69,7 @@ def estimate(
     if not left:
         return Estimate(0, 0.0, "all are done")
     devices = len(on)
-    seen, finished = _logged(out, environment(on[0], 1)["device"])
+    seen, logged = _logged(out, environment(on[0], 1)["device"])
     tried: dict[_Key, float] = {}
     total = 0.0
     for run in left:
@@ -86,7 +87,9 @@ def estimate(
                 len(left), None, f"no run of {recipe.data} with {recipe.model} was finished on such a device in {out}"
             )
     parts = (
-        [f"{finished} finished runs in {out}, {together * devices} at a time"] if len(tried) < len(_kinds(left)) else []
+        [f"{many(logged, 'finished run')} in {out}, {together * devices} at a time"]
+        if len(tried) < len(_kinds(left))
+        else []
     )
     parts += [f"some {_TRIED_STEPS} steps tried here, of one run alone"] if tried else []
     return Estimate(len(left), total, f"going by {' and '.join(parts)}")
@@ -97,18 +100,20 @@ def _kinds(runs: Sequence[Planned]) -> set[_Key]:
 
 
 def _logged(out: str, device: str) -> tuple[dict[tuple[object, ...], list[float]], int]:
-    """Mean seconds an epoch of runs finished on a device, by what they share with others; and how many they are."""
+    """Mean seconds an epoch of runs finished on a device, by what they share with others; and how many logged them."""
     try:
         finished = [run for run in read_runs(out, searches=True) if _made_on(run) == device]
     except FileNotFoundError:
         finished = []
     seen: dict[tuple[object, ...], list[float]] = {}
+    logged = 0
     for one in finished:
         seconds = [line["seconds"] for line in one.log() if "seconds" in line]
         if seconds:
+            logged += 1
             for key in _keys(one.recipe.data, one.recipe.imbalance, one.recipe.model, one.recipe.method):
                 seen.setdefault(key, []).append(sum(seconds) / len(seconds))
-    return seen, len(finished)
+    return seen, logged
 
 
 def _made_on(run: Run) -> str:

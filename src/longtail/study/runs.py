@@ -103,8 +103,9 @@ class Run:
         return self._number("splits", self.trained, "gradient_balance", form, group)
 
     def log(self) -> list[dict[str, Any]]:
-        """What was logged, a line an epoch."""
-        lines = RunFolder(self.path).log_file.read_text(encoding="utf-8").splitlines()
+        """What was logged, a line an epoch; nothing where the log was not kept."""
+        file = RunFolder(self.path).log_file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         return [json.loads(line) for line in lines]
 
     def _number(self, *place: str) -> float:

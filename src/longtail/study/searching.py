@@ -18,7 +18,7 @@ from longtail.study.tables import sensitivity_table
 from longtail.train.files import write_json
 from longtail.train.recipe import Recipe, defaults
 
-__all__ = ["Searched", "first_round", "fold_recipes", "searching", "trace_table"]
+__all__ = ["Searched", "fold_recipes", "searching", "trace_table"]
 
 DEFAULT_FOLDS = 5
 
@@ -175,13 +175,6 @@ def _check_chooses(base: Recipe, plan: SearchPlan, folds: int) -> None:
     """Refuse a search that has nothing to choose on."""
     if plan.select_on == "val" and not folds and not _has_validation(base):
         raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
-
-
-def first_round(base: Recipe, plan: SearchPlan, out: Path | str) -> list[Planned]:
-    """The runs that a search begins with."""
-    folds = folds_of(base, plan)
-    _check_chooses(base, plan, folds)
-    return [run for beta in plan.start for run in _planned(base, beta, folds, range(plan.seeds), Path(out))]
 
 
 def _planned(base: Recipe, beta: float, folds: int, seeds: Sequence[int], out: Path) -> list[Planned]:

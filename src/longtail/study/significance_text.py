@@ -12,6 +12,7 @@ _HEAD = """# Which of the paper's conclusions hold
 Made by `longtail study paper`; a test holds that this page is what the command writes. Nothing here was run by us: the
 numbers are the authors' own, five runs of Balanced Softmax and five of CBS on each data set, as their public repository
 states them (`src/longtail/study/paper/figures.json`), and the paper's tables (`tables.json` there).
+`longtail report --paper --figures DIR` draws the paper's figures from these numbers, as SVG, PDF and PNG.
 
 The paper tests with Welch's t-test, *one-sided*: it asks only whether CBS is above Balanced Softmax. Two-sided is the
 usual question where either could have come out on top, and with ten data sets there are ten chances of a false find,

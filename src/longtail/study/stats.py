@@ -224,7 +224,7 @@ def format_p(p_value: float) -> str:
     if p_value < 0.0001:
         return "< 0.0001"
     if p_value < 0.001:
-        return f"= {p_value:.4f}"
+        return f"= {p_value:.1g}"
     if p_value >= 0.095:
         return f"= {p_value:.2f}"
     text = f"{p_value:.2g}"

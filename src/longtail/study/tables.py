@@ -7,9 +7,10 @@ from math import isnan, nan
 from typing import Literal
 
 from longtail.study import paper
-from longtail.study.captions import NO_DATA, caption_of, how_measured, measured_on
+from longtail.study.asking import answers_in
+from longtail.study.captions import NO_DATA, caption_of, how_measured, measured_on, numbers
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, marks
-from longtail.study.redrawn import redrawn_shift
+from longtail.study.redrawn import REDRAWN_FILE, redrawn_shift
 from longtail.study.runs import HELD_WORDS, Cell, Measure, Run, distinct_titles, held_out, method_title, ordered
 from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
 from longtail.study.table import Compared, Row, Source, Table, Value
@@ -330,11 +331,16 @@ def redrawn_shift_table(cells: Sequence[Cell], *, command: str = "") -> Table:
         found, theirs = redrawn_shift(cell), published.get(cell.data, {})
         ours, authors = [found[name] for name in groups], [theirs.get(name) for name in groups]
         rows.append(((cell.data, called[cell]), ours, authors))
-    asked = ", ".join(f"{cell.data} {redrawn_shift(cell)[groups[0]].runs}" for cell in ordered(cells))
+    asked = [Cell(tuple(run for run in cell.runs if answers_in(run, REDRAWN_FILE))) for cell in ordered(cells)]
     caption = "Each model is asked about the subset that the next seed draws, of which it has seen all of the largest "
-    caption += f"class and hardly any of the rarest; models asked: {asked}. "
+    caption += f"class and hardly any of the rarest; models asked: {', '.join(map(_numbered, asked))}. "
     title = "Δp̂ on another draw of the subset: class probability against class frequency, per cent"
-    return _beside(title, _titles(groups), rows, caption + caption_of(cells), command)
+    return _beside(title, _titles(groups), rows, caption + caption_of(asked), command)
+
+
+def _numbered(cell: Cell) -> str:
+    """A data set and how many runs there are on it, with their seeds."""
+    return f"{cell.data} {len(cell.runs)} (seed{'s' * (len(cell.runs) > 1)} {numbers(cell.seeds)})"
 
 
 def balanced_shift_table(

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import torch
+
 from longtail._arguments import check_integer, check_number
 from longtail._gpus import checked
 from longtail.data import CATALOG
@@ -15,7 +17,6 @@ from longtail.data.long_tail import Profile
 from longtail.methods import find_method
 from longtail.models import HeadName
 from longtail.models.registry import CIFAR_RESNETS
-from longtail.train.device import pick_device
 from longtail.train.schedules import Schedule
 from longtail.train.views import Family
 
@@ -27,6 +28,7 @@ __all__ = [
     "read_recipe",
     "resolved",
     "settings_of",
+    "with_precision",
     "write_recipe",
 ]
 
@@ -354,19 +356,21 @@ def write_recipe(recipe: Recipe) -> str:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """Every knob of the method said, and the precision, if that was left to the device.
+    """Every knob of the method said."""
+    return replace(recipe, **recipe.knobs)
+
+
+def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
+    """The precision said, if that was left to the device.
 
     Example:
-        >>> resolved(Recipe(precision="auto", device="cpu")).precision
+        >>> with_precision(Recipe(precision="auto"), torch.device("cpu")).precision
         'fp32'
     """
-    said = replace(recipe, **recipe.knobs)
-    if said.precision != "auto":
-        return said
-    ours = said.model in CIFAR_RESNETS and not said.compile and said.kernels != "torch"
-    if ours and checked(pick_device(said.device)):
-        return replace(said, precision="bf16", channels_last=True)
-    return replace(said, precision="fp32")
+    if recipe.precision != "auto":
+        return recipe
+    ours = recipe.model in CIFAR_RESNETS and not recipe.compile and recipe.kernels != "torch" and checked(device)
+    return replace(recipe, precision="bf16", channels_last=True) if ours else replace(recipe, precision="fp32")
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -378,9 +382,12 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def differing_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Settings in which a run that is there differs from one that is wanted, each with both values.
 
+    A precision that is left to the device is any that the run has.
+
     Example:
         >>> differing_settings(settings_of(Recipe(lr=0.1, device="cpu")), settings_of(Recipe(lr=0.2)))
         ['`lr` (0.1 there, 0.2 here)']
     """
-    both = [name for name in here if name in there]
+    left_open = {"precision", "channels_last"} if here.get("precision") == "auto" else set()
+    both = [name for name in here if name in there and name not in left_open]
     return [f"`{name}` ({there[name]} there, {here[name]} here)" for name in both if there[name] != here[name]]

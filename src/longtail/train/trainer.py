@@ -30,7 +30,7 @@ from longtail.train.loading import Loaders, open_data
 from longtail.train.measuring import Measuring
 from longtail.train.posthoc import Classifier, PostHoc, classifier_of
 from longtail.train.processes import check_seen_by_all, hold
-from longtail.train.recipe import Recipe, resolved
+from longtail.train.recipe import Recipe, with_precision
 from longtail.train.results import measures
 from longtail.train.stages import Running, Stages
 from longtail.train.tensorboard import TensorBoard
@@ -81,10 +81,10 @@ class Trainer:
         device: torch.device | None = None,
         dataset: DataSet | None = None,
     ) -> None:
-        self.recipe = recipe = resolved(recipe)
         self.folder = folder
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
+        self.recipe = recipe = self._with_precision(recipe)
         self.method = find_method(recipe.method)
         self.knobs = recipe.knobs
         self.dataset = open_data(recipe, dataset)
@@ -107,6 +107,13 @@ class Trainer:
                 f"Expected `tau` for {recipe.method}, or validation data to choose it on (`validation` = 0.1 holds "
                 "some out), but got neither."
             )
+
+    def _with_precision(self, recipe: Recipe) -> Recipe:
+        """Where it is left to the device: that of the run, if it has begun."""
+        if recipe.precision == "auto" and self.folder.begun:
+            begun = self.folder.recipe()
+            return replace(recipe, precision=begun.precision, channels_last=begun.channels_last)
+        return with_precision(recipe, self.device)
 
     @property
     def epochs(self) -> list[int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longtail.study.figures.style import INK, Mark, letters_in, marks_of, panels, styled, wrapped
+from longtail.study.figures.style import INK, Mark, letters_in, marks_of, panels, starts_row, styled, wrapped
 from longtail.study.stats import Alternative, compare, format_p
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def box_plots(
                 fontsize=10.5,
                 fontweight="bold",
             )
-    for axes in all_axes[:: max(1, min(columns, len(runs)))]:
-        axes.set_ylabel(measure)
+        axes.set_ylabel(measure if starts_row(axes) else "")
     return figure
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["class_probability", "class_recall", "target_probability"]
 
 _FEW = 120  # classes that are drawn one by one; more are drawn as means of neighbours
+_DECADES = 3  # that an axis has room for 2 and 5 in
 
 
 def _order(counts: Sequence[int]) -> "np.ndarray[Any, Any]":
@@ -100,6 +101,18 @@ def _check(counts: Sequence[int], models: Mapping[str, Sequence[float]]) -> None
             raise ValueError(f"Expected a value of each of {len(counts)} classes for {name}, but got {len(values)}.")
 
 
+def _logarithmic(axes: "Axes") -> None:
+    """A logarithmic axis, on which 2 and 5 of a decade have their numbers too where it has few decades."""
+    from matplotlib.ticker import LogLocator  # noqa: PLC0415 - an extra
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    few = high / low < 10**_DECADES
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5) if few else "auto"))
+    axes.yaxis.set_minor_formatter("{x:g}" if few else "")
+
+
 @styled
 def class_probability(
     counts: Sequence[int],
@@ -132,9 +145,7 @@ def class_probability(
     )
     for title, values in models.items():
         _line(axes, values, order, marks[title], title)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    _logarithmic(axes)
     axes.set_ylabel("p(y = c) on training data\n(logarithmic)")
     _name_classes(axes, order, names)
     legend_below(figure, axes, columns=2)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longtail.study.figures.style import INK, SPLITS, group_mark, legend_below, panels, styled
+from longtail.study.figures.style import INK, SPLITS, group_mark, legend_below, panels, starts_row, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def recall_curves(methods: Mapping[str, Curves], *, columns: int = 3, split: str
         axes.set_title(title)
         axes.set_xlabel("epoch")
         axes.set_ylim(-3, 103)
-    all_axes[0].set_ylabel("recall, %")
+        axes.set_ylabel("recall, %" if starts_row(axes) else "")
     handles = [
         Line2D([], [], color=group_mark(name, names).colour, marker=group_mark(name, names).marker, label=name)
         for name in names

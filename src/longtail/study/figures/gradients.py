@@ -13,6 +13,8 @@ __all__ = ["gradient_bars"]
 
 _END = 1000.0
 """Where bars are cut."""
+_CLOSE = 100
+"""Where all values of a figure are below it, each has one decimal."""
 _LINEAR = 20
 """Where an axis for values that differ much is linear."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -34,6 +36,8 @@ def gradient_bars(values: Mapping[str, Mapping[str, Mapping[str, float]]], *, co
     rows = max(len(methods) for methods in values.values())
     figure, all_axes = panels(len(values), columns=columns, height=1.3 + 0.4 * rows)
     groups = list(dict.fromkeys(g for methods in values.values() for found in methods.values() for g in found))
+    sizes = [abs(v) for methods in values.values() for found in methods.values() for v in found.values()]
+    close = not any(size >= _CLOSE for size in sizes)
     width = 0.8 / len(groups)
     for axes, (data, methods) in zip(all_axes, values.items(), strict=True):
         everything = [v for found in methods.values() for v in found.values() if math.isfinite(v)]
@@ -56,7 +60,7 @@ def gradient_bars(values: Mapping[str, Mapping[str, Mapping[str, float]]], *, co
             for spot, end, number in zip(spots, ends, numbers, strict=True):
                 if not math.isnan(number):
                     axes.annotate(
-                        _number(number),
+                        _signed(f"{abs(number):.1f}", number) if close else _number(number),
                         (end, spot),
                         (3 if number >= 0 else -3, 0),
                         va="center",
@@ -67,7 +71,7 @@ def gradient_bars(values: Mapping[str, Mapping[str, Mapping[str, float]]], *, co
         if wide:
             axes.set_xscale("symlog", linthresh=_LINEAR, linscale=0.4)
             ticks = [tick for tick in (-1000, -100, 0, 100, 1000) if _reached(tick, everything)]
-            axes.set_xticks(ticks, [_number(tick) for tick in ticks], fontsize=8.5)
+            axes.set_xticks(ticks, [_signed(f"{abs(tick):,}", tick) for tick in ticks], fontsize=8.5)
             axes.set_xticks([], minor=True)
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_yticks(range(len(methods)), [wrapped(name, 16, most=2) for name in methods])
@@ -95,7 +99,7 @@ def _number(number: float) -> str:
     if math.isinf(size):
         text = "∞"
     elif size < 10:
-        text = f"{size:.1f}".removesuffix(".0")
+        text = f"{size:.1f}"
     elif size < 10_000:
         text = f"{size:,.0f}"
     elif int(power) < 6:
@@ -103,7 +107,11 @@ def _number(number: float) -> str:
     else:
         digits, power = f"{size:.0e}".split("e")
         text = f"{digits}×10{str(int(power)).translate(_RAISED)}"
-    return f"−{text}" if number < 0 and text != "0" else text
+    return _signed(text, number)
+
+
+def _signed(text: str, number: float) -> str:
+    return f"−{text}" if number < 0 and text.strip("0.") else text
 
 
 def _reached(tick: float, numbers: list[float]) -> bool:

@@ -66,7 +66,7 @@ def level_bars(levels: Mapping[str, Mapping[str, Summary]], *, marks: Mapping[st
     axes.set_ylabel("model imbalance level I")
     axes.set_ylim(bottom=0)
     axes.grid(visible=False, axis="x")
-    legend_below(figure, axes, columns=2 if max(map(len, methods)) > 18 else 3)
+    legend_below(figure, axes)
     return figure
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "marks_of",
     "new_figure",
     "panels",
+    "starts_row",
     "styled",
     "wrapped",
 ]
@@ -116,11 +117,13 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "tuple[Figure, A
 def panels(
     number: int, *, columns: int = 3, width: float = WIDTH, height: float = HEIGHT, share_y: bool = False
 ) -> "tuple[Figure, list[Axes]]":
-    """A figure with several panels, row by row. No window is opened, and nothing global is changed."""
+    """A figure with several panels, row by row, in rows that are as long as each other where they can be: four are two
+    rows of two. No window is opened, and nothing global is changed.
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
 
-    columns = max(1, min(columns, number))
     rows = -(-number // columns)
+    columns = -(-number // rows)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     flat = [axes for row in grid for axes in row]
@@ -131,6 +134,12 @@ def panels(
         axes.grid(visible=True, color=GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, flat[:number]
+
+
+def starts_row(axes: "Axes") -> bool:
+    """Whether a panel is the first of its row, where what is on its vertical axis is said."""
+    place = axes.get_subplotspec()
+    return place is not None and place.is_first_col()
 
 
 SETTINGS: dict[Any, Any] = {
@@ -178,16 +187,19 @@ def styled(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
 
 
 def legend_below(figure: "Figure", axes: "Axes", columns: int = 3, **options: Any) -> None:
-    """A legend under the panels, where it hides nothing."""
+    """A legend under the panels, where it hides nothing, in fewer columns where the figure is not wide enough."""
     handles, names = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(
+    for number in range(min(columns, len(names)), 0, -1):
+        legend = figure.legend(
             handles,
             names,
             loc="outside lower center",
-            ncols=min(columns, len(names)),
+            ncols=number,
             frameon=False,
             fontsize=9.5,
             labelcolor=INK,
             **options,
         )
+        if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longtail.study.figures.style import SETTINGS
+from longtail.study.figures.style import SETTINGS, WIDTH
 from longtail.train.files import new_file
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "inline_svg", "save_figure"]
 
 FORMATS = ("svg", "pdf", "png")
+
+_DPI, _DPI_OF_PANELS = 200, 140
+"""Pixels an inch of a figure of one panel, and of one with panels side by side, which is large enough without."""
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _VARIABLES = {
@@ -48,12 +51,13 @@ def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = FOR
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    dpi = _DPI if figure.get_figwidth() < 2 * WIDTH else _DPI_OF_PANELS
     written = []
     with rc_context({**SETTINGS, "svg.fonttype": "path"}):
         for form in formats:
             path = stem.with_name(f"{stem.name}.{form}")
             with new_file(path) as temporary:
-                figure.savefig(temporary, format=form, dpi=200, facecolor="white", metadata=dates[form])
+                figure.savefig(temporary, format=form, dpi=dpi, facecolor="white", metadata=dates[form])
             written.append(path)
     return written
 

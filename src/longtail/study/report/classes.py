@@ -4,7 +4,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from longtail.study.report.page import Block, Cell, ClassCard, ClassCards, Column, Example, Folded, Grid, Prose, number
+from longtail.study.report.page import (
+    Block,
+    Cell,
+    ClassCard,
+    ClassCards,
+    Column,
+    Example,
+    Folded,
+    Grid,
+    Prose,
+    many,
+    number,
+)
 from longtail.study.report.predictions import Confusions
 
 __all__ = ["ClassView", "class_grid", "confusion_grid", "worst_cards", "worst_classes"]
@@ -29,7 +41,7 @@ class ClassView:
     """Images of each class that recall was measured on."""
     precision: Sequence[float] = ()
     """Of those predicted to be of a class under the model in focus, the per cent that are."""
-    unit: str = "images"
+    unit: str = "image"
     split: str = "test"
     """The data that recall was measured on."""
     compare: bool = True
@@ -43,8 +55,8 @@ class ClassView:
 
 def class_grid(view: ClassView, name: str, title: str, caption: str) -> Grid:
     """One row a class."""
-    columns = [Column("Class", numeric=False), Column("Group", numeric=False), Column(f"Training {view.unit}")]
-    columns += [Column(f"{view.split.capitalize()} {view.unit}")] if view.samples else []
+    columns = [Column("Class", numeric=False), Column("Group", numeric=False), Column(f"Training {view.unit}s")]
+    columns += [Column(f"{view.split.capitalize()} {view.unit}s")] if view.samples else []
     columns += [Column(f"Recall, {model}" if len(view.recalls) > 1 else "Recall, %") for model in view.recalls]
     columns += [Column("Precision, %", title="Of all that is taken for this class, how much of it is")] * bool(
         view.precision
@@ -83,9 +95,9 @@ def worst_cards(view: ClassView, taken: Confusions | None, examples: Examples, m
     for c in worst_classes(view, most):
         title, images = examples(c)
         rank = 1 + sum(count > view.counts[c] for count in view.counts)
-        tested = f" of {view.samples[c]:,} {view.split} {view.unit}" if view.samples else ""
+        tested = f" of {many(view.samples[c], f'{view.split} {view.unit}')}" if view.samples else ""
         facts = f"Recall {view.recalls[view.focus][c]:.1f} %{tested}; "
-        facts += f"{view.counts[c]:,} training {view.unit}, no. {rank} of {len(view.names)} by frequency."
+        facts += f"{many(view.counts[c], f'training {view.unit}')}, no. {rank} of {len(view.names)} by frequency."
         pairs = [] if taken is None else [(view.names[guess], share) for guess, share in taken.of(c)]
         cards.append(
             ClassCard(view.names[c], view.group_of[c], facts, view.recalls[view.focus][c], pairs, images, title)

@@ -106,7 +106,7 @@ def _view(found: Diagnosis) -> ClassView:
         "test data",
         samples.tolist(),
         precision.tolist(),
-        "samples",
+        "sample",
         compare=False,
     )
 

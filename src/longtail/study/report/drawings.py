@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,6 +35,9 @@ __all__ = [
 BALANCED = "balanced model"
 """What a legend calls a model that was trained on all of the data."""
 BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
+
+_OFF_SCALE = 10_000
+"""Per cent: beyond it the balance of a gradient is not drawn."""
 
 
 def overview_drawings(parts: Sequence[Part], selected: str = "") -> list[Drawing]:
@@ -182,19 +185,37 @@ def _means(part: Part, drawn: Mapping[str, object]) -> str:
 
 
 def _gradients(part: Part) -> Drawing | None:
-    values: dict[str, dict[str, float]] = {}
-    form = "weight"
-    for title, cell in zip(part.titles, part.cells, strict=True):
-        found = {group: cell.summary(partial(Run.gradient_balance, group=group)).mean for group in part.groups}
-        if any(not math.isnan(v) for v in found.values()):
-            values[title] = found
-    if not values:
+    """Of methods with a value in every group, none off the scale: where a bar is missing it looks like 0."""
+    means = {
+        title: {group: cell.summary(partial(Run.gradient_balance, group=group)).mean for group in part.groups}
+        for title, cell in zip(part.titles, part.cells, strict=True)
+    }
+    measured = {title: found for title, found in means.items() if not all(map(math.isnan, found.values()))}
+    undefined = _groups_where(measured, math.isnan)
+    beyond = _groups_where(measured, lambda mean: abs(mean) > _OFF_SCALE)
+    drawn = {title: found for title, found in measured.items() if title not in undefined | beyond}
+    if not drawn:
         return None
     caption = (
-        f"Reward less penalty over reward in the gradient of the classifier’s {form}, on training data, mean over "
+        "Reward less penalty over reward in the gradient of the classifier’s weight, on training data, mean over the "
+        "classes of a group. Below zero, the gradient pushes a group down more than up."
     )
-    caption += "the classes of a group. Below zero, the gradient pushes a group down more than up."
-    return Drawing("gradients", "Whom the gradient works for", gradient_bars({part.name: values}), caption)
+    if undefined:
+        caption += f" Methods left out because it is undefined in a run, without any reward: {_listed(undefined)}."
+    if beyond:
+        caption += f" Methods left out because it is beyond ±{_OFF_SCALE:,} %, where there is next to no reward "
+        caption += f"and the size of the ratio says little: {_listed(beyond)}."
+    return Drawing("gradients", "Whom the gradient works for", gradient_bars({part.name: drawn}), caption)
+
+
+def _groups_where(found: Mapping[str, Mapping[str, float]], is_so: Callable[[float], bool]) -> dict[str, list[str]]:
+    """Methods with those of their groups whose value is so; those without one are left out."""
+    groups = {title: [group for group, value in values.items() if is_so(value)] for title, values in found.items()}
+    return {title: names for title, names in groups.items() if names}
+
+
+def _listed(groups: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{title} ({' and '.join(names)})" for title, names in groups.items())
 
 
 def _probability(part: Part) -> Drawing | None:
@@ -242,8 +263,6 @@ def curves_of(cell: Cell, split: Held = "test") -> Curves | None:
     """
     logs = []
     for run in cell.runs:
-        if not (run.path / "log.jsonl").exists():
-            return None
         lines = [(place, line["recall"]) for place, line in enumerate(run.log(), 1) if "recall" in line]
         if len(lines) < 2:
             return None
@@ -288,5 +307,12 @@ def beta_drawing(
     figure = sensitivity([cell.recipe.beta or 0.0 for cell in ordered], recalls, chosen=chosen, chosen_on=chosen_on)
     data = "validation" if has_val else "test"
     caption = f"Recall of each group for each β, on training data (solid) and {data} data. "
-    caption += f"{len(ordered[0].runs)} runs a β." if len(ordered[0].runs) > 1 else "One run a β."
+    caption += _runs_a_beta(ordered)
     return _said(Drawing("beta", "Sensitivity to β", figure, caption), cells, selected)
+
+
+def _runs_a_beta(cells: Sequence[Cell]) -> str:
+    fewest, most = (found(len(cell.runs) for cell in cells) for found in (min, max))
+    if fewest < most:
+        return f"{fewest} to {most} runs a β."
+    return f"{most} runs a β." if most > 1 else "One run a β."

@@ -1,5 +1,6 @@
 """The figures of the page, from what is there."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from longtail.study.balanced import balanced_of, balanced_probability
@@ -12,9 +13,9 @@ from longtail.study.figures.levels import level_bars
 from longtail.study.figures.style import Mark, marks_of
 from longtail.study.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, curves_of, part_drawings
 from longtail.study.report.page import slug
-from longtail.study.report.parts import mean_of, parts_of
+from longtail.study.report.parts import Part, mean_of, parts_of
 from longtail.study.reproduction.material import MAIN, Material
-from longtail.study.runs import Run
+from longtail.study.runs import Cell, Run, distinct_titles
 from longtail.study.tables import find_cell
 
 __all__ = [
@@ -59,6 +60,8 @@ def box_drawing(material: Material) -> Drawing | None:
         f"Recall over all classes on test data in every run; p ({test}, two-sided, not corrected), the difference "
     )
     caption += "of means Δμ and Cohen’s d."
+    if sum(cell.method == "cbs" for data in runs for cell in material.main_data[data]) > len(runs):
+        caption += " Of CBS one β is drawn, the authors’ where it was run."
     return Drawing("boxes", "Runs", box_plots(runs, paired=paired, marks=marks), caption)
 
 
@@ -70,7 +73,7 @@ def curve_drawing(material: Material) -> Drawing | None:
         if not curves:
             continue
         numbers = {title: len(roles[title].runs) for title in curves}
-        runs = ", ".join(f"{title} {number}" for title, number in numbers.items())
+        runs = "; ".join(f"{title} ({number})" for title, number in numbers.items())
         caption = f"{data}: recall of head, medium and tail over epochs, on training data (solid; in training mode, "
         caption += f"augmented, as the authors took it) and on test data (dashed). Mean over runs: {runs}."
         name = f"{slug(data)}-curves"
@@ -90,6 +93,7 @@ def gradient_drawing(material: Material) -> Drawing | None:
     if not values:
         return None
     caption = "Reward less penalty over reward in the gradient of the classifier’s weights, on training data, per cent."
+    caption += " Means over runs; the table has their SDs, which are not drawn."
     return Drawing("gradients", "Balance of the gradient", gradient_bars(values), caption)
 
 
@@ -127,10 +131,21 @@ def beta_drawings(material: Material) -> list[Drawing]:
 def trade_offs(material: Material) -> list[Drawing]:
     """Tail recall against head recall where there are many methods, and recall over classes."""
     found = []
-    for cells in material.others.values():
+    for data, cells in material.others.items():
         part = max(parts_of(cells), key=lambda one: len(one.cells))
+        once = " A point without bars is one run." if any(len(cell.runs) == 1 for cell in part.cells) else ""
+        more = {"trade-off": once, "class-recall": ""}
         for drawing in part_drawings(part):
-            if drawing.name in {"trade-off", "class-recall"}:
-                name = f"{slug(part.cells[0].data)}-{drawing.name}"
-                found.append(Drawing(name, drawing.title, drawing.figure, f"{part.cells[0].data}. {drawing.caption}"))
+            if drawing.name in more:
+                caption = f"{data}. {drawing.caption}{more[drawing.name]}{_left_out(part, cells)}"
+                found.append(Drawing(f"{slug(data)}-{drawing.name}", drawing.title, drawing.figure, caption))
     return found
+
+
+def _left_out(part: Part, cells: Sequence[Cell]) -> str:
+    """Which methods of a data set are in no figure, as the end of a caption."""
+    titles = dict(zip(cells, distinct_titles(cells), strict=True))
+    left = [titles[cell] for cell in cells if cell not in part.cells]
+    if not left:
+        return ""
+    return f" Not among these methods, as not trained on the same images: {', '.join(left)}."

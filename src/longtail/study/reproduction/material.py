@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from longtail.study import paper
 from longtail.study.balanced import is_balanced
@@ -9,6 +10,7 @@ from longtail.study.reproduction.standing import Standing, all_runs
 from longtail.study.runs import Cell, Run, group_runs, ordered
 from longtail.study.searching import Searched
 from longtail.study.tables import by_data, find_cell
+from longtail.train.recipe import defaults
 
 __all__ = ["MAIN", "Material", "material_of"]
 
@@ -28,6 +30,12 @@ class Material:
     rest: tuple[Cell, ...]
     """On data sets that the paper does not have."""
     searches: tuple[Searched, ...]
+    planned: frozenset[Path]
+    """The plans' runs; what else is there comes from no plan."""
+
+    def is_planned(self, cell: Cell) -> bool:
+        """Whether any of a cell's runs is a plan's."""
+        return any(run.path in self.planned for run in cell.runs)
 
     def roles(self, data: str) -> dict[str, Cell]:
         """The main cells of a data set under titles that are the same on all: CBS by how its beta was found."""
@@ -54,6 +62,8 @@ class Material:
         data = {cell.data for cell in cells if cell.recipe.beta is not None}
         theirs = [f"{name} {beta:g}" for name in by_data(cells) if name in data and (beta := paper.beta(name))]
         parts = [f"the authors’ β: {', '.join(theirs)}"] if theirs else []
+        usual = dict.fromkeys(f"{cell.data} {cell.recipe.beta:g}" for cell in ordered(cells) if _is_usual(cell))
+        parts += [f"β of the data set's recipe: {', '.join(usual)}"] if usual else []
         of_data = [one for one in self.searches if one.cells[0].data in data]
         if of_data:
             betas = ", ".join(f"{one.cells[0].data} {one.beta:g}" for one in of_data)
@@ -76,7 +86,16 @@ def material_of(standings: Sequence[Standing]) -> Material:
         tuple(ordered(group_runs(run for run in everything if is_balanced(run.recipe)))),
         tuple(ordered(group_runs(run for run in planned if not _known(run) and not is_balanced(run.recipe)))),
         tuple(one.found[place] for one in standings for place in one.plan.searches if place in one.found),
+        frozenset(run.path for run in planned),
     )
+
+
+def _is_usual(cell: Cell) -> bool:
+    """Whether a cell's beta is that of its data set's recipe, and not the authors'."""
+    recipe = cell.recipe
+    if recipe.beta is None or paper.beta(cell.data) is not None:
+        return False
+    return bool(recipe.beta == defaults(recipe.data, "cbs", recipe.imbalance).knobs["beta"])
 
 
 def _known(run: Run) -> bool:

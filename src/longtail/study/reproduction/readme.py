@@ -1,6 +1,7 @@
 """The part of the repository's README that is made from the results: a table and two figures, between two marks."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +42,13 @@ def results_text(material: Material, out: Path) -> str:
         for name in _FIGURES
         if (out / "figures" / f"{name}.png").exists()
     ]
-    return "\n".join([*lines, "", *figures])
+    return "\n".join([*lines, "", *_chosen(material, cells), *figures])
+
+
+def _chosen(material: Material, cells: Sequence[Cell]) -> list[str]:
+    """Where the betas of the table come from, as a line under it."""
+    selected = material.selected(cells)
+    return [f"{selected[0].upper()}{selected[1:]}.", ""] if selected else []
 
 
 def _row(cell: Cell) -> str:

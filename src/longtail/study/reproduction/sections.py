@@ -7,7 +7,8 @@ from math import nan
 
 from longtail.study import paper
 from longtail.study.balanced import balanced_of, balanced_shift
-from longtail.study.comparisons import SAME_DATA, compare_cells
+from longtail.study.beta import START
+from longtail.study.comparisons import contrasts_of
 from longtail.study.figures.drawing import Drawing
 from longtail.study.redrawn import redrawn_shift
 from longtail.study.reproduction.drawings import (
@@ -29,7 +30,6 @@ from longtail.study.table import Table, Value, to_markdown
 from longtail.study.tables import (
     balanced_shift_table,
     by_data,
-    find_cell,
     gradient_table,
     level_table,
     paper_table,
@@ -46,6 +46,24 @@ Section = tuple[str, list[str], list[Drawing]]
 """Title, blocks of Markdown, figures."""
 
 _NONE = "No runs yet."
+_NO_PLAN = "§"
+
+_QUOTED = f"""Of the methods in the paper's ImageNet-LT table {" and ".join(paper.QUOTED)} were not run here: `longtail`
+does not have them, and the paper, too, quotes their rows from their own publications."""
+
+_RULE = f"""The rule is fixed:
+
+1. Begin with {", ".join(f"{beta:g}" for beta in START)}, or the β that the plan says.
+2. The value of a β is the mean of the criterion over folds and seeds, on validation data. Test data is never looked at,
+   unless `--select-on test` says so, and then every caption does too.
+3. Go on outwards, a step at a time, on each side of the best mean, below 1 too, until a value there is lower than the
+   best by more than one standard error, or two β lie there, or the bound is reached.
+4. Smooth: a least-squares quadratic through the means within three steps of the best, if it has a maximum; otherwise
+   the means themselves.
+5. Choose among the β tried: of those whose smoothed value is within one standard error of the highest, the one with the
+   lowest mean imbalance level; of equals the smaller β.
+
+The standard error is that of a mean over folds and seeds after each fold's and seed's own level is taken off."""
 
 _UNTRAINED = """Of a trained model this must be near zero on its own data: at a minimum the gradient is. The
 authors' numbers on balanced data are, those on the long-tailed sets are not, and as far as they tell they are of
@@ -83,31 +101,48 @@ def _shown(table: Table) -> str:
 
 def _with_runs(table: Table, cells: Sequence[Cell]) -> Table:
     """A table with a row a cell, and how many runs each has; rows from elsewhere have none."""
-    numbers = iter(len(cell.runs) for of_data in by_data(cells).values() for cell in of_data)
+    in_rows = iter(_in_rows(cells))
     rows = []
     for row in table.rows:
-        number = next(numbers) if row.source == "here" else None
+        number = len(next(in_rows).runs) if row.source == "here" else None
         value = None if number is None else Value(Summary(number, nan, number), shown=str(number))
         rows.append(replace(row, values=(value, *row.values)))
     return replace(table, columns=("Runs", *table.columns), rows=tuple(rows))
 
 
+def _with_plans(table: Table, cells: Sequence[Cell], material: Material) -> Table:
+    """A table with a row a cell, in which those that come from no plan have a sign."""
+    signs = ["" if material.is_planned(cell) else f" {_NO_PLAN}" for cell in _in_rows(cells)]
+    if not any(signs):
+        return table
+    rows = tuple(
+        replace(row, labels=(*row.labels[:-1], row.labels[-1] + sign))
+        for row, sign in zip(table.rows, signs, strict=True)
+    )
+    return replace(table, rows=rows, caption=f"{table.caption} {_NO_PLAN} from no plan, but in a plan's folder.")
+
+
+def _in_rows(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells in the order of a table's rows."""
+    return [cell for of_data in by_data(cells).values() for cell in of_data]
+
+
 def _sentences(cells: Sequence[Cell]) -> list[str]:
-    """Each method against Balanced Softmax on the same data, over all classes and in the tail, where it was tested."""
+    """Each method against Balanced Softmax on the same data, over all classes and in the tail; or why not."""
     found = []
     for data, of_data in by_data(cells).items():
-        against = find_cell(of_data, "balanced-softmax")
-        if against is None:
-            continue
-        same = [one for one in of_data if all(_same(one, against, name) for name in SAME_DATA)]
+        reasons: dict[str, dict[str, None]] = {}
+        without: dict[str, None] = {}
         for group, words in {"all": "recall over all classes", "tail": "recall of the tail"}.items():
-            tested = compare_cells(same, against, partial(Run.recall, group=group))
-            found += [f"{data}, {words}: {one}" for one in tested if one.found is not None]
+            tested = contrasts_of(of_data, "balanced-softmax", partial(Run.recall, group=group))
+            found += [f"{data}, {words}: {one}" for one in tested.contrasts if one.found is not None]
+            for one in tested.contrasts:
+                if one.found is None:
+                    reasons.setdefault(one.why_not, {})[one.title] = None
+            without |= dict.fromkeys(tested.without)
+        found += [f"{data}, {', '.join(titles)}: {reason}, so no test." for reason, titles in reasons.items()]
+        found += without
     return found
-
-
-def _same(one: Cell, other: Cell, name: str) -> bool:
-    return bool(getattr(one.recipe, name) == getattr(other.recipe, name))
 
 
 def _recalls(material: Material) -> Section:
@@ -204,7 +239,7 @@ def _searches(material: Material) -> Section:
     title = "The search for β"
     if not material.searches:
         return title, ["No search is done yet."], []
-    blocks = []
+    blocks = [_RULE]
     for one in material.searches:
         trace = trace_table(one)
         blocks.append(_shown(replace(trace, title=f"{trace.title} on {one.cells[0].data}")))
@@ -213,9 +248,10 @@ def _searches(material: Material) -> Section:
 
 
 def _others(material: Material, data: str, cells: Sequence[Cell]) -> Section:
-    table = recall_table(cells, reference=None, beside="nothing", selected=material.selected(cells))
-    blocks = [_shown(_with_runs(table, cells)), _points(_sentences(cells)), *beside_published(data, cells)]
-    blocks.append(_shown(_with_runs(level_table(cells, selected=material.selected(cells)), cells)))
+    selected = material.selected(cells)
+    recalls, levels = recall_table(cells, beside="nothing", selected=selected), level_table(cells, selected=selected)
+    recalls, levels = (_with_plans(_with_runs(one, cells), cells, material) for one in (recalls, levels))
+    blocks = [_shown(recalls), _QUOTED, _points(_sentences(cells)), *beside_published(data, cells), _shown(levels)]
     drawings = [one for one in trade_offs(material) if one.caption.startswith(f"{data}.")]
     return f"All methods on {data}", blocks, drawings
 
