@@ -1,14 +1,11 @@
 """Plans carried out together: searches for beta round by round, and beside them every run whose beta is known."""
 
-import shutil
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from longtail.study.execute import Outcome
 from longtail.study.plan import Plan, Planned
-from longtail.study.runs import SEARCH_FILE
 from longtail.study.searching import Searched, searching
 
 __all__ = ["Ahead", "Found", "More", "Place", "conduct", "look_ahead", "search_folder"]
@@ -59,7 +56,7 @@ def conduct(
         what each plan's searches found, and how the plans' own runs went. Of a search that lost a run, or can choose
         nothing, there is nothing, and its plan's runs with that beta are left out.
     """
-    searches = _Searches(plans, on_round, command)
+    searches = _Searches(plans, on_round, command=command)
     own: dict[Path, Planned] = {}
     given: set[Path] = set()
 
@@ -101,44 +98,21 @@ class Ahead:
 
 
 def look_ahead(plans: Sequence[Plan], *, searches_only: bool = False) -> list[Ahead]:
-    """Where :func:`conduct` would go on. Nothing is trained, and nothing changes in the plans' folders.
-
-    A search writes down what it finds, so the searches go on in a folder that is thrown away.
+    """Where :func:`conduct` would go on. Nothing is trained, and nothing is written.
 
     Args:
         plans: to be looked at.
         searches_only: leave the plans' own runs out.
     """
-    with TemporaryDirectory() as nowhere:
-        copies = [replace(plan, out=f"{nowhere}/{number}") for number, plan in enumerate(plans)]
-        for plan, copy in zip(plans, copies, strict=True):
-            for place in plan.searches:
-                _link(search_folder(plan, place), search_folder(copy, place))
-        searches = _Searches(copies)
-        searches.advance()
-    for plan, copy in zip(plans, copies, strict=True):
-        searches.refused = [sentence.replace(f"{copy.out}/", f"{plan.out}/") for sentence in searches.refused]
+    searches = _Searches(plans, command=None)
+    searches.advance()
     searches.check()
     _own(plans, searches.betas)  # refuses two runs in one folder
     found = []
-    for number, plan in enumerate(plans):
-        betas = searches.betas[number]
-        rounds = {
-            place: tuple(Planned(run.recipe, search_folder(plan, place) / run.path.name) for run in runs)
-            for (of, place), runs in searches.asked.items()
-            if of == number
-        }
+    for number, (plan, betas) in enumerate(zip(plans, searches.betas, strict=True)):
+        rounds = {place: tuple(runs) for (of, place), runs in searches.asked.items() if of == number}
         found.append(Ahead(() if searches_only else tuple(plan.runs(betas)), betas, rounds))
     return found
-
-
-def _link(search: Path, copy: Path) -> None:
-    """A copy of a search's record, and links to its runs."""
-    copy.mkdir(parents=True)
-    if (search / SEARCH_FILE).exists():
-        shutil.copyfile(search / SEARCH_FILE, copy / SEARCH_FILE)
-    for run in search.glob("*/"):
-        (copy / run.name).symlink_to(run.resolve(), target_is_directory=True)
 
 
 def _own(plans: Sequence[Plan], betas: Sequence[Mapping[Place, float]]) -> dict[Path, Planned]:
@@ -162,7 +136,8 @@ class _Searches:
         self,
         plans: Sequence[Plan],
         on_round: Callable[[Place, Sequence[float]], None] = lambda _, __: None,
-        command: str = "",
+        *,
+        command: str | None,
     ) -> None:
         self.on_round = on_round
         self.found: list[Found] = [{} for _ in plans]

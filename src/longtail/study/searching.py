@@ -113,7 +113,7 @@ def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) ->
 
 
 def searching(
-    base: Recipe, plan: SearchPlan, out: Path | str, command: str = ""
+    base: Recipe, plan: SearchPlan, out: Path | str, command: str | None = ""
 ) -> Generator[list[Planned], None, Searched]:
     """Search for a method's beta: gives the runs of each round, goes on when they are done, returns what it found.
 
@@ -121,7 +121,7 @@ def searching(
         base: the method's recipe.
         plan: how to search.
         out: where the runs go; ``beta.json`` there has the trace.
-        command: what began it, for ``beta.json``.
+        command: what began it, for ``beta.json``; ``None``: nothing is written.
 
     Raises:
         ValueError: there is nothing to choose on; or runs of other settings are there, or a search that went by
@@ -132,12 +132,12 @@ def searching(
     _check_chooses(base, plan, folds)
     cells: dict[float, Cell] = {}
     file = Path(out) / SEARCH_FILE
-    begun = {"command": command, "select_on": plan.select_on, "criterion": plan.criterion}
+    begun = {"command": command or "", "select_on": plan.select_on, "criterion": plan.criterion}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         _check_same_search(file, before, begun)
         begun["command"] = command or before.get("command", "")
-    else:
+    elif command is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"beta": None, "choice": "the search is not done", **begun})
     rounds = search_rounds(plan.settings)
@@ -156,7 +156,8 @@ def searching(
             found: BetaSearch = end.value
             break
     searched = Searched(found, tuple(cells[point.beta] for point in found.points), plan, folds)
-    write_json(file, {**begun, **searched.record()})
+    if command is not None:
+        write_json(file, {**begun, **searched.record()})
     return searched
 
 
