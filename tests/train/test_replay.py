@@ -13,7 +13,7 @@ from longtail.data.plan import Batch
 from longtail.metrics import class_statistics
 from longtail.models import build_model, replace_head
 from longtail.ranks import Ranks
-from longtail.train import RunFolder, StoppedError, Trainer, evaluation
+from longtail.train import RunFolder, StoppedError, Trainer, evaluation, measuring
 from longtail.train.evaluation import NO_LABEL, as_in_training, count_hits, pass_over
 from longtail.train.files import read_tensors
 from longtail.train.measuring import Measuring, _in_order
@@ -327,7 +327,9 @@ def queue_on_a_cpu(trainer):
     trainer.measuring.replays, trainer.measuring._looking = True, looking
 
 
-def test_a_run_whose_last_passes_were_queued_leaves_the_same(tmp_path):
+@pytest.mark.parametrize("may_wait", [2**26, 0])
+def test_a_run_whose_last_passes_were_queued_leaves_the_same(tmp_path, monkeypatch, may_wait):
+    monkeypatch.setattr(measuring, "_WAITING", may_wait)
     plain, queued = (Trainer(recipe_for("cbs", evaluate_every=1), RunFolder(tmp_path / name)) for name in "ab")
     plain.run()
     queue_on_a_cpu(queued)

@@ -286,5 +286,6 @@ def _other_runs(planned: Sequence[Planned]) -> list[str]:
             differing_settings(settings_of(one.folder.recipe()), settings_of(one.recipe)) if one.folder.begun else []
         )
         if differing:
-            found.append(f"Expected {one.path} to hold this run, but it differs in {', '.join(differing)}.")
+            other = f"it differs in {', '.join(differing)}; --out names another folder"
+            found.append(f"Expected {one.path} to hold this run, but {other}.")
     return found

@@ -31,6 +31,7 @@ __all__ = ["Measuring"]
 
 Change = Callable[[Tensor], Tensor]
 Write = Callable[[Tensor, Tensor, Tensor], None]
+_WAITING = 2**26  # logits of a run that may wait on the device: 256 MB
 
 
 class Measuring:
@@ -210,9 +211,12 @@ class Measuring:
 
         Returns:
             what reads the statistics, and has the file written if it was not; where passes are replayed they are only
-            queued until then, and logits wait on the device. The model must not be changed before.
+            queued until then, and logits, unless they are many, wait on the device. The model must not be changed
+            before.
         """
-        kept = kept_splits(self.dataset.splits, self.dataset.num_classes)
+        splits, classes = self.dataset.splits, self.dataset.num_classes
+        kept = kept_splits(splits, classes)
+        later = self.replays and sum(len(splits[name]) for name in kept) * classes < _WAITING
         waiting: list[tuple[str, Tensor, Tensor, Tensor]] = []
 
         def wait(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
@@ -228,10 +232,10 @@ class Measuring:
                     write=partial(write, name) if name in kept else None,
                     each=each,
                 )
-                for name, split in self.dataset.splits.items()
+                for name, split in splits.items()
             }
 
-        if self.replays:
+        if later:
             passes = queued(wait)
         else:
             with self._predictions(file) as write:
@@ -240,7 +244,7 @@ class Measuring:
 
         def read() -> dict[str, ClassStatistics]:
             found = {name: one() for name, one in passes.items()}
-            if self.replays:
+            if later:
                 with self._predictions(file) as write:
                     for rows in waiting:
                         write(*rows)
