@@ -184,7 +184,8 @@ def test_a_folder_that_holds_another_run_is_refused_before_the_first(tmp_path):
     RunFolder(path).begin(defaults("digits-lt", "softmax"), torch.device("cpu"), 1)
     plan = {**GOOD, "out": str(tmp_path)}
     make_plan({**plan, "recipe": {"workers": 1}})  # it is this one
-    with pytest.raises(PlanError, match=r"to hold this run, but it differs in `epochs` \(40 there, 7 here\); --out names another folder\.$"):
+    why = r"to hold this run, but it differs in `epochs` \(40 there, 7 here\); --out names another folder\.$"
+    with pytest.raises(PlanError, match=why):
         make_plan({**plan, "recipe": {"epochs": 7}})
 
 
