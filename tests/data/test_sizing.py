@@ -1,14 +1,10 @@
 """Images in a row: cut to size many at a time as one by one."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from tests.data.resize_checks import exactly
+from tests.interpreted import run_interpreted
 
 from longtail.data import sizing
 from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
@@ -96,12 +92,7 @@ def test_groups_stay_within_bounds_and_miss_nobody(monkeypatch):
 
 
 def test_one_kernel_makes_the_same_windows():
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("resize_checks.py")
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.strip() == "the same"
+    assert run_interpreted("tests.data.resize_checks") == "the same"
 
 
 @pytest.mark.gpu

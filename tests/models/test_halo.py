@@ -1,16 +1,13 @@
 """The CUDA kernels of ``kernels/cuda/``: in an emulator on any CPU; as machine code; on a GPU with all the others."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.interpreted import run_interpreted
 from tests.models.test_kernels import gradients, images_and_labels, loss_of, model_on_gpu
 
 from longtail.models.kernels import compiled, halo
@@ -22,15 +19,9 @@ Found = dict[str, float]
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    pytest.importorskip("triton")
     if shutil.which("g++") is None:
         pytest.skip("needs a C++ compiler")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.models.halo_checks"]
-    root = Path(__file__).parents[2]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, check=False)
-    assert ran.returncode == 0, ran.stderr
-    checks: Found = json.loads(ran.stdout.splitlines()[-1])
+    checks: Found = json.loads(run_interpreted("tests.models.halo_checks").splitlines()[-1])
     return checks
 
 

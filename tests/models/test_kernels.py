@@ -1,15 +1,13 @@
 """The Triton kernels: their arithmetic in Triton's interpreter on any CPU, their behaviour on a GPU."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.interpreted import run_interpreted
 from torch import Tensor, nn
 
 from longtail.models import CifarResNet, Model, build_model
@@ -22,12 +20,7 @@ Found = dict[str, dict[str, float]]
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("kernel_checks.py")
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
-    assert ran.returncode == 0, ran.stderr
-    checks: Found = json.loads(ran.stdout.splitlines()[-1])
+    checks: Found = json.loads(run_interpreted("tests.models.kernel_checks").splitlines()[-1])
     return checks
 
 

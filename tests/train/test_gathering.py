@@ -1,12 +1,8 @@
 """Batches made by one kernel."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tests.interpreted import run_interpreted
 
 from longtail.data import load
 from longtail.data.augment import Compose, Cutout, Normalise, RandomCrop, RandomFlip
@@ -18,12 +14,7 @@ END = Normalise((0.5,), (0.5,))
 
 
 def test_the_kernels_batches_are_torchs_bit_for_bit():
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("gather_checks.py")
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.strip() == "the same"
+    assert run_interpreted("tests.train.gather_checks") == "the same"
 
 
 def test_only_views_that_it_knows():

@@ -8,13 +8,13 @@ import tyro
 
 from longtail.cli.parsing import call
 from longtail.cli.show import console, show_result
+from longtail.study.captions import some_of
 from longtail.train.files import write_json
 from longtail.train.folder import RunFolder
 from longtail.train.reevaluate import evaluate_run
 
 __all__ = ["run"]
 
-_NAMED = 3  # runs that a refusal names
 _DEPTHS = ("*", "*/*", "*/*/*")  # where a study has runs: its own first, then those of its searches
 
 
@@ -63,10 +63,9 @@ def _check_run(folder: RunFolder) -> None:
     found = (file.parent for depth in _DEPTHS for file in sorted(folder.path.glob(f"{depth}/result.json")))
     inside = [str(path) for path in found if RunFolder(path).begun]
     if inside:
-        more = f" and {len(inside) - _NAMED:,} more" if len(inside) > _NAMED else ""
         raise ValueError(
             f"Expected a finished run in {folder.path}, but it has none of its own; those below it are "
-            f"{', '.join(inside[:_NAMED])}{more}."
+            f"{some_of(inside)}."
         )
 
 
