@@ -16,9 +16,6 @@ from longtail.train.files import read_tensors
 from longtail.train.measuring import Measuring, _in_order
 from longtail.train.replay import Replayed, look
 
-ALONE = Ranks()
-CLASSES, FEATURES = 6, 4
-
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_in_order_is_what_the_loader_gives(tmp_path, split):
