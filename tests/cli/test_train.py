@@ -1,58 +1,23 @@
 """`longtail train`: with no more than a folder, with a recipe's file, with any field; mistakes are one sentence."""
 
-import contextlib
-import io
 import json
-import os
-import signal
 import tomllib
 from dataclasses import replace
-from types import NoneType, SimpleNamespace
+from types import NoneType
 from typing import get_args
 
-import numpy as np
 import pytest
-import torch
 from PIL import Image
-from rich.console import Console
+from tests.cli.conftest import COLOURS, one_sentence, pictures
 
-from longtail.cli import show, train, train_line
+from longtail.cli import train_line
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.ranks import Ranks
-from longtail.train import RunFolder, Trainer, defaults, write_recipe
+from longtail.train import RunFolder, defaults, write_recipe
 from longtail.train.recipe import resolved
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def one_sentence(text):
-    text = text.strip()
-    assert text.startswith("longtail: ")
-    assert text.endswith(".")
-    assert "\n" not in text
-    return text.removeprefix("longtail: ")
-
-
-def pictures(folder, counts, size, suffix):
-    """A folder for each class, with pictures in its colour."""
-    generator = np.random.default_rng(0)
-    for name, (number, colour) in counts.items():
-        (folder / name).mkdir(parents=True)
-        for one in range(number):
-            height, width = size(generator)
-            pixels = generator.integers(0, 90, (height, width, 3)) + np.array(colour)
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{one}.{suffix}")
-
-
-COLOURS = {"red": (40, (160, 0, 0)), "green": (20, (0, 160, 0)), "blue": (10, (0, 0, 160))}
+pytestmark = pytest.mark.usefixtures("_here")
 
 
 # --- anybody's own images
@@ -219,14 +184,6 @@ def test_every_setting_is_in_the_help(run):
         assert f"--{name}" in out
 
 
-def test_what_is_printed(run):
-    code, out, err = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
-    assert (code, err) == (0, "")
-    assert "run: cbs on digits-lt" in out
-    assert "model imbalance level I" in out
-    assert "\x1b" not in out
-
-
 def test_no_method_is_the_papers(run, tmp_path):
     assert run("train", "--data", "digits-lt", "--epochs", 1)[0] == 0
     (folder,) = (tmp_path / "runs").iterdir()
@@ -328,6 +285,11 @@ def test_two_sources_are_refused(run):
     assert one_sentence(err) == "Expected one recipe, folder or list, but got a.toml and b.toml."
 
 
+def test_methods_are_listed_where_one_is_mistaken(run):
+    _, _, err = run("train", "--data", "digits-lt", "--method", "x")
+    assert all(name in err for name in METHODS)
+
+
 # --- the command line
 
 
@@ -393,202 +355,6 @@ def test_knobs_of_a_files_method_are_left_out_for_another(run, tmp_path):
 )
 def test_beta_is_kept_where_it_means_the_same(chosen, left):
     assert train_line.unfit({"method": "cbs", "beta": 1.2}, chosen) == left
-
-
-# --- going on
-
-
-@pytest.mark.parametrize("more", [["--epochs", "20"], ["--out", "there"], ["--no-nesterov"]])
-def test_a_run_goes_on_with_its_own_settings(run, more):
-    code, _, err = run("train", "--resume", "run", *more)
-    assert code == 2
-    assert one_sentence(err).startswith("Expected no more than run folders, --device")
-    assert err.endswith(f"but got {more[0].replace('--no-', '--')}.\n")
-
-
-def test_a_run_is_resumed_once(run):
-    assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
-    code, _, err = run("train", "--resume", "run", "./run")
-    assert code == 2
-    assert one_sentence(err) == "Expected runs that differ, but got run twice."
-
-
-def test_what_another_machine_has_otherwise_is_not_written_down(run, tmp_path):
-    arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
-    assert run(*arguments)[0] == 0
-    before = {name: (tmp_path / "run" / name).read_bytes() for name in ("recipe.toml", "result.json")}
-    (tmp_path / "run" / "result.json").unlink()
-    code, _, err = run("train", "--device", "cpu", "--workers", 0, "--root", "elsewhere", "--resume", "run")
-    assert (code, err) == (0, "")
-    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
-    (tmp_path / "run" / "result.json").unlink()
-    code, _, err = run("train", "--resume", "run", "--device", "toaster")
-    assert code == 2
-    assert "`device`" in one_sentence(err)
-
-
-# --- while it goes
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_stopped_where_something_catches_everything(run, tmp_path, monkeypatch, number, code):
-    """As a module may that is imported on the way: the run must not begin as if nothing had been said."""
-
-    def swallow(*arguments, **settings):
-        with contextlib.suppress(BaseException):
-            os.kill(os.getpid(), number)
-        return Trainer(*arguments, **settings)
-
-    monkeypatch.setattr(train, "Trainer", swallow)
-    answer = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")
-    assert answer == (code, "", "longtail: Interrupted.\n")
-    assert not RunFolder(tmp_path / "run").begun
-    monkeypatch.setattr(train, "Trainer", Trainer)
-    assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")[0] == 0
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_while_data_are_opened(run, tmp_path, monkeypatch, number, code):
-    def asked(*_, **__):
-        os.kill(os.getpid(), number)
-
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(train, "Trainer", asked)
-    assert run("train", "--data", "digits-lt", "--out", "run") == (code, "", "longtail: Interrupted.\n")
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert not RunFolder(tmp_path / "run").begun
-
-
-def member(done, live=(), label="cifar100-lt-100-balanced-softmax-tau1.5-seed12345"):
-    """What a status sees of a trainer: 200 epochs of 100 steps."""
-    return SimpleNamespace(
-        recipe=SimpleNamespace(label=label),
-        folder=SimpleNamespace(done=False),
-        epochs=[150, 50],
-        steps_total=20_000,
-        steps_done=done,
-        epochs_done=done // 100,
-        live=dict(live),
-    )
-
-
-def lines(status):
-    file = io.StringIO()
-    Console(file=file, width=80, force_terminal=True, color_system=None).print(status)
-    found = file.getvalue().splitlines()
-    assert len(found) == 2
-    assert all(len(line) <= 80 for line in found)
-    return [line.rstrip() for line in found]
-
-
-LIVE = {"epoch": 122, "loss": 123.45678, "lr": 0.000123456, "images_per_second": 123456.7}
-
-
-def test_the_status_fits_into_80_columns(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
-    one = member(12_249)
-    status = show.Status(SimpleNamespace(members=[one], failures=[]))
-    assert lines(status)[0].endswith("61% -:--:-- left")
-    assert lines(status)[1] == "starting"
-    for _ in range(3):  # an epoch takes fifty minutes: time left is there after two steps
-        now[0] += 30.0
-        one.steps_done += 1
-        status.step(one)
-    first, second = lines(status)
-    assert first.startswith("cifar100-lt-100-balanced-softmax-ta… ")
-    assert first.endswith(" 61% 64:34:00 left")
-    assert second == "epoch 123/200"
-    one.live = {**LIVE, "loss": None}
-    assert lines(status)[1] == "epoch 123/200  lr 0.000123  123,457 images/s"
-    one.live = LIVE
-    assert lines(status)[1] == "epoch 123/200  loss 123.457  lr 0.000123  123,457 images/s"
-    one.steps_done, one.epochs_done = 20_000, 200
-    assert lines(status)[0].endswith("100% 0:00:00 left")
-    assert lines(status)[1] == "measuring"
-
-
-def test_the_status_of_several(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
-    members = [member(20_000), member(5_000, LIVE), member(0, LIVE), member(0)]
-    members[0].folder.done = True
-    fleet = SimpleNamespace(members=members, failures=[])
-    status = show.Status(fleet)
-    for _ in range(2_000):  # what was done before is no pace
-        now[0] += 1.0
-        for one in members[1:3]:
-            one.steps_done += 1
-            status.step(one)
-    first, second = lines(status)
-    assert first.startswith("4 runs ")
-    assert first.endswith(" 36% 7:05:00 left")
-    assert second == "1 of 4 done  epoch 51/200  loss 123.457  lr 0.000123  246,913 images/s"
-    fleet.failures.append((members[1], ValueError()))  # it takes no further step, and nobody waits for those
-    members[2].epochs_done = 20
-    first, second = lines(status)
-    assert first.endswith(" 36% 5:16:40 left")
-    assert second == "1 of 4 done  1 failed  epoch 21/200  loss 123.457  lr 0.000123  123,457 images/s"
-
-
-def test_the_status_is_shown_on_a_terminal_only(tmp_path):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    for file in (io.StringIO(), Terminal()):
-        recipe = train_line.parse(["--data", "digits-lt", "--epochs", "1"])
-        folder = RunFolder(tmp_path / type(file).__name__)
-        console = Console(file=file, width=80, force_terminal=True, color_system=None)
-        train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
-        assert folder.done
-        assert ("digits-lt-50-cbs" in file.getvalue()) == isinstance(file, Terminal)
-
-
-# --- what is printed at the end
-
-
-def test_scores_are_on_validation_data_where_there_is_no_test(run, tmp_path):
-    pictures(tmp_path / "photos", COLOURS | {"[odd]": (3, (90, 90, 90))}, lambda _: (8, 8), "png")
-    code, out, _ = run("train", "photos", "--model", "resnet20", "--epochs", 1, "--out", "run")
-    assert code == 0
-    assert "preference P on val" in out
-    assert "model imbalance level I on val" in out
-    absent = RunFolder("run").result()["splits"]["val"]["absent_classes"]
-    assert ("val: all is over 3 of 4 classes, without [odd]" in out) == (absent != [])
-
-
-def test_absent_classes_are_named(capsys):
-    split = {"recall": {"all": 0.5, "head": 0.5}, "absent_classes": [1, 2, 3, 4, 5, 6]}
-    result = {"groups": {"head": [0]}, "splits": {"test": split, "val": split | {"absent_classes": []}}}
-    show.show_measures(result | {"classes": list("abcdefgh")})
-    out = capsys.readouterr().out
-    assert "test: all is over 2 of 8 classes, without b, c, d, e, f and 1 more" in out
-    assert "val: " not in out
-
-
-def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
-    arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
-    assert run(*arguments)[0] == 0
-    code, _, err = run(*arguments)
-    assert code == 0
-    assert err == "run is done already; `--out FOLDER` repeats it elsewhere.\n"
-    (tmp_path / "run" / "result.json").unlink()
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert "`longtail train --resume run` goes on with it" in one_sentence(err)
-    assert run("train", "--resume", "run")[0] == 0
-
-
-def test_signals_are_given_back(run):
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-
-
-def test_methods_are_listed_where_one_is_mistaken(run):
-    _, _, err = run("train", "--data", "digits-lt", "--method", "x")
-    assert all(name in err for name in METHODS)
 
 
 def asked_for(words):

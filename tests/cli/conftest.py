@@ -1,0 +1,37 @@
+"""What tests of `longtail train` share: a folder of their own, one thread, pictures, and what a mistake looks like."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+
+@pytest.fixture
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def one_sentence(text):
+    text = text.strip()
+    assert text.startswith("longtail: ")
+    assert text.endswith(".")
+    assert "\n" not in text
+    return text.removeprefix("longtail: ")
+
+
+def pictures(folder, counts, size, suffix):
+    """A folder for each class, with pictures in its colour."""
+    generator = np.random.default_rng(0)
+    for name, (number, colour) in counts.items():
+        (folder / name).mkdir(parents=True)
+        for one in range(number):
+            height, width = size(generator)
+            pixels = generator.integers(0, 90, (height, width, 3)) + np.array(colour)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{one}.{suffix}")
+
+
+COLOURS = {"red": (40, (160, 0, 0)), "green": (20, (0, 160, 0)), "blue": (10, (0, 0, 160))}

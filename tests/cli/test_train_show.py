@@ -1,0 +1,132 @@
+"""What `longtail train` shows: its status while it goes, and its scores at the end."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from tests.cli.conftest import COLOURS, pictures
+
+from longtail.cli import show, train, train_line
+from longtail.train import RunFolder
+
+pytestmark = pytest.mark.usefixtures("_here")
+
+
+# --- while it goes
+
+
+def member(done, live=(), label="cifar100-lt-100-balanced-softmax-tau1.5-seed12345"):
+    """What a status sees of a trainer: 200 epochs of 100 steps."""
+    return SimpleNamespace(
+        recipe=SimpleNamespace(label=label),
+        folder=SimpleNamespace(done=False),
+        epochs=[150, 50],
+        steps_total=20_000,
+        steps_done=done,
+        epochs_done=done // 100,
+        live=dict(live),
+    )
+
+
+def lines(status):
+    file = io.StringIO()
+    Console(file=file, width=80, force_terminal=True, color_system=None).print(status)
+    found = file.getvalue().splitlines()
+    assert len(found) == 2
+    assert all(len(line) <= 80 for line in found)
+    return [line.rstrip() for line in found]
+
+
+LIVE = {"epoch": 122, "loss": 123.45678, "lr": 0.000123456, "images_per_second": 123456.7}
+
+
+def test_the_status_fits_into_80_columns(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    one = member(12_249)
+    status = show.Status(SimpleNamespace(members=[one], failures=[]))
+    assert lines(status)[0].endswith("61% -:--:-- left")
+    assert lines(status)[1] == "starting"
+    for _ in range(3):  # an epoch takes fifty minutes: time left is there after two steps
+        now[0] += 30.0
+        one.steps_done += 1
+        status.step(one)
+    first, second = lines(status)
+    assert first.startswith("cifar100-lt-100-balanced-softmax-ta… ")
+    assert first.endswith(" 61% 64:34:00 left")
+    assert second == "epoch 123/200"
+    one.live = {**LIVE, "loss": None}
+    assert lines(status)[1] == "epoch 123/200  lr 0.000123  123,457 images/s"
+    one.live = LIVE
+    assert lines(status)[1] == "epoch 123/200  loss 123.457  lr 0.000123  123,457 images/s"
+    one.steps_done, one.epochs_done = 20_000, 200
+    assert lines(status)[0].endswith("100% 0:00:00 left")
+    assert lines(status)[1] == "measuring"
+
+
+def test_the_status_of_several(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    members = [member(20_000), member(5_000, LIVE), member(0, LIVE), member(0)]
+    members[0].folder.done = True
+    fleet = SimpleNamespace(members=members, failures=[])
+    status = show.Status(fleet)
+    for _ in range(2_000):  # what was done before is no pace
+        now[0] += 1.0
+        for one in members[1:3]:
+            one.steps_done += 1
+            status.step(one)
+    first, second = lines(status)
+    assert first.startswith("4 runs ")
+    assert first.endswith(" 36% 7:05:00 left")
+    assert second == "1 of 4 done  epoch 51/200  loss 123.457  lr 0.000123  246,913 images/s"
+    fleet.failures.append((members[1], ValueError()))  # it takes no further step, and nobody waits for those
+    members[2].epochs_done = 20
+    first, second = lines(status)
+    assert first.endswith(" 36% 5:16:40 left")
+    assert second == "1 of 4 done  1 failed  epoch 21/200  loss 123.457  lr 0.000123  123,457 images/s"
+
+
+def test_the_status_is_shown_on_a_terminal_only(tmp_path):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for file in (io.StringIO(), Terminal()):
+        recipe = train_line.parse(["--data", "digits-lt", "--epochs", "1"])
+        folder = RunFolder(tmp_path / type(file).__name__)
+        console = Console(file=file, width=80, force_terminal=True, color_system=None)
+        train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
+        assert folder.done
+        assert ("digits-lt-50-cbs" in file.getvalue()) == isinstance(file, Terminal)
+
+
+# --- what is printed at the end
+
+
+def test_what_is_printed(run):
+    code, out, err = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
+    assert (code, err) == (0, "")
+    assert "run: cbs on digits-lt" in out
+    assert "model imbalance level I" in out
+    assert "\x1b" not in out
+
+
+def test_scores_are_on_validation_data_where_there_is_no_test(run, tmp_path):
+    pictures(tmp_path / "photos", COLOURS | {"[odd]": (3, (90, 90, 90))}, lambda _: (8, 8), "png")
+    code, out, _ = run("train", "photos", "--model", "resnet20", "--epochs", 1, "--out", "run")
+    assert code == 0
+    assert "preference P on val" in out
+    assert "model imbalance level I on val" in out
+    absent = RunFolder("run").result()["splits"]["val"]["absent_classes"]
+    assert ("val: all is over 3 of 4 classes, without [odd]" in out) == (absent != [])
+
+
+def test_absent_classes_are_named(capsys):
+    split = {"recall": {"all": 0.5, "head": 0.5}, "absent_classes": [1, 2, 3, 4, 5, 6]}
+    result = {"groups": {"head": [0]}, "splits": {"test": split, "val": split | {"absent_classes": []}}}
+    show.show_measures(result | {"classes": list("abcdefgh")})
+    out = capsys.readouterr().out
+    assert "test: all is over 2 of 8 classes, without b, c, d, e, f and 1 more" in out
+    assert "val: " not in out

@@ -1,0 +1,213 @@
+"""A report from anybody's predictions: what files may hold, and what is refused."""
+
+import io
+import pickle
+import re
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from tests.study.predictions import NAMES, make, write_columns
+
+from longtail.study.diagnose import diagnose
+from longtail.study.outside import read_counts, read_outside
+from longtail.study.report import render
+from longtail.study.report.diagnosis import report_of_diagnosis
+
+# What files may hold
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("kind", ["logits", "probabilities", "predicted"])
+def test_every_format_gives_the_same(tmp_path, suffix, kind):
+    labels, logits = make(0, 10)
+    scores = logits if kind == "logits" else softmax(logits.astype(np.float64))
+    path = tmp_path / f"file.{suffix}"
+    if suffix in {"npz", "safetensors"}:
+        arrays = {"labels": labels, kind: logits.argmax(1) if kind == "predicted" else scores}
+        np.savez(path, **arrays) if suffix == "npz" else save_file(arrays, path)
+    elif kind == "predicted":
+        write_columns(path, labels, predicted=logits.argmax(1))
+    else:
+        write_columns(path, labels, scores, kind={"logits": "logit", "probabilities": "probability"}[kind])
+    found = read_outside(path, "test")
+    assert found.labels.tolist() == labels.tolist()
+    assert found.predicted.tolist() == logits.argmax(1).tolist()
+    assert found.kind == ("labels only" if kind == "predicted" else kind)
+    if kind == "predicted":
+        assert found.logits is None
+    else:
+        expected = torch.from_numpy(logits).double().log_softmax(1)
+        torch.testing.assert_close(found.logits.double().log_softmax(1), expected, atol=1e-5, rtol=0)
+    assert found.names == (tuple(NAMES) if suffix in {"csv", "tsv", "parquet"} and kind != "predicted" else None)
+
+
+@pytest.mark.parametrize("suffix", ["NPZ", "SafeTensors", "CSV", "Tsv", "PARQUET"])
+def test_a_suffix_may_be_in_capitals(tmp_path, suffix):
+    labels, logits = make(0, 3)
+    path, small = tmp_path / f"file.{suffix}", tmp_path / f"file.{suffix.lower()}"
+    if suffix == "NPZ":
+        np.savez(small, labels=labels, logits=logits)
+    elif suffix == "SafeTensors":
+        save_file({"labels": labels, "logits": logits}, small)
+    else:
+        write_columns(small, labels, logits)
+    small.rename(path)
+    found = read_outside(path, "test")
+    assert found.labels.tolist() == labels.tolist()
+    assert found.predicted.tolist() == logits.argmax(1).tolist()
+
+
+def test_samples_without_a_label_are_left_out_and_counted(tmp_path, files):
+    labels, logits = make(0, 5)
+    labels[3] = -100
+    np.savez(tmp_path / "some.npz", labels=labels, logits=logits)
+    found = read_outside(tmp_path / "some.npz", "test")
+    assert found.left_out == 1
+    assert len(found.labels) == len(found.logits) == 19
+    page = report_of_diagnosis(diagnose(tmp_path / "some.npz", files["train"])).page
+    assert "1 test sample without a label (-100), left out." in render(page)
+
+
+# What is refused
+
+
+L, Z = np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]])
+BAD = {
+    "no labels": ({"logits": Z}, "Expected {} to have `labels`, but it has `logits`."),
+    "no scores": ({"labels": L}, "Expected {} to have `logits`, `probabilities` or `predicted`, but it has `labels`."),
+    "rows": (
+        {"labels": L, "logits": Z[:1]},
+        "a row for each of 2 labels and two classes or more, but got shape (1, 2).",
+    ),
+    "one class": ({"labels": L * 0, "logits": Z[:, :1]}, "two classes or more, but got shape (2, 1)."),
+    "shape": ({"labels": L, "logits": Z[None]}, "Expected logits of {} to be numbers of shape (N, C)"),
+    "labels shape": ({"labels": Z, "logits": Z}, "Expected labels of {} to be one a sample, but got shape (2, 2)."),
+    "range": ({"labels": L + 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got 2 in sample 1."),
+    "negative": ({"labels": L - 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got -1 in sample 0."),
+    "halves": ({"labels": L + 0.5, "logits": Z}, "Expected labels of {} to be whole numbers, but got 0.5."),
+    "nan": (
+        {"labels": L, "logits": Z * np.nan},
+        "Expected logits of {} to be finite numbers, but got nan in sample 0.",
+    ),
+    "infinite": ({"labels": L, "logits": Z + np.inf}, "Expected logits of {} to be finite numbers, but got"),
+    "all masked": (
+        {"labels": L, "logits": Z - np.inf},
+        "Expected logits of {} to be finite for a class of each sample",
+    ),
+    "sums": ({"labels": L, "probabilities": Z * 0.5}, "to sum to 1, but those of sample 0 sum to 0.5; give logits"),
+    "below 0": ({"labels": L, "probabilities": Z * 2 - 0.5}, "Expected probabilities of {} to be in 0…1"),
+    "lengths": ({"labels": L, "predicted": L[:1]}, "to predict a class for each of 2 labels, but got 1."),
+    "empty": ({"labels": L[:0], "logits": Z[:0]}, "Expected {} to have samples, but it has none."),
+    "unlabelled": ({"labels": L * 0 - 100, "logits": Z}, "to have samples with a label, but all are -100."),
+    "truth": ({"labels": L == 1, "logits": Z}, "Expected labels of {} to be whole numbers, but got type bool."),
+    "words": (
+        {"labels": np.array(["a", "b"]), "logits": Z},
+        "to be class indices, or named by the columns or --counts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_content_is_one_sentence(tmp_path, name):
+    arrays, sentence = BAD[name]
+    path = tmp_path / "file.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=re.escape(sentence.format(path))) as error:
+        read_outside(path, "test")
+    assert "\n" not in str(error.value)
+
+
+def test_bad_files_are_one_sentence(tmp_path):
+    npy, npz, other = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(npy, np.arange(3))
+    np.savez_compressed(npz, labels=np.arange(1000), predicted=np.arange(1000))
+    spoilt = npz.getvalue()[:100] + bytes(200) + npz.getvalue()[300:]
+    with zipfile.ZipFile(other, "w") as file:
+        file.writestr("labels", "text, and no array")
+    cases = {
+        "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .tsv, .parquet, but it ends in .pkl"),
+        "a.npz": (b"nothing", "Expected .*a.npz to be an npz file, but it is none"),
+        "c.npz": (pickle.dumps({"labels": [1]}), "Expected .*c.npz to be an npz file, but it is none"),
+        "d.npz": (npy.getvalue(), "Expected .*d.npz to be an npz file, but it is none"),
+        "e.npz": (b"", "Expected .*e.npz to be an npz file, but it is none"),
+        "f.npz": (spoilt, "Expected .*f.npz to be a whole npz file, but it is damaged"),
+        "g.npz": (other.getvalue(), "Expected .*g.npz to have `labels`, but it has nothing"),
+        "b.npz": (b"PK\x03\x04half", "Expected .* to be a whole npz file, but it is damaged"),
+        "a.safetensors": (b"nothing", "Expected .* to be a whole safetensors file, but it is damaged"),
+        "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is not"),
+        "a.csv": (b"label,predicted\n", "Expected .* to have a line of names and a line a sample, but it has 1 lines"),
+        "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in every line of .*, but line 2 has 3"),
+        "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have a column `label`, but it has `truth`, `predicted`"),
+        "d.csv": (b"label,x\n1,2\n", "Expected .* to have columns `logit_…`, `probability_…` or `predicted`"),
+        "e.csv": (b"label,logit_a,logit_b\n0,1,?\n", "Expected numbers in the columns `logit_…`"),
+        "f.csv": (b"label,logit_a,logit_b\nz,1,2\n", "Expected labels of .* to be among a, b, but got 'z'"),
+        "g.csv": (b"\xff\xfe", "Expected .* to be text in UTF-8"),
+        "h.csv": (
+            b"label,predicted\ncat,cat\n,cat\n",
+            "Expected labels of .* to be one a sample, but sample 1 has none",
+        ),
+        "i.csv": (b"label,predicted\ncat,\n", "Expected predicted classes of .* to be one a sample, but sample 0 has"),
+        "j.csv": (
+            b"label,logit_a,logit_b,logit_a\n0,1,2,3\n",
+            "Expected .* to have one column `logit_a`, but it has 2",
+        ),
+    }
+    for name, (content, sentence) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=sentence):
+            read_outside(tmp_path / name, "test")
+    with pytest.raises(FileNotFoundError, match=r"Expected predictions in .*, but there is no such file"):
+        read_outside(tmp_path / "none.npz", "test")
+
+
+def test_nothing_in_a_file_is_executed(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=np.array([{}], dtype=object), logits=np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="but it holds Python objects"):
+        read_outside(tmp_path / "a.npz", "test")
+
+
+@pytest.mark.parametrize("content", ["{", "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"])
+def test_bad_counts_are_one_sentence(tmp_path, content):
+    (tmp_path / "c.json").write_text(content)
+    with pytest.raises(ValueError, match=r"Expected .*c\.json to (be JSON|hold a list of whole numbers)"):
+        read_counts(tmp_path / "c.json")
+
+
+def test_files_that_do_not_fit_together_are_refused(tmp_path, files):
+    labels, logits = make(0, 4)
+    np.savez(tmp_path / "three.npz", labels=labels.clip(max=2), logits=logits[:, :3])
+    with pytest.raises(
+        ValueError, match=r"Expected as many classes everywhere, but .*train.npz has 4 and .*three.npz has 3"
+    ):
+        diagnose(tmp_path / "three.npz", files["train"])
+    (tmp_path / "five.json").write_text("[1, 2, 3, 4, 5]")
+    with pytest.raises(ValueError, match="Expected as many classes everywhere, but the counts has 5 and"):
+        diagnose(files["test"], counts=tmp_path / "five.json")
+    with pytest.raises(ValueError, match=r"Expected `train` or `counts`, .* but got neither"):
+        diagnose(files["test"])
+    other = write_columns(tmp_path / "other.csv", labels, logits, names=["cat", "dog", "emu", "yak"])
+    with pytest.raises(
+        ValueError, match=r"Expected the same classes everywhere, but 'fox' is only among .*counts.json"
+    ):
+        diagnose(other, counts=files["counts"])
+    guesses = write_columns(tmp_path / "guesses.csv", labels, predicted=labels + 3)
+    with pytest.raises(ValueError, match=r"Expected predicted classes of .* to be in 0…3, but got 4"):
+        diagnose(guesses, counts=files["counts"])
+
+
+def test_a_split_that_a_run_does_not_have(finished, tmp_path):
+    file = finished("softmax") / "predictions.safetensors"
+    sentence = f"Expected {file} to have predictions on val, but it has none; train with --validation 0.1 to have them."
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        diagnose(file, file, file)
+    save_file({"test.labels": L, "test.logits": Z}, tmp_path / "large.safetensors")
+    with pytest.raises(ValueError, match=r"to have predictions on train, but it has none: .*; give --counts\.$"):
+        diagnose(tmp_path / "large.safetensors", tmp_path / "large.safetensors")

@@ -1,0 +1,252 @@
+"""A report from anybody's predictions: which class is which, by name or number, and what a run tells of its own."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.study.predictions import COUNTS, NAMES, make, write_columns
+
+from longtail.classes import Groups
+from longtail.study.diagnose import diagnose
+from longtail.study.outside import read_counts, read_outside
+from longtail.study.report import render
+from longtail.study.report.diagnosis import report_of_diagnosis
+from longtail.study.report.words import next_steps, said_of
+
+
+def summary(found):
+    """What a diagnosis says, by class name, so that the order of the classes has no part in it."""
+    measured = {}
+    for split in found.splits:
+        recalls = found.recall_of(split).per_class.tolist()
+        measured[split] = dict(zip(found.names, recalls, strict=True))
+    counts = dict(zip(found.names, found.counts.tolist(), strict=True))
+    groups = {name: {found.names[c] for c in found.groups.members(name)} for name in found.groups.names}
+    shift = found.shift and (found.shift.strength, found.shift.trace, found.shift.after)
+    return measured, counts, groups, shift, found.calibration(), found.upwards, said_of(found), next_steps(found)
+
+
+# Classes by name
+
+
+def test_classes_may_go_by_name(tmp_path):
+    labels, logits = make(0, 3)
+    named = [NAMES[c] for c in labels]
+    path = write_columns(tmp_path / "a.csv", named, logits)
+    assert read_outside(path, "test").labels.tolist() == labels.tolist()
+    guesses = write_columns(tmp_path / "b.csv", named, predicted=[NAMES[c] for c in logits.argmax(1)])
+    assert read_outside(guesses, "test", NAMES).predicted.tolist() == logits.argmax(1).tolist()
+    np.savez(tmp_path / "c.npz", labels=np.array(named), logits=logits, classes=np.array(NAMES))
+    assert read_outside(tmp_path / "c.npz", "test").names == tuple(NAMES)
+    numbered = write_columns(tmp_path / "d.csv", labels, logits, names=["0", "1", "2", "3"])
+    assert read_outside(numbered, "test").names is None
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("labelled", ["names", "indices"])
+def test_counts_in_another_order_are_aligned_by_name(tmp_path, files, suffix, labelled):
+    paths = {}
+    for place, split in enumerate(("train", "val", "test")):
+        labels, logits = make(place, 50)
+        shown = [NAMES[c] for c in labels] if labelled == "names" else labels.tolist()
+        paths[split] = write_columns(tmp_path / f"{split}.{suffix}", shown, logits)
+    (tmp_path / "other.json").write_text(json.dumps({"fox": 5, "cat": 400, "emu": 30, "dog": 150}))
+    ordered = diagnose(**paths, counts=files["counts"])
+    found = diagnose(**paths, counts=tmp_path / "other.json")
+    assert summary(found) == summary(ordered)
+    assert found.names == ordered.names == tuple(NAMES)
+    assert found.counts.tolist() == COUNTS
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_columns_in_another_order_are_aligned_by_name(tmp_path, files, suffix, split):
+    paths, other = {}, [2, 0, 3, 1]
+    for place, name in enumerate(("train", "val", "test")):
+        labels, logits = make(place, 50)
+        named = [NAMES[c] for c in labels]
+        paths[name] = write_columns(tmp_path / f"{name}.{suffix}", named, logits)
+        if name == split:
+            names = [NAMES[c] for c in other]
+            moved = write_columns(tmp_path / f"moved.{suffix}", named, logits[:, other], names=names)
+    ordered = diagnose(**paths, counts=files["counts"])
+    found = diagnose(**{**paths, split: moved}, counts=files["counts"])
+    assert summary(found) == summary(ordered)
+
+
+def test_numbered_columns_and_counts_may_come_in_any_order(tmp_path):
+    labels, logits = make(0, 20)
+    other = [2, 0, 3, 1]
+    for suffix in ("csv", "parquet"):
+        path = write_columns(tmp_path / f"a.{suffix}", labels, logits[:, other], names=[str(c) for c in other])
+        found = read_outside(path, "test")
+        assert found.labels.tolist() == labels.tolist()
+        np.testing.assert_allclose(found.logits.numpy(), logits, atol=1e-6)
+    (tmp_path / "c.json").write_text(
+        '{"10": 1, "3": 5, "0": 400, "2": 30, "1": 150, "4": 9, "5": 8, "6": 7, "7": 6, "8": 3, "9": 2}'
+    )
+    assert read_counts(tmp_path / "c.json")[0].tolist() == [400, 150, 30, 5, 9, 8, 7, 6, 3, 2, 1]
+    # Classes 1 to 4 rather than 0 to 3: a whole number is then a name, in every format.
+    for suffix in ("csv", "parquet"):
+        path = write_columns(tmp_path / f"b.{suffix}", labels + 1, logits, names=["1", "2", "3", "4"])
+        assert read_outside(path, "test").labels.tolist() == labels.tolist()
+
+
+def test_where_orders_differ_numbers_are_refused(tmp_path, files):
+    """Which class a number stands for cannot be told then."""
+    labels, logits = make(0, 5)
+    named = [NAMES[c] for c in labels]
+    train = write_columns(tmp_path / "train.csv", named, logits)
+    test = write_columns(tmp_path / "test.csv", labels, logits, names=NAMES[::-1])
+    with pytest.raises(
+        ValueError, match=r"^Expected classes by name in .*test.csv, since .*train.csv and .*test.csv have"
+    ):
+        diagnose(test, train)
+    (tmp_path / "other.json").write_text(json.dumps({"fox": 5, "cat": 400, "emu": 30, "dog": 150}))
+    with pytest.raises(ValueError, match=r"^Expected classes by name in .*val.npz, since .*train.csv and .*other.json"):
+        diagnose(train, train, files["val"], tmp_path / "other.json")
+    moved = write_columns(tmp_path / "moved.csv", named, logits[:, ::-1], names=NAMES[::-1])
+    (tmp_path / "list.json").write_text("[400, 150, 30, 5]")
+    with pytest.raises(
+        ValueError, match=r"^Expected classes by name in .*list.json, since .*train.csv and .*moved.csv"
+    ):
+        diagnose(moved, train, counts=tmp_path / "list.json")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_names_come_from_any_file_that_has_them(tmp_path, suffix):
+    labels, logits = make(0, 30)
+    train = write_columns(tmp_path / f"train.{suffix}", [NAMES[c] for c in labels], logits, names=NAMES)
+    labels, logits = make(1, 30)
+    guesses = [NAMES[c] for c in logits.argmax(1)]
+    test = write_columns(tmp_path / f"test.{suffix}", [NAMES[c] for c in labels], predicted=guesses)
+    found = diagnose(test, train)
+    assert found.names == tuple(NAMES)
+    assert found.notes == ()
+    expected = [np.mean(logits.argmax(1)[labels == c] == c) for c in range(4)]
+    assert found.recall_of("test").per_class.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_names_that_nothing_lists_are_read_in_training_data(tmp_path, suffix):
+    def write(name, labels, predicted):
+        path = tmp_path / f"{name}.{suffix}"
+        if suffix == "npz":
+            np.savez(path, labels=np.array(labels), predicted=np.array(predicted))
+            return path
+        return write_columns(path, labels, predicted=predicted)
+
+    train = write("train", ["emu"] * 30 + ["cat"] * 200 + ["-100"], ["emu"] * 15 + ["yak"] * 15 + ["cat"] * 201)
+    test = write("test", ["cat", "cat", "emu", "emu"], ["cat", "emu", "cat", "cat"])
+    found = diagnose(test, train)
+    assert found.names == ("cat", "emu", "yak")  # yak is predicted, but never true
+    assert found.counts.tolist() == [200, 30, 0]
+    assert found.recall_of("test").per_class.tolist()[:2] == [0.5, 0.0]
+    assert found.notes == (f"The classes are the 3 names in {train}, sorted: nothing else names them.",)
+    assert "The classes are the 3 names in" in render(report_of_diagnosis(found).page)
+
+
+def test_names_are_not_guessed_where_the_order_matters(tmp_path, files):
+    train = write_columns(tmp_path / "train.csv", ["b", "a"], predicted=["b", "a"])
+    test = write_columns(tmp_path / "test.csv", [0, 1], predicted=[0, 1])
+    with pytest.raises(
+        ValueError, match=r"^Expected classes by name in .*test.csv, since nothing says how they are num"
+    ):
+        diagnose(test, train)
+    other = write_columns(tmp_path / "other.csv", ["a", "c"], predicted=["a", "a"])
+    with pytest.raises(
+        ValueError, match=r"^Expected classes of .*other.csv to be among those of .*, but got 'c'; counts"
+    ):
+        diagnose(other, train)
+    one = write_columns(tmp_path / "one.csv", ["a", "a"], predicted=["a", "a"])
+    with pytest.raises(ValueError, match=r"^Expected two classes or more in .*one.csv, but it names only 'a'\.$"):
+        diagnose(one, one)
+    (tmp_path / "list.json").write_text("[4, 2]")
+    with pytest.raises(ValueError, match="to be class indices, or named by the columns or --counts, but got 'b'"):
+        diagnose(train, train, counts=tmp_path / "list.json")
+    np.savez(tmp_path / "scores.npz", labels=np.array(["a", "b"]), logits=np.eye(2))
+    with pytest.raises(ValueError, match="to be class indices, or named by the columns or --counts, but got 'b'"):
+        diagnose(tmp_path / "scores.npz", train)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_numbers_of_one_file_are_all_indices_or_all_names(tmp_path, suffix):
+    """Classes called 1, 2, 3; a model that never predicts index 0 has predictions that could be names."""
+    labels, predicted = [0, 0, 1, 1, 2, 2], [1, 1, 1, 1, 2, 2]
+    path = tmp_path / f"some.{suffix}"
+    if suffix == "npz":
+        np.savez(path, labels=np.array(labels), predicted=np.array(predicted))
+    elif suffix == "parquet":
+        pq.write_table(pa.table({"label": labels, "predicted": predicted, "boxes": [[0.5]] * 5 + [[]]}), path)
+    else:
+        rows = "".join(f"{label},{one}\n" for label, one in zip(labels, predicted, strict=True))
+        path.write_text(f"label,predicted\n{rows}", "utf-8")
+    found = read_outside(path, "test", ["1", "2", "3"])
+    assert found.labels.tolist() == labels
+    assert found.predicted.tolist() == predicted
+
+
+# A run's own predictions
+
+
+def test_a_runs_own_predictions_do(finished):
+    file = finished("softmax", validation=0.2) / "predictions.safetensors"
+    found = diagnose(file, file, file)
+    result = json.loads((file.parent / "result.json").read_text())
+    for split in ("train", "val", "test"):
+        recalls = found.recall_of(split)
+        assert {"all": recalls.all, **recalls.groups} == pytest.approx(result["splits"][split]["recall"])
+    assert found.counts.tolist() == result["counts"]
+    assert found.names == tuple(result["classes"])
+    assert found.groups.sizes == {"head": 3, "medium": 3, "tail": 4}  # by count it would be otherwise:
+    assert Groups.from_counts(result["counts"]).sizes != found.groups.sizes
+    assert found.cut == f"those of the run, from {file.parent / 'result.json'}"
+    assert found.notes == (f"Class names and groups are those of the run, from {file.parent / 'result.json'}.",)
+    asked = diagnose(file, file, head_over=50, tail_under=10)
+    assert asked.groups == Groups.from_counts(result["counts"], 50, 10)
+    assert asked.notes == (f"Class names are those of the run, from {file.parent / 'result.json'}.",)
+
+
+def test_a_runs_counts_are_taken_where_nothing_else_tells_them(finished, tmp_path):
+    file = finished("softmax", validation=0.2) / "predictions.safetensors"
+    result = json.loads((file.parent / "result.json").read_text())
+    found = diagnose(file)
+    assert found.counts.tolist() == result["counts"]
+    assert found.counts_from == f"from {file.parent / 'result.json'}"
+    # Counts by name, in another order, do not move the run's groups.
+    order = [7, 3, 0, 9, 1, 8, 2, 6, 4, 5]
+    (tmp_path / "c.json").write_text(json.dumps({result["classes"][c]: result["counts"][c] for c in order}))
+    assert summary(diagnose(file, counts=tmp_path / "c.json"))[:5] == summary(found)[:5]
+    # Names of one's own replace the run's, and its groups with them.
+    (tmp_path / "c.json").write_text(json.dumps({f"digit {c}": result["counts"][c] for c in range(10)}))
+    own = diagnose(file, counts=tmp_path / "c.json")
+    assert own.names[3] == "digit 3"
+    assert own.groups == Groups.from_counts(result["counts"])
+    assert own.notes == ()
+
+
+def test_a_runs_step_after_training_is_told_of(finished):
+    file = finished("logit-adjust-posthoc", validation=0.2) / "predictions.safetensors"
+    assert "The run’s own step after training, adjust=1, is not in the logits that it stored." in diagnose(file).notes
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"classes": ["a"]}', '{"classes": 3, "groups": 4, "counts": 5}'])
+def test_another_result_beside_the_file_is_left_alone(files, content):
+    expected = summary(diagnose(files["test"], files["train"]))
+    (files["test"].parent / "result.json").write_text(content)
+    assert summary(diagnose(files["test"], files["train"])) == expected
+
+
+def test_a_run_of_other_classes_beside_the_file_is_left_alone(files, finished):
+    expected = summary(diagnose(files["test"], files["train"]))
+    shutil.copy(finished("softmax", validation=0.2) / "result.json", files["test"].parent)
+    assert summary(diagnose(files["test"], files["train"])) == expected  # four classes, and the run has ten
+
+
+def test_one_file_for_two_splits_is_refused(files):
+    """With its logits; the command's test has labels only. A run's file, which has each split apart, is taken above."""
+    with pytest.raises(ValueError, match=r"^Expected predictions of its own .*test\.npz for both train and test\.$"):
+        diagnose(files["test"], files["test"])
