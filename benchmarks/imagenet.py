@@ -37,7 +37,6 @@ from longtail.data.plan import Batch
 from longtail.data.samplers import Instance
 from longtail.ranks import Ranks
 from longtail.train import Recipe, defaults
-from longtail.train.drivers import Eager
 from longtail.train.loading import Loader, Loaders
 from longtail.train.stages import Running, Stages
 
@@ -136,7 +135,9 @@ class Bench:
             state["momentum_buffer"].zero_()
         self.step.set_rate(0.0 if isinstance(loader, Fixed) else self.given.lr)
         begin = time.perf_counter()
-        for number, _ in enumerate(Eager(self.step, loader).epoch(0, self.epoch, 0), 1):  # type: ignore[arg-type]
+        driver = self.running.driver
+        driver.loader = loader  # type: ignore[attr-defined]
+        for number, _ in enumerate(driver.epoch(0, self.epoch, 0), 1):
             if number == fill:
                 synchronise()
                 full = time.perf_counter()
@@ -182,8 +183,7 @@ def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]
     loaders, packing = loaders_of(bench, given)
     batch = loaders[FIXED].batch
     begin = time.perf_counter()
-    list(Eager(bench.step, Fixed(batch, SimpleNamespace(steps=3, batch_size=len(batch.labels)))).epoch(0, 0, 0))  # type: ignore[arg-type]
-    synchronise()
+    bench.turn(Fixed(batch, SimpleNamespace(steps=3, batch_size=len(batch.labels))))
     ready = time.perf_counter() - begin
     print(f"compiled after {ready:.0f} s", flush=True)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}

@@ -1,5 +1,9 @@
 """Which device a name stands for."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -36,3 +40,18 @@ def test_commands_refuse_it_in_one_sentence(run, tmp_path, finished):
         code, out, error = run(*words)
         sentence = "longtail: Expected `device` to be auto, cpu or cuda, but got 'mps', which has no float64.\n"
         assert (code, out, error) == (2, "", sentence)
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "32"), ("4", "4")])
+def test_streams_have_queues_of_their_own_unless_told_otherwise(chosen, expected):
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    others = {key: value for key, value in os.environ.items() if key != name}
+    program = f"import os, longtail.train; print(os.environ[{name!r}])"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=others if chosen is None else {**others, name: chosen},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == expected

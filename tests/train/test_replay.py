@@ -117,7 +117,10 @@ def model_on_gpu(seed=0):
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_replayed_pass_is_the_plain_one(precision, training):
-    """Two shapes, each plain, captured and replayed; then with other weights, which a graph reads where they are."""
+    """Two shapes, each plain, captured and replayed; then with other weights, which a graph reads where they are.
+
+    In evaluation mode a graph for 64 images has room for 10; cuDNN may take other kernels for them.
+    """
     model = model_on_gpu()
     replayed = Replayed(model, precision)
     generator = torch.Generator().manual_seed(0)
@@ -136,8 +139,27 @@ def test_a_replayed_pass_is_the_plain_one(precision, training):
             replayed.stream.synchronize()
             for images, values in zip(batches, found, strict=True):
                 for value, expected in zip(values, look(model, precision, images), strict=True):
-                    torch.testing.assert_close(value, expected, rtol=2e-2, atol=2e-2)
-    assert len(replayed._graphs) == 2
+                    assert value.shape == expected.shape
+                    assert (value - expected).abs().max() < 0.04 * expected.abs().max()
+    assert len(replayed._graphs) == (2 if training else 1)
+
+
+@pytest.mark.gpu
+def test_a_graph_with_room_sees_each_image_alone():
+    """Fewer images than a graph is for; more than it is for are captured in their turn."""
+    model = model_on_gpu().eval()
+    replayed = Replayed(model, torch.float32)
+    images = torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(1)).cuda()
+    replayed.stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(replayed.stream):
+        sizes = [8, 8, 3, 8, 1, 32, 32, 20, 8]
+        found = [replayed(images[:size])[0].clone() for size in sizes]
+    replayed.stream.synchronize()
+    expected = look(model, torch.float32, images)[0]
+    for size, logits in zip(sizes, found, strict=True):
+        assert logits.shape == (size, 10)
+        assert (logits - expected[:size]).abs().max() < 0.01 * expected.abs().max()
+    assert sorted(shape[0] for shape, _, _ in replayed._graphs) == [8, 32]
 
 
 @pytest.mark.gpu

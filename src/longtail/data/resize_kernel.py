@@ -16,9 +16,9 @@ def _first(i, length, size, half):
 
 @jit
 def _weight(i, j, length, size, half):
-    """What pixel ``j`` weighs there, a triangle; all but the division is in integers."""
+    """What pixel ``j`` weighs there, a triangle, times ``2 * half``: a whole number, so that small sums are exact."""
     apart = tl.abs((2 * j + 1) * size - (2 * i + 1) * length)
-    return tl.where(j < length, tl.maximum(1 - apart.to(tl.float32) / (2 * half), 0.0), 0.0)
+    return tl.where(j < length, tl.maximum(2 * half - apart, 0), 0).to(tl.float32)
 
 
 @jit
@@ -54,6 +54,6 @@ def resize_windows(pixels, windows, resized, HIGH: tl.constexpr, WIDE: tl.conste
     total = tl.where(real, total, 1.0)
     to = resized + image.to(tl.int64) * (3 * HIGH * WIDE) + e
     # A sum this large has no digits after the point: it rounds as torch does, halves to even.
-    tl.store(to, ((red / total + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
-    tl.store(to + HIGH * WIDE, ((green / total + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
-    tl.store(to + 2 * HIGH * WIDE, ((blue / total + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
+    tl.store(to, ((tl.div_rn(red, total) + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
+    tl.store(to + HIGH * WIDE, ((tl.div_rn(green, total) + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
+    tl.store(to + 2 * HIGH * WIDE, ((tl.div_rn(blue, total) + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)

@@ -1,4 +1,4 @@
-"""Training: the step, its two drivers of one model and of many, run folders, checkpoints."""
+"""Training: the step, its drivers, one model and many, run folders, checkpoints."""
 
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder

@@ -1,8 +1,14 @@
 """Where to train or predict: the device that a name stands for."""
 
+import os
+
 import torch
 
 __all__ = ["pick_device"]
+
+# How many queues a GPU has, read when CUDA starts. By default they are 8, streams share them, and what should run
+# beside a step waits behind it: loading, and the other members of a fleet.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:

@@ -1,6 +1,9 @@
-"""Two ways to take an epoch's steps: one after the other from a loader, or replayed from a CUDA graph."""
+"""Three ways to take an epoch's steps: one after the other, or replayed from CUDA graphs, fed or feeding themselves."""
 
+import warnings
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -10,12 +13,13 @@ from torch import Tensor
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.plan import Batch, PlannedBatch
 from longtail.models.kernels import kernels_for
+from longtail.train.graphs import StepGraphs
 from longtail.train.step import Step
 
 if TYPE_CHECKING:
     from longtail.train.gathering import Gathering
 
-__all__ = ["Captured", "Driver", "Eager"]
+__all__ = ["Captured", "Driver", "Eager", "Fed"]
 
 
 class Driver(Protocol):
@@ -65,6 +69,79 @@ class Eager:
         """See :class:`Driver`; steps are taken where everything else is."""
 
 
+class Fed:
+    """Steps replayed from a CUDA graph, to which a loader's batches are copied.
+
+    A large model's step is hundreds of launches, and a loader's threads make as many: they wait for each other, in
+    Python and in the driver. Replayed, a step is one launch. A batch that is not full is taken plainly, and so are all
+    where the step cannot be captured, because the model asks the GPU for a value for instance.
+
+    Args:
+        step: what a step is.
+        loader: where batches come from; they lie on the GPU.
+        mixup: alpha of mixup; 0 is none.
+    """
+
+    def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0) -> None:
+        self.step, self.loader, self.mixup = step, loader, mixup
+        self.graphs = StepGraphs(step)
+        self._held: tuple[Batch, Tensor | None] | None = None
+        self._replays = True
+
+    def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
+        """See :class:`Driver`."""
+        plan, stream = self.loader.plan, self.graphs.stream
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        batches = self.loader.training(seed, epoch, start)
+        mixed = mixed_shares(seed, epoch, self.mixup, plan.steps)
+        under_way: deque[torch.cuda.Event] = deque()
+        for number in range(start, plan.steps):
+            with torch.cuda.stream(stream):
+                if len(under_way) == _UNDER_WAY:
+                    under_way.popleft().synchronize()
+                batch = next(batches, None)
+                if batch is None:  # all that were left could not be read
+                    break
+                self._take(batch, None if mixed is None else mixed[number].to(stream.device))
+                del batch  # or it would outlive its use until the next is there
+                under_way.append(stream.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
+            yield
+        self.settle()
+
+    def settle(self) -> None:
+        """See :class:`Driver`."""
+        self.graphs.settle()
+
+    def _take(self, batch: Batch, share: Tensor | None) -> None:
+        full = len(batch.labels) == self.loader.plan.batch_size
+        if full and self._held is None and self._replays:
+            self._capture(batch, share)
+        if not full or self._held is None:
+            self.step([batch], share)
+            return
+        held, held_share = self._held
+        for to, value in zip((*held.views, held.labels), (*batch.views, batch.labels), strict=True):
+            to.copy_(value)
+        if held_share is not None and share is not None:
+            held_share.copy_(share)
+        self.graphs.replay(len(batch.labels))
+
+    def _capture(self, batch: Batch, share: Tensor | None) -> None:
+        """Have a graph that reads a copy of the batch, if the model can be captured."""
+        held = Batch(tuple(view.clone() for view in batch.views), batch.labels.clone(), batch.indices)
+        held_share = None if share is None else share.clone()
+        try:
+            self.graphs.capture(len(batch.labels), partial(self.step, [held], held_share))
+            self._held = held, held_share
+        except RuntimeError as error:
+            self._replays = False
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"The step cannot be captured ({reason}): its kernels are launched one by one.", stacklevel=2)
+
+
+_UNDER_WAY = 2  # steps that are launched and not done: each holds a batch
+
+
 def mixed_shares(seed: int, epoch: int, alpha: float, steps: int) -> Tensor | None:
     """How much of an image stays in each step's mixup, drawn from Beta(alpha, alpha); ``None`` for alpha 0."""
     if not alpha:
@@ -104,7 +181,8 @@ class Captured:
     def __init__(self, step: Step, loader: Resident, mixup: float = 0.0) -> None:
         self.step, self.loader, self.mixup = step, loader, mixup
         self.device = loader.labels.device
-        self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.graphs = StepGraphs(step)
+        self.stream = self.graphs.stream
         plan = loader.plan
         rows = plan.steps * plan.batch_size
         self.order = torch.zeros(rows, dtype=torch.int64, device=self.device)
@@ -114,7 +192,6 @@ class Captured:
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(plan.batch_size, device=self.device)
         self._gathering = self._fused()
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._ahead: _Planned | None = None
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
@@ -125,12 +202,12 @@ class Captured:
         with torch.cuda.stream(self.stream):
             for size in dict.fromkeys(sizes):
                 if size not in self.graphs:
-                    self.graphs[size] = self._capture(size)
+                    self.graphs.capture(size, partial(self._take, size), self._rewind)
             self.row.fill_(start * self.loader.plan.batch_size)
             self.number.fill_(start)
         for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
             with torch.cuda.stream(self.stream):
-                self.graphs[size].replay()
+                self.graphs.replay(size)
             if left == 0:  # made while the GPU is still at work: steps are launched far ahead of it
                 self._ahead = self._plan(seed, epoch + 1)
             yield
@@ -138,7 +215,7 @@ class Captured:
 
     def settle(self) -> None:
         """See :class:`Driver`."""
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        self.graphs.settle()
 
     def _plan(self, seed: int, epoch: int) -> "_Planned":
         """An epoch's numbers, made now unless they were made ahead."""
@@ -195,28 +272,7 @@ class Captured:
             return None
         return Gathering(self.loader, self.order, self.uniforms[0], self.row, self.step.memory_format)
 
-    def _capture(self, size: int) -> torch.cuda.CUDAGraph:
-        """Take a few steps to warm up, undo them, and capture one."""
-        kept = [tensor.clone() for tensor in self._state()]
-        self.row.zero_()
-        for _ in range(3):
-            self.number.zero_()
-            self.row.zero_()
-            self._take(size)
-        for tensor, value in zip(self._state(), kept, strict=True):
-            tensor.copy_(value)
-        self.step.optimizer.zero_grad(set_to_none=True)
+    def _rewind(self) -> None:
+        """To the first rows, which are there whatever the size of a batch."""
         self.row.zero_()
         self.number.zero_()
-        torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            self._take(size)
-        return graph
-
-    def _state(self) -> list[Tensor]:
-        """All that a step changes."""
-        step = self.step
-        momenta = [state["momentum_buffer"] for state in step.optimizer.state.values()]
-        held = (*step.model.parameters(), *step.model.buffers(), *step.objective.buffers())
-        return [*(tensor.detach() for tensor in held), *momenta, step.loss_sum, step.taken, step.first_bad]

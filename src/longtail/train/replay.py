@@ -11,6 +11,10 @@ from longtail.models import Model
 __all__ = ["Replayed", "look"]
 
 
+_Key = tuple[torch.Size, tuple[int, ...], bool]
+"""Shape and strides of a batch, and whether the model was in training mode."""
+
+
 class _Graph(NamedTuple):
     """A captured forward pass, and the memory that it reads and writes."""
 
@@ -37,6 +41,8 @@ def look(model: Model, precision: torch.dtype, images: Tensor) -> tuple[Tensor, 
 class Replayed:
     """:func:`look`, replayed: a batch of a new shape is looked at plainly; when that shape comes again it is captured.
 
+    In evaluation mode a batch of fewer images than a captured one is looked at by that one's graph.
+
     A small network's launches take far longer than its kernels, and while one member of a fleet launches them the
     others wait. What a call gives is overwritten by the next one with images of that shape. It has to be called on
     :attr:`stream`, which is its own, so that several models can be looked at side by side.
@@ -52,8 +58,8 @@ class Replayed:
         device = self._held[0].device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()  # graphs that never run at the same time share their memory
-        self._seen: set[tuple[object, ...]] = set()
-        self._graphs: dict[tuple[object, ...], _Graph] = {}
+        self._seen: set[_Key] = set()
+        self._graphs: dict[_Key, _Graph] = {}
 
     def holds(self, model: Model) -> bool:
         """Whether the graphs are of this model's tensors."""
@@ -61,16 +67,27 @@ class Replayed:
 
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and features."""
-        key = (images.shape, images.stride(), self.model.training)
-        if key not in self._seen:
-            self._seen.add(key)
-            return self._look(images)
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(images)
-        found = self._graphs[key]
-        found.images.copy_(images)
+        size = len(images)
+        found = self._with_room_for(images)
+        if found is None:
+            key = (images.shape, images.stride(), self.model.training)
+            if key not in self._seen:
+                self._seen.add(key)
+                return self._look(images)
+            found = self._graphs[key] = self._capture(images)
+        found.images[:size].copy_(images)
         found.graph.replay()
-        return found.outputs
+        logits, features = found.outputs
+        return logits[:size], features[:size]
+
+    def _with_room_for(self, images: Tensor) -> _Graph | None:
+        """A graph for as many images as these, or more: in evaluation mode they do not know of each other."""
+        training = self.model.training
+        for (shape, stride, mode), graph in self._graphs.items():
+            room = shape[0] == len(images) if training else shape[0] >= len(images)
+            if room and (shape[1:], stride, mode) == (images.shape[1:], images.stride(), training):
+                return graph
+        return None
 
     def _capture(self, images: Tensor) -> _Graph:
         graph, held = torch.cuda.CUDAGraph(), images.clone()

@@ -14,7 +14,7 @@ from longtail.models import CifarResNet, HeadName, Model, build_model, check_tak
 from longtail.models.kernels import kernels_for
 from longtail.models.registry import SMALL_MODELS
 from longtail.objectives import Objective
-from longtail.train.drivers import Captured, Driver, Eager
+from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.loading import Loader, Loaders
 from longtail.train.schedules import learning_rate
 from longtail.train.step import Step, make_optimizer
@@ -114,11 +114,12 @@ class Stages:
         if ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped, device_ids=[device] if device.type == "cuda" else None)
         step = Step(wrapped, objective, optimizer, precision=self.precision, channels_last=recipe.channels_last)
-        alone = ranks.world == 1 and recipe.accumulate == 1
-        if isinstance(loader, Resident) and device.type == "cuda" and alone:
-            driver: Driver = Captured(step, loader, recipe.mixup)
+        if device.type != "cuda" or ranks.world > 1 or recipe.accumulate > 1:
+            driver: Driver = Eager(step, loader, recipe.accumulate, recipe.mixup)
+        elif isinstance(loader, Resident):
+            driver = Captured(step, loader, recipe.mixup)
         else:
-            driver = Eager(step, loader, recipe.accumulate, recipe.mixup)
+            driver = Fed(step, loader, recipe.mixup)
 
         def rate(epoch: float) -> float:
             if stage.lr is not None:
