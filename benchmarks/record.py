@@ -1,6 +1,7 @@
 """What a benchmark leaves: a JSON file with a part for each thing it measured, and where, when and how that was."""
 
 import json
+import os
 import platform
 import sys
 import time
@@ -14,6 +15,7 @@ import torch
 from longtail.train.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def device_name() -> str:
@@ -35,8 +37,9 @@ def command_line(words: Sequence[str]) -> str:
 
 def about() -> dict[str, str]:
     """Where, when and how something was measured."""
+    queues = os.environ.get(QUEUES, "32")  # what `longtail.train` sets
     return {
-        "command": command_line(sys.argv),
+        "command": command_line(sys.argv) if queues == "32" else f"{QUEUES}={queues} {command_line(sys.argv)}",
         "device": device_name(),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -51,7 +51,7 @@ def test_no_committed_result_has_a_path_of_a_machine():
         assert not re.search(r"/tmp/|/home/|/root/", text), path.name
         content = json.loads(text)
         for part in content.get("parts", {"whole": content}).values():
-            assert part["command"].startswith("python benchmarks/"), path.name
+            assert re.match(r"(CUDA_DEVICE_MAX_CONNECTIONS=\d+ )?python benchmarks/", part["command"]), path.name
             assert not re.search(r"[ =][/~$]|--out[ =]\S*/", part["command"]), part["command"]
 
 
@@ -69,6 +69,13 @@ def test_a_command_is_told_without_its_machine(load):
     ]
     assert told(words) == "python benchmarks/loss.py --out a.json --runs=b --tiles c --data d"
     assert told(["benchmarks/loss.py", "--out=results/a.json"]) == "python benchmarks/loss.py --out=a.json"
+
+
+@pytest.mark.parametrize(("queues", "prefix"), [("32", ""), ("8", "CUDA_DEVICE_MAX_CONNECTIONS=8 ")])
+def test_other_queues_than_ours_are_told(load, monkeypatch, queues, prefix):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues)
+    monkeypatch.setattr("sys.argv", ["benchmarks/loss.py"])
+    assert load("record").about()["command"] == f"{prefix}python benchmarks/loss.py"
 
 
 def test_results_have_one_shape():
