@@ -23,13 +23,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from photographs import write_photographs
 from record import device_name, save, verdict
 from timing import synchronise
+from torch import Tensor
 
 from longtail.classes import Groups
 from longtail.data import DataSet, Plan, ResidentFiles, Split, Streaming
@@ -50,11 +50,20 @@ LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels, where colo
 
 
 @dataclass
+class Steps:
+    """As much of a plan as a driver asks for."""
+
+    steps: int
+    batch_size: int
+    labels: Tensor
+
+
+@dataclass
 class Fixed:
     """A loader that always gives the same batch."""
 
     batch: Batch
-    plan: Any
+    plan: Steps
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002 - as loaders have it
         yield from (self.batch for _ in range(start, self.plan.steps))
@@ -174,7 +183,7 @@ def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any],
             loaders[f"{NAMES[part]}, {augment}"] = loader
     first = next(iter(loaders.values()))
     batch = next(iter(first.training(0, 0)))
-    fixed = Fixed(batch, SimpleNamespace(steps=first.plan.steps, batch_size=first.plan.batch_size))
+    fixed = Fixed(batch, Steps(first.plan.steps, first.plan.batch_size, first.plan.labels))
     return {FIXED: fixed, **loaders}, packing
 
 
@@ -183,7 +192,7 @@ def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]
     loaders, packing = loaders_of(bench, given)
     batch = loaders[FIXED].batch
     begin = time.perf_counter()
-    bench.turn(Fixed(batch, SimpleNamespace(steps=3, batch_size=len(batch.labels))))
+    bench.turn(Fixed(batch, replace(loaders[FIXED].plan, steps=3)))
     ready = time.perf_counter() - begin
     print(f"compiled after {ready:.0f} s", flush=True)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}

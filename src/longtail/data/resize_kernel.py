@@ -16,7 +16,7 @@ def _first(i, length, size, half):
 
 @jit
 def _weight(i, j, length, size, half):
-    """What pixel ``j`` weighs there, a triangle, times ``2 * half``: a whole number, so that small sums are exact."""
+    """What pixel ``j`` weighs there, a triangle, times ``2 * half``: whole numbers, exact in sums below 2**24."""
     apart = tl.abs((2 * j + 1) * size - (2 * i + 1) * length)
     return tl.where(j < length, tl.maximum(2 * half - apart, 0), 0).to(tl.float32)
 

@@ -35,7 +35,7 @@ class Driver(Protocol):
         """
 
     def settle(self) -> None:
-        """Make what was done so far visible to whatever is done next."""
+        """Make what was done so far visible to whatever is done next. An epoch that ends early has done so."""
 
 
 class Eager:
@@ -70,11 +70,12 @@ class Eager:
 
 
 class Fed:
-    """Steps replayed from a CUDA graph, to which a loader's batches are copied.
+    """Steps replayed from CUDA graphs, to which a loader's batches are copied.
 
     A large model's step is hundreds of launches, and a loader's threads make as many: they wait for each other, in
-    Python and in the driver. Replayed, a step is one launch. A batch that is not full is taken plainly, and so are all
-    where the step cannot be captured, because the model asks the GPU for a value for instance.
+    Python and in the driver. Replayed, a step is one launch. There is one graph for full batches and one for a last
+    batch that is not. Batches that have lost pictures are taken plainly, and so are all where the step cannot be
+    captured, because the model asks the GPU for a value for instance.
 
     Args:
         step: what a step is.
@@ -85,7 +86,7 @@ class Fed:
     def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0) -> None:
         self.step, self.loader, self.mixup = step, loader, mixup
         self.graphs = StepGraphs(step)
-        self._held: tuple[Batch, Tensor | None] | None = None
+        self._held: dict[int, tuple[Batch, Tensor | None]] = {}
         self._replays = True
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
@@ -93,50 +94,62 @@ class Fed:
         plan, stream = self.loader.plan, self.graphs.stream
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         batches = self.loader.training(seed, epoch, start)
-        mixed = mixed_shares(seed, epoch, self.mixup, plan.steps)
+        with torch.cuda.stream(stream):
+            shares = mixed_shares(seed, epoch, self.mixup, plan.steps)
+            shares = None if shares is None else shares.to(stream.device)
         under_way: deque[torch.cuda.Event] = deque()
-        for number in range(start, plan.steps):
-            with torch.cuda.stream(stream):
-                if len(under_way) == _UNDER_WAY:
-                    under_way.popleft().synchronize()
-                batch = next(batches, None)
-                if batch is None:  # all that were left could not be read
-                    break
-                self._take(batch, None if mixed is None else mixed[number].to(stream.device))
-                del batch  # or it would outlive its use until the next is there
-                under_way.append(stream.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
-            yield
-        self.settle()
+        try:
+            for number in range(start, plan.steps):
+                with torch.cuda.stream(stream):
+                    if len(under_way) == _UNDER_WAY:
+                        under_way.popleft().synchronize()
+                    batch = next(batches, None)
+                    if batch is None:  # all that were left could not be read
+                        break
+                    self._take(batch, None if shares is None else shares[number])
+                    del batch  # or it would outlive its use until the next is there
+                    under_way.append(stream.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
+                yield
+        finally:
+            self.settle()
 
     def settle(self) -> None:
         """See :class:`Driver`."""
         self.graphs.settle()
 
     def _take(self, batch: Batch, share: Tensor | None) -> None:
-        full = len(batch.labels) == self.loader.plan.batch_size
-        if full and self._held is None and self._replays:
-            self._capture(batch, share)
-        if not full or self._held is None:
+        size, plan = len(batch.labels), self.loader.plan
+        if self._replays and size not in self._held and size in {plan.batch_size, len(plan.labels) % plan.batch_size}:
+            self._capture(size, batch, share)
+        if size not in self._held:
             self.step([batch], share)
             return
-        held, held_share = self._held
+        held, held_share = self._held[size]
         for to, value in zip((*held.views, held.labels), (*batch.views, batch.labels), strict=True):
             to.copy_(value)
         if held_share is not None and share is not None:
             held_share.copy_(share)
-        self.graphs.replay(len(batch.labels))
+        self.graphs.replay(size)
 
-    def _capture(self, batch: Batch, share: Tensor | None) -> None:
-        """Have a graph that reads a copy of the batch, if the model can be captured."""
+    def _capture(self, size: int, batch: Batch, share: Tensor | None) -> None:
+        """Have a graph that reads a copy of the batch, if the step can be captured."""
         held = Batch(tuple(view.clone() for view in batch.views), batch.labels.clone(), batch.indices)
         held_share = None if share is None else share.clone()
         try:
-            self.graphs.capture(len(batch.labels), partial(self.step, [held], held_share))
-            self._held = held, held_share
+            self.graphs.capture(size, partial(self.step, [held], held_share))
+            self._held[size] = held, held_share
         except RuntimeError as error:
             self._replays = False
-            reason = str(error).partition("\n")[0]
+            self._held.clear()
+            reason = _first_of(error)
             warnings.warn(f"The step cannot be captured ({reason}): its kernels are launched one by one.", stacklevel=2)
+
+
+def _first_of(error: BaseException) -> str:
+    """What went wrong first, in a line: the end of a capture that failed fails too, and says nothing."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]
 
 
 _UNDER_WAY = 2  # steps that are launched and not done: each holds a batch
@@ -205,13 +218,15 @@ class Captured:
                     self.graphs.capture(size, partial(self._take, size), self._rewind)
             self.row.fill_(start * self.loader.plan.batch_size)
             self.number.fill_(start)
-        for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
-            with torch.cuda.stream(self.stream):
-                self.graphs.replay(size)
-            if left == 0:  # made while the GPU is still at work: steps are launched far ahead of it
-                self._ahead = self._plan(seed, epoch + 1)
-            yield
-        self.settle()
+        try:
+            for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
+                with torch.cuda.stream(self.stream):
+                    self.graphs.replay(size)
+                if left == 0:  # made while the GPU is still at work: steps are launched far ahead of it
+                    self._ahead = self._plan(seed, epoch + 1)
+                yield
+        finally:
+            self.settle()
 
     def settle(self) -> None:
         """See :class:`Driver`."""

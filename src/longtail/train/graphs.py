@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from longtail.train.step import Step
+from longtail.train.streams import stream_for
 
 __all__ = ["StepGraphs"]
 
@@ -22,7 +23,7 @@ class StepGraphs:
 
     def __init__(self, step: Step) -> None:
         self.step = step
-        self.stream = torch.cuda.Stream(step.taken.device)  # type: ignore[no-untyped-call]
+        self.stream = stream_for(self, step.taken.device)
         """Where they run; whatever they read has to be made there or waited for."""
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
@@ -52,11 +53,22 @@ class StepGraphs:
             with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
                 take()
         except RuntimeError:
-            # torch's allocator would wait for the end of this capture forever, and keep what other streams have used.
-            with suppress(RuntimeError):
-                torch._C._cuda_endAllocateToPool(self.stream.device.index, self._pool)
+            self._give_up()
             raise
         self._graphs[size] = graph
+
+    def _give_up(self) -> None:
+        """Let the memory of all graphs go, and of one that failed.
+
+        Some versions of torch leave their allocator waiting for the end of a capture that failed: then it keeps that
+        memory, and all that other streams have used meanwhile.
+        """
+        self._graphs.clear()
+        pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
+        device = self.stream.device.index
+        with suppress(RuntimeError):  # where torch has done it
+            torch._C._cuda_endAllocateToPool(device, pool)
+            torch._C._cuda_releasePool(device, pool)
 
     def _warm_up(self, take: Callable[[], None], rewind: Callable[[], None]) -> None:
         kept = [tensor.clone() for tensor in self._state()]

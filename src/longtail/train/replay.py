@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from longtail.models import Model
+from longtail.train.streams import stream_for
 
 __all__ = ["Replayed", "look"]
 
@@ -44,7 +45,7 @@ class Replayed:
     In evaluation mode a batch of fewer images than a captured one is looked at by that one's graph.
 
     A small network's launches take far longer than its kernels, and while one member of a fleet launches them the
-    others wait. What a call gives is overwritten by the next one with images of that shape. It has to be called on
+    others wait. What a call gives is overwritten by the next one. It has to be called on
     :attr:`stream`, which is its own, so that several models can be looked at side by side.
 
     Args:
@@ -56,7 +57,7 @@ class Replayed:
         self.model, self._look = model, partial(look, model, precision)
         self._held = _tensors(model)  # kept, since graphs read them
         device = self._held[0].device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = stream_for(self, device)
         self._pool = torch.cuda.graph_pool_handle()  # graphs that never run at the same time share their memory
         self._seen: set[_Key] = set()
         self._graphs: dict[_Key, _Graph] = {}
@@ -91,7 +92,7 @@ class Replayed:
 
     def _capture(self, images: Tensor) -> _Graph:
         graph, held = torch.cuda.CUDAGraph(), images.clone()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
             outputs = self._look(held)
         return _Graph(graph, held, outputs)
 
