@@ -51,6 +51,7 @@ bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## The tables of d
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
 	$(RUN) benchmarks/data.py --large 12288 --rounds 3 --out benchmarks/results/data-$(GPU).json
 	$(RUN) benchmarks/fleet.py --out benchmarks/results/fleet-$(GPU).json
+	test -d data/cifar-10-batches-py || $(RUN) -m longtail data get cifar10
 	$(RUN) benchmarks/same_recall.py --out benchmarks/results/same-$(GPU).json
 	$(RUN) benchmarks/imagenet.py --augment imagenet-plain imagenet --out benchmarks/results/imagenet-$(GPU).json
 	$(RUN) benchmarks/evaluation.py --out benchmarks/results/evaluation-$(GPU).json

@@ -235,9 +235,10 @@ def measure(size: tuple[int, int, int], device: str, budget: float) -> dict[str,
                 against = f"{ratio:>7.1f} x plain"
             goal = GOALS.get((size, variant))
             verdict = f"  goal {goal[0]}: {'yes' if ms <= goal[1] and peak <= goal[2] else 'NO'}" if goal else ""
+            memory = f"{peak / 1e6:>9.1f} MB" if device == "cuda" else f"{'':12}"
             print(
                 f"{size[0]:>6} {size[1]:>6} {size[2]:>5} {variant:>8} {mode:>6} {ms:>9.3f} ms "
-                f"{peak / 1e6:>9.1f} MB {against:>15}{verdict}",
+                f"{memory} {against:>15}{verdict}",
                 flush=True,
             )
         result[variant] = entry

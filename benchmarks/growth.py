@@ -69,6 +69,11 @@ def runs_of(classes: int) -> dict[str, Callable[[], object]]:
     }
 
 
+def megabytes(used: int | None) -> str:
+    """For a table; nothing where memory is not measured, on a CPU."""
+    return "" if used is None else f"{used / 1e6:12.1f} MB"
+
+
 def against_classes(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All rows so far, whenever there is one more."""
     rows: list[dict[str, Any]] = []
@@ -78,7 +83,7 @@ def against_classes(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             timed = captured(run) if DEVICE == "cuda" else run
             ms = contrastive.median_ms(timed, DEVICE, given.budget)
             rows.append({"classes": classes, "name": name, "ms": ms, "peak_bytes": used})
-            print(f"{classes:>8} classes  {name:24}{ms:10.3f} ms{(used or 0) / 1e6:12.1f} MB", flush=True)
+            print(f"{classes:>8} classes  {name:24}{ms:10.3f} ms{megabytes(used)}", flush=True)
             yield {"batch": ROWS[DEVICE], "dim": DIM, "rows": rows}
 
 
@@ -91,7 +96,7 @@ def against_samples(_: argparse.Namespace) -> Iterator[dict[str, Any]]:
         run = lambda samples=samples: gathered(source.batches(samples, batch))  # noqa: E731
         used = peak(run)
         rows.append({"samples": samples, "seconds": seconds_of(run), "peak_bytes": used})
-        print(f"{samples:>9} samples {rows[-1]['seconds']:10.3f} s{(used or 0) / 1e6:12.1f} MB", flush=True)
+        print(f"{samples:>9} samples {rows[-1]['seconds']:10.3f} s{megabytes(used)}", flush=True)
         yield {"classes": 1203, "features": features, "batch": batch, "rows": rows}
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from longtail.study.stats import compare
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "speed.md"
 NOTHING = "*Not measured yet; `make bench-gpu` fills this in.*"
@@ -271,6 +273,13 @@ def same(results: Results) -> str | None:
     if found.get("p") is not None:
         goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
         text += f"\n\nDifference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}."
+        ours, careful = found["recalls"].values()
+        if len(ours) > found["seeds"]:
+            all_of_them = compare(ours, careful, paired=False)
+            text += (
+                f" With all {len(ours)} members of the fleet: {all_of_them.difference:+.2f} points, "
+                f"p = {all_of_them.p_value:.2f}."
+            )
     errors = [f"{of['error of a float32 convolution']:.0e} ({way})" for way, of in found["float32"].items()]
     text += f"\n\nErrors of a convolution that is asked for in float32: {', '.join(errors)}."
     return text + whole_runs(results, found)
@@ -286,7 +295,7 @@ def whole_runs(results: Results, found: Content) -> str:
     return (
         f"\n\n{whole['epochs']} epochs, {way}, {whole['members']} models together: {whole['seconds_a_model']:.1f} s a "
         f"model from the first start to the last result, captures, checkpoints and last evaluations included; the "
-        f"steps alone, as timed above, would take {seconds:.1f} s."
+        f"steps alone, as timed above in another run, would take {seconds:.1f} s."
     )
 
 

@@ -8,7 +8,7 @@ apart.
 The first way trains a fleet of twelve, of which the first five seeds are compared, so that it also shows what a whole
 run costs a model: wall time of the fleet from its start to its last result, checkpoints and last evaluations included,
 over its members. Runs and their times are kept in a folder, and go on after a stop (`timeout -s TERM`); what is known
-is saved after each way.
+is saved after each way, with the day on which its last run ended. Those that are done are not trained again.
 
     python benchmarks/same_recall.py [--data cifar10-lt] [--seeds 5] [--epochs 200] [--runs runs/same] [--out out.json]
 """
@@ -145,6 +145,9 @@ def measure(given: argparse.Namespace) -> None:
         runs = [Planned(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
         for key, value in train(way, runs, Clock(given.runs / f"{name}.json")).items():
             part[key][way] = value
+        part["date"] = time.strftime(
+            "%Y-%m-%d", time.localtime(max(run.folder.result_file.stat().st_mtime for run in runs))
+        )
         save(given.out, {"same": part})
         values, whole = part["recalls"][way], part["whole_runs"][way]
         print(f"{way:24} {summarise(values)}   {' '.join(f'{value:.2f}' for value in values)}", flush=True)

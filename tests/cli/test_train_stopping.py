@@ -31,6 +31,14 @@ def test_a_run_is_resumed_once(run):
     assert one_sentence(err) == "Expected runs that differ, but got run twice."
 
 
+def test_a_folder_of_runs_is_no_run(run):
+    assert run("train", "--data", "digits-lt", "--epochs", 1, "--seed", 0, 1, "--out", "several")[0] == 0
+    code, _, err = run("train", "--resume", "several")
+    assert code == 2
+    hint = "`longtail train --resume several/*` goes on with those below it."
+    assert one_sentence(err) == f"Expected a run in several, but it has none of its own; {hint}"
+
+
 def test_what_another_machine_has_otherwise_is_not_written_down(run, tmp_path):
     arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
     assert run(*arguments)[0] == 0

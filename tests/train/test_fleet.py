@@ -33,9 +33,9 @@ def alone(tmp_path_factory):
     }
 
 
-def members(folder):
+def members(folder, **more):
     return {
-        name: Trainer(recipe_for(method, seed=seed, **settings_of(method)), RunFolder(folder / name))
+        name: Trainer(recipe_for(method, seed=seed, **settings_of(method), **more), RunFolder(folder / name))
         for name, (method, seed) in MEMBERS.items()
     }
 
@@ -49,6 +49,19 @@ def stop_after(number, fleet, asked):
         member.stop_asked = True
     with pytest.raises(StoppedError):
         list(steps)
+
+
+@pytest.mark.gpu
+def test_together_as_alone_on_a_gpu(tmp_path):
+    """Side by side on their own streams; roundings may differ, and so may a few of the 500 test images."""
+    recalls = {}
+    for kind in ("together", "alone"):
+        team = list(members(tmp_path / kind, device="cuda").values())
+        fleet = Fleet(team) if kind == "together" else Fleet(team, together=1)
+        taken = [member.folder.path.name for member in fleet.steps()]
+        assert (len(set(taken[: len(team)])) == len(team)) == (kind == "together")
+        recalls[kind] = [member.folder.result()["splits"]["test"]["recall"]["all"] for member in team]
+    assert recalls["together"] == pytest.approx(recalls["alone"], abs=0.05)
 
 
 @pytest.mark.parametrize("together", [None, 2, 4])

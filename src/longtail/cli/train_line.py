@@ -207,6 +207,12 @@ def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
         raise ValueError(f"Expected one value after --{several[0]} with --resume, but got several.")
     here = {name: values[0] for name, values in line.settings.items()}
     folders = [RunFolder(path) for path in line.resume]
+    for folder in folders:
+        if not folder.begun and any(folder.path.glob("*/recipe.toml")):
+            raise ValueError(
+                f"Expected a run in {folder.path}, but it has none of its own; "
+                f"`longtail train --resume {folder.path}/*` goes on with those below it."
+            )
     check_seen_by_all(folders, ranks)
     recipes = [folder.recipe() for folder in folders]
     _check_apart(recipes, [folder.path for folder in folders])
