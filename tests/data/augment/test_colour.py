@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.interpreted import run_interpreted
 from torch import Tensor
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F
@@ -26,6 +27,7 @@ from longtail.data.augment import (
     grey,
     jitter,
 )
+from longtail.data.augment import colour as module
 
 Adjust = Callable[[Tensor, Tensor], Tensor]
 ADJUST: dict[str, Adjust] = {
@@ -129,6 +131,46 @@ def test_every_order_of_the_changes(steps: int, channels: int) -> None:
         assert apart(floats[i], wanted) <= 0.01
 
 
+def test_images_that_are_not_changed_stay_as_they_are() -> None:
+    images, order = pictures().float(), torch.arange(4).repeat(8, 1)
+    factors, chosen = torch.tensor([1.3, 0.7, 1.2, 0.1]).repeat(8, 1), torch.arange(8) % 3 == 0
+    result, everywhere = jitter(images, factors, order, chosen), jitter(images, factors, order)
+    assert torch.equal(result[chosen], everywhere[chosen])
+    assert torch.equal(result[~chosen], images[~chosen])
+    assert not torch.equal(everywhere[~chosen], images[~chosen])
+
+
+def test_two_kernels_make_the_same_colours() -> None:
+    assert run_interpreted("tests.data.augment.colour_checks") == "the same"
+
+
+def test_only_what_the_kernels_take_goes_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "checked", lambda _: True)
+    monkeypatch.setattr(module, "jittered_by_kernels", lambda images, *_: "by kernels")
+    images, factors, order = pictures(), torch.ones(8, 3), torch.arange(3).repeat(8, 1)
+    assert jitter(images, factors, order) == "by kernels"
+    assert ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)(images, torch.rand(8, 9)) == "by kernels"
+    for others in (images.float(), images[:, :1]):
+        assert torch.equal(jitter(others, factors, order), others)
+    assert torch.equal(jitter(images, factors.double(), order), images)
+    monkeypatch.setattr(module, "_LARGEST", 32 * 32 - 1)
+    assert torch.equal(jitter(images, factors, order), images)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("augment", [ColorJitter(0.4, 0.4, 0.4), ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)], ids=str)
+@pytest.mark.parametrize("shape", [(24, 3, 224, 224), (8, 3, 9, 21), (5, 3, 1, 1)], ids=str)
+def test_the_kernels_on_a_gpu_too(augment: ColorJitter, shape: tuple[int, ...]) -> None:
+    """The first are of ImageNet's size, where an image has as many programs as in training."""
+    images = torch.randint(0, 256, shape, dtype=torch.uint8)
+    factors, order, chosen = augment.parameters(torch.rand(len(images), augment.draws))
+    found = module.jittered_by_kernels(images.cuda(), factors.cuda(), order.cuda(), chosen.cuda()).cpu()
+    assert found.dtype == torch.uint8
+    difference = (found.int() - jitter(images, factors, order, chosen).int()).abs()
+    assert difference.max() <= 2
+    assert (difference > 0).float().mean() < 1e-3
+
+
 def test_color_jitter_draws_as_torchvision_does() -> None:
     uniforms = torch.rand(24_000, 9)
     factors, order, applied = ColorJitter(0.4, (0.5, 2.0), 1.5, 0.1, p=0.8).parameters(uniforms)
@@ -185,5 +227,7 @@ def test_bad_arguments() -> None:
         RandomGrey(-0.1)
     with pytest.raises(ValueError, match=r"`factors` and `order` to have shape \(8, 3 or 4\), but got \(8, 2\) and"):
         jitter(pictures(), torch.ones(8, 2), torch.zeros(8, 2).long())
+    with pytest.raises(ValueError, match=r"`changed` to be a tensor of shape \(8,\), but got"):
+        jitter(pictures(), torch.ones(8, 3), torch.arange(3).repeat(8, 1), torch.ones(1).bool())
     with pytest.raises(ValueError, match=r"`shift` to be a tensor of shape \(8,\)"):
         adjust_hue(pictures(), torch.tensor(0.1))

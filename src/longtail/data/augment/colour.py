@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longtail._gpus import checked
 from longtail.data.augment._batch import (
     as_pixels,
     between,
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)  # torchvision's numbers
+_PIXELS = 1024  # that a program of the kernels changes
+_LARGEST = 2**20  # pixels of an image that they take: its grey levels are summed in 32 bits
 
 
 def blend(images: Tensor, other: Tensor, keep: Tensor, rest: Tensor) -> Tensor:
@@ -169,13 +172,16 @@ def grey(images: Tensor, greyed: Tensor) -> Tensor:
     return torch.where(per_sample(greyed), luma(images).to(images.dtype), images)
 
 
-def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+def jitter(images: Tensor, factors: Tensor, order: Tensor, changed: Tensor | None = None) -> Tensor:
     """Brightness, contrast, saturation and (where there is a fourth factor) hue, in an order of each image's own.
+
+    RGB images of uint8 are changed by two kernels where they were checked, to the same levels.
 
     Args:
         images: ``(B, 1 or 3, H, W)``, uint8 or floating-point in [0, 255].
         factors: ``(B, 3 or 4)``: of brightness, contrast and saturation, and the shift of the hue.
         order: int64 of the same shape, a permutation a row: which factor comes first, second, …
+        changed: ``(B,)`` bool, which images to change; the others stay as they are. Default: all.
 
     Returns:
         The images' shape and dtype.
@@ -194,7 +200,36 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
             f"Expected `factors` and `order` to have shape ({images.shape[0]}, 3 or 4), "
             f"but got {tuple(factors.shape)} and {tuple(order.shape)}."
         )
-    if steps == 3:
+    if changed is None:
+        changed = torch.ones(images.shape[:1], dtype=torch.bool, device=images.device)
+    check_parameters(images, changed=changed)
+    fits = images.shape[1] == 3 and images.shape[2:].numel() <= _LARGEST
+    if checked(images.device) and fits and (images.dtype, factors.dtype) == (torch.uint8, torch.float32):
+        return jittered_by_kernels(images, factors, order, changed)
+    return torch.where(per_sample(changed), _jittered(images, factors, order), images)
+
+
+def jittered_by_kernels(images: Tensor, factors: Tensor, order: Tensor, changed: Tensor) -> Tensor:
+    """:func:`jitter` of RGB images of uint8 in two launches: the grey levels that contrast needs, and all changes."""
+    from longtail.data.augment.colour_kernel import change_colours, sum_levels  # noqa: PLC0415 - imported on use
+
+    images, factors, order = images.contiguous(), factors.contiguous(), order.contiguous()
+    samples, steps = factors.shape
+    pixels = images.shape[2:].numel()
+    parts = -(-pixels // _PIXELS)
+    sums = torch.empty((samples, parts), dtype=torch.int32, device=images.device)
+    result = torch.empty_like(images)
+    sizes = {"STEPS": steps, "PIXELS": pixels, "E": _PIXELS, "num_warps": 8, "enable_fp_fusion": False}
+    sum_levels[samples, parts](images, factors, order, sums, **sizes)
+    change_colours[samples, parts](
+        images, factors, order, changed.contiguous(), sums, result, PARTS=1 << (parts - 1).bit_length(), **sizes
+    )
+    return result
+
+
+def _jittered(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """The same step by step, of any images."""
+    if factors.shape[1] == 3:
         for step in range(3):
             images = _blend_step(images, factors, order[:, step])
         return images
@@ -275,7 +310,7 @@ class ColorJitter:
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
         """The images in other colours."""
         factors, order, changed = self.parameters(check_uniforms(images, uniforms, self.draws))
-        return torch.where(per_sample(changed), jitter(images, factors, order), images)
+        return jitter(images, factors, order, changed)
 
 
 @dataclass(frozen=True)
