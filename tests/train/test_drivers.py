@@ -1,11 +1,7 @@
 """How the steps of an epoch are taken: one after the other, or replayed on a GPU."""
 
-import json
-import math
-from contextlib import nullcontext
-from dataclasses import replace
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -14,11 +10,15 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 
 from longtail.classes import Groups
 from longtail.data import DataSet, Draws, FileImages, Plan, Resident, ResidentFiles, Split, Streaming, load
-from longtail.data.augment import Compose, Normalise, RandomCrop, RandomResizedCrop
+from longtail.data.augment import Compose, Normalise, RandomCrop
 from longtail.data.samplers import ClassAware
 from longtail.models import build_model
-from longtail.train import RunFolder, Trainer, defaults
-from longtail.train.drivers import Captured, Eager, Fed, mixed_shares
+from longtail.objectives import Objective
+from longtail.ranks import Ranks
+from longtail.train import RunFolder, Trainer, stages
+from longtail.train.drivers import Captured, Eager, mixed_shares
+from longtail.train.loading import Loaders
+from longtail.train.stages import Stages
 from longtail.train.step import Step, make_optimizer
 
 
@@ -95,114 +95,6 @@ def test_replayed_steps_are_the_plain_ones(method, mixup):
         torch.testing.assert_close(captured[name], value, rtol=2e-2, atol=2e-3)
 
 
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory):
-    """Forty JPEGs of ten classes, one of which is none."""
-    root = tmp_path_factory.mktemp("photographs")
-    names = [f"{number}.jpg" for number in range(40)]
-    generator = np.random.default_rng(0)
-    for number, name in enumerate(names):
-        pixels = generator.integers(0, 256, (4, 5, 3), dtype=np.uint8).repeat(12, axis=0).repeat(10, axis=1)
-        Image.fromarray(pixels).save(root / name, quality=95)
-        if number == 17:
-            (root / name).write_bytes(b"no picture")
-    return Split(FileImages(root, names), torch.arange(40) % 10)
-
-
-def fed_by(kind, how, split, mixup=0.0):
-    """Steps of twelve: three that are full, one of which has lost a picture, and one of four."""
-    view = Compose((RandomResizedCrop(16), Normalise((0.5,) * 3, (0.3,) * 3)))
-    plan = Plan(split.labels, (view,), 12)
-    if how == "resident":
-        loader = ResidentFiles(split, plan, "cuda", bad_images="skip")
-    else:
-        loader = Streaming(split, plan, "cuda", decode_in="device", bad_images="skip")
-    method = METHODS["cbs"]
-    groups = Groups.from_indices(head=range(5), tail=range(5, 10))
-    objective = method.stages[0].objective(Task(torch.full((10,), 4), groups, 2, method.settings({}))).to("cuda")
-    model = build_model("small-cnn", 10).to("cuda")
-    optimizer = make_optimizer(model.trainable("all"), momentum=0.9, nesterov=False, weight_decay=5e-4)
-    step = Step(model, objective, optimizer)
-    return (Fed if kind == "fed" else Eager)(step, loader, mixup=mixup), step
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("mixup", [0.0, 0.3])
-@pytest.mark.parametrize("how", ["resident", "streaming"])
-def test_steps_that_are_fed_are_the_plain_ones(how, mixup, photographs):
-    """Two epochs, the second from its middle on, while threads load."""
-    found = []
-    for kind in ("fed", "eager"):
-        driver, step = fed_by(kind, how, photographs, mixup)
-        for epoch, start in ((0, 0), (1, 1)):
-            step.set_rate(0.02 / (epoch + 1))
-            assert len(list(driver.epoch(seed=1, epoch=epoch, start=start))) == 4 - start
-        driver.settle()
-        torch.cuda.synchronize()
-        found.append((weights_of(step), float(step.loss_sum), int(step.taken), int(step.first_bad)))
-        assert kind == "eager" or list(driver.graphs._graphs) == [12]
-    (fed, loss, taken, bad), (eager, expected, number, none) = found
-    assert (taken, bad) == (number, none) == (7, -1)
-    assert loss == pytest.approx(expected, rel=1e-3)
-    for name, value in eager.items():
-        torch.testing.assert_close(fed[name], value, rtol=2e-2, atol=2e-3)
-
-
-@pytest.mark.gpu
-def test_a_step_that_cannot_be_captured_is_taken_plainly(photographs, monkeypatch):
-    found = []
-    for kind in ("fed", "eager"):
-        driver, step = fed_by(kind, "streaming", photographs)
-        step.set_rate(0.02)
-        forward = step.model.forward
-
-        def asks(images, forward=forward):
-            assert float(images.sum()) == float(images.sum())  # for which the host waits
-            return forward(images)
-
-        monkeypatch.setattr(step.model, "forward", asks)
-        told = pytest.warns(UserWarning, match="cannot be captured") if kind == "fed" else nullcontext()
-        with told:
-            list(driver.epoch(seed=1, epoch=0, start=0))
-        held = []
-        for epoch in range(1, 7):
-            list(driver.epoch(seed=1, epoch=epoch, start=0))
-            torch.cuda.synchronize()
-            held.append(torch.cuda.memory_stats()["active_bytes.all.current"])
-        assert held[-1] <= held[1]  # what loaders have used is used again
-        found.append((weights_of(step), int(step.taken)))
-    (fed, taken), (eager, number) = found
-    assert taken == number == 28
-    for name, value in eager.items():
-        torch.testing.assert_close(fed[name], value, rtol=2e-2, atol=2e-3)
-
-
-@pytest.mark.gpu
-def test_a_run_from_files_is_fed(tmp_path, photographs):
-    """By the trainer, with an evaluation after every epoch, and stopped in between."""
-    labels = photographs.labels
-    kept = [i for i in range(40) if i != 17]
-    split = Split(FileImages(photographs.images.root, [f"{i}.jpg" for i in kept]), labels[kept])
-    groups = Groups.from_indices(head=range(5), tail=range(5, 10))
-    data = DataSet("photographs", tuple("abcdefghij"), split, split, cut=groups)
-    recipe = replace(
-        defaults("imagenet-lt", "cbs"), model="resnet18", image_size=32, batch_size=8, epochs=3, device="cuda",
-        workers=2, evaluate_every=1, compile=False, checkpoint_minutes=0.0,
-    )  # fmt: skip
-    folder = RunFolder(tmp_path / "run")
-    trainer = Trainer(recipe, folder, dataset=data)
-    steps = trainer.steps()
-    for _ in range(7):
-        next(steps)
-    steps.close()
-    again = Trainer(recipe, folder, dataset=data)
-    again.run()
-    assert folder.done
-    losses = [line["loss"] for line in map(json.loads, folder.log_file.read_text().splitlines())]
-    assert len(losses) == 3
-    assert all(map(math.isfinite, losses))
-
-
 @pytest.mark.gpu
 def test_a_captured_run_goes_on_where_it_was_stopped(tmp_path):
     whole, _ = trained(tmp_path / "whole", "proco", device="cuda", epochs=3)
@@ -228,3 +120,52 @@ def test_a_cpu_run_does_not_depend_on_how_often_it_is_stopped(tmp_path):
             break
     assert folder.done
     assert_same_run(folder, whole)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A data set of twenty files of two classes."""
+    root = tmp_path_factory.mktemp("pictures")
+    names = [f"{number}.png" for number in range(20)]
+    for number, name in enumerate(names):
+        Image.new("RGB", (24, 20), (10 * number, 100, 50)).save(root / name)
+    split = Split(FileImages(root, names), torch.arange(20) % 2)
+    return DataSet("pictures", ("a", "b"), split, split, cut=Groups.from_indices(head=[0], tail=[1]))
+
+
+@pytest.mark.parametrize(
+    ("device", "held", "accumulate", "world", "expected"),
+    [
+        ("cpu", Resident, 1, 1, "Eager"),
+        ("cpu", Streaming, 1, 1, "Eager"),
+        ("cpu", ResidentFiles, 1, 1, "Eager"),
+        ("cuda", Resident, 1, 1, "Captured"),
+        ("cuda", Streaming, 1, 1, "Fed"),
+        ("cuda", ResidentFiles, 1, 1, "Fed"),
+        ("cuda", Resident, 2, 1, "Eager"),
+        ("cuda", Streaming, 2, 1, "Eager"),
+        ("cuda", ResidentFiles, 2, 1, "Eager"),
+        ("cuda", Resident, 1, 2, "Eager"),
+        ("cuda", Streaming, 1, 2, "Eager"),
+        ("cuda", ResidentFiles, 1, 2, "Eager"),
+    ],
+)
+def test_which_driver_a_stage_has(pictures, monkeypatch, *, device, held, accumulate, world, expected):
+    """All is on a CPU but what the stage thinks of its device."""
+    monkeypatch.setattr(Objective, "to", lambda objective, device: objective)
+    monkeypatch.setattr(stages, "DistributedDataParallel", lambda model, device_ids: model)
+    for name in ("Eager", "Captured", "Fed"):
+        monkeypatch.setattr(stages, name, lambda *given, name=name: (name, *given))
+    settings = {"batch_size": 4, "accumulate": accumulate, "mixup": 0.3, "augment": "imagenet", "image_size": 16}
+    recipe = recipe_for("cbs", loading="resident" if held is ResidentFiles else "streaming", **settings)
+    dataset = load("digits-lt") if held is Resident else pictures
+    ranks = Ranks(0, world)
+    loaders = Loaders(recipe, dataset, torch.device("cpu"), ranks)
+    here = SimpleNamespace(
+        recipe=recipe, dataset=dataset, device=torch.device(device), ranks=ranks, training=loaders.training
+    )
+    model = build_model("small-cnn", dataset.num_classes, in_channels=loaders.channels)
+    running = Stages(here).start(model, 0)
+    assert isinstance(running.loader, held)
+    given = (accumulate, 0.3) if expected == "Eager" else (0.3,)
+    assert running.driver == (expected, running.step, running.loader, *given)

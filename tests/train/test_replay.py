@@ -10,7 +10,7 @@ from longtail.data import load
 from longtail.data.plan import Batch
 from longtail.models import build_model, replace_head
 from longtail.ranks import Ranks
-from longtail.train import RunFolder, StoppedError, Trainer, measuring
+from longtail.train import RunFolder, StoppedError, Trainer, measuring, replay
 from longtail.train.evaluation import NO_LABEL, as_in_training
 from longtail.train.files import read_tensors
 from longtail.train.measuring import Measuring, _in_order
@@ -107,6 +107,60 @@ def test_over_ranks_every_sample_of_an_epoch_counts_once(tmp_path, world):
         assert torch.equal(labels, torch.where(counts, 0, NO_LABEL))
         counted += int((labels == 0).sum())
     assert counted == number < each * world
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Of a model on a CPU, with what stands for a graph of eight images in either mode."""
+    monkeypatch.setattr(replay, "stream_for", lambda owner, device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    made = Replayed(build_model("small-cnn", 10), torch.float32)
+    images = torch.zeros(8, 3, 16, 16)
+    for training in (False, True):
+        made._graphs[images.shape, images.stride(), training] = f"eight, training: {training}"
+    return made
+
+
+@pytest.mark.parametrize(("size", "evaluation", "training"), [(8, True, True), (3, True, False), (9, False, False)])
+def test_which_graph_has_room(replayed, size, evaluation, training):
+    """In evaluation mode one for as many images or more, in training mode one for exactly as many."""
+    images = torch.zeros(size, 3, 16, 16)
+    replayed.model.eval()
+    assert replayed._with_room_for(images) == ("eight, training: False" if evaluation else None)
+    replayed.model.train()
+    assert replayed._with_room_for(images) == ("eight, training: True" if training else None)
+
+
+OTHERS = {
+    "height": torch.zeros(8, 3, 16, 16)[:, :, :12],
+    "width": torch.zeros(8, 3, 16, 16)[..., :12],
+    "channels": torch.zeros(8, 3, 16, 16)[:, :1],
+    "strides": torch.zeros(8, 3, 16, 17)[..., :16],
+    "order": torch.zeros(8, 3, 16, 16).contiguous(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_graph_has_no_room_for_other_images(replayed, other, training):
+    replayed.model.train(training)
+    assert replayed._with_room_for(OTHERS[other]) is None
+
+
+def test_a_graph_of_the_other_mode_has_no_room(replayed):
+    images = torch.zeros(8, 3, 16, 16)
+    del replayed._graphs[images.shape, images.stride(), False]
+    assert replayed._with_room_for(images) is not None
+    replayed.model.eval()
+    assert replayed._with_room_for(images) is None
+
+
+def test_of_several_graphs_one_with_room_is_found(replayed):
+    replayed.model.eval()
+    large = torch.zeros(32, 3, 16, 16)
+    replayed._graphs[large.shape, large.stride(), False] = "thirty-two"
+    found = [replayed._with_room_for(large[:size]) for size in (1, 8, 9, 32)]
+    assert found == 2 * ["eight, training: False"] + 2 * ["thirty-two"]
 
 
 def model_on_gpu(seed=0):

@@ -1,5 +1,6 @@
 """Three ways to take an epoch's steps: one after the other, or replayed from CUDA graphs, fed or feeding themselves."""
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -74,8 +75,8 @@ class Fed:
 
     A large model's step is hundreds of launches, and a loader's threads make as many: they wait for each other, in
     Python and in the driver. Replayed, a step is one launch. There is one graph for full batches and one for a last
-    batch that is not. Batches that have lost pictures are taken plainly, and so are all where the step cannot be
-    captured, because the model asks the GPU for a value for instance.
+    batch that is not. Batches of other sizes, which have lost pictures, are taken plainly, and so are all where the
+    step cannot be captured, because the model asks the GPU for a value for instance.
 
     Args:
         step: what a step is.
@@ -135,19 +136,25 @@ class Fed:
         """Have a graph that reads a copy of the batch, if the step can be captured."""
         held = Batch(tuple(view.clone() for view in batch.views), batch.labels.clone(), batch.indices)
         held_share = None if share is None else share.clone()
+        handled = sys.exception()
         try:
             self.graphs.capture(size, partial(self.step, [held], held_share))
             self._held[size] = held, held_share
         except RuntimeError as error:
             self._replays = False
             self._held.clear()
-            reason = _first_of(error)
+            reason = _first_of(error, handled)
             warnings.warn(f"The step cannot be captured ({reason}): its kernels are launched one by one.", stacklevel=2)
 
 
-def _first_of(error: BaseException) -> str:
-    """What went wrong first, in a line: the end of a capture that failed fails too, and says nothing."""
-    while error.__context__ is not None:
+def _first_of(error: BaseException, handled: BaseException | None) -> str:
+    """What went wrong first, in a line: the end of a capture that failed fails too, and says nothing.
+
+    Args:
+        error: what went wrong last.
+        handled: what had gone wrong before all that, and is another matter.
+    """
+    while error.__context__ is not None and error.__context__ is not handled:
         error = error.__context__
     return str(error).partition("\n")[0]
 

@@ -43,12 +43,12 @@ class StepGraphs:
         Raises:
             RuntimeError: where a step cannot be captured; then none was taken.
         """
-        self._warm_up(take, rewind)
-        self.step.optimizer.zero_grad(set_to_none=True)
-        rewind()
-        torch.cuda.synchronize(self.stream.device)
         graph = torch.cuda.CUDAGraph()
         try:
+            self._warm_up(take, rewind)
+            self.step.optimizer.zero_grad(set_to_none=True)
+            rewind()
+            torch.cuda.synchronize(self.stream.device)
             # Other threads load meanwhile: what they ask of the GPU is none of this capture's business.
             with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
                 take()
