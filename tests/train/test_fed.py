@@ -326,10 +326,10 @@ def test_what_was_wrong_before_is_another_matter(gpu, photographs):
     step = step_of()
     driver = Fed(step, loader_of(photographs))
     failing_in_capture(gpu, step, 12, RuntimeError("not permitted"))
-    with pytest.warns(UserWarning, match=r"captured \(not permitted\)"):
-        try:
-            raise FileNotFoundError("no checkpoint")
-        except FileNotFoundError:
+    try:
+        raise FileNotFoundError("no checkpoint")
+    except FileNotFoundError:
+        with pytest.warns(UserWarning, match=r"captured \(not permitted\)"):
             list(driver.epoch(2, 0, 0))
 
 
