@@ -6,8 +6,8 @@
 import numpy as np
 import torch
 
-from longtail.data.augment import RandomResizedCrop
-from longtail.data.sizing import ImagesInARow, _resized_windows, resized_by_kernel
+from longtail.data.augment import CentreCrop, RandomResizedCrop, Resize
+from longtail.data.sizing import ImagesInARow, _resized_windows, resized_by_kernel, windows_of
 
 
 def triangle(length: int, size: int) -> np.ndarray:
@@ -35,18 +35,31 @@ def main() -> None:
         crop = RandomResizedCrop(size)
         for turn in range(2):
             uniforms = torch.rand(len(images), crop.draws, generator=generator)
-            windows = torch.stack(crop.parameters(uniforms, row.heights, row.widths))
-            if turn == 0:  # whole images
-                windows = torch.stack([torch.zeros_like(row.heights)] * 2 + [row.heights, row.widths])
+            windows, _ = windows_of(row, [Resize(size)] if turn == 0 else [crop], uniforms)
             found = resized_by_kernel(row, windows, size)
             assert found.shape == (len(images), 3, *size)
             assert found.dtype == torch.uint8
-            by_torch = _resized_windows(row, windows, size)
+            by_torch = _resized_windows(row, windows[:4], size)
             for i, image in enumerate(images):
-                wanted = exactly(image, windows[:, i].tolist(), size)
+                wanted = exactly(image, windows[:4, i].tolist(), size)
                 assert np.abs(found[i].numpy() - wanted).max() < 0.5 + 1e-4
                 other = (found[i] != by_torch[i]).numpy()  # only what lies halfway between two levels
                 assert np.all(np.abs(wanted[other] % 1 - 0.5) < 1e-3)
+    for side, kept in ((16, 16), (21, (9, 20)), ((30, 17), (13, 17))):  # resized by the shorter side, and the middle
+        parts = [Resize(side), CentreCrop(kept)]
+        windows, size = windows_of(row, parts, torch.empty(len(images), 0))
+        found = resized_by_kernel(row, windows, size)
+        for i, image in enumerate(images):
+            high, wide = image.shape[1:]
+            shorter = min(high, wide)
+            whole = (side * high // shorter, side * wide // shorter) if isinstance(side, int) else side
+            top, left = (round((has - keeps) / 2) for has, keeps in zip(whole, size, strict=True))
+            wanted = exactly(image, [0, 0, high, wide], whole)[:, top : top + size[0], left : left + size[1]]
+            assert found[i].shape == wanted.shape == (3, *size)
+            assert np.abs(found[i].numpy() - wanted).max() < 0.5 + 1e-4
+            plain = CentreCrop(kept)(Resize(side)(image[None]))[0]
+            other = (found[i] != plain).numpy()
+            assert np.all(np.abs(wanted[other] % 1 - 0.5) < 1e-3)
     print("the same")
 
 

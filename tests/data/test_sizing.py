@@ -8,7 +8,7 @@ from tests.interpreted import run_interpreted
 
 from longtail.data import sizing
 from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
-from longtail.data.sizing import ImagesInARow, to_size
+from longtail.data.sizing import ImagesInARow, to_size, windows_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 SIZES = [(60, 90), (1, 1), (200, 17), (33, 33), (5, 120), (90, 60), (256, 341)]
@@ -80,6 +80,25 @@ def test_other_augmentations_run_image_by_image():
     assert torch.equal(found, torch.cat([sized(image[None]) for image in images]))
 
 
+def test_what_is_no_window_of_a_resized_image():
+    """A crop that is larger than the image, which is padded; other augmentations; more of them."""
+    row, none = ImagesInARow.of(IMAGES), torch.empty(len(IMAGES), 0)
+    for parts in (
+        [Resize((20, 30)), CentreCrop(24)],
+        [CentreCrop(24)],
+        [Resize(32)],
+        [Resize(32), CentreCrop(24), CentreCrop(8)],
+        [CROP, CentreCrop(8)],
+    ):
+        assert windows_of(row, parts, none) is None
+    windows, size = windows_of(row, [Resize((24, 30)), CentreCrop(24)], none)
+    assert size == (24, 24)
+    assert windows[4:].T.tolist() == [[24, 30, 0, 3]] * len(IMAGES)
+    whole, size = windows_of(row, [Resize((24, 30))], none)
+    assert size == (24, 30)
+    assert whole.T.tolist() == [[0, 0, *sides, 24, 30, 0, 0] for sides in SIZES]
+
+
 def test_groups_stay_within_bounds_and_miss_nobody(monkeypatch):
     monkeypatch.setattr(sizing, "_TOGETHER", 10_000)
     heights, widths = torch.randint(1, 150, (2, 300), generator=GENERATOR)
@@ -109,7 +128,19 @@ def test_the_kernel_on_a_gpu_too(images, size):
     crop = RandomResizedCrop(size)
     uniforms = torch.rand(len(images), crop.draws, generator=GENERATOR)
     row = ImagesInARow.of([image.cuda() for image in images])
-    windows = torch.stack(crop.parameters(uniforms, row.heights, row.widths))
+    windows, _ = windows_of(row, [crop], uniforms)
     found = sizing.resized_by_kernel(row, windows, (size, size)).cpu()
     for i, image in enumerate(images):
-        assert np.abs(found[i].numpy() - exactly(image, windows[:, i].tolist(), (size, size))).max() < 0.5 + 1e-3
+        assert np.abs(found[i].numpy() - exactly(image, windows[:4, i].tolist(), (size, size))).max() < 0.5 + 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("images", [IMAGES, PHOTOGRAPHS])
+def test_the_kernel_evaluates_too(images):
+    """As in evaluation: resized by the shorter side, and the middle kept."""
+    sized = Compose((Resize(256), CentreCrop(224)))
+    found = to_size(ImagesInARow.of([image.cuda() for image in images]), sized, torch.empty(len(images), 0))
+    expected = torch.cat([sized(image[None]) for image in images])
+    difference = (found.cpu().int() - expected.int()).abs()
+    assert difference.max() <= 1
+    assert (difference > 0).float().mean() < 0.02

@@ -26,25 +26,27 @@ def resize_windows(pixels, windows, resized, HIGH: tl.constexpr, WIDE: tl.conste
     """E new pixels of one image, all three channels: antialiased, bilinear, rounded to even.
 
     ``windows`` has a row an image: where its window begins in ``pixels``, how far one channel is from the next, how
-    far one row is from the next, the window's height and width.
+    far one row is from the next, the window's height and width, the height and width to which it is resized, and which
+    row and column of that is the first of the HIGH rows and WIDE columns that are wanted.
     """
     image = tl.program_id(0)
-    row = windows + 5 * image
+    row = windows + 9 * image
     corner, plane, stride = tl.load(row), tl.load(row + 1), tl.load(row + 2)
     height, width = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
-    half_height, half_width = tl.maximum(height, HIGH), tl.maximum(width, WIDE)
+    high, wide = tl.load(row + 5).to(tl.int32), tl.load(row + 6).to(tl.int32)
+    half_height, half_width = tl.maximum(height, high), tl.maximum(width, wide)
     e = tl.program_id(1) * E + tl.arange(0, E)
     real = e < HIGH * WIDE
-    y, x = e // WIDE, e % WIDE
-    top, left = _first(y, height, HIGH, half_height), _first(x, width, WIDE, half_width)
+    y, x = e // WIDE + tl.load(row + 7).to(tl.int32), e % WIDE + tl.load(row + 8).to(tl.int32)
+    top, left = _first(y, height, high, half_height), _first(x, width, wide, half_width)
     red = tl.zeros((E,), tl.float32)
     green = tl.zeros((E,), tl.float32)
     blue = tl.zeros((E,), tl.float32)
     total = tl.zeros((E,), tl.float32)
-    for down in range((2 * half_height + HIGH - 1) // HIGH):
-        of_row = _weight(y, top + down, height, HIGH, half_height)
-        for across in range((2 * half_width + WIDE - 1) // WIDE):
-            weight = of_row * _weight(x, left + across, width, WIDE, half_width)
+    for down in range((2 * half_height + high - 1) // high):
+        of_row = _weight(y, top + down, height, high, half_height)
+        for across in range((2 * half_width + wide - 1) // wide):
+            weight = of_row * _weight(x, left + across, width, wide, half_width)
             inside = real & (weight > 0)
             place = pixels + corner + (top + down) * stride + left + across
             red += weight * tl.load(place, mask=inside, other=0).to(tl.float32)

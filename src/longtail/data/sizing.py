@@ -10,7 +10,7 @@ from longtail._gpus import checked
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
 from longtail.data.augment._batch import check_size
 
-__all__ = ["ImagesInARow", "cut", "resized_by_kernel", "to_size"]
+__all__ = ["ImagesInARow", "cut", "resized_by_kernel", "to_size", "windows_of"]
 
 _TOGETHER = 2**24  # positions that are gathered together: their indices take 128 MB
 _PIXELS = 256  # that a program of the kernel makes
@@ -71,8 +71,9 @@ class ImagesInARow:
 def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
     """The images brought to one size by the first half of a view (:func:`cut`).
 
-    Windows of :class:`RandomResizedCrop` are resized many at a time, whatever the images' sizes: by one kernel where it
-    was checked, else gathered first; any other augmentation runs image by image.
+    Where it was checked, one kernel resizes windows of all images, whatever their sizes: those of
+    :class:`RandomResizedCrop`, or whole images (:class:`Resize`, :class:`CentreCrop`). Elsewhere the former are resized
+    many at a time too, and all else image by image.
 
     Args:
         images: as many as there are rows of numbers.
@@ -83,13 +84,52 @@ def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
         uint8 ``(B, 3, height, width)`` on the images' device.
     """
     parts, device = sized.augmentations, images.pixels.device
-    if len(parts) == 1 and isinstance(parts[0], RandomResizedCrop):
-        windows = torch.stack(parts[0].parameters(uniforms, images.heights, images.widths))
-        size = check_size("size", parts[0].size)
-        by_kernel = checked(device) and 2 * max(size) * int(windows[2:].max()) < 2**31  # it counts in 32 bits
-        return (resized_by_kernel if by_kernel else _resized_windows)(images, windows, size)
+    found = windows_of(images, parts, uniforms)
+    if found is not None:
+        windows, size = found
+        if checked(device) and 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31:  # it counts in 32 bits
+            return resized_by_kernel(images, windows, size)
+        if isinstance(parts[0], RandomResizedCrop):
+            return _resized_windows(images, windows[:4], size)
     drawn = uniforms.to(device, non_blocking=True)
     return torch.cat([sized(images[i][None], drawn[i : i + 1]) for i in range(len(images))])
+
+
+def windows_of(
+    images: ImagesInARow, parts: Sequence[Augmentation], uniforms: Tensor
+) -> tuple[Tensor, tuple[int, int]] | None:
+    """What augmentations make of each image, as a window that is resized and of which a part is kept.
+
+    Args:
+        images: of any sizes.
+        parts: :class:`RandomResizedCrop`, or :class:`Resize`, or the latter and :class:`CentreCrop`.
+        uniforms: the numbers that the first draws.
+
+    Returns:
+        int64 ``(8, B)``: the window's top, left, height and width, the height and width to which it is resized, and
+        which row and column of that is the first to be kept; and how many of these are kept. ``None`` where parts are
+        others, or more would be kept than there is.
+    """
+    heights, widths = images.heights, images.widths
+    zero = torch.zeros_like(heights)
+    window: Sequence[Tensor] = zero, zero, heights, widths
+    sides: tuple[Tensor | int, Tensor | int]
+    match parts:
+        case [RandomResizedCrop() as crop]:
+            size = check_size("size", crop.size)
+            window, sides = crop.parameters(uniforms, heights, widths), size
+        case [Resize(size=(_, _) as size)]:
+            sides = size
+        case [Resize(size=side), CentreCrop(size=kept)]:
+            size, shorter = check_size("size", kept), torch.minimum(heights, widths)
+            sides = (side * heights // shorter, side * widths // shorter) if isinstance(side, int) else side
+        case _:
+            return None
+    resized = [zero + side for side in sides]
+    spare = [side - kept for side, kept in zip(resized, size, strict=True)]
+    if any((side < 0).any() for side in spare):
+        return None
+    return torch.stack([*window, *resized, *((side / 2).round().long() for side in spare)]), size
 
 
 def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
@@ -120,13 +160,13 @@ def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int
 
 
 def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
-    """The same in one launch, without copies of the windows; sums of float32 in another order."""
+    """:func:`windows_of` images, in one launch; sums of float32 in another order than torch's."""
     from longtail.data.resize_kernel import resize_windows  # noqa: PLC0415 - Triton is imported on use
 
     (high, wide), device = size, images.pixels.device
-    top, left, height, width = windows
+    top, left, *others = windows
     corner, plane = images.starts + top * images.widths + left, images.heights * images.widths
-    rows = torch.stack([corner, plane, images.widths, height, width], dim=1).to(device, non_blocking=True)
+    rows = torch.stack([corner, plane, images.widths, *others], dim=1).to(device, non_blocking=True)
     resized = torch.empty((len(images), 3, high, wide), dtype=torch.uint8, device=device)
     programs = (len(images), -(-high * wide // _PIXELS))
     resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
