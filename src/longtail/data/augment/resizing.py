@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from longtail.data.augment._batch import (
+    as_pixels,
     between,
     check_images,
     check_interval,
@@ -35,6 +37,12 @@ def _triangles(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
     return weights / weights.sum(dim=2, keepdim=True)
 
 
+def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
+    with torch.autocast(images.device.type, enabled=False):  # which would be wrong by a level or more
+        mixed = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
+    return as_pixels(mixed, images.dtype, rounded=True)
+
+
 def resized_crop(  # noqa: PLR0917 -- torchvision's own order
     images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int | tuple[int, int]
 ) -> Tensor:
@@ -45,8 +53,9 @@ def resized_crop(  # noqa: PLR0917 -- torchvision's own order
 
     .. math:: w_{ij} \propto \max\left(0, 1 - \frac{|j + 0.5 - s (i + 0.5)|}{\max(1, s)}\right)
 
-    Down and across each is one matrix product, with the weights of each sample. It is what torchvision and PIL compute,
-    in float32 and, for uint8, rounded once at the end (PIL also rounds between down and across).
+    It is what torchvision and PIL compute, in float32 and, for uint8, rounded once at the end (PIL also rounds between
+    down and across). On a GPU down and across each is one matrix product, with the weights of each sample; on a CPU
+    torch sums sample by sample, over those pixels only that weigh anything.
 
     Args:
         images: ``(B, C, H, W)``, uint8 or floating-point in [0, 255].
@@ -68,6 +77,15 @@ def resized_crop(  # noqa: PLR0917 -- torchvision's own order
     check_images(images)
     check_parameters(images, top=top, left=left, height=height, width=width)
     high, wide = check_size("size", size)
+    # What is compiled has no numbers to cut by.
+    if images.device.type == "cpu" and len(images) and not torch.compiler.is_compiling():
+        windows = torch.stack([top, left, height, width], dim=1).long().tolist()
+        return torch.cat(
+            [
+                _interpolated(image[None, :, first : first + rows, before : before + columns], (high, wide))
+                for image, (first, before, rows, columns) in zip(images, windows, strict=True)
+            ]
+        )
     return mix(
         images,
         rows=_triangles(top, height, images.shape[2], high),
@@ -91,6 +109,8 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """
     check_images(images)
     high, wide = check_size("size", size)
+    if images.device.type == "cpu":
+        return _interpolated(images, (high, wide))
     height, width = images.shape[2:]
     zero = torch.zeros(1, device=images.device)  # the same weights for every sample
     return mix(
