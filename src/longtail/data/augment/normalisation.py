@@ -39,7 +39,7 @@ def normalise(
     # Filled number by number: a copy from the host could not be captured in a CUDA graph.
     scale = torch.stack([torch.full((1, 1), 1 / (255 * s), device=images.device) for s in std])
     shift = torch.stack([torch.full((1, 1), -m / s, device=images.device) for m, s in zip(mean, std, strict=True)])
-    return (images * scale + shift).to(dtype)
+    return (images * scale).add_(shift).to(dtype)  # in place: on a CPU memory that is new costs more than the sum
 
 
 @dataclass(frozen=True)
