@@ -109,6 +109,21 @@ def test_several_plans_are_trained_together_and_told_each(run, tmp_path):
     assert "no --out beside several plans" in err
 
 
+def test_a_second_study_in_a_folder_says_whose_tables_are_there(run, tmp_path):
+    for method, told in (
+        ("softmax", "Tables: s/tables; `longtail report s` makes a page of it.\n"),
+        ("cbs", "Tables of this study: s/tables; of all in s: `longtail study table s`, `longtail report s`.\n"),
+    ):
+        code, out, err = run("study", "--data", "digits-lt", "--methods", method, "--seeds", 1, "--out", "s", *SHORT)
+        assert code == 0, err
+        assert out.endswith(told)
+    assert "Softmax" not in (tmp_path / "s" / "tables" / "recall.md").read_text(encoding="utf-8").splitlines()[4]
+    code, out, err = run("study", "table", "s")
+    assert code == 0, err
+    assert "Softmax" in out
+    assert "CBS" in out
+
+
 def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     flags = ("--folds", 2, "--start", 1.0, 1.1, "--bounds", 1.0, 1.1, "--out", "beta", *SHORT)
     code, out, err = run("study", "beta", "--data", "digits-lt", *flags)

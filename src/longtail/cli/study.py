@@ -21,7 +21,7 @@ from longtail.study.execute import Outcome, execute
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
-from longtail.study.record import StudyRecord, missing_of, now, write_study
+from longtail.study.record import StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.redrawn import measure_redrawn
 from longtail.study.runs import Cell, Run, group_runs, held_out, read_run
 from longtail.study.searching import trace_table
@@ -225,8 +225,12 @@ def _results(
 
 
 def _tell_where(tables: Path, plan: Plan) -> None:
-    page_of = f"`longtail report {shlex.quote(plan.out)}` makes a page of it"
-    console.print(f"Tables: {tables}; {page_of}.", highlight=False, markup=False, soft_wrap=True)
+    out = shlex.quote(plan.out)
+    text = f"Tables: {tables}; `longtail report {out}` makes a page of it."
+    if len(read_studies(Path(plan.out))) > 1:  # whose tables had the same names
+        others = f"of all in {plan.out}: `longtail study table {out}`, `longtail report {out}`"
+        text = f"Tables of this study: {tables}; {others}."
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _begun(plan: Plan, command: str, searched: Found, *, one_sided: bool) -> StudyRecord:
