@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from longtail.data import FileImages, Plan, Streaming, UnreadableImageError, decode, describe
 from longtail.data.augment import RandomResizedCrop
 from longtail.data.dataset import DataSet, Split
-from longtail.data.decode import image_size
+from longtail.data.decode import _quiet, image_size
 
 RANDOM = np.random.default_rng(0)
 RGB = RANDOM.integers(0, 256, (9, 7, 3), dtype=np.uint8)
@@ -277,6 +277,12 @@ def test_a_thousand_damaged_images_are_decoded_or_refused_and_reported(damaged):
     found = describe(DataSet("damaged", ("only",), Split(damaged, torch.zeros(1000, dtype=torch.int64))))
     assert sorted(found.unreadable) == sorted(refused.values())
     assert all(sum(str(path) in line for line in found.unreadable) == 1 for path in refused)
+
+
+def test_others_warn_while_images_are_decoded():
+    """Filters of warnings are the whole process's, and most images are decoded by threads."""
+    with pytest.warns(UserWarning, match="by somebody else"), _quiet():
+        warnings.warn("by somebody else", stacklevel=1)
 
 
 def test_damaged_images_do_not_warn(damaged):

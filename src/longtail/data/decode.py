@@ -115,7 +115,7 @@ def _quiet() -> Iterator[None]:
         if _Filters.inside == 0:
             _Filters.context = warnings.catch_warnings()
             _Filters.context.__enter__()
-            warnings.simplefilter("ignore")
+            warnings.filterwarnings("ignore", module=r"PIL\.")  # and nobody else's: other threads may have to warn
         _Filters.inside += 1
     try:
         yield
