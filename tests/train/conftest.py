@@ -3,10 +3,15 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tests.train.emulated_gpu import emulate
+from tests.train.feeding import BAD
 from tests.train.warm import Warm
 
+from longtail.data import FileImages, Split
 from longtail.train import RunFolder, Trainer, defaults
 
 
@@ -62,6 +67,26 @@ def warm(tmp_path_factory):
     one = Warm(tmp_path_factory.mktemp("warm"))
     yield one
     one.close()
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Forty JPEGs of ten classes, one of which is none."""
+    root = tmp_path_factory.mktemp("photographs")
+    names = [f"{number}.jpg" for number in range(40)]
+    generator = np.random.default_rng(0)
+    for number, name in enumerate(names):
+        pixels = generator.integers(0, 256, (4, 5, 3), dtype=np.uint8).repeat(12, axis=0).repeat(10, axis=1)
+        Image.fromarray(pixels).save(root / name, quality=95)
+        if number == BAD:
+            (root / name).write_bytes(b"no picture")
+    return Split(FileImages(root, names), torch.arange(40) % 10)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """An emulated one."""
+    return emulate(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from tests.contract import METHODS, Task
 from tests.train.conftest import assert_same_run, recipe_for, trained
+from tests.train.feeding import weights_of
 
 from longtail.classes import Groups
 from longtail.data import DataSet, Draws, FileImages, Plan, Resident, ResidentFiles, Split, Streaming, load
@@ -50,10 +51,6 @@ def driver_of(kind, device, method="cbs", mixup=0.0):
     step = Step(model, objective, optimizer)
     step.set_rate(0.02)
     return (Captured if kind == "captured" else Eager)(step, loader, mixup=mixup), step
-
-
-def weights_of(step):
-    return {name: value.detach().cpu().clone() for name, value in step.model.state_dict().items()}
 
 
 def test_an_epoch_from_the_middle_on():

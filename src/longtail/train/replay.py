@@ -45,8 +45,8 @@ class Replayed:
     In evaluation mode a batch of fewer images than a captured one is looked at by that one's graph.
 
     A small network's launches take far longer than its kernels, and while one member of a fleet launches them the
-    others wait. What a call gives is overwritten by the next one. It has to be called on
-    :attr:`stream`, which is its own, so that several models can be looked at side by side.
+    others wait. What a call gives is overwritten by the next one. It has to be called on :attr:`stream`, which is its
+    own, so that several models can be looked at side by side.
 
     Args:
         model: may change its weights in place and its mode, but not be given other tensors (:meth:`holds`).

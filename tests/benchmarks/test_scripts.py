@@ -1,0 +1,249 @@
+"""The benchmarks without a GPU: that they run, and what they leave."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image, JpegImagePlugin
+from tests.benchmarks.conftest import BENCHMARKS, script
+
+TINY_IMAGENET = ("--images", 16, "--model", "resnet18", "--batch-size", 4, "--size", 32, "--no-compile", "--workers", 1)
+
+
+def test_training_of_imagenets_size(tmp_path):
+    out = tmp_path / "imagenet.json"
+    # A rate for batches of 4, so that the loss falls.
+    printed = script("imagenet.py", *TINY_IMAGENET, "--rounds", 1, "--lr", 0.005, "--out", out)
+    parts = json.loads(out.read_text())["parts"]
+    assert max(parts["check"]["levels"].values()) < 0.01  # a CPU against itself
+    assert parts["check"]["wrong"] == parts["training"]["wrong"] == []
+    rows = parts["training"]["rows"]
+    assert len(rows) == 3
+    assert rows["a batch in GPU memory"]["share"] == 1
+    assert all(row["share"] > 0 and row["epoch_seconds"] > 0 for row in rows.values())
+    assert all(name in printed for name in rows)
+    assert all(f"round {number}, {name}" in printed for number in range(2) for name in rows)
+
+
+def tiny_imagenet(**more):
+    settings = {"model": "small-cnn", "batch_size": 4, "size": 32, "workers": 1, "compile": False, "lr": 0.005}
+    return SimpleNamespace(**settings, images=8, only=["check", "files"], augment=["imagenet-plain"], rounds=2, **more)
+
+
+def test_a_turn_does_not_spend_anothers_momentum(load, tmp_path):
+    module = load("imagenet")
+    given = tiny_imagenet()
+    bench = module.Bench(given, module.data_of(load("photographs").write_photographs(tmp_path, 8)))
+    loaders, _ = module.loaders_of(bench, given)
+    fixed, loader = loaders.values()
+    weight = next(bench.step.model.parameters())
+    before = weight.detach().clone()
+    assert bench.turn(fixed)["missing"] == 0
+    momentum = bench.step.optimizer.state[weight]["momentum_buffer"]
+    assert momentum.abs().sum() > 0
+    assert torch.equal(weight, before)  # at a rate of 0
+    momentum.fill_(1e6)
+    bench.turn(loader)
+    assert 0 < (weight - before).abs().max() < 1
+
+
+def test_wrong_images_are_told_and_what_follows_is_timed(load, tmp_path, monkeypatch, capsys):
+    module = load("imagenet")
+    monkeypatch.setattr(module, "LEVELS", 0.0)
+    found = module.check(tmp_path, tiny_imagenet())
+    assert [sentence[:11] for sentence in found["wrong"]] == ["images from"] * 2
+    assert "WRONG: images from files differ by 0.00 levels" in capsys.readouterr().out
+
+
+def test_wrong_turns(load):
+    module = load("imagenet")
+    turn = {"rate": 1.0, "fill": 1.0, "filled": 4, "missing": 0}
+    good, bad = [{**turn, "loss": loss} for loss in (2.0, 1.0)], [{**turn, "loss": loss} for loss in (1.0, 2.0)]
+    assert module.wrong_turns({module.FIXED: bad, "files": good}) == []
+    assert module.wrong_turns({"files": bad}) == ["files: the loss did not fall, 1.000, 2.000"]
+    assert module.wrong_turns({"files": [*good, {**turn, "loss": float("nan")}]}) == ["files: a loss is not finite"]
+    assert module.wrong_turns({module.FIXED: [{**one, "missing": 1} for one in good]})
+
+
+def test_photographs_for_the_check_have_colours_of_full_resolution(load, tmp_path):
+    for subsampling in (0, 2):
+        load("photographs").write_photographs(tmp_path, 1, subsampling=subsampling)
+        with Image.open(tmp_path / "0.jpg") as image:
+            assert JpegImagePlugin.get_sampling(image) == subsampling
+
+
+SAME_RECALL = ("--data", "digits-lt", "--seeds", 2)
+
+
+def test_recall_both_ways(tmp_path):
+    out = tmp_path / "same.json"
+    run = ("same_recall.py", *SAME_RECALL, "--epochs", 2, "--members", 3, "--runs", tmp_path / "runs", "--out", out)
+    script(*run)
+    found = json.loads(out.read_text())["parts"]["same"]
+    assert [len(values) for values in found["recalls"].values()] == [3, 2]
+    assert found["goals"]["under 0.5 points"] == ("yes" if abs(found["difference"]) <= 0.5 else "NO")
+    careful = found["float32"]["cuDNN fp32 without TF32"]
+    assert not careful["cudnn.allow_tf32"]
+    assert not careful["cuda.matmul.allow_tf32"]
+    assert careful["error of a float32 convolution"] < 1e-5
+    whole = found["whole_runs"]["torch bf16"]
+    assert whole["seconds_a_model"] == pytest.approx(whole["seconds"] / 3)
+    script(*run)  # nothing is left to train: recalls and times are those of before
+    again = json.loads(out.read_text())["parts"]["same"]
+    assert again["recalls"] == found["recalls"]
+    assert again["whole_runs"] == found["whole_runs"]
+
+
+def test_tf32_is_off_for_the_careful_way_alone(load):
+    module = load("same_recall")
+    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, True
+        with module.without_tf32():
+            assert [switch.allow_tf32 for switch in switches] == [False, False]
+        assert [switch.allow_tf32 for switch in switches] == [True, True]
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_recalls_are_left_when_the_test_of_them_fails(load, tmp_path, monkeypatch):
+    module = load("same_recall")
+
+    def broken(*_, **__):
+        raise ValueError("no test")
+
+    monkeypatch.setattr(module, "compare", broken)
+    given = {"data": "digits-lt", "seeds": 1, "members": 0, "epochs": 1}
+    with pytest.raises(ValueError, match="no test"):
+        module.measure(SimpleNamespace(**given, runs=tmp_path / "runs", out=tmp_path / "same.json"))
+    assert len(json.loads((tmp_path / "same.json").read_text())["parts"]["same"]["recalls"]) == 2
+
+
+def test_times_of_runs_that_were_killed_are_not_told(load, tmp_path):
+    clock = load("same_recall").Clock(tmp_path / "clock.json")
+    assert not clock.known
+    with pytest.raises(ValueError, match="stopped"), clock.running():
+        raise ValueError("stopped")
+    again = load("same_recall").Clock(tmp_path / "clock.json")
+    assert (again.known, again.starts) == (True, 1)
+    assert again.seconds == clock.seconds > 0
+    (tmp_path / "clock.json").write_text(json.dumps({"seconds": 1.0, "starts": 2, "ends": 1}))
+    assert not load("same_recall").Clock(tmp_path / "clock.json").known
+
+
+def test_runs_go_on_after_sigterm(tmp_path):
+    """It ends with a sentence; the next call goes on from what is there, and adds up the time."""
+    out, runs = tmp_path / "same.json", tmp_path / "runs"
+    arguments = [*SAME_RECALL, "--epochs", 20, "--runs", runs, "--out", out]
+    command = [str(word) for word in (sys.executable, BENCHMARKS / "same_recall.py", *arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        log = runs / "torch-bf16-seed0" / "log.jsonl"
+        deadline = time.monotonic() + 120
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Stopped; what was under way is in" in printed
+    assert "Traceback" not in errors
+    first = json.loads((runs / "torch-bf16.json").read_text())
+    assert (first["starts"], first["ends"]) == (1, 1)
+    script("same_recall.py", *arguments)
+    found = json.loads(out.read_text())["parts"]["same"]
+    assert found["whole_runs"]["torch bf16"]["starts"] == 2
+    assert found["whole_runs"]["torch bf16"]["seconds"] > first["seconds"]
+
+
+def test_evaluation_of_many_samples(tmp_path):
+    out = tmp_path / "evaluation.json"
+    small = ("--samples", 2000, "--classes", 30, "--features", 8, "--batch", 300, "--images", 256, "--rounds", 1)
+    script("evaluation.py", "--only", "stream", "balance", *small, "--out", out)
+    parts = json.loads(out.read_text())["parts"]
+    assert list(parts["stream"]["rows"]) == ["200", "2000"]
+    assert parts["balance"]["rows"]["all class statistics, eager"]["times_hits"] > 0
+
+
+def test_evaluation_inside_a_fleet(tmp_path):
+    out = tmp_path / "evaluation.json"
+    small = ("--members", 2, "--window", 4, "--pairs", 2, "--files", 200, "--model", "small-cnn")
+    script("evaluation.py", "--only", "fleet", *small, "--out", out)
+    ((name, row),) = json.loads(out.read_text())["parts"]["fleet"]["rows"].items()
+    assert name == "2, CPU, train_stats paper"  # as CIFAR's recipe has it
+    assert row["wrong"] == []  # all were looked at when they should have been
+    assert row["evaluations_a_window"] == 2
+    assert len(row["seconds_without"]) == len(row["seconds_with"]) == 2
+    each = [(b - a) / 2 for a, b in zip(row["seconds_without"], row["seconds_with"], strict=True)]
+    assert row["evaluation_seconds"] == pytest.approx(sum(each) / 2)
+    assert row["share"] == pytest.approx(row["share_of_an_evaluation"] + row["share_of_the_end"])
+
+
+def test_the_first_fleet_has_all_pairs(load, monkeypatch):
+    module = load("evaluation")
+    monkeypatch.setattr(module, "DEVICE", "cuda")
+    given = {"kernels": ["triton", "torch"], "pairs": 3}
+    assert module.cases(SimpleNamespace(**given, train_stats=None)) == [
+        ("triton", "paper", 3),
+        ("torch", "paper", 1),
+        ("triton", "eval", 1),
+    ]
+    assert module.cases(SimpleNamespace(**given, train_stats=["eval"])) == [("triton", "eval", 3), ("torch", "eval", 1)]
+
+
+def test_what_a_member_costs(tmp_path):
+    """Each part is there as soon as it is measured, the growth row by row, with members that join."""
+    out = tmp_path / "fleet.json"
+    script("fleet.py", "--only", "growth", "--images", 200, "--growth", 1, 2, "--out", out)
+    part = json.loads(out.read_text())["parts"]["growth"]
+    assert [row["members"] for row in part["rows"]] == [1, 2]
+    assert [row["gigabytes"] for row in part["rows"]] == [None, None]  # there is no GPU
+
+
+def test_a_team_takes_whole_epochs(load, tmp_path):
+    root = load("reference_loop").random_cifar(tmp_path, 200)
+    team = load("team").Team(root, 1, "torch", model="small-cnn", epochs=5)
+    assert [member.epochs_done for member in team.members] == [1]
+    team.take(2)
+    team.add(1)
+    assert [member.epochs_done for member in team.members] == [3, 1]
+    team.take(1)
+    assert [member.epochs_done for member in team.members] == [4, 2]
+    team.take()
+    assert all(member.folder.done for member in team.members)
+    team.close()
+
+
+def test_what_was_measured_is_there_after_a_stop(load, tmp_path, monkeypatch):
+    module = load("growth")
+    rows = iter([1.0, 2.0])
+    monkeypatch.setattr(module.contrastive, "median_ms", lambda *_: next(rows))
+    monkeypatch.setattr(sys, "argv", ["growth.py", "--only", "classes", "--out", str(tmp_path / "growth.json")])
+    with pytest.raises(RuntimeError):  # there is no third
+        module.main()
+    found = json.loads((tmp_path / "growth.json").read_text())["parts"]["classes"]
+    assert [row["ms"] for row in found["rows"]] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "parts"),
+    [
+        ("loss.py", ("--budget", 0.01, "--only", "256 x 1000"), ["256 x 1000"]),
+        ("contrastive.py", ("--budget", 0.01), ["100 classes, 128-d"]),
+        ("data.py", ("--images", 256, "--rounds", 1), ["small"]),
+    ],
+)
+def test_losses_and_images(name, arguments, parts, tmp_path):
+    out = tmp_path / "out.json"
+    script(name, *arguments, "--out", out)
+    found = json.loads(out.read_text())["parts"]
+    assert list(found) == parts
+    for part in found.values():
+        assert part["command"].endswith("--out out.json")
