@@ -14,6 +14,7 @@ import tyro
 from longtail.data import CATALOG
 from longtail.methods import METHODS, find_method
 from longtail.ranks import Ranks
+from longtail.study.captions import some_of
 from longtail.train.folder import RunFolder
 from longtail.train.loading import HELD_OUT, is_small, lacks_validation
 from longtail.train.processes import check_seen_by_all
@@ -208,10 +209,10 @@ def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
     here = {name: values[0] for name, values in line.settings.items()}
     folders = [RunFolder(path) for path in line.resume]
     for folder in folders:
-        if not folder.begun and any(folder.path.glob("*/recipe.toml")):
+        inside = [] if folder.begun else [str(file.parent) for file in sorted(folder.path.glob("*/recipe.toml"))]
+        if inside:
             raise ValueError(
-                f"Expected a run in {folder.path}, but it has none of its own; "
-                f"`longtail train --resume {folder.path}/*` goes on with those below it."
+                f"Expected a run in {folder.path}, but it has none of its own; those below it are {some_of(inside)}."
             )
     check_seen_by_all(folders, ranks)
     recipes = [folder.recipe() for folder in folders]
