@@ -207,9 +207,9 @@ def test_a_captured_step_waits_for_nothing_and_does_what_a_plain_one_does(name, 
     for place in (0, 0, 0, 0, 1):  # three to warm up, then the two that are compared
         plain([batches[place]])
     graphed, (first, second) = gpu_step(name, number)
+    held = first._replace(views=tuple(view.clone() for view in first.views), labels=first.labels.clone())
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    held = first._replace(views=tuple(view.clone() for view in first.views), labels=first.labels.clone())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         graphed([held])  # libraries make themselves ready

@@ -59,6 +59,8 @@ class FakeGPU:
         self.waits, self.under_way, self.most_under_way = [], [], 0
         self.capturing = None
         self.captured, self.replayed, self.released = [], [], []
+        self.draws = True
+        """Whether its generator does: not in a capture, and not after one that failed until another has not."""
 
     @contextmanager
     def stream(self, stream):
@@ -69,11 +71,12 @@ class FakeGPU:
             self.current = before
 
     @contextmanager
-    def graph(self, graph, pool, stream, capture_error_mode):
-        assert capture_error_mode == "thread_local"
-        self.capturing = graph
+    def graph(self, graph, pool=None, stream=None, capture_error_mode="global"):
+        assert capture_error_mode == ("global" if pool is None else "thread_local")
+        self.capturing, self.draws = graph, False
         try:
             yield
+            self.draws = True
         except RuntimeError:
             raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904 - as torch does
         finally:

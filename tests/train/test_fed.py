@@ -121,6 +121,7 @@ def test_a_step_that_cannot_be_captured_is_taken_as_ever(gpu, photographs, size,
     assert not driver._held
     assert gpu.released == [pool, pool]
     assert driver.graphs._pool is not pool
+    assert gpu.draws
     assert_equal(state_of(step), copy_of(state_of(other)))
 
 

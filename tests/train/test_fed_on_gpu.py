@@ -37,7 +37,7 @@ def test_steps_that_are_fed_are_the_plain_ones(how, mixup, photographs):
         assert kind == "eager" or list(driver.graphs._graphs) == [12, 4]
     (fed, loss, taken, bad), (eager, expected, number, none) = found
     assert (taken, bad) == (number, none) == (7, -1)
-    assert loss == pytest.approx(expected, rel=1e-3)
+    assert loss == pytest.approx(expected, rel=1e-2)
     for name, value in eager.items():
         torch.testing.assert_close(fed[name], value, rtol=2e-2, atol=2e-3)
 
@@ -110,12 +110,13 @@ def test_a_model_that_draws_numbers_trains_on_after_its_capture_has_failed(photo
 @pytest.mark.gpu
 def test_a_run_from_files_is_fed(tmp_path, photographs, monkeypatch):
     """By the trainer, with an evaluation after every epoch: stopped in between, and not."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     kept = [i for i in range(40) if i != BAD]
     split = Split(FileImages(photographs.images.root, [f"{i}.jpg" for i in kept]), photographs.labels[kept])
     groups = Groups.from_indices(head=range(5), tail=range(5, 10))
     data = DataSet("photographs", tuple("abcdefghij"), split, split, cut=groups)
     recipe = replace(
-        defaults("imagenet-lt", "cbs"), model="resnet18", image_size=32, batch_size=8, epochs=3, device="cuda", lr=0.01,
+        defaults("imagenet-lt", "cbs"), model="resnet18", image_size=32, batch_size=8, epochs=3, device="cuda", lr=0.001,
         precision="fp32", workers=2, evaluate_every=1, compile=False, checkpoint_minutes=0.0,
     )  # fmt: skip
     made, replayed, replay = [], [], StepGraphs.replay
@@ -147,4 +148,4 @@ def test_a_run_from_files_is_fed(tmp_path, photographs, monkeypatch):
         [json.loads(line)["loss"] for line in one.log_file.read_text().splitlines()] for one in (folder, whole)
     )
     assert len(losses) == 3
-    assert losses == pytest.approx(expected, rel=0.05)
+    assert losses == pytest.approx(expected, rel=1e-2)

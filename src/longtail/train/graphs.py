@@ -58,10 +58,11 @@ class StepGraphs:
         self._graphs[size] = graph
 
     def _give_up(self) -> None:
-        """Let the memory of all graphs go, and of one that failed.
+        """Let the memory of all graphs go, and of one that failed, and have the GPU's generator draw again.
 
         Some versions of torch leave their allocator waiting for the end of a capture that failed: then it keeps that
-        memory, and all that other streams have used meanwhile.
+        memory, and all that other streams have used meanwhile. Their generator waits as well, and refuses to draw,
+        until a capture has ended.
         """
         self._graphs.clear()
         pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
@@ -69,6 +70,8 @@ class StepGraphs:
         with suppress(RuntimeError):  # where torch has done it
             torch._C._cuda_endAllocateToPool(device, pool)
             torch._C._cuda_releasePool(device, pool)
+        with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+            self.step.taken.add_(0)  # captured and never done
 
     def _warm_up(self, take: Callable[[], None], rewind: Callable[[], None]) -> None:
         kept = [tensor.clone() for tensor in self._state()]
