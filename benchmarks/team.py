@@ -13,6 +13,7 @@ from timing import synchronise
 
 from longtail.models.kernels import chain
 from longtail.train import RunFolder, Trainer, defaults
+from longtail.train.fleet import ROUNDS, keep_in_step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAST = {"precision": "bf16", "channels_last": True}
@@ -22,8 +23,11 @@ _DONE = object()
 class Team:
     """Trainers on CIFAR-10-LT, a step of each in turn, as ``Fleet`` takes them.
 
-    Members are driven through a first epoch when they join, which captures their graphs.
+    Members are driven through a first epoch when they join, which captures their graphs. They are kept in step,
+    unless ``rounds`` is set to 0.
     """
+
+    rounds = ROUNDS
 
     def __init__(self, root: Path, number: int, kernels: str, **settings: Any) -> None:
         self.recipe = replace(
@@ -68,10 +72,14 @@ class Team:
     def _drive(self, members: list[Trainer], epochs: int | None) -> float:
         goals = {member: None if epochs is None else member.epochs_done + epochs for member in members}
         begin = time.perf_counter()
+        rounds = 0
         while left := [m for m, goal in goals.items() if m in self.turns and (goal is None or m.epochs_done < goal)]:
             for member in left:
                 if next(self.turns[member], _DONE) is _DONE:
                     del self.turns[member]
+            rounds += 1
+            if self.rounds and rounds % self.rounds == 0:
+                keep_in_step(left)
         synchronise()
         return time.perf_counter() - begin
 

@@ -251,6 +251,25 @@ def test_in_evaluation_nothing_is_dropped_and_nothing_counted_twice(memory, file
     assert sorted(seen) == list(range(N))
 
 
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_numbers_that_are_drawn_together_are_those_of_each_position(labels, monkeypatch, world, drop_last):
+    for rows in (1, 16, 33):
+        monkeypatch.setattr("longtail.data.plan._ROWS", rows)
+        for rank, start in ((0, 0), (world - 1, 1)):
+            planned = plan(labels, batch_size=4, rank=rank, world=world, drop_last=drop_last)
+            order = Draws(5, 2).permutation(N).tolist()
+            order += order[: -N % world]
+            found = list(planned.training(seed=5, epoch=2, start=start))
+            assert len(found) == planned.steps - start
+            for number, batch in enumerate(found, start):
+                places = [world * i + rank for i in range(4 * number, 4 * number + len(batch.indices))]
+                assert batch.indices.tolist() == [order[place] for place in places]
+                for stream, view in enumerate(planned.views):
+                    rows_of = [Draws(5, 2).uniforms(place, place + 1, view.draws, stream) for place in places]
+                    assert torch.equal(batch.uniforms[stream], torch.cat(rows_of))
+
+
 def test_drop_last_and_steps(memory, labels):
     for drop_last, expected in ((True, 4), (False, 5)):
         planned = plan(labels, drop_last=drop_last)

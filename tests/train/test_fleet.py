@@ -4,7 +4,9 @@ import json
 import os
 import signal
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from tests.train.conftest import assert_same_run, one_sentence, recipe_for, trai
 
 from longtail.data import FileImages
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer
-from longtail.train.fleet import at_a_time
+from longtail.train import fleet as fleets
+from longtail.train.fleet import ROUNDS, at_a_time, keep_in_step
 from longtail.train.loading import open_data
+from longtail.train.streams import stream_for
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
@@ -72,6 +76,49 @@ def test_together_as_alone(tmp_path, alone, together):
     assert (sum(turns) > len(team)) == (together is not None)  # by turns, or one after the other
     for name, reference in alone.items():
         assert_same_run(RunFolder(tmp_path / name), reference)
+
+
+def test_members_wait_for_each_other_after_some_rounds(tmp_path, monkeypatch):
+    met, taken = [], []
+
+    def record(some):
+        met.append((len(taken) + 1, {member.folder.path.name for member in some}))
+
+    monkeypatch.setattr(fleets, "keep_in_step", record)
+    team = list(members(tmp_path).values())
+    for member in Fleet(team, together=3).steps():
+        taken.append(member.folder.path.name)
+    assert met[:2] == [(3 * ROUNDS, {"a", "b", "c"}), (6 * ROUNDS, {"a", "b", "c"})]
+    assert all(len(some) <= 3 and now - before <= 3 * ROUNDS for (before, _), (now, some) in pairwise(met))
+    assert "d" not in met[0][1]  # it has to wait for its turn
+    assert "d" in met[-1][1]
+
+
+def test_those_without_a_stream_wait_for_nobody(monkeypatch):
+    met = []
+    monkeypatch.setattr(fleets, "meet", met.append)
+    streams = ["first", None, "second"]
+    keep_in_step(SimpleNamespace(stream=stream) for stream in streams)
+    assert met == [["first", "second"]]
+
+
+@pytest.mark.gpu
+def test_what_follows_a_meeting_comes_after_all_before_it():
+    device = torch.device("cuda", torch.cuda.current_device())
+    owners = [SimpleNamespace() for _ in range(3)]
+    some = [SimpleNamespace(stream=stream_for(one, device)) for one in owners]
+    value = torch.zeros((), device=device)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(some[1].stream):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second
+        value.fill_(1)
+    keep_in_step([SimpleNamespace(stream=None), *some])
+    found = []
+    for one in some:
+        with torch.cuda.stream(one.stream):
+            found.append(value.clone())
+    torch.cuda.synchronize()
+    assert [float(one) for one in found] == [1, 1, 1]
 
 
 def test_those_that_join_begin_before_those_that_wait(tmp_path, alone):

@@ -1,4 +1,4 @@
-"""CUDA streams are given back, and no two owners have one at a time."""
+"""CUDA streams are given back, no two owners have one at a time, and those that meet have waited for each other."""
 
 import gc
 import random
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longtail.train import streams
-from longtail.train.streams import stream_for
+from longtail.train.streams import meet, stream_for
 
 FIRST, SECOND = torch.device("cuda:0"), torch.device("cuda:1")
 
@@ -23,6 +23,10 @@ class FakeStream:
     def __init__(self, device):
         FakeStream.made += 1
         self.device = device
+        self.behind = {self}  # whose work so far comes before what this one is given next
+
+    def wait_stream(self, other):
+        self.behind |= other.behind
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +95,12 @@ def test_no_two_living_owners_have_one_stream():
         for device in (FIRST, SECOND):
             most[device] = max(most[device], sum(stream.device == device for stream in living.values()))
     assert FakeStream.made == sum(most.values())
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_streams_that_meet_have_waited_for_all(number):
+    some = [FakeStream(FIRST) for _ in range(number)]
+    apart = FakeStream(FIRST)
+    meet(some)
+    assert all(stream.behind == set(some) for stream in some)
+    assert apart.behind == {apart}

@@ -14,6 +14,8 @@ from longtail.data.samplers import Instance, Sampler, shard
 
 __all__ = ["Batch", "Plan", "PlannedBatch"]
 
+_ROWS = 2**13  # samples whose numbers are drawn together: for few at a time, asking costs more than drawing
+
 
 class Batch(NamedTuple):
     """What a model is trained or evaluated on in one step."""
@@ -69,20 +71,22 @@ class Plan:
         """The batches of an epoch of training, from batch ``start`` on, as if those before had been made."""
         draws = Draws(seed, epoch)
         order = shard(self.sampler.order(self.labels, draws), self.rank, self.world, pad=True)
-        for begin in range(start * self.batch_size, len(order), self.batch_size):
-            end = min(begin + self.batch_size, len(order))
-            if end - begin < self.batch_size and self.drop_last:
-                return
-            rows = slice(self.rank, None, self.world)
-            yield PlannedBatch(
-                indices=order[begin:end],
-                uniforms=tuple(
-                    draws.uniforms(begin * self.world, end * self.world, view.draws, stream)[rows]
-                    if view.draws
-                    else torch.empty(end - begin, 0)
-                    for stream, view in enumerate(self.views)
-                ),
-            )
+        stop = len(order) - (len(order) % self.batch_size if self.drop_last else 0)
+        together = self.batch_size * max(1, _ROWS // (self.batch_size * self.world))
+        for begin in range(start * self.batch_size, stop, together):
+            here = slice(begin, min(begin + together, stop))
+            parts = (order[here], *self._uniforms(draws, here))
+            for indices, *uniforms in zip(*(torch.split(part, self.batch_size) for part in parts), strict=True):
+                yield PlannedBatch(indices, tuple(uniforms))
+
+    def _uniforms(self, draws: Draws, here: slice) -> Iterator[Tensor]:
+        """For each view the numbers of this rank's samples from one place of its order to another."""
+        for stream, view in enumerate(self.views):
+            if view.draws:
+                rows = draws.uniforms(here.start * self.world, here.stop * self.world, view.draws, stream)
+                yield rows[self.rank :: self.world]
+            else:
+                yield torch.empty(here.stop - here.start, 0)
 
     def evaluation(self) -> Iterator[PlannedBatch]:
         """Every sample once, in order; over the ranks nothing is dropped and nothing counted twice."""

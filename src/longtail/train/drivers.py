@@ -26,6 +26,10 @@ __all__ = ["Captured", "Driver", "Eager", "Fed"]
 class Driver(Protocol):
     """Takes the steps of an epoch."""
 
+    @property
+    def stream(self) -> torch.cuda.Stream | None:
+        """Where they are replayed, if they are."""
+
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
         """Take the steps of an epoch from ``start`` on; gives control back after each.
 
@@ -53,6 +57,7 @@ class Eager:
         self, step: Step, loader: Resident | ResidentFiles | Streaming, accumulate: int = 1, mixup: float = 0.0
     ) -> None:
         self.step, self.loader, self.accumulate, self.mixup = step, loader, accumulate, mixup
+        self.stream = None
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
         """See :class:`Driver`."""
@@ -87,12 +92,13 @@ class Fed:
     def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0) -> None:
         self.step, self.loader, self.mixup = step, loader, mixup
         self.graphs = StepGraphs(step)
+        self.stream = self.graphs.stream
         self._held: dict[int, tuple[Batch, Tensor | None]] = {}
         self._replays = True
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
         """See :class:`Driver`."""
-        plan, stream = self.loader.plan, self.graphs.stream
+        plan, stream = self.loader.plan, self.stream
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         batches = self.loader.training(seed, epoch, start)
         with torch.cuda.stream(stream):

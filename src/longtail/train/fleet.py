@@ -2,7 +2,7 @@
 
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -10,12 +10,24 @@ from longtail._arguments import check_integer
 from longtail.data import ArrayImages, DataSet
 from longtail.models.registry import SMALL_MODELS
 from longtail.train.recipe import Recipe
+from longtail.train.streams import meet
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["TOGETHER", "Fleet", "at_a_time"]
+__all__ = ["ROUNDS", "TOGETHER", "Fleet", "at_a_time", "keep_in_step"]
 
 TOGETHER = 12
 """Small models that a GPU trains at a time."""
+ROUNDS = 4
+"""Steps of each after which they wait for each other."""
+
+
+def keep_in_step(members: Iterable[Trainer]) -> None:
+    """Have members wait for each other, on the GPU; the host waits for nothing.
+
+    Left alone they drift apart, and then kernels of one layer run beside those of another, which takes longer than
+    like beside like.
+    """
+    meet([member.stream for member in members if member.stream is not None])
 
 
 def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
@@ -70,6 +82,7 @@ class Fleet:
         waiting = self._waiting
         running: deque[tuple[Trainer, Iterator[None]]] = deque()
         stopped: StoppedError | None = None
+        turns = 0
         while running or (waiting and stopped is None):
             while waiting and stopped is None and len(running) < self.together:
                 member = waiting.popleft()
@@ -90,6 +103,10 @@ class Fleet:
                 self.failures.append((member, error))
                 continue
             running.append((member, steps))
+            turns += 1
+            if turns >= ROUNDS * len(running):
+                keep_in_step(one for one, _ in running)
+                turns = 0
             yield member
         if stopped is not None:
             raise stopped

@@ -1,11 +1,12 @@
-"""CUDA streams that are given back."""
+"""CUDA streams: given back, and kept in step."""
 
 import weakref
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 
-__all__ = ["stream_for"]
+__all__ = ["meet", "stream_for"]
 
 _free: defaultdict[torch.device, list[torch.cuda.Stream]] = defaultdict(list)
 
@@ -24,3 +25,13 @@ def stream_for(owner: object, device: torch.device) -> torch.cuda.Stream:
     stream = free.pop() if free else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     weakref.finalize(owner, free.append, stream)
     return stream
+
+
+def meet(streams: Sequence[torch.cuda.Stream]) -> None:
+    """Have whatever these streams are given from now on wait for all that any of them was given before."""
+    if streams:
+        first, *others = streams
+        for other in others:
+            first.wait_stream(other)
+        for other in others:
+            other.wait_stream(first)

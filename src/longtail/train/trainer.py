@@ -96,6 +96,8 @@ class Trainer:
         """Set it to have the next step be the last: training saves where it is and raises :class:`StoppedError`."""
         self.live: dict[str, Any] = {}
         """How training goes: epoch, loss (the mean over the epoch so far), lr and images_per_second, now and then."""
+        self.stream: torch.cuda.Stream | None = None
+        """Where the steps of this stage are replayed, if they are."""
         self._listed = 0
         self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         if recipe.bad_images == "skip" and self.ranks.world > 1:
@@ -186,6 +188,7 @@ class Trainer:
 
     def _stage(self, running: Running, model: Model, data: dict[str, Any]) -> Iterator[None]:
         number, begin = self.position.stage, self.position.epoch
+        self.stream = running.driver.stream
         saved = time.monotonic()
         for epoch in range(begin, running.epochs):
             start = self.position.step if epoch == begin else 0
