@@ -17,7 +17,6 @@ from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Train
 from longtail.train import fleet as fleets
 from longtail.train.fleet import ROUNDS, at_a_time, keep_in_step
 from longtail.train.loading import open_data
-from longtail.train.streams import stream_for
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
@@ -100,25 +99,6 @@ def test_those_without_a_stream_wait_for_nobody(monkeypatch):
     streams = ["first", None, "second"]
     keep_in_step(SimpleNamespace(stream=stream) for stream in streams)
     assert met == [["first", "second"]]
-
-
-@pytest.mark.gpu
-def test_what_follows_a_meeting_comes_after_all_before_it():
-    device = torch.device("cuda", torch.cuda.current_device())
-    owners = [SimpleNamespace() for _ in range(3)]
-    some = [SimpleNamespace(stream=stream_for(one, device)) for one in owners]
-    value = torch.zeros((), device=device)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(some[1].stream):
-        torch.cuda._sleep(200_000_000)  # a tenth of a second
-        value.fill_(1)
-    keep_in_step([SimpleNamespace(stream=None), *some])
-    found = []
-    for one in some:
-        with torch.cuda.stream(one.stream):
-            found.append(value.clone())
-    torch.cuda.synchronize()
-    assert [float(one) for one in found] == [1, 1, 1]
 
 
 def test_those_that_join_begin_before_those_that_wait(tmp_path, alone):
