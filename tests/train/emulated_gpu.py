@@ -71,8 +71,8 @@ class FakeGPU:
             self.current = before
 
     @contextmanager
-    def graph(self, graph, pool=None, stream=None, capture_error_mode="global"):
-        assert capture_error_mode == ("global" if pool is None else "thread_local")
+    def graph(self, graph, stream, capture_error_mode, pool=None):
+        assert capture_error_mode == "thread_local"
         self.capturing, self.draws = graph, False
         try:
             yield

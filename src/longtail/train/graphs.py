@@ -11,6 +11,7 @@ from longtail.train.streams import stream_for
 
 __all__ = ["StepGraphs"]
 
+_OURS = "thread_local"  # other threads load meanwhile: what they ask of the GPU is none of a capture's business
 _WARM_UP = 3  # steps before a capture: kernels are compiled and chosen, and memory is had
 
 
@@ -49,8 +50,7 @@ class StepGraphs:
             self.step.optimizer.zero_grad(set_to_none=True)
             rewind()
             torch.cuda.synchronize(self.stream.device)
-            # Other threads load meanwhile: what they ask of the GPU is none of this capture's business.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode=_OURS):
                 take()
         except RuntimeError:
             self._give_up()
@@ -70,7 +70,8 @@ class StepGraphs:
         with suppress(RuntimeError):  # where torch has done it
             torch._C._cuda_endAllocateToPool(device, pool)
             torch._C._cuda_releasePool(device, pool)
-        with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+        nothing = torch.cuda.CUDAGraph()
+        with suppress(RuntimeError), torch.cuda.graph(nothing, stream=self.stream, capture_error_mode=_OURS):
             self.step.taken.add_(0)  # captured and never done
 
     def _warm_up(self, take: Callable[[], None], rewind: Callable[[], None]) -> None:
