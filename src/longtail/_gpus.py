@@ -7,7 +7,7 @@ import torch
 __all__ = ["CHECKED", "TRITON", "checked"]
 
 CHECKED: tuple[tuple[int, int], ...] = ((9, 0),)
-"""Compute capabilities of the GPUs on which our kernels were checked and found faster: an H200's."""
+"""Compute capabilities of GPUs on which our kernels were checked and found faster: an H200's, and so an H100's."""
 
 TRITON = find_spec("triton") is not None
 """Whether Triton is there; it is imported on use."""

@@ -10,13 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.train.conftest import assert_same_run, one_sentence, recipe_for, trained
+from tests.train.conftest import assert_same_run, logged, one_sentence, recipe_for, trained
 
-from longtail.data import FileImages
-from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer
+from longtail.classes import Groups
+from longtail.data import ArrayImages, DataSet, FileImages, Split
+from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
 from longtail.train import fleet as fleets
 from longtail.train.fleet import ROUNDS, at_a_time, keep_in_step
 from longtail.train.loading import open_data
+from longtail.train.streams import stream_for
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
@@ -99,6 +101,58 @@ def test_those_without_a_stream_wait_for_nobody(monkeypatch):
     streams = ["first", None, "second"]
     keep_in_step(SimpleNamespace(stream=stream) for stream in streams)
     assert met == [["first", "second"]]
+
+
+class Member:
+    """As much of a trainer as is kept in step."""
+
+    def __init__(self, device):
+        self.stream = stream_for(self, device)
+
+
+@pytest.mark.gpu
+def test_what_follows_a_meeting_comes_after_all_before_it():
+    device = torch.device("cuda", torch.cuda.current_device())
+    some = [Member(device) for _ in range(3)]
+    value = torch.zeros((), device=device)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(some[1].stream):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second
+        value.fill_(1)
+    keep_in_step([SimpleNamespace(stream=None), *some])
+    found = []
+    for one in some:
+        with torch.cuda.stream(one.stream):
+            found.append(value.clone())
+    torch.cuda.synchronize()
+    assert [float(one) for one in found] == [1, 1, 1]
+
+
+def resnets(folder, device):
+    """Three ResNet-32, trained on noise as CIFAR's recipe says."""
+    draw = torch.Generator().manual_seed(0)
+    splits = [
+        Split(
+            ArrayImages(torch.randint(256, (500, 3, 32, 32), dtype=torch.uint8, generator=draw)),
+            torch.arange(500) % 10,
+        )
+        for _ in range(2)
+    ]
+    data = DataSet("noise", tuple("abcdefghij"), *splits, cut=Groups.from_indices(head=range(5), tail=range(5, 10)))
+    recipe = replace(defaults("cifar10-lt", "cbs", 10), epochs=3, warmup=0, lr=0.01, evaluate_every=2, device=device)
+    return [Trainer(replace(recipe, seed=seed), RunFolder(folder / str(seed)), dataset=data) for seed in range(3)]
+
+
+@pytest.mark.gpu
+def test_our_own_kernels_give_a_member_the_run_that_it_would_be_alone(tmp_path):
+    for kind, together in (("together", 3), ("alone", 1)):
+        Fleet(resnets(tmp_path / kind, "cuda"), together).run()
+    for seed in range(3):
+        losses, expected = (
+            [line["loss"] for line in logged(RunFolder(tmp_path / kind / str(seed)))] for kind in ("together", "alone")
+        )
+        assert len(losses) == 3
+        assert losses == pytest.approx(expected, rel=1e-3)
 
 
 def test_those_that_join_begin_before_those_that_wait(tmp_path, alone):
