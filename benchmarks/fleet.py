@@ -47,7 +47,7 @@ MEASURED = {"reference": 1.31, "compiled": 2.5e-3}
 Part = dict[str, Any]
 
 
-def eager(step: Step, loader: Resident, mixup: float) -> Eager:
+def eager(step: Step, loader: Resident, mixup: float, last: int) -> Eager:  # noqa: ARG001 - there is no plan ahead
     """In place of a driver that captures its steps."""
     return Eager(step, loader, mixup=mixup)
 

@@ -12,7 +12,7 @@ from tests.train.feeding import weights_of
 from longtail.classes import Groups
 from longtail.data import DataSet, Draws, FileImages, Plan, Resident, ResidentFiles, Split, Streaming, load
 from longtail.data.augment import Compose, Normalise, RandomCrop
-from longtail.data.samplers import ClassAware
+from longtail.data.samplers import ClassAware, Progressive
 from longtail.models import build_model
 from longtail.objectives import Objective
 from longtail.ranks import Ranks
@@ -37,13 +37,13 @@ def test_mixups_shares_are_data():
     assert mixed_shares(3, 2, 0.0, 50) is None
 
 
-def driver_of(kind, device, method="cbs", mixup=0.0):
+def driver_of(kind, device, method="cbs", mixup=0.0, sampler=None):
     dataset = load("digits-lt")
     augment = Compose((RandomCrop(8, padding=1), Normalise((0.3,), (0.4,))))
     method = METHODS[method]
     knobs = method.settings({name: 16 for name in ("hidden", "projection") if name in method.knobs})
     objective = method.stages[0].objective(Task(dataset.counts, dataset.groups, 2, knobs)).to(device)
-    plan = Plan(dataset.train.labels, (augment,) * len(objective.views), 48, ClassAware(1))
+    plan = Plan(dataset.train.labels, (augment,) * len(objective.views), 48, sampler or ClassAware(1))
     loader = Resident(dataset.train, plan, device)
     projection = (16, 16) if method.projection else None
     model = build_model("small-cnn", 10, in_channels=1, projection=projection, prototypes=method.prototypes).to(device)
@@ -90,6 +90,49 @@ def test_replayed_steps_are_the_plain_ones(method, mixup):
     assert loss == pytest.approx(expected, rel=1e-3)
     for name, value in eager.items():
         torch.testing.assert_close(captured[name], value, rtol=2e-2, atol=2e-3)
+
+
+def test_captured_steps_settle_when_an_epoch_ends_early(gpu):
+    driver, _ = driver_of("captured", "cpu")
+    steps = driver.epoch(seed=1, epoch=0, start=0)
+    next(steps)
+    assert (gpu.usual, driver.stream) not in gpu.waits
+    steps.close()
+    assert gpu.waits[-1] == (gpu.usual, driver.stream)
+    assert gpu.current is gpu.usual
+
+
+def test_captured_steps_settle_when_their_capture_fails(gpu):
+    driver, step = driver_of("captured", "cpu")
+    forward, calls = step.model.forward, []
+
+    def fails(images):
+        calls.append(images)
+        if len(calls) == 2:
+            raise KeyError("in the second step of the warm-up")
+        return forward(images)
+
+    step.model.forward = fails
+    with pytest.raises(KeyError, match="second step"):
+        next(driver.epoch(seed=1, epoch=0, start=0))
+    assert gpu.waits[-1] == (gpu.usual, driver.stream)
+
+
+def test_nothing_is_asked_of_a_sampler_beyond_the_last_epoch(gpu):
+    """A progressive one has no order there."""
+    driver, _ = driver_of("captured", "cpu", sampler=Progressive(2))
+    with pytest.raises(ValueError, match="below `total_epochs` = 2, but got 2"):
+        list(driver.epoch(seed=1, epoch=1, start=0))
+    driver.last = 1
+    for epoch in range(2):
+        assert len(list(driver.epoch(seed=1, epoch=epoch, start=0))) == 8
+        assert driver._ahead.of == (1, 1)
+
+
+@pytest.mark.gpu
+def test_a_progressive_sampler_ends_with_its_stage(tmp_path):
+    folder, _ = trained(tmp_path / "run", "crt", device="cuda", epochs=2, classifier_epochs=2, sampler="progressive")
+    assert folder.done
 
 
 @pytest.mark.gpu
@@ -152,7 +195,7 @@ def test_which_driver_a_stage_has(pictures, monkeypatch, *, device, held, accumu
     monkeypatch.setattr(Objective, "to", lambda objective, device: objective)
     monkeypatch.setattr(stages, "DistributedDataParallel", lambda model, device_ids: model)
     for name in ("Eager", "Captured", "Fed"):
-        monkeypatch.setattr(stages, name, lambda *given, name=name: (name, *given))
+        monkeypatch.setattr(stages, name, lambda *given, name=name, **more: (name, *given, *more.items()))
     settings = {"batch_size": 4, "accumulate": accumulate, "mixup": 0.3, "augment": "imagenet", "image_size": 16}
     recipe = recipe_for("cbs", loading="resident" if held is ResidentFiles else "streaming", **settings)
     dataset = load("digits-lt") if held is Resident else pictures
@@ -164,5 +207,5 @@ def test_which_driver_a_stage_has(pictures, monkeypatch, *, device, held, accumu
     model = build_model("small-cnn", dataset.num_classes, in_channels=loaders.channels)
     running = Stages(here).start(model, 0)
     assert isinstance(running.loader, held)
-    given = (accumulate, 0.3) if expected == "Eager" else (0.3,)
+    given = {"Eager": (accumulate, 0.3), "Captured": (0.3, ("last", 1)), "Fed": (0.3,)}[expected]
     assert running.driver == (expected, running.step, running.loader, *given)

@@ -14,8 +14,9 @@ from tests.train.conftest import assert_same_run, logged, one_sentence, recipe_f
 
 from longtail.classes import Groups
 from longtail.data import ArrayImages, DataSet, FileImages, Split
-from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
+from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults, stages
 from longtail.train import fleet as fleets
+from longtail.train.drivers import Eager
 from longtail.train.fleet import ROUNDS, at_a_time, keep_in_step
 from longtail.train.loading import open_data
 from longtail.train.streams import stream_for
@@ -95,12 +96,44 @@ def test_members_wait_for_each_other_after_some_rounds(tmp_path, monkeypatch):
     assert "d" in met[-1][1]
 
 
-def test_those_without_a_stream_wait_for_nobody(monkeypatch):
+def test_those_without_a_stream_or_on_another_gpu_wait_for_nobody(monkeypatch):
     met = []
     monkeypatch.setattr(fleets, "meet", met.append)
-    streams = ["first", None, "second"]
-    keep_in_step(SimpleNamespace(stream=stream) for stream in streams)
-    assert met == [["first", "second"]]
+    first, second, elsewhere = (SimpleNamespace(device=torch.device("cuda", number)) for number in (0, 0, 1))
+    keep_in_step(SimpleNamespace(stream=stream) for stream in (first, None, elsewhere, second))
+    assert met == [[first, second], [elsewhere]]
+
+
+def test_what_a_stage_is_replayed_on_meets(tmp_path, monkeypatch):
+    """Of a method with two stages, and no more when it is done."""
+    met, made = [], []
+
+    class Streamed(Eager):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.stream = SimpleNamespace(device=torch.device("cuda", 0))
+            made.append(self.stream)
+
+    monkeypatch.setattr(stages, "Eager", Streamed)
+    monkeypatch.setattr(fleets, "meet", met.append)
+    team = [members(tmp_path)[name] for name in ("a", "d")]
+    for _ in Fleet(team, together=2).steps():
+        pass
+    assert len(made) == 3
+    assert {id(stream) for streams in met for stream in streams} == {id(stream) for stream in made}
+    assert met[0] == made[:2]
+    assert [member.stream for member in team] == [None, None]
+
+
+def test_an_error_that_shows_at_a_meeting_is_a_members(tmp_path, monkeypatch):
+    def fails(streams):
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(fleets, "keep_in_step", fails)
+    team = [members(tmp_path)[name] for name in ("a", "b")]
+    fleet = Fleet(team, together=2)
+    fleet.run()
+    assert all(member.folder.done for member in team)
 
 
 class Member:

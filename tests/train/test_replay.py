@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from tests.train.conftest import assert_same_run, logged, recipe_for
+from tests.train.emulated_gpu import FakeGraph
 
 from longtail.data import load
 from longtail.data.plan import Batch
@@ -165,6 +166,19 @@ def test_of_several_graphs_one_with_room_is_found(replayed):
 
 def model_on_gpu(seed=0):
     return build_model("resnet20", 10, seed=seed).to("cuda")
+
+
+def test_a_pass_is_captured_when_its_shape_comes_again_and_others_may_work_meanwhile(gpu, monkeypatch):
+    monkeypatch.setattr(replay, "stream_for", lambda owner, device: gpu.usual)
+    images = torch.randn(8, 3, 16, 16)
+    looking = Replayed(build_model("small-cnn", 10).eval(), torch.float32)
+    first = looking(images)
+    assert not looking._graphs
+    monkeypatch.setattr(FakeGraph, "replay", lambda graph: gpu.replayed.append(graph.size))
+    second = looking(images)
+    assert len(looking._graphs) == len(gpu.replayed) == 1
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.gpu

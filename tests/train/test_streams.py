@@ -26,7 +26,13 @@ class FakeStream:
         self.behind = {self}  # whose work so far comes before what this one is given next
 
     def wait_stream(self, other):
-        self.behind |= other.behind
+        self.wait_event(other.record_event())
+
+    def record_event(self):
+        return set(self.behind)
+
+    def wait_event(self, event):
+        self.behind |= event
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +110,4 @@ def test_streams_that_meet_have_waited_for_all(number):
     meet(some)
     assert all(stream.behind == set(some) for stream in some)
     assert apart.behind == {apart}
+    assert len({id(stream.behind) for stream in some}) == number  # what one does next is no other's business

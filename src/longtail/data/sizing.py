@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._gpus import checked
+from longtail._gpus import checked, where_it_lies
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
 from longtail.data.augment._batch import check_size
 
@@ -169,7 +169,8 @@ def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, in
     rows = torch.stack([corner, plane, images.widths, *others], dim=1).to(device, non_blocking=True)
     resized = torch.empty((len(images), 3, high, wide), dtype=torch.uint8, device=device)
     programs = (len(images), -(-high * wide // _PIXELS))
-    resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
+    with where_it_lies(resized):
+        resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
     return resized
 
 

@@ -202,10 +202,11 @@ class Captured:
         step: what a step is.
         loader: holds the images on the GPU.
         mixup: alpha of mixup; 0 is none.
+        last: the epoch after which none follows, if that is known: samplers may have no order beyond it.
     """
 
-    def __init__(self, step: Step, loader: Resident, mixup: float = 0.0) -> None:
-        self.step, self.loader, self.mixup = step, loader, mixup
+    def __init__(self, step: Step, loader: Resident, mixup: float = 0.0, last: int | None = None) -> None:
+        self.step, self.loader, self.mixup, self.last = step, loader, mixup, last
         self.device = loader.labels.device
         self.graphs = StepGraphs(step)
         self.stream = self.graphs.stream
@@ -225,17 +226,17 @@ class Captured:
         planned = self._plan(seed, epoch)
         self._load(planned)
         sizes = [len(batch.indices) for batch in planned.batches[start:]]
-        with torch.cuda.stream(self.stream):
-            for size in dict.fromkeys(sizes):
-                if size not in self.graphs:
-                    self.graphs.capture(size, partial(self._take, size), self._rewind)
-            self.row.fill_(start * self.loader.plan.batch_size)
-            self.number.fill_(start)
         try:
+            with torch.cuda.stream(self.stream):
+                for size in dict.fromkeys(sizes):
+                    if size not in self.graphs:
+                        self.graphs.capture(size, partial(self._take, size), self._rewind)
+                self.row.fill_(start * self.loader.plan.batch_size)
+                self.number.fill_(start)
             for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
                 with torch.cuda.stream(self.stream):
                     self.graphs.replay(size)
-                if left == 0:  # made while the GPU is still at work: steps are launched far ahead of it
+                if left == 0 and epoch != self.last:  # while the GPU is still at work: steps are launched far ahead
                     self._ahead = self._plan(seed, epoch + 1)
                 yield
         finally:

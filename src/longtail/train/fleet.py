@@ -1,8 +1,9 @@
 """The fleet: many small models trained at once on one GPU, each a run of its own."""
 
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -22,12 +23,16 @@ ROUNDS = 4
 
 
 def keep_in_step(members: Iterable[Trainer]) -> None:
-    """Have members wait for each other, on the GPU; the host waits for nothing.
+    """Have members wait for each other, on their GPU; the host waits for nothing.
 
-    Left alone they drift apart, and then kernels of one layer run beside those of another, which takes longer than
-    like beside like.
+    Left alone they drift apart, and then all of them take longer.
     """
-    meet([member.stream for member in members if member.stream is not None])
+    streams: defaultdict[torch.device, list[torch.cuda.Stream]] = defaultdict(list)
+    for member in members:
+        if member.stream is not None:
+            streams[member.stream.device].append(member.stream)
+    for on_one in streams.values():
+        meet(on_one)
 
 
 def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
@@ -105,7 +110,8 @@ class Fleet:
             running.append((member, steps))
             turns += 1
             if turns >= ROUNDS * len(running):
-                keep_in_step(one for one, _ in running)
+                with suppress(RuntimeError):  # a member's, whose next step will raise it
+                    keep_in_step(one for one, _ in running)
                 turns = 0
             yield member
         if stopped is not None:

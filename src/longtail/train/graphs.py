@@ -67,7 +67,7 @@ class StepGraphs:
         self._graphs.clear()
         pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
         device = self.stream.device.index
-        with suppress(RuntimeError):  # where torch has done it
+        with suppress(RuntimeError):  # where torch has ended it; some versions then keep the memory all the same
             torch._C._cuda_endAllocateToPool(device, pool)
             torch._C._cuda_releasePool(device, pool)
         nothing = torch.cuda.CUDAGraph()

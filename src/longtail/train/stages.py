@@ -117,7 +117,7 @@ class Stages:
         if device.type != "cuda" or ranks.world > 1 or recipe.accumulate > 1:
             driver: Driver = Eager(step, loader, recipe.accumulate, recipe.mixup)
         elif isinstance(loader, Resident):
-            driver = Captured(step, loader, recipe.mixup)
+            driver = Captured(step, loader, recipe.mixup, last=sum(self.epochs[: number + 1]) - 1)
         else:
             driver = Fed(step, loader, recipe.mixup)
 

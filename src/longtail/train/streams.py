@@ -33,5 +33,6 @@ def meet(streams: Sequence[torch.cuda.Stream]) -> None:
         first, *others = streams
         for other in others:
             first.wait_stream(other)
+        met = first.record_event()
         for other in others:
-            other.wait_stream(first)
+            other.wait_event(met)

@@ -161,6 +161,7 @@ class Trainer:
         try:
             yield from self._all_stages(self.stages.build(), state, data)
         finally:
+            self.stream = None  # which others may have from now on
             self.measuring.release()
         if self._board is not None:
             self._board.close()

@@ -229,5 +229,7 @@ def test_bad_arguments() -> None:
         jitter(pictures(), torch.ones(8, 2), torch.zeros(8, 2).long())
     with pytest.raises(ValueError, match=r"`changed` to be a tensor of shape \(8,\), but got"):
         jitter(pictures(), torch.ones(8, 3), torch.arange(3).repeat(8, 1), torch.ones(1).bool())
+    with pytest.raises(TypeError, match=r"`changed` to be bool, but got torch\.int64\."):
+        jitter(pictures(), torch.ones(8, 3), torch.arange(3).repeat(8, 1), torch.full((8,), 2))
     with pytest.raises(ValueError, match=r"`shift` to be a tensor of shape \(8,\)"):
         adjust_hue(pictures(), torch.tensor(0.1))

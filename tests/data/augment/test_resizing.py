@@ -62,7 +62,7 @@ def test_resized_crop_is_torchvisions(size: int | tuple[int, int], channels: int
         assert (bytes_[i].int() - own.int()).abs().max() <= 1
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, (7, 1), (1, 7), 1], ids=str)  # torchvision is wrong for one column
 def test_resized_crop_is_pils(size: int | tuple[int, int]) -> None:
     images = pictures()
     result = resized_crop(images, *windows(), size)
@@ -81,6 +81,16 @@ def test_resize_is_torchvisions(shape: tuple[int, ...], size: int | tuple[int, i
     torch.testing.assert_close(result.double(), wanted, rtol=0, atol=0.01)
     tie = (wanted - wanted.floor() - 0.5).abs() < 0.01
     assert torch.equal(Resize(size)(images)[~tie], wanted.round().to(torch.uint8)[~tie])
+
+
+@pytest.mark.parametrize("size", [(7, 1), (1, 7), 1], ids=str)
+def test_one_column_and_one_row(size: int | tuple[int, int]) -> None:
+    images = pictures((2, 3, 40, 40))
+    result = Resize(size)(images)
+    for i, image in enumerate(images):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        wanted = np.asarray(picture.resize(tuple(pair(size)[::-1]), Image.Resampling.BILINEAR)).astype(int)
+        assert np.abs(result[i].permute(1, 2, 0).numpy() - wanted).max() <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)

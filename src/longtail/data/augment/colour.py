@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._gpus import checked
+from longtail._gpus import checked, where_it_lies
 from longtail.data.augment._batch import (
     as_pixels,
     between,
@@ -203,6 +203,8 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor, changed: Tensor | Non
     if changed is None:
         changed = torch.ones(images.shape[:1], dtype=torch.bool, device=images.device)
     check_parameters(images, changed=changed)
+    if changed.dtype != torch.bool:
+        raise TypeError(f"Expected `changed` to be bool, but got {changed.dtype}.")
     fits = images.shape[1] == 3 and images.shape[2:].numel() <= _LARGEST
     if checked(images.device) and fits and (images.dtype, factors.dtype) == (torch.uint8, torch.float32):
         return jittered_by_kernels(images, factors, order, changed)
@@ -220,10 +222,11 @@ def jittered_by_kernels(images: Tensor, factors: Tensor, order: Tensor, changed:
     sums = torch.empty((samples, parts), dtype=torch.int32, device=images.device)
     result = torch.empty_like(images)
     sizes = {"STEPS": steps, "PIXELS": pixels, "E": _PIXELS, "num_warps": 8, "enable_fp_fusion": False}
-    sum_levels[samples, parts](images, factors, order, sums, **sizes)
-    change_colours[samples, parts](
-        images, factors, order, changed.contiguous(), sums, result, PARTS=1 << (parts - 1).bit_length(), **sizes
-    )
+    with where_it_lies(images):
+        sum_levels[samples, parts](images, factors, order, sums, **sizes)
+        change_colours[samples, parts](
+            images, factors, order, changed.contiguous(), sums, result, PARTS=1 << (parts - 1).bit_length(), **sizes
+        )
     return result
 
 

@@ -37,6 +37,11 @@ def _triangles(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
     return weights / weights.sum(dim=2, keepdim=True)
 
 
+def _sums(images: Tensor, wide: int) -> bool:
+    """Whether torch's own way is taken: on a CPU, but for one column, of which it repeats the first row."""
+    return images.device.type == "cpu" and wide > 1
+
+
 def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
     with torch.autocast(images.device.type, enabled=False):  # which would be wrong by a level or more
         mixed = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
@@ -78,7 +83,7 @@ def resized_crop(  # noqa: PLR0917 -- torchvision's own order
     check_parameters(images, top=top, left=left, height=height, width=width)
     high, wide = check_size("size", size)
     # What is compiled has no numbers to cut by.
-    if images.device.type == "cpu" and len(images) and not torch.compiler.is_compiling():
+    if _sums(images, wide) and len(images) and not torch.compiler.is_compiling():
         windows = torch.stack([top, left, height, width], dim=1).long().tolist()
         return torch.cat(
             [
@@ -109,7 +114,7 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """
     check_images(images)
     high, wide = check_size("size", size)
-    if images.device.type == "cpu":
+    if _sums(images, wide):
         return _interpolated(images, (high, wide))
     height, width = images.shape[2:]
     zero = torch.zeros(1, device=images.device)  # the same weights for every sample

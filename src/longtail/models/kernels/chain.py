@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from longtail._gpus import where_it_lies
 from longtail.models.kernels import launch
 from longtail.models.kernels.launch import Below
 from longtail.models.kernels.plan import Layer, Plan, layers_of
@@ -218,9 +219,10 @@ def run_chain(
         one for conv, norm in zip(convolutions, norms, strict=True) for one in (conv.weight, norm.weight, norm.bias)
     ]
     if torch.is_grad_enabled() and any(one.requires_grad for one in parameters):
-        maps: Tensor = _Chain.apply(images, plan, norms, *parameters)
+        with where_it_lies(images):
+            maps: Tensor = _Chain.apply(images, plan, norms, *parameters)
         return maps
-    with torch.no_grad():
+    with torch.no_grad(), where_it_lies(images):
         if not norms[0].training:
             return _as_images(_evaluate(images, plan, norms), plan.layers[-1])
         return _as_images(_forward(images, plan, norms, parameters).outputs[-1], plan.layers[-1])
