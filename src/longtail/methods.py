@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from torch import Tensor
@@ -434,5 +435,7 @@ def find_method(name: str) -> Method:
         {'beta': 1.2}
     """
     if name not in METHODS:
-        raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}.")
+        close = get_close_matches(name, METHODS, 1)
+        hint = f"perhaps it is {close[0]}" if close else "one's own is known to the file that adds it"
+        raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}; {hint}.")
     return METHODS[name]

@@ -61,20 +61,22 @@ def test_a_folder_of_larger_images(run, tmp_path, loading):
 
 
 @pytest.mark.parametrize("loading", ["streaming", "resident"])
-def test_an_image_that_cannot_be_read(run, tmp_path, loading):
+@pytest.mark.parametrize("bad", ["blue/0.jpg", "red/3.jpg"])  # the first of all, and another
+def test_an_image_that_cannot_be_read(run, tmp_path, loading, bad):
     pictures(tmp_path / "photos", COLOURS, lambda _: (80, 70), "jpg")
-    (tmp_path / "photos" / "red" / "3.jpg").write_bytes(b"not a picture")
+    (tmp_path / "photos" / bad).write_bytes(b"not a picture")
     settings = ["--model", "timm:resnet10t", "--image-size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 0]
     settings += ["--loading", loading]
     code, _, err = run("train", "photos", "--method", "cbs", *settings, "--out", "a", "--validation", 0)
     assert code == 2
-    assert "3.jpg" in one_sentence(err)
+    assert f"photos/{bad}" in one_sentence(err)
+    assert "`--bad-images skip` leaves out" in err
     code, _, err = run("train", "photos", "--method", "cbs", *settings, "--bad-images", "skip", "--out", "b")
     assert code == 0
-    assert one_sentence(err).startswith("Left out 1 images that could not be read (photos/red/3.jpg)")
+    assert one_sentence(err).startswith(f"Left out 1 image that could not be read (photos/{bad})")
     listed = json.loads((tmp_path / "b" / "unreadable.json").read_text())
-    assert list(listed) == ["photos/red/3.jpg"]
-    assert "cannot identify" in listed["photos/red/3.jpg"]
+    assert list(listed) == [f"photos/{bad}"]
+    assert "cannot identify" in listed[f"photos/{bad}"]
     assert sum(RunFolder(tmp_path / "b").result()["counts"]) in {62, 63}  # it may be among those held out
 
 

@@ -1,6 +1,7 @@
 """What `longtail train` shows: its status while it goes, and its scores at the end."""
 
 import io
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -100,6 +101,22 @@ def test_the_status_is_shown_on_a_terminal_only(tmp_path):
         train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
         assert folder.done
         assert ("digits-lt-50-cbs" in file.getvalue()) == isinstance(file, Terminal)
+
+
+def test_a_log_has_a_line_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "_TOLD_SECONDS", -1.0)
+    file = io.StringIO()
+    recipe = train_line.parse(["--data", "digits-lt", "--epochs", "2"])
+    trainer = train.Trainer(recipe, RunFolder(tmp_path / "run"))
+    train._drive(train.Fleet([trainer]), Console(file=file, width=30, color_system=None))
+    found = file.getvalue().splitlines()
+    assert len(found) == trainer.steps_total
+    assert re.fullmatch(r"digits-lt-50-cbs-seed0  \d+%  [-:\d]+ left  epoch 1/2", found[0])
+    assert "epoch 2/2  loss " in found[-2]
+    quiet = io.StringIO()
+    other = train.Trainer(recipe, RunFolder(tmp_path / "other"))
+    train._drive(train.Fleet([other]), Console(file=quiet, quiet=True))  # as on ranks that are not the first
+    assert not quiet.getvalue()
 
 
 # --- what is printed at the end

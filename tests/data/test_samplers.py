@@ -177,6 +177,16 @@ def test_progressive_frequencies(epoch):
     assert stats.chisquare(observed, probability * observed.sum()).pvalue > 1e-3
 
 
+def test_progressive_from_a_later_epoch_on():
+    labels = shuffled_labels([60, 40, 7])
+    first = Progressive(3, first=3).order(labels, Draws(0, 3))
+    assert torch.equal(first, Progressive(1, first=3).order(labels, Draws(0, 3)))  # instance-balanced
+    half = Progressive(3, first=3).order(labels, Draws(0, 4))
+    assert torch.equal(half, Progressive(9).order(labels, Draws(0, 4)))
+    last = Progressive(3, first=3).order(labels, Draws(0, 5))
+    assert torch.equal(last, Progressive(6).order(labels, Draws(0, 5)))  # class-balanced
+
+
 def test_progressive_counts_only_classes_with_samples():
     labels = 2 * shuffled_labels([800, 200])  # class 1 is empty
     observed = frequencies(Progressive(3), labels, [Draws(seed, 2) for seed in range(20)], 3)
@@ -221,8 +231,14 @@ def test_the_smallest_largest_and_boundary_words(monkeypatch):  # which no test 
         (
             lambda: Progressive(5).order([0, 1], Draws(0, 5)),
             ValueError,
-            r"Expected `draws\.epoch` to be below `total_epochs` = 5, but got 5\.",
+            r"Expected `draws\.epoch` to be in 0 … 4, but got 5\.",
         ),
+        (
+            lambda: Progressive(5, first=3).order([0, 1], Draws(0, 2)),
+            ValueError,
+            r"Expected `draws\.epoch` to be in 3 … 7, but got 2\.",
+        ),
+        (lambda: Progressive(1, first=-1), ValueError, r"Expected `first` to be an integer >= 0, but got -1\."),
     ],
 )
 def test_bad_samplers(make, error, message):

@@ -71,7 +71,10 @@ def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
     assert told.alternative == "two-sided"  # the two differ
     assert told.reference(cells) == "softmax"  # of more of the runs
     assert told.reference([cell for cell in cells if cell.method == "cbs"]) == "cbs"  # the other was not run there
-    assert told_of([folder / f"{CBS}0"], []).reference(cells) == "balanced-softmax"
+    untold = told_of([folder / f"{CBS}0"], [])
+    assert untold.reference(cells) == "balanced-softmax"
+    assert untold.reference([cell for cell in cells if cell.method != "balanced-softmax"]) == "softmax"
+    assert untold.reference([cell for cell in cells if cell.method == "cbs"]) == "balanced-softmax"
     softmax = [run for run in runs if run.method == "softmax"]
     assert told_of([folder], softmax).commands == ("first",)  # only what covers the rows
     assert told_of([folder], softmax).alternative == "greater"

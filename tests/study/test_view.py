@@ -7,6 +7,7 @@ import shutil
 from rich.console import Console
 from tests.study.conftest import plan_in
 
+from longtail.cli import study_view
 from longtail.cli.study_view import Progress
 from longtail.study.plan import Planned
 from longtail.study.searching import fold_recipes
@@ -36,6 +37,17 @@ def test_without_a_terminal_each_run_that_finishes_is_a_line(study):
     view.finished.popitem()
     view()
     assert "6/6 digits-lt-50-cbs-beta1.5-seed1: recall" in console.file.getvalue()
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(study, tmp_path, monkeypatch):
+    console = Console(file=io.StringIO(), width=200)
+    waiting = plan_in(tmp_path, methods=["softmax"], seeds=3).runs()
+    view = Progress([*plan_in(study).runs(), *waiting], console, "The study")
+    view()
+    assert console.file.getvalue() == ""
+    monkeypatch.setattr(study_view, "_TOLD_SECONDS", -1.0)
+    view()
+    assert console.file.getvalue() == "6/9 runs done, 12/18 epochs\n"
 
 
 def test_without_test_data_the_recall_is_that_on_validation_data(study, tmp_path):

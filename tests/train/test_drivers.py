@@ -121,12 +121,29 @@ def test_captured_steps_settle_when_their_capture_fails(gpu):
 def test_nothing_is_asked_of_a_sampler_beyond_the_last_epoch(gpu):
     """A progressive one has no order there."""
     driver, _ = driver_of("captured", "cpu", sampler=Progressive(2))
-    with pytest.raises(ValueError, match="below `total_epochs` = 2, but got 2"):
+    with pytest.raises(ValueError, match="in 0 … 1, but got 2"):
         list(driver.epoch(seed=1, epoch=1, start=0))
     driver.last = 1
     for epoch in range(2):
         assert len(list(driver.epoch(seed=1, epoch=epoch, start=0))) == 8
         assert driver._ahead.of == (1, 1)
+
+
+def test_what_a_sampler_has_beyond_an_epochs_steps_is_not_taken(gpu):
+    taken = []
+    for kind in ("eager", "captured"):
+        driver, step = driver_of(kind, "cpu", sampler=ClassAware(1, length=1000))
+        assert len(list(driver.epoch(seed=1, epoch=0, start=0))) == 8
+        driver.settle()
+        taken.append(weights_of(step))
+    assert all(torch.equal(value, taken[1][name]) for name, value in taken[0].items())
+
+
+def test_a_later_stage_makes_progress_over_its_own_epochs(tmp_path):
+    recipe = recipe_for("crt", epochs=3, classifier_epochs=2, sampler="progressive")
+    made = Trainer(recipe, RunFolder(tmp_path / "run")).stages
+    assert made._sampler(SimpleNamespace(train="all"), 0) == Progressive(3)
+    assert made._sampler(SimpleNamespace(train="all"), 1) == Progressive(2, first=3)
 
 
 @pytest.mark.gpu

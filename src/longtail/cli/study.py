@@ -215,8 +215,8 @@ def _results(
     levels = level_table(cells, selected=told.selected(cells), command=commands)
     for name, table_of in {"recall": recalls, "level": levels}.items():
         made = replace(table_of, caption=f"{missing}. {table_of.caption}") if missing else table_of
-        show(made, console)
         save_table(made, out / "tables", name)
+        show(made, console)
     sentences = _sentences(cells, plan.reference, record.alternative)
     for text in sentences:
         console.print(text, highlight=False, soft_wrap=True)

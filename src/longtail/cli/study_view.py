@@ -1,6 +1,7 @@
 """How a study looks in a terminal while it works, and when it is done."""
 
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -19,7 +20,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """A live table of the runs; a line for each that finishes where there is no terminal.
+    """A live table of the runs; where there is no terminal a line for each that finishes, and one now and then.
 
     Args:
         runs: all of them, done or not.
@@ -31,6 +32,7 @@ class Progress:
         self.runs, self.console, self.title = list(runs), console, title
         self.finished: dict[str, Run] = {}
         self._live = Live(console=console, auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+        self._told = time.monotonic()
         self._look(self.runs, tell=False)
 
     def __enter__(self) -> "Progress":
@@ -49,6 +51,9 @@ class Progress:
         self._look(self.runs, tell=self._live is None)
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
+        elif time.monotonic() - self._told > _TOLD_SECONDS:
+            epochs, total = _epochs(self.runs)
+            self._tell(f"{len(self.finished)}/{len(self.runs)} runs done, {epochs:,}/{total:,} epochs")
 
     def joined_by(self, runs: Sequence[Planned]) -> Sequence[Planned]:
         """Show these too."""
@@ -61,11 +66,11 @@ class Progress:
             if str(run.path) not in self.finished and run.folder.done:
                 found = self.finished[str(run.path)] = read_run(run.path)
                 if tell:
-                    self.console.print(
-                        f"{len(self.finished)}/{len(self.runs)} {run.path.name}: {_recall_of(found)}",
-                        highlight=False,
-                        soft_wrap=True,
-                    )
+                    self._tell(f"{len(self.finished)}/{len(self.runs)} {run.path.name}: {_recall_of(found)}")
+
+    def _tell(self, line: str) -> None:
+        self._told = time.monotonic()
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def table(self) -> Table:
         """What is done and what it says so far."""
@@ -76,8 +81,7 @@ class Progress:
             shown.add_column(name, justify="right")
         for (data, method), runs in self._cells().items():
             done = [self.finished[str(run.path)] for run in runs if str(run.path) in self.finished]
-            epochs = sum(min(epochs_done(run), epochs_of(run.recipe)) for run in runs)
-            total = sum(epochs_of(run.recipe) for run in runs)
+            epochs, total = _epochs(runs)
             known = [run.recall(part=part) for run in done if (part := _told_on(run)) is not None]
             recall = str(summarise(known)) if known else ""
             recall += " (validation)" if any(_told_on(run) == "val" for run in done) else ""
@@ -92,6 +96,15 @@ class Progress:
             folds = f", {run.recipe.folds} folds" if run.recipe.folds else ""
             found.setdefault((made.data, method_title(made.method) + beta + folds), []).append(run)
         return found
+
+
+_TOLD_SECONDS = 60.0  # from one line of a log to the next
+
+
+def _epochs(runs: Sequence[Planned]) -> tuple[int, int]:
+    """How many are done, and how many there will be."""
+    done = sum(min(epochs_done(run), epochs_of(run.recipe)) for run in runs)
+    return done, sum(epochs_of(run.recipe) for run in runs)
 
 
 def _told_on(run: Run) -> Held | None:

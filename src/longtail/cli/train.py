@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -16,6 +17,7 @@ from rich.live import Live
 from longtail.cli import check_interrupted
 from longtail.cli.show import Status, show_result
 from longtail.cli.train_line import asked_for, read_line, resume_command, resumed, show_help
+from longtail.data.decode import UnreadableImageError
 from longtail.ranks import Ranks
 from longtail.train.device import pick_device
 from longtail.train.fleet import Fleet
@@ -114,6 +116,9 @@ def _tell_failures(fleet: Fleet, ranks: Ranks, *, raising: bool = True) -> int:
         _say_no_room(full[0][1], [member for member, _ in full], ranks)
     others = [(member, error) for member, error in fleet.failures if not _is_no_room(error)]
     for member, error in others:
+        if isinstance(error, UnreadableImageError):
+            told = str(error).removesuffix(".")
+            error = ValueError(f"{told}; `--bad-images skip` leaves out what cannot be read.")  # noqa: PLW2901
         if raising and len(fleet.members) == 1 and not isinstance(error, NotFiniteError):
             raise error
         named = str(member.folder.path) in str(error)
@@ -139,7 +144,8 @@ def _tell_left_out(member: Trainer, ranks: Ranks) -> None:
     if left_out:
         said = ", ".join(left_out[:_NAMED]) + (", …" if len(left_out) > _NAMED else "")
         where = f"{member.folder.unreadable_file} says why"
-        _say(f"Left out {len(left_out)} images that could not be read ({said}); {where}.", ranks)
+        images = f"{len(left_out)} image{'' if len(left_out) == 1 else 's'}"
+        _say(f"Left out {images} that could not be read ({said}); {where}.", ranks)
 
 
 _NAMED = 5  # files that are named
@@ -177,11 +183,18 @@ def _heeding_signals(members: Sequence[Trainer]) -> Iterator[list[int]]:
 
 
 def _drive(fleet: Fleet, console: Console) -> None:
-    """Train all members, and show how it goes to whoever looks."""
+    """Train all members, and show how it goes to whoever looks: in a terminal always, in a file now and then."""
     if not fleet.members:
         return
     status = Status(fleet)
     watched = console.file.isatty() and not console.quiet
     with Live(status, console=console, transient=True, refresh_per_second=2) if watched else nullcontext():
+        told = time.monotonic()
         for member in fleet.steps():
             status.step(member)
+            if not watched and time.monotonic() - told > _TOLD_SECONDS:
+                console.print(str(status), highlight=False, markup=False, soft_wrap=True)
+                told = time.monotonic()
+
+
+_TOLD_SECONDS = 60.0  # from one line of a log to the next

@@ -161,13 +161,14 @@ class SquareRoot:
 class Progressive:
     r"""From instance-balanced in the first epoch to class-balanced in the last (Kang et al., 2020), with replacement.
 
-    .. math:: p_c = (1 - t) \frac{N_c}{N} + t \frac{1}{C}, \qquad t = \frac{epoch}{total\_epochs - 1}
+    .. math:: p_c = (1 - t) \frac{N_c}{N} + t \frac{1}{C}, \qquad t = \frac{epoch - first}{total\_epochs - 1}
 
     Within a class all samples are equally likely. ``C`` counts the classes that have samples; the others have
     probability 0. A single epoch is instance-balanced.
 
     Args:
         total_epochs: epochs of the training, over which ``t`` goes from 0 to 1.
+        first: the epoch in which it begins, where others come before.
 
     Example:
         >>> labels = torch.arange(2).repeat_interleave(torch.tensor([9000, 1000]))
@@ -177,18 +178,19 @@ class Progressive:
     """
 
     total_epochs: int
+    first: int = 0
 
     def __post_init__(self) -> None:
         check_integer("total_epochs", self.total_epochs, minimum=1)
+        check_integer("first", self.first, minimum=0)
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
         """As many samples as there are, with replacement, shape ``(samples,)``."""
-        if draws.epoch >= self.total_epochs:
-            raise ValueError(
-                f"Expected `draws.epoch` to be below `total_epochs` = {self.total_epochs}, but got {draws.epoch}."
-            )
+        end = self.first + self.total_epochs
+        if not self.first <= draws.epoch < end:
+            raise ValueError(f"Expected `draws.epoch` to be in {self.first} … {end - 1}, but got {draws.epoch}.")
         classes = _by_class(labels)
-        t = draws.epoch / max(self.total_epochs - 1, 1)
+        t = (draws.epoch - self.first) / max(self.total_epochs - 1, 1)
         weights = (1 - t) * (classes.counts / classes.members.size) + t / classes.counts.size
         return _with_replacement(classes, weights, draws)
 

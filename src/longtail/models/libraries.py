@@ -258,7 +258,8 @@ def _created(
     except Exception as error:  # every library has its own for a network that does not answer
         raise OSError(
             f"Expected to download pretrained weights of {name}, but got {type(error).__name__} "
-            f"({_one_line(error)[:100]}); a local file can be given instead, as pretrained='path/to/file.safetensors'."
+            f"({_one_line(error)[:100]}); a local file can be given instead "
+            "(`--weights FILE`, in Python `pretrained='FILE'`)."
         ) from error
 
 

@@ -19,7 +19,7 @@ def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"Expected `pretrained` to be False, True or a file, but got {path}, which is none.")
+        raise FileNotFoundError(f"Expected weights in {path}, but there is no such file.")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file  # noqa: PLC0415

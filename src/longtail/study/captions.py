@@ -46,10 +46,15 @@ class Told:
     """Runs that failed and are not there."""
 
     def reference(self, cells: Sequence[Cell]) -> str:
-        """The method that cells are tested against: that of the studies of most of their runs, of equals the latest."""
+        """The method that cells are tested against: that of the studies of most of their runs, of equals the latest.
+
+        Where no study says, it is Balanced Softmax, or plain softmax if that alone was run.
+        """
         said = [name for cell in cells for run in cell.runs for name in self.references.get(run.path, ())]
         here = [name for name in said if any(cell.method == name for cell in cells)] or said
-        return max(reversed(here), key=here.count, default="balanced-softmax")
+        run = {cell.method for cell in cells}
+        usual = "softmax" if "softmax" in run and "balanced-softmax" not in run else "balanced-softmax"
+        return max(reversed(here), key=here.count, default=usual)
 
     def selected(self, cells: Sequence[Cell]) -> str:
         """How the betas of cells were chosen, on test data first; empty where nothing is recorded of any."""

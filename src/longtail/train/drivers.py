@@ -1,7 +1,6 @@
 """Three ways to take an epoch's steps: one after the other, or replayed from CUDA graphs, fed or feeding themselves."""
 
 import sys
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from torch import Tensor
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.plan import Batch, PlannedBatch
 from longtail.models.kernels import kernels_for
+from longtail.train.capturing import tell_why_not
 from longtail.train.graphs import StepGraphs
 from longtail.train.step import Step
 
@@ -149,20 +149,7 @@ class Fed:
         except RuntimeError as error:
             self._replays = False
             self._held.clear()
-            reason = _first_of(error, handled)
-            warnings.warn(f"The step cannot be captured ({reason}): its kernels are launched one by one.", stacklevel=2)
-
-
-def _first_of(error: BaseException, handled: BaseException | None) -> str:
-    """What went wrong first, in a line: the end of a capture that failed fails too, and says nothing.
-
-    Args:
-        error: what went wrong last.
-        handled: what had gone wrong before all that, and is another matter.
-    """
-    while error.__context__ is not None and error.__context__ is not handled:
-        error = error.__context__
-    return str(error).partition("\n")[0]
+            tell_why_not("The step", error, handled)
 
 
 _UNDER_WAY = 2  # steps that are launched and not done: each holds a batch
@@ -197,6 +184,7 @@ class Captured:
 
     An epoch's order and drawn numbers lie on the device; a graph reads its own rows by a counter that it moves
     on itself, so that a step is one launch. There is one graph for full batches and one for a last batch that is not.
+    Where the step cannot be captured, it is taken plainly.
 
     Args:
         step: what a step is.
@@ -220,6 +208,7 @@ class Captured:
         self.places = torch.arange(plan.batch_size, device=self.device)
         self._gathering = self._fused()
         self._ahead: _Planned | None = None
+        self._replays = True
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
         """See :class:`Driver`."""
@@ -229,13 +218,16 @@ class Captured:
         try:
             with torch.cuda.stream(self.stream):
                 for size in dict.fromkeys(sizes):
-                    if size not in self.graphs:
-                        self.graphs.capture(size, partial(self._take, size), self._rewind)
+                    if self._replays and size not in self.graphs:
+                        self._capture(size)
                 self.row.fill_(start * self.loader.plan.batch_size)
                 self.number.fill_(start)
             for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
                 with torch.cuda.stream(self.stream):
-                    self.graphs.replay(size)
+                    if self._replays:
+                        self.graphs.replay(size)
+                    else:
+                        self._take(size)
                 if left == 0 and epoch != self.last:  # while the GPU is still at work: steps are launched far ahead
                     self._ahead = self._plan(seed, epoch + 1)
                 yield
@@ -246,12 +238,21 @@ class Captured:
         """See :class:`Driver`."""
         self.graphs.settle()
 
+    def _capture(self, size: int) -> None:
+        """Have a graph of such steps, if they can be captured."""
+        handled = sys.exception()
+        try:
+            self.graphs.capture(size, partial(self._take, size), self._rewind)
+        except RuntimeError as error:
+            self._replays = False
+            tell_why_not("The step", error, handled)
+
     def _plan(self, seed: int, epoch: int) -> "_Planned":
         """An epoch's numbers, made now unless they were made ahead."""
         if self._ahead is not None and self._ahead.of == (seed, epoch):
             return self._ahead
         plan = self.loader.plan
-        batches = list(plan.training(seed, epoch))
+        batches = list(islice(plan.training(seed, epoch), plan.steps))  # a sampler may have more
         return _Planned(
             (seed, epoch),
             batches,

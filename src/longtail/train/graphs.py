@@ -1,17 +1,16 @@
 """Training steps in CUDA graphs."""
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
+from longtail.train.capturing import capturing
 from longtail.train.step import Step
 from longtail.train.streams import stream_for
 
 __all__ = ["StepGraphs"]
 
-_OURS = "thread_local"  # other threads load meanwhile: what they ask of the GPU is none of a capture's business
 _WARM_UP = 3  # steps before a capture: kernels are compiled and chosen, and memory is had
 
 
@@ -42,7 +41,7 @@ class StepGraphs:
             rewind: is called before each of these steps, and is not part of them.
 
         Raises:
-            RuntimeError: where a step cannot be captured; then none was taken.
+            RuntimeError: where a step cannot be captured; then none was taken, and there is no graph any more.
         """
         graph = torch.cuda.CUDAGraph()
         try:
@@ -50,29 +49,13 @@ class StepGraphs:
             self.step.optimizer.zero_grad(set_to_none=True)
             rewind()
             torch.cuda.synchronize(self.stream.device)
-            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode=_OURS):
+            with capturing(graph, self._pool, self.stream):
                 take()
         except RuntimeError:
-            self._give_up()
+            self._graphs.clear()
+            self._pool = torch.cuda.graph_pool_handle()
             raise
         self._graphs[size] = graph
-
-    def _give_up(self) -> None:
-        """Let the memory of all graphs go, and of one that failed, and have the GPU's generator draw again.
-
-        Some versions of torch leave their allocator waiting for the end of a capture that failed: then it keeps that
-        memory, and all that other streams have used meanwhile. Their generator waits as well, and refuses to draw,
-        until a capture has ended.
-        """
-        self._graphs.clear()
-        pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
-        device = self.stream.device.index
-        with suppress(RuntimeError):  # where torch has ended it; some versions then keep the memory all the same
-            torch._C._cuda_endAllocateToPool(device, pool)
-            torch._C._cuda_releasePool(device, pool)
-        nothing = torch.cuda.CUDAGraph()
-        with suppress(RuntimeError), torch.cuda.graph(nothing, stream=self.stream, capture_error_mode=_OURS):
-            self.step.taken.add_(0)  # captured and never done
 
     def _warm_up(self, take: Callable[[], None], rewind: Callable[[], None]) -> None:
         kept = [tensor.clone() for tensor in self._state()]

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from longtail.data import (
     CATALOG,
@@ -93,7 +94,7 @@ def in_memory(dataset: DataSet) -> DataSet | None:
     """The data set with its images in memory, where they are small, square and all of one size; else ``None``."""
     if not _all_small(dataset):
         return None
-    first = dataset.train.images[0]
+    first = _first_of(dataset.train.images)
     found: dict[str, Split] = {}
     for name, split in dataset.splits.items():
         pixels = torch.empty((len(split), *first.shape), dtype=torch.uint8)
@@ -107,6 +108,17 @@ def in_memory(dataset: DataSet) -> DataSet | None:
             pixels[place] = image
         found[name] = Split(ArrayImages(pixels), split.labels)
     return replace(dataset, train=found["train"], test=found.get("test"), val=found.get("val"))
+
+
+def _first_of(images: Images) -> Tensor:
+    """The first image that can be read."""
+    refused: UnreadableImageError | None = None
+    for place in range(len(images)):
+        try:
+            return images[place]
+        except UnreadableImageError as error:  # which `bad_images` is about
+            refused = refused or error
+    raise refused or ValueError("Expected a training image, but there is none.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +153,7 @@ class Loaders:
     @property
     def channels(self) -> int:
         """Of an image."""
-        return int(self.dataset.train.images[0].shape[0])
+        return int(_first_of(self.dataset.train.images).shape[0])
 
     @cached_property
     def normalisation(self) -> Normalisation:

@@ -1,5 +1,6 @@
 """A model's forward pass without gradients: as it is, or replayed from CUDA graphs."""
 
+import sys
 from functools import partial
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from longtail.models import Model
+from longtail.train.capturing import capturing, tell_why_not
 from longtail.train.streams import stream_for
 
 __all__ = ["Replayed", "look"]
@@ -42,7 +44,8 @@ def look(model: Model, precision: torch.dtype, images: Tensor) -> tuple[Tensor, 
 class Replayed:
     """:func:`look`, replayed: a batch of a new shape is looked at plainly; when that shape comes again it is captured.
 
-    In evaluation mode a batch of fewer images than a captured one is looked at by that one's graph.
+    In evaluation mode a batch of fewer images than a captured one is looked at by that one's graph. Where a pass cannot
+    be captured, all are plain.
 
     A small network's launches take far longer than its kernels, and while one member of a fleet launches them the
     others wait. What a call gives is overwritten by the next one. It has to be called on :attr:`stream`, which is its
@@ -59,6 +62,7 @@ class Replayed:
         device = self._held[0].device
         self.stream = stream_for(self, device)
         self._pool = torch.cuda.graph_pool_handle()  # graphs that never run at the same time share their memory
+        self._replays = True
         self._seen: set[_Key] = set()
         self._graphs: dict[_Key, _Graph] = {}
 
@@ -72,10 +76,11 @@ class Replayed:
         found = self._with_room_for(images)
         if found is None:
             key = (images.shape, images.stride(), self.model.training)
-            if key not in self._seen:
-                self._seen.add(key)
+            found = self._capture(images) if self._replays and key in self._seen else None
+            self._seen.add(key)
+            if found is None:
                 return self._look(images)
-            found = self._graphs[key] = self._capture(images)
+            self._graphs[key] = found
         found.images[:size].copy_(images)
         found.graph.replay()
         logits, features = found.outputs
@@ -90,11 +95,17 @@ class Replayed:
                 return graph
         return None
 
-    def _capture(self, images: Tensor) -> _Graph:
-        graph, held = torch.cuda.CUDAGraph(), images.clone()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
-            outputs = self._look(held)
-        return _Graph(graph, held, outputs)
+    def _capture(self, images: Tensor) -> _Graph | None:
+        """A graph for such images, if the pass can be captured."""
+        graph, held, handled = torch.cuda.CUDAGraph(), images.clone(), sys.exception()
+        try:
+            with capturing(graph, self._pool, self.stream):
+                return _Graph(graph, held, self._look(held))
+        except RuntimeError as error:
+            self._replays = False
+            self._graphs.clear()
+            tell_why_not("The forward pass", error, handled)
+            return None
 
 
 def _tensors(model: Model) -> list[Tensor]:

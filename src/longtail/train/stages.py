@@ -99,7 +99,7 @@ class Stages:
         device, ranks = self.loaders.device, self.loaders.ranks
         objective = self._objective(stage, epochs).to(device)
         objective.ranks = ranks
-        loader = self.loaders.training(objective.views, self._sampler(stage, epochs), drop_last=recipe.drop_last)
+        loader = self.loaders.training(objective.views, self._sampler(stage, number), drop_last=recipe.drop_last)
         optimizer = make_optimizer(
             model.trainable(stage.train),
             momentum=recipe.momentum,
@@ -136,7 +136,7 @@ class Stages:
 
         return Running(stage, objective, loader, step, driver, epochs, sum(self.epochs[:number]), rate)
 
-    def _sampler(self, stage: Stage, epochs: int) -> Sampler:
+    def _sampler(self, stage: Stage, number: int) -> Sampler:
         chosen = self.recipe.sampler
         if chosen is None or stage.train == "classifier":  # which a second stage is about
             return stage.sampler(self.knobs)
@@ -145,7 +145,7 @@ class Stages:
             "instance": Instance,
             "class-aware": lambda: ClassAware(per_class),
             "square-root": SquareRoot,
-            "progressive": lambda: Progressive(epochs),
+            "progressive": lambda: Progressive(self.epochs[number], first=sum(self.epochs[:number])),
         }
         return made[chosen]()
 

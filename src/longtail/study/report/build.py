@@ -72,7 +72,7 @@ def report_of_runs(*paths: Path | str, reference: str | None = None, command: st
     Args:
         paths: folders; where one was written by ``longtail study``, what that wrote down is used. Where there are runs
             on all of a data set beside runs on its long-tailed version, these balanced models are shown beside those.
-        reference: the method that others are tested against (default: the study's, or Balanced Softmax).
+        reference: the method that others are tested against (default: the study's, or Balanced Softmax, or softmax).
         command: what made the report, for its last section.
     """
     everything, main = read_runs(*paths, searches=True), read_runs(*paths)
