@@ -436,6 +436,6 @@ def find_method(name: str) -> Method:
     """
     if name not in METHODS:
         close = get_close_matches(name, METHODS, 1)
-        hint = f"perhaps it is {close[0]}" if close else "one's own is known to the file that adds it"
+        hint = f"the nearest is {close[0]}" if close else "one's own is known to the file that adds it"
         raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}; {hint}.")
     return METHODS[name]

@@ -104,6 +104,12 @@ def test_list_in_a_narrow_terminal_keeps_the_names(run, monkeypatch):
     assert set(CATALOG) <= set(rows_of(out))
 
 
+def test_list_is_cut_off_nowhere(run, monkeypatch):
+    wide = run("data", "list")[1]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run("data", "list") == (0, wide, "")
+
+
 # --- get
 
 
@@ -112,7 +118,7 @@ def test_get_what_is_there_already(run, tmp_path):
     (tmp_path / "imagenet" / "val").mkdir(parents=True)
     code, out, err = run("data", "get", "imagenet", "--root", tmp_path)
     assert code == 2  # what is there is looked at: nothing is in it
-    assert "already" in out
+    assert f"imagenet is there already, in {tmp_path / 'imagenet'}." in out.splitlines()
     assert "class folders" in err
     code, out, _ = run("data", "get", "digits-lt", "--root", tmp_path)
     assert code == 0
@@ -150,10 +156,18 @@ def test_get_says_how_where_it_cannot(run, tmp_path, name):
 
 
 def test_get_an_unknown_name(run, tmp_path):
-    code, out, err = run("data", "get", "cifar11", "--root", tmp_path)
-    assert code == 2
-    assert out == ""
-    assert "'cifar11'" in one_sentence(err)
+    for command in ("get", "check"):
+        code, out, err = run("data", command, "cifar11", "--root", tmp_path)
+        assert (code, out) == (2, "")
+        assert one_sentence(err).endswith("`longtail data list` shows, but got 'cifar11'; the nearest is cifar10.")
+
+
+def test_get_says_where_it_is(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(longtail.cli.data.FETCHERS, "fashion-mnist", lambda root, progress: None)
+    monkeypatch.setattr(longtail.cli.data, "check", lambda name, root: [])
+    code, out, err = run("data", "get", "fashion-mnist-lt", "--root", tmp_path)
+    assert (code, err) == (0, "")
+    assert out == f"fashion-mnist is in {tmp_path / 'FashionMNIST'}.\nfashion-mnist is as it should be.\n"
 
 
 def test_get_fetches_what_it_can_and_checks_it(run, tmp_path, monkeypatch):

@@ -89,6 +89,21 @@ def test_the_same_file_twice_is_refused(run, files, monkeypatch, split, second):
     assert not (files / "diagnosis.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Expected --train or --counts, to know how many training samples"),
+        (["--counts", "counts.json", "--tail-under", "200"], "--tail-under"),
+    ],
+)
+def test_flags_are_named_as_they_are_typed(run, files, monkeypatch, arguments, said):
+    monkeypatch.chdir(files)
+    code, out, err = run("diagnose", "--test", "test.npz", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "`" not in err
+
+
 @pytest.mark.parametrize("name", ["none.npz", "counts.json"])
 def test_mistakes_are_one_sentence_and_leave_nothing(run, files, name):
     code, out, err = run(

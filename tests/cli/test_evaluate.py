@@ -168,13 +168,13 @@ def test_samples_without_a_label_are_left_out(copy):
     ("arguments", "sentence"),
     [
         (["--posthoc", "tau"], "Expected validation logits in"),
-        (["--posthoc", "tau=a"], "Expected `posthoc` to be like tau=0.7 or adjust=1, but got 'tau=a'."),
-        (["--posthoc", "tau="], "Expected `posthoc` to be like tau=0.7 or adjust=1, but got 'tau='."),
-        (["--posthoc", "tau=-1"], "Expected `posthoc` to be a number >= 0, but got -1.0."),
-        (["--posthoc", "tau=nan"], "Expected `posthoc` to be a number >= 0, but got nan."),
-        (["--posthoc", "scale=1"], "Expected `posthoc` to be one of 'tau', 'adjust', but got 'scale'."),
-        (["--out", "measures.txt"], "Expected `out` to end in .json, but got measures.txt."),
-        (["--out", "nowhere/measures.json"], "Expected `out` to be in a folder that is there, but got"),
+        (["--posthoc", "tau=a"], "Expected --posthoc to be like tau=0.7 or adjust=1, but got 'tau=a'."),
+        (["--posthoc", "tau="], "Expected --posthoc to be like tau=0.7 or adjust=1, but got 'tau='."),
+        (["--posthoc", "tau=-1"], "Expected --posthoc to be a number >= 0, but got -1.0."),
+        (["--posthoc", "tau=nan"], "Expected --posthoc to be a number >= 0, but got nan."),
+        (["--posthoc", "scale=1"], "Expected --posthoc to be one of 'tau', 'adjust', but got 'scale'."),
+        (["--out", "measures.txt"], "Expected --out to end in .json, but got measures.txt."),
+        (["--out", "nowhere/measures.json"], "Expected --out to be in a folder that is there, but got"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(run, finished, arguments, sentence):
@@ -189,7 +189,7 @@ def test_a_runs_own_record_is_not_written_over(run, finished):
     for name in ("result.json", "environment.json"):
         code, _, err = run("evaluate", folder, "--posthoc", "adjust=1", "--out", folder / name)
         assert code == 2
-        assert err == f"longtail: Expected `out` to leave a run's own files alone, but got {folder / name}.\n"
+        assert err == f"longtail: Expected --out to leave a run's own files alone, but got {folder / name}.\n"
     other = folder.parent / "result.json"  # not a run's folder
     assert run("evaluate", folder, "--out", other)[0] == 0
     other.unlink()

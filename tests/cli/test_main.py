@@ -1,6 +1,7 @@
 """The command itself: what it offers, and that a mistake is one sentence without a traceback."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from importlib import import_module
 
 import pytest
 
+import longtail
 from longtail import cli
+from longtail.train.files import write_text
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
@@ -29,12 +32,55 @@ def test_each_command_is_a_module_that_offers_run(run):
         assert f"longtail {name}" in out
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["Data"], [""], ["[red]"]])
-def test_an_unknown_command_is_one_sentence(run, arguments):
-    code, out, err = run(*arguments)
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("nonsense", ""), ("--nonsense", ""), ("", ""), ("[red]", ""), ("Data", "data"), ("trian", "train")],
+)
+def test_an_unknown_command_is_one_sentence(run, word, near):
+    code, out, err = run(word)
     assert code == 2
     assert out == ""
-    assert err == f"longtail: Expected a command that `longtail --help` shows, but got {arguments[0]!r}.\n"
+    hint = f"; the nearest is {near}" if near else ""
+    assert err == f"longtail: Expected a command that `longtail --help` shows, but got {word!r}{hint}.\n"
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_the_version(run, word):
+    assert run(word) == (0, f"longtail {longtail.__version__}\n", "")
+    assert "longtail --version\n" in run("--help")[1]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("words", [["--help"], ["methods"], ["data", "list"], ["predict", "--help"]])
+def test_what_an_encoding_lacks_is_a_question_mark(words, encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", "longtail", *words], capture_output=True, env=environment, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    if words == ["--help"]:
+        assert done.stdout.startswith(b"usage: longtail COMMAND ?\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_is_typed_wrong_is_the_same_sentence_in_every_encoding(encoding):
+    """Boxes, which it is taken from, are not."""
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", "longtail", "data", "--nonsense"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    said = "longtail: Unrecognized options: --nonsense; `longtail data --help` shows what there is.\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_how_the_environment_wants_what_an_encoding_lacks_is_kept():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:xmlcharrefreplace"}
+    done = subprocess.run([sys.executable, "-m", "longtail"], capture_output=True, env=environment, check=True)
+    assert done.stdout.startswith(b"usage: longtail COMMAND &#8230;\n")
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, OSError, ImportError])
@@ -44,6 +90,37 @@ def test_what_a_command_refuses_is_one_sentence(run, monkeypatch, error):
 
     monkeypatch.setattr(import_module("longtail.cli.data"), "run", refuse)
     assert run("data", "a", "b") == (2, "", "longtail: Expected [1] thing, but got ['a', 'b'].\n")
+
+
+@pytest.mark.parametrize("name", ["x.md", "a.b", ".hidden", "x.1.part"])
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(run, tmp_path, monkeypatch, name):
+    """Not as the temporary file that is written to first."""
+    path = tmp_path / "nodir" / name
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", lambda _: write_text(path, "text"))
+    said = f"longtail: Expected access to {path}, but the system says: no such file or directory.\n"
+    assert run("data") == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            PermissionError(13, "Permission denied", "ro/run"),
+            "access to ro/run, but the system says: permission denied.",
+        ),
+        (IsADirectoryError(21, "Is a directory", b"here"), "access to here, but the system says: is a directory."),
+        (OSError(5, "Input/output error"), "[Errno 5] Input/output error"),
+        (OSError(9, "Bad file descriptor", 7), "[Errno 9] Bad file descriptor: 7"),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence(run, monkeypatch, error, said):
+    def refuse(_):
+        raise error
+
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", refuse)
+    code, out, err = run("data")
+    assert (code, out) == (2, "")
+    assert err in {f"longtail: {said}\n", f"longtail: Expected {said}\n"}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +210,41 @@ def test_what_is_typed_wrong_is_one_sentence(run, monkeypatch, arguments, said):
     assert os.environ["COLUMNS"] == "40"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["data", "gett"], "get"),
+        (["data", "list", "--rot", "x"], "--root"),
+        (["data", "list", "--imbalanse", "3"], None),  # which is another command's
+        (["data", "check", "digits-lt", "--imbalanse=3"], "--imbalance"),
+        (["predict", "run", "x.png", "--devise", "cpu"], "--device"),
+        (["report", "runs", "--figurs", "x"], "--figures"),
+        (["evaluate", "run", "--nonsense"], None),
+    ],
+)
+def test_a_misspelt_word_is_told_with_the_nearest(run, arguments, near):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("longtail: Unrecognized options: ")
+    assert re.findall(r"; the nearest is ([^;]+); `longtail ", err) == ([] if near is None else [near])
+
+
+@pytest.mark.parametrize("words", [["report"], ["diagnose"], ["predict"], ["evaluate"], ["data", "check"]])
+def test_helps_tell_no_default_that_is_nothing(run, words):
+    code, out, _ = run(*words, "--help")
+    assert code == 0
+    assert "usage: longtail" in out
+    for odd in ("(default: None)", "(default: )", "(default: '')", "{None}", "--no-no-"):
+        assert odd not in out
+
+
+def test_helps_tell_other_defaults_and_both_ways_of_a_switch(run):
+    assert "(default: diagnosis.html)" in run("diagnose", "--help")[1]
+    out = run("data", "describe", "--help")[1]
+    assert "--read-images, --no-read-images" in out
+    assert "(default: True)" in out
+
+
 def test_a_process_that_a_command_forks_is_ended_by_sigterm(run, monkeypatch):
     def fork(_):
         child = os.fork()
@@ -158,7 +270,7 @@ def test_a_command_may_run_in_a_thread(run, monkeypatch):
 
 def test_help_imports_no_command(tmp_path):
     """`longtail --help` answers at once, and without the extra."""
-    code = "import sys; from longtail.cli import main; main([]); print(*sys.modules)"
+    code = "import sys; from longtail.cli import main; main([]); main(['--version']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded = done.stdout.split()
     assert "longtail.cli" in loaded

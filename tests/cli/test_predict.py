@@ -138,10 +138,10 @@ def test_a_name_is_any_bytes(run, finished, photos):
         (["empty"], "Expected images in empty, but there are none."),
         (["empty/none.txt"], "Expected images to predict, but got none."),
         (["empty/wrong.csv"], "Expected empty/wrong.csv to have a column `path`, but got file, label."),
-        (["photos", "--top", "0"], "Expected `top` to be an integer >= 1, but got 0."),
-        (["photos", "--batch-size", "0"], "Expected `batch_size` to be an integer >= 1, but got 0."),
-        (["photos", "--device", "abacus"], "Expected `device` to be auto, cpu or cuda, but got 'abacus'."),
-        (["photos", "--out", "nowhere/labels.csv"], "Expected `out` to be in a folder that is there, but got"),
+        (["photos", "--top", "0"], "Expected --top to be an integer >= 1, but got 0."),
+        (["photos", "--batch-size", "0"], "Expected --batch-size to be an integer >= 1, but got 0."),
+        (["photos", "--device", "abacus"], "Expected --device to be auto, cpu or cuda, but got 'abacus'."),
+        (["photos", "--out", "nowhere/labels.csv"], "Expected --out to be in a folder that is there, but got"),
     ],
 )
 @pytest.mark.usefixtures("photos")

@@ -51,7 +51,7 @@ def test_the_reference_is_the_studys_unless_it_is_given(run, finished, tmp_path)
     code, _, err = run("report", tmp_path / "s", "--reference", "balanced")
     assert (code, err) == (
         2,
-        "longtail: Expected `reference` to be a method that was run (balanced-softmax, softmax), but got 'balanced'.\n",
+        "longtail: Expected --reference to be a method that was run (balanced-softmax, softmax), but got 'balanced'.\n",
     )
 
 
@@ -84,5 +84,5 @@ def test_mistakes_are_one_sentence(run, arguments, sentence):
 def test_a_page_must_be_html(run, runs, tmp_path):
     code, _, err = run("report", runs, "--out", tmp_path / "page.txt")
     assert code == 2
-    assert err.startswith("longtail: Expected `out` to end in .html, but got")
+    assert err.startswith("longtail: Expected --out to end in .html, but got")
     assert not list(tmp_path.iterdir())

@@ -5,19 +5,25 @@ use, so that one command does not wait for what another needs.
 """
 
 import os
+import re
 import select
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 
-__all__ = ["COMMANDS", "check_interrupted", "main"]
+from longtail import __version__
+
+__all__ = ["COMMANDS", "check_interrupted", "main", "nearest", "sentence_of"]
 
 COMMANDS = {
-    "data": ("data sets: list, get, build, check, and describe your own", "longtail.cli.data"),
+    "data": ("data sets: list, get, build-lvis-crops, check, and describe your own", "longtail.cli.data"),
     "methods": ("the methods, with their references and knobs", "longtail.cli.methods"),
     "train": ("train a model, several at once, or go on with one", "longtail.cli.train"),
     "study": ("many runs: methods, betas and seeds, compared in tables", "longtail.cli.study"),
@@ -37,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Where nobody reads on, as in ``longtail methods | head -1``, it ends without a word, with 141 as a shell has it.
     """
+    _print_anything()
     try:
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -45,12 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()  # at the interpreter's end it would be too late to catch anything
     except OSError as error:
         if not isinstance(error, BrokenPipeError) or not _is_unread():
-            return _refuse(str(error))
+            return _refuse(sentence_of(error))
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet
     except SystemExit as left:
         if not isinstance(left.__context__, BrokenPipeError):  # which rich makes this of
             raise
     return 128 + signal.SIGPIPE
+
+
+def _print_anything() -> None:
+    """Have what an encoding lacks printed as a question mark, unless the environment says how."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in {"strict", "surrogateescape"}:
+            stream.reconfigure(errors="replace")
 
 
 def _is_unread() -> bool:
@@ -65,12 +79,14 @@ def _is_unread() -> bool:
 
 def _run(given: Sequence[str]) -> int:
     """Run a command, and say what a person did wrong."""
-    if not given or given[0] in {"-h", "--help"}:
-        sys.stdout.write(_usage())
+    answer = _ANSWERS.get(given[0] if given else "--help")
+    if answer is not None:
+        sys.stdout.write(answer())
         return 0
     name, rest = given[0], given[1:]
     if name not in COMMANDS:
-        return _refuse(f"Expected a command that `longtail --help` shows, but got {name!r}.")
+        near = nearest(name, COMMANDS)
+        return _refuse(f"Expected a command that `longtail --help` shows, but got {name!r}{near}.")
     try:
         with _heeding_signals():
             with _leaving_at_once():
@@ -82,7 +98,7 @@ def _run(given: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, ImportError) as error:
-        return _refuse(str(error))
+        return _refuse(sentence_of(error))
     except KeyboardInterrupt as error:
         sys.stderr.write(_INTERRUPTED)
         return 128 + (signal.SIGTERM if isinstance(error, _TerminatedError) else signal.SIGINT)
@@ -158,10 +174,44 @@ def _leaving_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What may have been meant, as the end of a sentence; nothing where no name is near.
+
+    Example:
+        >>> f"got 'trian'{nearest('trian', COMMANDS)}."
+        "got 'trian'; the nearest is train."
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f"; the nearest is {near[0]}" if near else ""
+
+
+def sentence_of(error: Exception) -> str:
+    """What an error says; what the system refuses is told with the file that was meant, not one on the way to it.
+
+    Example:
+        >>> sentence_of(PermissionError(13, "Permission denied", "out/.labels.csv.4711.part"))
+        'Expected access to out/labels.csv, but the system says: permission denied.'
+    """
+    if not isinstance(error, OSError) or not error.strerror or not isinstance(error.filename, str | bytes):
+        return str(error)
+    path = Path(os.fsdecode(error.filename))
+    temporary = re.fullmatch(r"\.(.+)\.\d+\.part", path.name)
+    meant = path.with_name(temporary[1]) if temporary else path
+    return f"Expected access to {meant}, but the system says: {error.strerror[:1].lower()}{error.strerror[1:]}."
+
+
 def _usage() -> str:
     widest = max(map(len, COMMANDS))
     rows = "".join(f"  {name:<{widest}}  {summary}\n" for name, (summary, _) in COMMANDS.items())
-    return f"usage: longtail COMMAND …\n\n{rows}\n`longtail COMMAND --help` tells more.\n"
+    return f"usage: longtail COMMAND …\n       longtail --version\n\n{rows}\n`longtail COMMAND --help` tells more.\n"
+
+
+def _version() -> str:
+    return f"longtail {__version__}\n"
+
+
+_ANSWERS = {"-h": _usage, "--help": _usage, "-V": _version, "--version": _version}
+"""What is printed for a word that is no command."""
 
 
 def _refuse(sentence: str) -> int:

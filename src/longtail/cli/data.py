@@ -1,7 +1,7 @@
-"""``longtail data``: list, get, build, check, and describe your own."""
+"""``longtail data``: list, get, build LVIS's crops, check, and describe your own."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeVar
 
 import tyro
@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from longtail.cli.parsing import read, read_later
+from longtail.cli import nearest
+from longtail.cli.parsing import flags_of, read, read_later
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
 from longtail.data.decode import BadImages
 from longtail.data.describe import draw_tail
@@ -21,15 +22,18 @@ console = Console()
 FETCHERS = {"cifar10": get_cifar10, "cifar100": get_cifar100, "fashion-mnist": get_fashion_mnist}
 
 _Command = TypeVar("_Command", bound=Callable[..., int])
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help="as `longtail data list` shows it")]
 Root = Annotated[Path, tyro.conf.arg(help="the data folder", metavar="DIR")]
+Imbalance = Annotated[float | None, tyro.conf.arg(help="factor, where it is made long-tailed here")]
 OnBadImages = Annotated[BadImages, tyro.conf.arg(help="stop and name them, or leave them out and list them")]
 data = tyro.extras.SubcommandApp()
+_commands: dict[str, Callable[..., int]] = {}
 
 
 def _command(name: str) -> Callable[[_Command], _Command]:
     def add(command: _Command) -> _Command:
         data.command(name=name)(read_later(command))
+        _commands[name] = command
         return command
 
     return add
@@ -38,7 +42,7 @@ def _command(name: str) -> Callable[[_Command], _Command]:
 @_command("list")
 def list_data(root: Root = Path("data")) -> int:
     """Show the data sets that are known by name, and which of them are on this machine."""
-    table = Table("name", "classes", "train", "val", "test", "imbalance", "here", box=None, header_style="bold")
+    rows: list[tuple[str, ...]] = [("name", "classes", *_PARTS, "imbalance", "here")]
     for entry in CATALOG.values():
         sizes = dict(entry.sizes)
         imbalance = ""
@@ -49,14 +53,14 @@ def list_data(root: Root = Path("data")) -> int:
                 sizes["train"], low, high = int(counts.sum()), int(counts.min()), int(counts.max())
             imbalance = f"{high / low:.0f}"
         here = "yes" if entry.is_here(root) else "no"
-        table.add_row(
-            entry.name,
-            str(entry.num_classes),
-            *(f"{sizes[p]:,}" if p in sizes else "-" for p in _PARTS),
-            imbalance,
-            here,
-        )
-    console.print(table)
+        shown = (f"{sizes[part]:,}" if part in sizes else "-" for part in _PARTS)
+        rows.append((entry.name, str(entry.num_classes), *shown, imbalance, here))
+    table = Table(box=None, header_style="bold")
+    for heading, *cells in zip(*rows, strict=True):
+        table.add_column(heading, min_width=max(map(len, (heading, *cells))))
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table, crop=False)  # a narrow terminal breaks lines, and nothing is cut off
     return 0
 
 
@@ -66,12 +70,12 @@ _PARTS = ("train", "val", "test")
 @_command("get")
 def get_data(name: Name, root: Root = Path("data")) -> int:
     """Fetch a data set into the data folder, or say how to; what is there already is looked through."""
-    if name not in CATALOG:
-        raise ValueError(f"Expected a data set that `longtail data list` shows, but got {name!r}.")
+    _check_known(name)
     base = name.removesuffix("-lt") if CATALOG[name].imbalance is not None else name
     if base not in FETCHERS:
         if CATALOG[base].is_here(root):
-            console.print(f"{base} is there already." if CATALOG[base].files else f"{base} comes with scikit-learn.")
+            where = f"is there already, in {_places(base, root)}" if CATALOG[base].files else "comes with scikit-learn"
+            _tell(f"{base} {where}.")
             return check_data(base, root=root)
         console.print(f"{name} cannot be fetched for you: {CATALOG[name].steps}", soft_wrap=True, markup=False)
         return 1
@@ -80,7 +84,20 @@ def get_data(name: Name, root: Root = Path("data")) -> int:
         FETCHERS[base](
             root, progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
         )
+    _tell(f"{base} is in {_places(base, root)}.")
     return check_data(base, root=root)
+
+
+def _check_known(name: str) -> None:
+    if name not in CATALOG:
+        near = nearest(name, CATALOG)
+        raise ValueError(f"Expected a data set that `longtail data list` shows, but got {name!r}{near}.")
+
+
+def _places(name: str, root: Path) -> str:
+    """The folders in which a data set lies."""
+    folders = dict.fromkeys(PurePosixPath(file).parts[0] for file in CATALOG[name].files)
+    return " and ".join(str(root / folder) for folder in folders)
 
 
 @_command("build-lvis-crops")
@@ -132,8 +149,9 @@ def _tell(line: str) -> None:
 
 
 @_command("check")
-def check_data(name: Name, root: Root = Path("data"), imbalance: float | None = None) -> int:
+def check_data(name: Name, root: Root = Path("data"), imbalance: Imbalance = None) -> int:
     """Compare a data set on disk with what should be there."""
+    _check_known(name)
     differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
     for difference in differences:
         _tell(str(difference))
@@ -144,7 +162,9 @@ def check_data(name: Name, root: Root = Path("data"), imbalance: float | None = 
 
 @_command("describe")
 def describe_data(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")],
+    path: Annotated[
+        Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help="a folder of class folders, or a list")
+    ],
     figure: Annotated[Path | None, tyro.conf.arg(help="draw the tail into this PNG")] = None,
     read_images: Annotated[bool, tyro.conf.arg(help="read every image, to find bad and repeated ones")] = True,
 ) -> int:
@@ -200,4 +220,6 @@ def show(found: Description) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one of the data commands."""
     prog = "longtail data"
-    return read(lambda words: data.cli(prog=prog, args=words, description="Data sets."), arguments, prog)()
+    chosen = _commands.get(arguments[0]) if arguments else None
+    known = _commands if chosen is None else flags_of(chosen).values()
+    return read(lambda words: data.cli(prog=prog, args=words, description="Data sets."), arguments, prog, known)()

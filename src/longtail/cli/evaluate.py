@@ -19,7 +19,7 @@ _DEPTHS = ("*", "*/*", "*/*/*")  # where a study has runs: its own first, then t
 
 
 def evaluate(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="folder of a finished run")],
     posthoc: Annotated[
         str | None,
         tyro.conf.arg(

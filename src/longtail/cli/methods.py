@@ -1,8 +1,10 @@
 """``longtail methods``: what there is to train with."""
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 from longtail.cli.parsing import call
 from longtail.methods import METHODS
@@ -15,12 +17,20 @@ def show_methods() -> int:
     console = Console()
     for method in METHODS.values():
         reference = f" ({method.reference})" if method.reference else ""
-        console.print(f"[bold]{method.name}[/bold]  {method.summary}{reference}", soft_wrap=True, highlight=False)
+        _tell(console, f"{method.name}  {method.summary}{reference}", bold=len(method.name))
         for name, knob in method.knobs.items():
             default = "" if knob.default is None else f", default {knob.default}"
             flag = name.replace("_", "-")
-            console.print(f"    --{flag}  {knob.what}{default}", soft_wrap=True, highlight=False, markup=False)
+            _tell(console, f"    --{flag}  {knob.what}{default}")
     return 0
+
+
+def _tell(console: Console, line: str, bold: int = 0) -> None:
+    """Print a line, its first characters bold; what does not fit follows below it, further to the right."""
+    lines = textwrap.wrap(line, console.width, subsequent_indent=" " * 8, break_on_hyphens=False)
+    text = Text("\n".join(lines))
+    text.stylize("bold", 0, bold)
+    console.print(text, soft_wrap=True)
 
 
 def run(arguments: Sequence[str]) -> int:

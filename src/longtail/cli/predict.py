@@ -33,7 +33,7 @@ _LISTED = 5  # unreadable files that are named
 
 
 def predict(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="folder of a finished run")],
     images: Annotated[
         tuple[Path, ...],
         tyro.conf.Positional,

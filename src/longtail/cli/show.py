@@ -78,6 +78,12 @@ class Status:
         )
         return Group(first, Text(self._how_it_goes(), no_wrap=True, overflow="ellipsis"))
 
+    def __str__(self) -> str:
+        """All of it in a line, for a log."""
+        total = sum(member.steps_total for member in self.members)
+        done = sum(member.steps_done for member in self.members)
+        return f"{self.name}  {100 * done // max(total, 1)}%  {_clock(self.left)} left  {self._how_it_goes()}"
+
     def _how_it_goes(self) -> str:
         members = self.members
         running = [one for one in self._begun if one in members and one.steps_done < one.steps_total]

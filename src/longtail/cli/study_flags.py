@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from longtail.cli import nearest
 from longtail.study.plan import SearchPlan
 from longtail.train.recipe import Recipe
 
@@ -26,6 +27,7 @@ _SEARCH = {field.name: field.name for field in fields(SearchPlan)} | {"search_se
 del _SEARCH["seeds"]
 _VALUED = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe) if field.type is not bool)}
 """Flags that need a value."""
+_KNOWN = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe)), "together", "dry_run", "one_sided", "beside"}
 
 
 def split_flags(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -54,6 +56,13 @@ def _value(text: str) -> Any:
         return text
 
 
+def _check_known(name: str) -> None:
+    if name not in _KNOWN and name.removeprefix("no_") not in _KNOWN:
+        flag, *flags = (f"--{one.replace('_', '-')}" for one in (name, *sorted(_KNOWN)))
+        near = nearest(flag, flags)
+        raise ValueError(f"Expected a flag that `longtail study --help` shows, but got {flag}{near}.")
+
+
 def _check_values(name: str, texts: Sequence[str]) -> None:
     if (not texts and name in _VALUED) or (len(texts) > 1 and name in _ONE):
         expected, got = _PLAN.get(name, "a value"), " ".join(texts) or "nothing"
@@ -71,6 +80,7 @@ def plan_content(found: dict[str, list[str]]) -> dict[str, Any]:
     """Flags as the content of a plan."""
     content: dict[str, Any] = {"recipe": {}, "search": {}}
     for name, texts in found.items():
+        _check_known(name)
         _check_values(name, texts)
         if name in _PLAN:
             content[name] = list(texts) if name in {"data", "methods"} else _values(name, texts)

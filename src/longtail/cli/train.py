@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.live import Live
 
-from longtail.cli import check_interrupted
+from longtail.cli import check_interrupted, sentence_of
 from longtail.cli.show import Status, show_result
 from longtail.cli.train_line import asked_for, read_line, resume_command, resumed, show_help
 from longtail.data.decode import UnreadableImageError
@@ -122,7 +122,7 @@ def _tell_failures(fleet: Fleet, ranks: Ranks, *, raising: bool = True) -> int:
         if raising and len(fleet.members) == 1 and not isinstance(error, NotFiniteError):
             raise error
         named = str(member.folder.path) in str(error)
-        _say(str(error) if named else f"{member.folder.path} failed: {error}", ranks)
+        _say(sentence_of(error) if named else f"{member.folder.path} failed: {sentence_of(error)}", ranks)
     unforeseen = [error for _, error in others if not isinstance(error, NotFiniteError | ValueError | OSError)]
     if unforeseen and raising:
         raise unforeseen[0]

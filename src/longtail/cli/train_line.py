@@ -2,15 +2,16 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from itertools import product
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
+from longtail.cli import nearest
+from longtail.cli.parsing import DEFAULT
 from longtail.data import CATALOG
 from longtail.methods import METHODS, find_method
 from longtail.ranks import Ranks
@@ -22,15 +23,19 @@ from longtail.train.recipe import Recipe, check_fields, defaults, read_recipe
 
 __all__ = ["Line", "asked_for", "parse", "read_line", "recipes_of", "resume_command", "resumed", "show_help", "unfit"]
 
-USAGE = """usage: longtail train [RECIPE.toml | FOLDER | LIST] [--data NAME] [--method NAME] [--FIELD VALUE …]
-       longtail train --resume RUN … [--device NAME] [--workers N] [--root DIR]
+_ABOUT = """Train a model and leave a run folder. Several values of a flag, as in `--beta 1.0 1.5 --seed 0 1 2`, are
+several runs; `none` unsets what a file or the data set's recipe has set.
 
-Train a model and leave a run folder. Several values of a field, as in `--beta 1.0 1.5 --seed 0 1 2`, are several runs,
-`--together N` of them at a time (default: 12 small models on a GPU, else 1). `--out DIR` names the folder of one run,
-or where the folders of several go (default: runs).
+A run that was stopped goes on by `longtail train --resume RUN`; only --device, --workers, --root and --together may be
+beside it.
 """
 
-_OWN = ("out", "together", "resume")  # flags that are no settings of a recipe
+_OWN = {
+    "out": ("DIR", "folder of one run, or where the folders of several go (default: runs)"),
+    "together": ("N", "runs at a time (default: 12 small models on a GPU, else 1)"),
+    "resume": ("RUN …", "folders of runs that are to go on"),
+}
+"""Flags that are no settings of a recipe, with what is expected after them and their help."""
 _ELSEWHERE = ("device", "root", "workers")  # what another machine may have otherwise
 
 
@@ -111,9 +116,8 @@ def _meant(flag: str) -> tuple[str, bool]:
             return name, True
         if _HINTS.get(name.removeprefix("no_")) is bool:
             return name.removeprefix("no_"), False
-    near = get_close_matches(name, [*_OWN, *_HINTS], n=1)
-    nearest = f"; the nearest is --{near[0].replace('_', '-')}" if near else ""
-    raise ValueError(f"Expected a flag that `longtail train --help` shows, but got {flag}{nearest}.")
+    near = nearest(flag, (f"--{one.replace('_', '-')}" for one in (*_OWN, *_HINTS)))
+    raise ValueError(f"Expected a flag that `longtail train --help` shows, but got {flag}{near}.")
 
 
 def _converted(name: str, text: str) -> Any:
@@ -164,7 +168,14 @@ def show_help(given: Sequence[str]) -> NoReturn:
         default = parse(given)
     except (ValueError, OSError):
         default = Recipe()
-    tyro.cli(Recipe, default=default, args=["--help"], prog="longtail train", description=USAGE)
+    settings = [(one.name, Annotated[_HINTS[one.name], DEFAULT], getattr(default, one.name)) for one in fields(Recipe)]
+    own = [
+        (name, Annotated[str | None, DEFAULT, tyro.conf.arg(metavar=metavar, help=told)], None)
+        for name, (metavar, told) in _OWN.items()
+    ]
+    shown = make_dataclass("shown", [*settings, *own], bases=(Recipe,), frozen=True)  # its texts are Recipe's
+    prog = "longtail train [RECIPE.toml | FOLDER | LIST]"
+    tyro.cli(shown, args=["--help"], prog=prog, description=_ABOUT, config=(tyro.conf.DisallowNone,))
     raise SystemExit(0)
 
 
@@ -281,6 +292,9 @@ def _recipe(written: Mapping[str, Any], chosen: Mapping[str, Any]) -> Recipe:
     """A recipe: the data set's own, then a file's settings, then the flags."""
     settings = {"data": "cifar10-lt", "method": "cbs", **written, **chosen}
     data = settings["data"]
+    if data not in CATALOG and not Path(data).exists():
+        near = nearest(data, CATALOG)
+        raise ValueError(f"Expected a data set that `longtail data list` shows, or a path, but got {data!r}{near}.")
     small = data not in CATALOG and is_small(data)
     base = asdict(defaults(data, settings["method"], settings.get("imbalance"), small=small))
     return Recipe(**{**base, **settings})

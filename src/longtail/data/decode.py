@@ -96,7 +96,8 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     except FileNotFoundError:
         raise UnreadableImageError(path, "it is not there") from None
     except Exception as error:  # a decoder meets damage in as many ways as there are formats
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        said = str(error).replace(f" {str(path)!r}", "")  # which is named already
+        reason = " ".join(said.split()).rstrip(".") or type(error).__name__
         raise UnreadableImageError(path, f"the decoder says: {reason}") from None
 
 

@@ -187,7 +187,8 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     if len(of_cells) > 1:
         parts.append(f"{of_cells[0]} to {of_cells[-1]} runs a row")
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
-    parts.append(f"{', '.join(epochs)} epochs, {', '.join(sorted({run.result['reported'] for run in runs}))}")
+    reported = ", ".join(sorted({run.result["reported"] for run in runs}))
+    parts.append(f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}, {reported}")
     parts += _cuts(cells)
     parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if _made_here(cell)]
