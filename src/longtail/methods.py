@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from torch import Tensor
 
 from longtail._arguments import check_number
+from longtail._names import nearest
 from longtail.classes import Groups
 from longtail.data.samplers import ClassAware, Instance, Sampler
 from longtail.knobs import Knob
@@ -435,7 +435,6 @@ def find_method(name: str) -> Method:
         {'beta': 1.2}
     """
     if name not in METHODS:
-        close = get_close_matches(name, METHODS, 1)
-        hint = f"the nearest is {close[0]}" if close else "one's own is known to the file that adds it"
-        raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}; {hint}.")
+        hint = nearest(name, METHODS) or "; one's own is known to the file that adds it"
+        raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}{hint}.")
     return METHODS[name]

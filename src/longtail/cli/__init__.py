@@ -9,9 +9,8 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,8 +18,9 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 from longtail import __version__
+from longtail._names import nearest
 
-__all__ = ["COMMANDS", "check_interrupted", "main", "nearest", "sentence_of"]
+__all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
 
 COMMANDS = {
     "data": ("data sets: list, get, build-lvis-crops, check, and describe your own", "longtail.cli.data"),
@@ -172,17 +172,6 @@ def _leaving_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant, as the end of a sentence; nothing where no name is near.
-
-    Example:
-        >>> f"got 'trian'{nearest('trian', COMMANDS)}."
-        "got 'trian'; the nearest is train."
-    """
-    near = get_close_matches(name, list(known), n=1)
-    return f"; the nearest is {near[0]}" if near else ""
 
 
 def sentence_of(error: Exception) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from longtail.cli import nearest
+from longtail._names import nearest
 from longtail.cli.parsing import flags_of, read, read_later
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
 from longtail.data.decode import BadImages

@@ -39,7 +39,7 @@ def report(
         str | None,
         tyro.conf.arg(
             metavar="METHOD",
-            help="the method that others are tested against (default: the study's, or balanced-softmax)",
+            help="the method that others are tested against (default: the study's, or balanced-softmax, or softmax)",
         ),
     ] = None,
     paper: Annotated[
