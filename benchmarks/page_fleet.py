@@ -2,7 +2,7 @@
 
 from page_results import Content, Results, reached, table
 
-from longtail.study.stats import compare
+from longtail.study.stats import summarise
 
 STEPS = (
     # What was done, what it takes as measured before (ms a step and model), and fleet.py's row.
@@ -99,33 +99,21 @@ def same(results: Results) -> str | None:
         return None
     rows = []
     for way, values in found["recalls"].items():
-        some, whole = values[: found["seeds"]], found["whole_runs"][way]
-        spent = whole["seconds_a_model"]
+        spent = found["whole_runs"][way]["seconds_a_model"]
         rows.append(
             [
                 way,
-                str(len(some)),
-                f"{sum(some) / len(some):.2f}",
-                " ".join(f"{value:.2f}" for value in some),
-                str(whole["members"]),
+                str(len(values)),
+                str(summarise(values)),
+                " ".join(f"{value:.2f}" for value in values),
                 "" if spent is None else f"{spent:.1f} s",
             ]
         )
-    head = [
-        f"{found['data']}, Balanced Softmax", "seeds", "mean recall", "of each seed", "in the fleet",
-        "a whole run, a model",
-    ]  # fmt: skip
+    head = [f"{found['data']}, Balanced Softmax", "seeds", "recall", "of each seed", "a whole run, a model"]
     text = table(head, rows, found)
     if found.get("p") is not None:
         goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
         text += f"\n\nDifference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}."
-        ours, careful = found["recalls"].values()
-        if len(ours) > found["seeds"]:
-            all_of_them = compare(ours, careful, paired=False)
-            text += (
-                f" With all {len(ours)} members of the fleet: {all_of_them.difference:+.2f} points, "
-                f"p = {all_of_them.p_value:.2f}."
-            )
     errors = [f"{of['error of a float32 convolution']:.0e} ({way})" for way, of in found["float32"].items()]
     text += f"\n\nErrors of a convolution that is asked for in float32: {', '.join(errors)}."
     return text + whole_runs(results, found)

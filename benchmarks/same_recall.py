@@ -1,16 +1,16 @@
-"""Whether a member of a fleet ends where a careful run alone would: recall of five seeds, both ways.
+"""Whether a member of a fleet ends where a careful run alone would: recall of twelve seeds, both ways.
 
 Balanced Softmax on C10-LT100 as the recipe has it: by the Triton kernels in bfloat16, and by cuDNN in float32, all of
 it: TF32, which cuDNN takes by default, is off, and the error of a convolution shows that it is. Draws are the same,
 roundings are not, so single runs differ; the means must not. Goals: Welch's p above 0.05, means less than half a point
 apart.
 
-The first way trains a fleet of twelve, of which the first five seeds are compared, so that it also shows what a whole
-run costs a model: wall time of the fleet from its start to its last result, checkpoints and last evaluations included,
-over its members. Runs and their times are kept in a folder, and go on after a stop (`timeout -s TERM`); what is known
-is saved after each way, with the day on which its last run ended. Those that are done are not trained again.
+Each way trains its seeds as one fleet, which also shows what a whole run costs a model: wall time of the fleet from
+its start to its last result, checkpoints and last evaluations included, over its members. Runs and their times are
+kept in a folder, and go on after a stop (`timeout -s TERM`); what is known is saved after each way, with the day on
+which its last run ended. Those that are done are not trained again.
 
-    python benchmarks/same_recall.py [--data cifar10-lt] [--seeds 5] [--epochs 200] [--runs runs/same] [--out out.json]
+    python benchmarks/same_recall.py [--data cifar10-lt] [--seeds 12] [--epochs 200] [--runs runs/same] [--out out.json]
 """
 
 import argparse
@@ -72,11 +72,11 @@ def convolution_error() -> float:
     return float((found - wanted).norm() / wanted.norm())
 
 
-def recipes(data: str, seeds: dict[str, int], epochs: int | None) -> dict[str, list[Recipe]]:
+def recipes(data: str, seeds: int, epochs: int | None) -> dict[str, list[Recipe]]:
     """Those of each way."""
     base = defaults(data, "balanced-softmax")
     base = replace(base, evaluate_every=0, checkpoint_epochs=0, epochs=epochs or base.epochs)
-    return {way: [replace(base, seed=seed, **how) for seed in range(seeds[way])] for way, how in WAYS.items()}
+    return {way: [replace(base, seed=seed, **how) for seed in range(seeds)] for way, how in WAYS.items()}
 
 
 class Clock:
@@ -138,9 +138,8 @@ def train(way: str, runs: Sequence[Planned], clock: Clock) -> dict[str, Any]:
 
 def measure(given: argparse.Namespace) -> None:
     """Both ways, then how they compare; saved after each."""
-    seeds = {OURS: max(given.members, given.seeds), CAREFUL: given.seeds}
     part: dict[str, Any] = {"data": given.data, "seeds": given.seeds, "recalls": {}, "float32": {}, "whole_runs": {}}
-    for way, some in recipes(given.data, seeds, given.epochs).items():
+    for way, some in recipes(given.data, given.seeds, given.epochs).items():
         name = way.replace(" ", "-")
         runs = [Planned(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
         for key, value in train(way, runs, Clock(given.runs / f"{name}.json")).items():
@@ -156,7 +155,7 @@ def measure(given: argparse.Namespace) -> None:
             print(f", {whole['seconds_a_model']:.2f} s a model, checkpoints and last evaluations included", flush=True)
     if not part["float32"][CAREFUL]["error of a float32 convolution"] < FLOAT32:
         print(f"WRONG: {CAREFUL} is no float32: {part['float32'][CAREFUL]}", flush=True)
-    found = compare(*(part["recalls"][way][: given.seeds] for way in (OURS, CAREFUL)), paired=False)
+    found = compare(part["recalls"][OURS], part["recalls"][CAREFUL], paired=False)
     goals = {
         f"p > {P_VALUE}": verdict(found.p_value, P_VALUE),
         f"under {POINTS} points": verdict(abs(found.difference), POINTS, at_most=True),
@@ -173,8 +172,7 @@ def stop(number: int, _: FrameType | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="cifar10-lt")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--members", type=int, default=12 if GPU else 0, help="of the first way's fleet, if more")
+    parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--epochs", type=int, help="default: the recipe's")
     parser.add_argument("--runs", type=Path, default=Path("runs/same"))
     parser.add_argument("--out", type=Path)

@@ -83,17 +83,17 @@ SAME_RECALL = ("--data", "digits-lt", "--seeds", 2)
 
 def test_recall_both_ways(tmp_path):
     out = tmp_path / "same.json"
-    run = ("same_recall.py", *SAME_RECALL, "--epochs", 2, "--members", 3, "--runs", tmp_path / "runs", "--out", out)
+    run = ("same_recall.py", *SAME_RECALL, "--epochs", 2, "--runs", tmp_path / "runs", "--out", out)
     script(*run)
     found = json.loads(out.read_text())["parts"]["same"]
-    assert [len(values) for values in found["recalls"].values()] == [3, 2]
+    assert [len(values) for values in found["recalls"].values()] == [2, 2]
     assert found["goals"]["under 0.5 points"] == ("yes" if abs(found["difference"]) <= 0.5 else "NO")
     careful = found["float32"]["cuDNN fp32 without TF32"]
     assert not careful["cudnn.allow_tf32"]
     assert not careful["cuda.matmul.allow_tf32"]
     assert careful["error of a float32 convolution"] < 1e-5
     whole = found["whole_runs"]["torch bf16"]
-    assert whole["seconds_a_model"] == pytest.approx(whole["seconds"] / 3)
+    assert whole["seconds_a_model"] == pytest.approx(whole["seconds"] / 2)
     script(*run)  # nothing is left to train: recalls and times are those of before
     again = json.loads(out.read_text())["parts"]["same"]
     assert again["recalls"] == found["recalls"]
@@ -120,7 +120,7 @@ def test_recalls_are_left_when_the_test_of_them_fails(load, tmp_path, monkeypatc
         raise ValueError("no test")
 
     monkeypatch.setattr(module, "compare", broken)
-    given = {"data": "digits-lt", "seeds": 1, "members": 0, "epochs": 1}
+    given = {"data": "digits-lt", "seeds": 1, "epochs": 1}
     with pytest.raises(ValueError, match="no test"):
         module.measure(SimpleNamespace(**given, runs=tmp_path / "runs", out=tmp_path / "same.json"))
     assert len(json.loads((tmp_path / "same.json").read_text())["parts"]["same"]["recalls"]) == 2

@@ -205,7 +205,10 @@ def asked_for(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
 def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
     """The runs that are to go on, with what is otherwise on this machine."""
     if not line.resume:
-        raise ValueError("Expected a run folder after --resume, but got none.")
+        raise ValueError(
+            "Expected run folders after --resume, but got none. The command that began several runs goes on with them "
+            "as it stands, without --resume."
+        )
     other = [f"--{name.replace('_', '-')}" for name in line.settings if name not in _ELSEWHERE]
     other += [] if line.out is None else ["--out"]
     other += [] if line.source is None else [line.source]
