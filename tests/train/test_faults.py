@@ -387,6 +387,17 @@ def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path):
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+def test_a_last_step_that_ruins_the_model_ends_the_run(run, tmp_path):
+    """Its own loss was taken before it, and there is none after it."""
+    line = ["train", "--data", "digits-lt", "--method", "cbs", "--lr", 1e30, "--batch-size", 800, "--epochs", 1]
+    code, _, err = run(*line, "--warmup", 0, "--out", "run")
+    assert code == 1
+    said = one_sentence(err)
+    assert "finite logits of the trained model" in said
+    assert "1e+30" in said
+    assert not RunFolder(tmp_path / "run").done
+
+
 # --- checkpoints that do not belong
 
 

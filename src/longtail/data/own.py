@@ -34,7 +34,7 @@ def open_path(path: Path | str) -> DataSet:
     if path.is_dir():
         return _open_folder(path)
     if not path.is_file():
-        raise FileNotFoundError(f"Expected {path} to be a folder or a list of images, but it is not there.")
+        raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or a list of images, but it is not there.")
     readers: dict[str, Callable[[Path], list[dict[str, str]]]] = {
         ".csv": _read_csv,
         ".tsv": _read_csv,

@@ -41,7 +41,7 @@ _CHECK_SECONDS = 10.0  # how often the device is asked whether the loss is finit
 
 
 class NotFiniteError(RuntimeError):
-    """The loss is infinite or not a number."""
+    """The loss, or what the trained model says, is infinite or not a number."""
 
 
 class StoppedError(RuntimeError):
@@ -316,6 +316,12 @@ class Trainer:
             self._unless_stopped()
         statistics = read()
         self._list_unreadable()
+        bad = [name for name, one in statistics.items() if not bool(one.probability_sum.isfinite().all())]
+        if bad:  # by the very last step, after which no loss was taken
+            raise NotFiniteError(
+                f"Expected finite logits of the trained model, but on split {bad[0]} some are not, though every loss "
+                f"of its training was; a lower learning rate than {self.recipe.lr:g} may help."
+            )
         if self.ranks.first:
             self._write(model, running.stage, statistics, classifier, (posthoc, trace))
         self.ranks.wait()  # none leaves before all is written
