@@ -31,7 +31,7 @@ def dataset_of(counts, **others):
     "pixels", [torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.uint8), torch.zeros(2, 3, 4, 4).int()]
 )
 def test_arrays_that_are_not_raw_pixels_are_refused(pixels):
-    with pytest.raises(ValueError, match=r"^Expected `pixels` to be uint8 of shape .*, but got .*\.$"):
+    with pytest.raises(ValueError, match=r"^Expected images to be uint8 of shape .*, but got .*\.$"):
         ArrayImages(pixels)
 
 
@@ -43,6 +43,18 @@ def test_a_subset_is_in_the_order_that_was_asked_for():
         assert numbers_of(chosen) == [4, 0, 2]
         assert len(chosen) == len(chosen.images) == 3
     assert len(split.subset([])) == 0
+
+
+def test_subsets_share_the_images_in_memory():
+    split = split_of([0, 1, 2, 3, 4])
+    chosen = split.subset([4, 0, 2, -2])
+    again = chosen.subset([3, 0])
+    assert chosen.images.stored is again.images.stored is split.images.stored
+    assert numbers_of(again) == [3, 4]
+    assert torch.equal(again.images[1], split.images[4])
+    for refused in (4, -5):
+        with pytest.raises(IndexError):
+            chosen.subset([refused])
 
 
 def test_images_and_labels_must_be_as_many():

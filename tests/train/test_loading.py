@@ -1,5 +1,7 @@
 """One's own images: which are trained on as CIFAR's are, and which as ImageNet's; and made long-tailed."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from longtail.data import (
     DataSet,
     FileImages,
     Instance,
+    Resident,
     ResidentFiles,
     Split,
     Streaming,
@@ -114,6 +117,28 @@ def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_p
     assert isinstance(loaders.evaluation(dataset.test), Streaming)
     with pytest.raises(ValueError, match="Streaming reads them from files"):
         Loaders(recipe, dataset, torch.device("cpu"), Ranks()).evaluation(dataset.train)
+
+
+@pytest.mark.parametrize(("side", "held"), [(32, Resident), (90, ResidentFiles)])
+def test_a_split_is_held_once_and_let_go_of_when_the_run_is_done(tmp_path, monkeypatch, side, held):
+    """The trainers of a study's runs all stay until the last is done; their images may not."""
+    path = folder(tmp_path / "photos", (side, side))
+    settings = {"model": "small-cnn", "epochs": 1, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
+    recipe = replace(defaults(str(path), "cbs", small=side == 32), **settings, loading="resident", evaluate_every=1)
+    made = []
+    begin = held.__init__
+
+    def seen(self, split, *rest, **named):
+        begin(self, split, *rest, **named)
+        made.append((split, weakref.ref((self.images if held is ResidentFiles else self).pixels)))
+
+    monkeypatch.setattr(held, "__init__", seen)
+    trainer = Trainer(recipe, RunFolder(tmp_path / "run"))
+    trainer.run()
+    splits = [split for split, _ in made]
+    assert len(splits) == len(set(splits)) == len(trainer.dataset.splits) > 1
+    gc.collect()
+    assert not [split for split, pixels in made if pixels() is not None]
 
 
 @pytest.mark.parametrize(

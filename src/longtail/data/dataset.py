@@ -49,26 +49,40 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ArrayImages:
-    """Images of one size that are in memory, uint8 ``(N, channels, height, width)``."""
+    """Images of one size that are in memory, which subsets share: a hundred runs take no more of it than one."""
 
-    pixels: Tensor
+    stored: Tensor
+    """uint8 ``(N, channels, height, width)``."""
+    rows: Tensor | None = None
+    """Which of them, in which order; ``None``: all."""
 
     def __post_init__(self) -> None:
-        if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
+        if self.stored.ndim != 4 or self.stored.dtype != torch.uint8:
             raise ValueError(
-                "Expected `pixels` to be uint8 of shape (N, channels, height, width), "
-                f"but got {self.pixels.dtype} of shape {tuple(self.pixels.shape)}."
+                "Expected images to be uint8 of shape (N, channels, height, width), "
+                f"but got {self.stored.dtype} of shape {tuple(self.stored.shape)}."
             )
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.stored if self.rows is None else self.rows)
 
     def __getitem__(self, index: int, /) -> Tensor:
-        return self.pixels[index]
+        return self.stored[index if self.rows is None else int(self.rows[index])]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.stored.shape[2], self.stored.shape[3]
+
+    @property
+    def pixels(self) -> Tensor:
+        """All of them as one tensor, of a subset a new one each time."""
+        return self.stored if self.rows is None else self.stored[self.rows]
 
     def subset(self, indices: Tensor, /) -> "ArrayImages":
         """Some of them, in that order."""
-        return ArrayImages(self.pixels[indices])
+        rows = torch.arange(len(self.stored)) if self.rows is None else self.rows
+        return ArrayImages(self.stored, rows[indices])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """Loading, the fast way: the whole split in device memory, gathered and augmented there."""
 
+import copy
 from collections.abc import Iterator
 from itertools import islice
 
@@ -43,6 +44,12 @@ class Resident:
         self.plan = plan
         self.pixels = split.images.pixels.to(device)
         self.labels = split.labels.to(device)
+
+    def with_plan(self, plan: Plan) -> "Resident":
+        """The same images in other batches or views, for evaluation for instance; nothing is copied again."""
+        other = copy.copy(self)
+        other.plan = plan
+        return other
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch of training, from batch ``start`` on."""

@@ -131,8 +131,8 @@ class Loaders:
     ranks: Ranks
     unreadable: dict[str, str] = field(default_factory=dict)
     """Files that were left out so far, of all splits, and why."""
-    _packed: dict[int, ResidentFiles] = field(default_factory=dict)
-    """Splits whose files are held on the device: they are packed once."""
+    _held: dict[Split, Resident | ResidentFiles] = field(default_factory=dict)
+    """Splits that are held on the device, once each, for all loaders of theirs."""
 
     @property
     def image_size(self) -> int:
@@ -140,7 +140,7 @@ class Loaders:
         if self.recipe.image_size is not None:
             return self.recipe.image_size
         images = self.dataset.train.images
-        return images.pixels.shape[2] if isinstance(images, ArrayImages) else 224
+        return images.size[0] if isinstance(images, ArrayImages) else 224
 
     @property
     def steps_per_epoch(self) -> int:
@@ -191,7 +191,7 @@ class Loaders:
         """Of any split, every sample once."""
         images = split.images
         size = self.image_size
-        sized = isinstance(images, ArrayImages) and tuple(images.pixels.shape[2:]) == (size, size)
+        sized = isinstance(images, ArrayImages) and images.size == (size, size)
         view: Augmentation = evaluation_view(self.recipe.augment, size, self.normalisation, torch.float32, sized=sized)
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         plan = Plan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
@@ -199,12 +199,9 @@ class Loaders:
 
     def _loader(self, split: Split, plan: Plan) -> Loader:
         recipe = self.recipe
-        if isinstance(split.images, ArrayImages):
-            return Resident(split, plan, self.device)
-        if recipe.loading == "resident" and isinstance(split.images, FileImages):
-            packed = self._resident(split, plan)
-            if packed is not None:
-                return packed.with_plan(plan)
+        held = self._resident(split, plan)
+        if held is not None:
+            return held.with_plan(plan)
         on_device = self.device.type == "cuda" and _are_jpegs(split.images)
         streaming = Streaming(
             split,
@@ -217,19 +214,32 @@ class Loaders:
         streaming.unreadable = self.unreadable
         return streaming
 
-    def _resident(self, split: Split, plan: Plan) -> ResidentFiles | None:
-        """The split on the device; ``None`` where there is no room for it once the training split is there."""
-        if id(split) not in self._packed:
-            workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
-            try:
-                packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
-            except NoRoomError:
-                if split is self.dataset.train:
-                    raise
-                return None
-            self.unreadable.update(packed.unreadable)
-            self._packed[id(split)] = packed
-        return self._packed[id(split)]
+    def release(self) -> None:
+        """Let go of the splits that are held on the device; who asks for them again has them put there again."""
+        self._held.clear()
+
+    def _resident(self, split: Split, plan: Plan) -> Resident | ResidentFiles | None:
+        """The split on the device; ``None`` where it is to be streamed."""
+        if split not in self._held:
+            if isinstance(split.images, ArrayImages):
+                self._held[split] = Resident(split, plan, self.device)
+            elif self.recipe.loading == "resident" and isinstance(split.images, FileImages):
+                packed = self._packed(split, plan)
+                if packed is not None:
+                    self._held[split] = packed
+        return self._held.get(split)
+
+    def _packed(self, split: Split, plan: Plan) -> ResidentFiles | None:
+        """Its files on the device; ``None`` where there is no room for them once the training split is there."""
+        workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
+        try:
+            packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
+        except NoRoomError:
+            if split is self.dataset.train:
+                raise
+            return None
+        self.unreadable.update(packed.unreadable)
+        return packed
 
 
 def _are_jpegs(images: Images) -> bool:

@@ -50,7 +50,7 @@ class Measuring:
         self.replays = resident and loaders.device.type == "cuda" and self.ranks.world == 1
         """Whether passes are queued on the device, and cost the host little until they are read."""
         self._replayed: Replayed | None = None
-        self._evaluation: dict[int, Loader] = {}
+        self._evaluation: dict[Split, Loader] = {}
         self._training: Loader | None = None
 
     def release(self) -> None:
@@ -143,9 +143,9 @@ class Measuring:
 
     def _batches(self, split: Split) -> Iterator[Batch]:
         """A split in order; its loader is kept, since making one copies its images to the device."""
-        if id(split) not in self._evaluation:
-            self._evaluation[id(split)] = self.loaders.evaluation(split)
-        loader = self._evaluation[id(split)]
+        if split not in self._evaluation:
+            self._evaluation[split] = self.loaders.evaluation(split)
+        loader = self._evaluation[split]
         return _in_order(loader) if self.replays and isinstance(loader, Resident) else loader.evaluation()
 
     @contextmanager

@@ -163,6 +163,7 @@ class Trainer:
         finally:
             self.stream = None  # which others may have from now on
             self.measuring.release()
+            self.loaders.release()
         if self._board is not None:
             self._board.close()
 
