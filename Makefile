@@ -47,9 +47,9 @@ GPU ?= h200
 RUN ?= $(BIN)/python
 
 bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## The tables of docs/speed.md, but tiles, on this GPU
-	$(RUN) benchmarks/loss.py --out benchmarks/results/loss-$(GPU).json
+	$(RUN) benchmarks/loss.py --budget 3 --out benchmarks/results/loss-$(GPU).json
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
-	$(RUN) benchmarks/data.py --large 12288 --rounds 3 --out benchmarks/results/data-$(GPU).json
+	$(RUN) benchmarks/data.py --rounds 2 --large 8192 --out benchmarks/results/data-$(GPU).json
 	$(RUN) benchmarks/fleet.py --out benchmarks/results/fleet-$(GPU).json
 	test -d data/cifar-10-batches-py || $(RUN) -m longtail data get cifar10
 	$(RUN) benchmarks/same_recall.py --out benchmarks/results/same-$(GPU).json

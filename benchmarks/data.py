@@ -8,8 +8,10 @@ image) without a goal.
 
 How: correctness first (a resident batch holds crops of the padded images, normalised); then both loaders run whole
 epochs of batches of 128 in turn, and the table has the median of each. Pixels are random; neither loader looks at them.
-With ``--large``, N photographs of 256 different files: four epochs of each loader, start-up included, the median of the
-last three. It takes about two minutes with 12288. What is left out (``--only``) stays as it was.
+With ``--large``, batches of photographs whose colours have full resolution are compared with those that the loaders
+give on the CPU, for training and for evaluation; what is wrong is said, in the results too. Then N photographs of 256
+different files: four epochs of each loader, start-up included, the median of the last three. It takes about two minutes
+with 12288. What is left out (``--only``) stays as it was.
 
     python benchmarks/data.py [--only small large] [--images 50000] [--large 12288] [--out results.json]
 """
@@ -23,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from photographs import write_photographs
+from photographs import compare, show_levels, write_photographs
 from PIL import Image
-from record import device_name, save
+from record import device_name, save, tell
 from timing import synchronise
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -40,6 +42,8 @@ WORKERS = {"cuda": 8, "cpu": 2}
 STREAMED, RESIDENT = "JPEG files, decoded on the GPU", "resident from files, short side 256"
 PACKED = "packing the resident files, once"
 LARGE_GOALS = {STREAMED: 6_000, RESIDENT: 20_000}
+TRAINED = Compose((RandomResizedCrop(224), RandomFlip(), Normalise(MEAN, STD, torch.bfloat16)))
+TESTED = Compose((Resize(256), CentreCrop(224), Normalise(MEAN, STD, torch.bfloat16)))
 
 
 class PilDataset(Dataset):
@@ -147,10 +151,33 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
     }
 
 
+def check_large(folder: Path, device: str, number: int = 32) -> dict[str, Any]:
+    """Batches of both loaders on the device, as they are timed, against the CPU's: levels by which pixels differ."""
+    split = write_photographs(folder, number, subsampling=0)
+    trained, tested = (Plan(split.labels, (view,), 16) for view in (TRAINED, TESTED))
+    packed = [ResidentFiles(split, trained, where, short_side=256, workers=2) for where in (device, "cpu")]
+
+    def files(plan: Plan) -> tuple[Streaming, Streaming]:
+        there = Streaming(split, plan, "cpu")  # decoded and cut to size one by one
+        return Streaming(split, plan, device, workers=2, decode_in="device"), there
+
+    levels, wrong = {}, []
+    for name, (here, there) in {
+        "files": (one.training(3, 1) for one in files(trained)),
+        "files, for evaluation": (one.evaluation() for one in files(tested)),
+        "resident": (one.training(3, 1) for one in packed),
+        "resident, for evaluation": (one.with_plan(tested).evaluation() for one in packed),
+    }.items():
+        levels[name], found = compare(name, here, there, torch.tensor(STD).view(3, 1, 1))
+        wrong += found
+    show_levels(levels)
+    tell(wrong)
+    return {"levels": levels, "wrong": wrong}
+
+
 def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iterator[dict[str, Any]]:
     """Images/s of ImageNet's size into 224 x 224 bf16 batches of 256, on a GPU; all rows so far, one by one."""
     number = arguments.large
-    augment = Compose((RandomResizedCrop(224), RandomFlip(), Normalise(MEAN, STD, torch.bfloat16)))
     rows: dict[str, dict[str, int]] = {}
 
     def row(name: str, seconds: float) -> dict[str, Any]:
@@ -158,18 +185,19 @@ def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iter
         rows[name] = {"images_per_second": round(number / seconds), **goal}
         against = f" (goal {goal['goal']:,})" if goal else ""
         print(f"224 x 224 bf16, {name}: {rows[name]['images_per_second']:,} images/s{against}", flush=True)
-        return {"images": number, "rows": rows}
+        return {"images": number, "rows": rows, **checked}
 
     with tempfile.TemporaryDirectory() as folder:
+        checked = check_large(Path(folder), device)
+    with tempfile.TemporaryDirectory() as folder:
         split = write_photographs(Path(folder), number)
-        plan = Plan(split.labels, (augment,), 256)
+        plan = Plan(split.labels, (TRAINED,), 256)
         start = time.perf_counter()
         resident = ResidentFiles(split, plan, device, short_side=256, workers=workers)
         synchronise()
         yield row(PACKED, time.perf_counter() - start)
         streaming = Streaming(split, plan, device, workers=workers, decode_in="device")
-        middle = Compose((Resize(256), CentreCrop(224), Normalise(MEAN, STD, torch.bfloat16)))
-        tested = Streaming(split, Plan(split.labels, (middle,), 256), device, workers=workers, decode_in="device")
+        tested = Streaming(split, Plan(split.labels, (TESTED,), 256), device, workers=workers, decode_in="device")
         usual = DataLoader(
             PilFiles(split), 256, shuffle=True, num_workers=workers, pin_memory=True, persistent_workers=True
         )
@@ -181,6 +209,7 @@ def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iter
         ):
             seconds = [epoch_seconds(epoch(e), device) for e in range(4)]  # the first warms up, or starts the workers
             yield row(name, statistics.median(seconds[1:]))
+    tell(checked["wrong"])
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from photographs import write_photographs
-from record import device_name, save, verdict
+from photographs import compare, show_levels, write_photographs
+from record import device_name, save, tell, verdict
 from timing import synchronise
 from torch import Tensor
 
@@ -46,7 +46,6 @@ SHARE, SECONDS, EPOCH = 0.9, 20.0, 115_846
 FIXED = "a batch in GPU memory"
 NAMES = {"files": "JPEG files, decoded on the GPU", "resident": "resident from files, short side 256"}
 FILL = 8  # steps until the pipeline is full
-LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels, where colours have full resolution
 
 
 @dataclass
@@ -96,21 +95,12 @@ def check(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         ("files", lambda device: Streaming(small, plan, device, workers=2, decode_in="device")),
         ("resident", lambda device: ResidentFiles(small, plan, device, workers=2)),
     ):
-        batches = [list(made(device).training(3, 1)) for device in (DEVICE, torch.device("cpu"))]
-        here, there = (torch.cat([batch.views[0].cpu() for batch in some]) for some in batches)
-        levels[name] = float((here - there).abs().mean()) * 0.225 * 255
-        if not all(torch.equal(a.labels.cpu(), b.labels) for a, b in zip(*batches, strict=True)):
-            wrong.append(f"other labels from {name} than on the CPU")
-        if not levels[name] < LEVELS:
-            wrong.append(f"images from {name} differ by {levels[name]:.2f} levels from the CPU's, more than {LEVELS:g}")
-    print("levels by which pixels differ from the CPU's:", {k: round(v, 3) for k, v in levels.items()}, flush=True)
+        here, there = (made(device).training(3, 1) for device in (DEVICE, torch.device("cpu")))
+        levels[name], found = compare(name, here, there, 0.225)
+        wrong += found
+    show_levels(levels)
     tell(wrong)
     return {"levels": levels, "wrong": wrong}
-
-
-def tell(wrong: list[str]) -> None:
-    for sentence in wrong:
-        print(f"WRONG: {sentence}", flush=True)
 
 
 class Bench:

@@ -1,5 +1,6 @@
 """The kernels of the CIFAR ResNet on its layers: data to run each on, what float64 makes of it, tiles to try."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longtail.models.cifar_resnet import CifarResNet
 from longtail.models.kernels import launch
 from longtail.models.kernels.configs import Operation, Tile
-from longtail.models.kernels.plan import Layer, Plan
+from longtail.models.kernels.plan import Layer, Plan, layers_of
 
-SHAPES = [(16, 16, 1, 32, 10), (32, 32, 1, 16, 9), (64, 64, 1, 8, 9), (16, 32, 2, 32, 1), (32, 64, 2, 16, 1)]
-"""Channels, stride, height, and how many layers of a ResNet-32 are so."""
-IMAGES = (3, 16, 1, 32, 1)
+SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32, 64, 2, 16)]
+"""Channels, stride, height of the layers of a ResNet-32."""
+IMAGES = (3, 16, 1, 32)
+
+Key = tuple[Operation, int, int, int]
+"""Of a kernel in the table of tiles."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +38,38 @@ class Case:
     """A kernel on a shape."""
 
     operation: Operation
-    shape: tuple[int, int, int, int, int]
+    shape: tuple[int, int, int, int]
 
     def layer(self, batch: int) -> Layer:
-        read, written, stride, height, _ = self.shape
+        read, written, stride, height = self.shape
         return Layer(batch, read, written, stride, height, height, image=read == 3)
 
-    def key(self) -> tuple[Operation, int, int, int]:
-        layer = self.layer(1)
-        if self.operation == "input":
-            return "input", layer.written, layer.read, layer.height
-        return (
-            self.operation,
-            layer.written if self.operation == "normalise" else layer.read,
-            layer.written,
-            (layer.out_height),
-        )
+    def key(self) -> Key:
+        return key_of(self.operation, self.layer(1))
+
+
+def key_of(operation: Operation, layer: Layer) -> Key:
+    if operation == "input":
+        return operation, layer.written, layer.read, layer.height
+    return operation, layer.written if operation == "normalise" else layer.read, layer.written, layer.out_height
+
+
+def launches(batch: int = 128, depth: int = 32) -> Counter[Key]:
+    """How often a ResNet launches each kernel in a step, forward and backward, with the tiles that are in use.
+
+    Nothing is learnt below the images, and what a layer takes through BatchNorm itself is normalised by nobody else.
+    """
+    convolutions, _ = CifarResNet(depth)._layers()
+    weights = [one.weight for one in convolutions]
+    plan = Plan(layers_of(batch, 32, 32, weights, [one.stride[0] for one in convolutions]), weights)
+    found: Counter[Key] = Counter()
+    for number, layer in enumerate(plan.layers):
+        found.update([key_of("forward", layer), key_of("weight", layer)])
+        if not layer.image:
+            found[key_of("input", layer)] += 1
+        if not plan.enters[number + 1]:
+            found[key_of("normalise", layer)] += 1
+    return found
 
 
 def cases() -> list[Case]:
@@ -60,7 +81,7 @@ def cases() -> list[Case]:
 
 def candidates(case: Case) -> Iterator[Tile]:  # noqa: PLR0912 - a table in the form of code
     """A bounded search: what differs much, not every product. Where there is a halo, Triton has its tile already."""
-    read, written, _, height, _ = case.shape
+    read, written, _, height = case.shape
     if read == written and case.operation != "normalise":
         yield from halo_candidates(case)
         return

@@ -78,7 +78,7 @@ def data(results: Results) -> str | None:
         rows.append([f"224 x 224, {name}", f"{row['images_per_second']:,}", verdict, f"{goal:,}" if goal else ""])
     rows += _small_images(here, " on two CPU cores")
     sources = [part for part in (small, large, here) if part]
-    return table(["images", "a second", "", "goal"], rows, *sources) if sources else None
+    return table(["images", "a second", "", "goal"], rows, *sources) + wrong(*sources) if sources else None
 
 
 def _small_images(found: Content | None, where: str) -> list[list[str]]:
@@ -123,7 +123,7 @@ def evaluation(results: Results) -> str | None:
     rows: list[list[str]] = []
     if stream := parts["stream"]:
         (_, tenth), (samples, full) = stream["rows"].items()
-        held = full["peak_bytes"] / tenth["peak_bytes"] if full["peak_bytes"] else None
+        held = full["peak_bytes"] / tenth["peak_bytes"] if tenth["peak_bytes"] else None
         rows += [
             [
                 f"{int(samples):,} samples x {stream['classes']} classes to class statistics",

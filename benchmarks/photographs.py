@@ -1,11 +1,16 @@
-"""Photographs to load, made of noise: the benchmarks of ImageNet's size read them."""
+"""Photographs to load, made of noise: the benchmarks of ImageNet's size read them, and compare what loaders give."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from longtail.data import FileImages, Split
+from longtail.data.plan import Batch
+
+LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels, where colours have full resolution
 
 
 def write_photographs(folder: Path, number: int, subsampling: int = 2) -> Split:
@@ -26,3 +31,29 @@ def write_photographs(folder: Path, number: int, subsampling: int = 2) -> Split:
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / name, quality=90, subsampling=subsampling)
     listed = [names[i % len(names)] for i in range(number)]
     return Split(FileImages(folder, listed), torch.randint(1000, (number,), generator=generator))
+
+
+def compare(name: str, here: Iterable[Batch], there: Iterable[Batch], std: Tensor | float) -> tuple[float, list[str]]:
+    """Levels of 255 by which a loader's pixels differ from the CPU's, on average, and what is wrong with its batches.
+
+    Args:
+        name: of the loader.
+        here: its batches.
+        there: the CPU's.
+        std: what colours were divided by, of a scale of 1.
+    """
+    batches = list(here), list(there)
+    images, wanted = (torch.cat([batch.views[0].cpu().float() for batch in some]) for some in batches)
+    if images.shape != wanted.shape:
+        return float("nan"), [f"images from {name} are {tuple(images.shape)}, on the CPU {tuple(wanted.shape)}"]
+    levels = float(((images - wanted).abs() * std).mean()) * 255
+    wrong = []
+    if not torch.equal(*(torch.cat([batch.labels.cpu() for batch in some]) for some in batches)):
+        wrong.append(f"other labels from {name} than on the CPU")
+    if not levels < LEVELS:
+        wrong.append(f"images from {name} differ by {levels:.2f} levels from the CPU's, more than {LEVELS:g}")
+    return levels, wrong
+
+
+def show_levels(levels: dict[str, float]) -> None:
+    print("levels by which pixels differ from the CPU's:", {k: round(v, 3) for k, v in levels.items()}, flush=True)

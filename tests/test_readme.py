@@ -8,6 +8,7 @@ import torch
 
 from longtail import ClassBalancedSoftmaxLoss
 
+RESULTS = Path(__file__).parents[1] / "benchmarks/results"
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
@@ -41,12 +42,14 @@ def test_the_measures(capsys):
 
 
 def test_what_a_fleet_costs_is_what_was_measured():
-    text = (Path(__file__).parents[1] / "benchmarks/results/fleet-h200.json").read_text("utf-8")
-    parts = json.loads(text)["parts"]
+    parts = json.loads((RESULTS / "fleet-h200.json").read_text("utf-8"))["parts"]
     rows = {name: row["ms"] for part in ("reference", "fleet") for name, row in parts[part]["rows"].items()}
     seconds = 200 * 97 * rows["12, Triton bf16"] / 1e3
     times = rows["the usual loop"] / rows["12, Triton bf16"]
     assert f"the steps of 200 epochs take {seconds:.0f} s a model, {times:.0f} times less" in " ".join(README.split())
+    same = json.loads((RESULTS / "same-h200.json").read_text("utf-8"))["parts"]["same"]
+    whole = same["whole_runs"]["triton bf16"]["seconds_a_model"]
+    assert f"a whole run {whole:.0f} s, {seconds * times / whole:.0f} times less" in " ".join(README.split())
 
 
 def test_figures_are_there():

@@ -1,17 +1,23 @@
 """The benchmarks without a GPU: that they run, and what they leave."""
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image, JpegImagePlugin
 from tests.benchmarks.conftest import BENCHMARKS, script
+
+from longtail.data.plan import Batch
 
 TINY_IMAGENET = ("--images", 16, "--model", "resnet18", "--batch-size", 4, "--size", 32, "--no-compile", "--workers", 1)
 
@@ -55,10 +61,40 @@ def test_a_turn_does_not_spend_anothers_momentum(load, tmp_path):
 
 def test_wrong_images_are_told_and_what_follows_is_timed(load, tmp_path, monkeypatch, capsys):
     module = load("imagenet")
-    monkeypatch.setattr(module, "LEVELS", 0.0)
+    monkeypatch.setattr(load("photographs"), "LEVELS", 0.0)
     found = module.check(tmp_path, tiny_imagenet())
     assert [sentence[:11] for sentence in found["wrong"]] == ["images from"] * 2
     assert "WRONG: images from files differ by 0.00 levels" in capsys.readouterr().out
+
+
+def test_other_batches_than_the_cpus_are_wrong(load):
+    def batch(level=0.0, label=1, size=4):
+        return Batch((torch.full((2, 3, size, size), level),), torch.full((2,), label), torch.arange(2))
+
+    def wrong(*here):
+        return load("photographs").compare("files", here, [batch(), batch()], 0.2)
+
+    assert wrong(batch(), batch()) == (0.0, [])
+    assert wrong(batch(), batch(0.02))[0] == pytest.approx(0.02 / 2 * 0.2 * 255)
+    assert wrong(batch(), batch(0.02))[1] == []
+    assert "differ by 2.55 levels" in wrong(batch(0.05), batch(0.05))[1][0]
+    assert wrong(batch(), batch(label=2))[1] == ["other labels from files than on the CPU"]
+    assert wrong(batch(float("nan")), batch())[1]
+    assert wrong(batch())[1] == ["images from files are (2, 3, 4, 4), on the CPU (4, 3, 4, 4)"]
+    assert wrong(batch(size=5), batch(size=5))[1]
+
+
+def test_large_images_are_checked_and_timed(load, monkeypatch, capsys):
+    module = load("data")
+    monkeypatch.setattr(module, "check_large", partial(module.check_large, number=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing is pinned without a GPU
+        *_, part = module.large(SimpleNamespace(large=4), "cpu", workers=1)
+    assert len(part["rows"]) == 5
+    assert list(part["levels"]) == ["files", "files, for evaluation", "resident", "resident, for evaluation"]
+    assert max(part["levels"].values()) < 0.01  # a CPU against itself
+    assert part["wrong"] == []
+    assert "WRONG" not in capsys.readouterr().out
 
 
 def test_wrong_turns(load):
@@ -169,7 +205,20 @@ def test_evaluation_of_many_samples(tmp_path):
     script("evaluation.py", "--only", "stream", "balance", *small, "--out", out)
     parts = json.loads(out.read_text())["parts"]
     assert list(parts["stream"]["rows"]) == ["200", "2000"]
+    few, many = (row["peak_bytes"] for row in parts["stream"]["rows"].values())
+    assert (few is many is None) if sys.platform != "linux" else (0 <= few <= many)
     assert parts["balance"]["rows"]["all class statistics, eager"]["times_hits"] > 0
+
+
+def test_a_pass_that_keeps_all_logits_is_not_constant(load, monkeypatch, capsys):
+    module = load("evaluation")
+    peaks = iter([10**9, 10**9 + 10**7, 10**9 + 10**8])  # before, after a tenth of the samples, after all of them
+    monkeypatch.setattr(module, "DEVICE", "cpu")
+    monkeypatch.setattr(module, "largest_resident", lambda: next(peaks))
+    sizes = {"samples": 2000, "classes": 30, "features": 8, "batch": 300}
+    (part,) = module.stream(SimpleNamespace(**sizes))
+    assert [row["peak_bytes"] for row in part["rows"].values()] == [10**7, 10**8]
+    assert "constant, but for 0 MB: NO" in capsys.readouterr().out
 
 
 def test_evaluation_inside_a_fleet(tmp_path):
@@ -219,6 +268,81 @@ def test_a_team_takes_whole_epochs(load, tmp_path):
     team.take()
     assert all(member.folder.done for member in team.members)
     team.close()
+
+
+def test_what_figures_depend_on_is_told(load, monkeypatch):
+    record = load("record")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = record.about()
+    assert found["processor"]
+    assert found["cores"] > 0
+    assert not {"triton", "driver"} & found.keys()
+
+
+def test_what_is_told_of_a_gpu(load, monkeypatch):
+    record = load("record")
+    asked = []
+
+    def said_by(*command):
+        asked.append(command[0])
+        return {"nvidia-smi": "580.1\n580.1", "rev-parse": "abc1234", "status": " M src/x.py"}[
+            next(word for word in command if word in {"nvidia-smi", "rev-parse", "status"})
+        ]
+
+    monkeypatch.setattr(record, "said_by", said_by)
+    monkeypatch.setattr(record, "version", lambda name: f"{name} 3")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    found = record.about()
+    expected = {"device": "a GPU", "triton": "triton 3", "driver": "580.1", "commit": "abc1234+"}
+    assert {name: found[name] for name in expected} == expected
+    assert record.about() == found
+    assert asked == ["git", "git", "nvidia-smi"]  # once, however many parts there are
+
+
+def test_what_nobody_tells_is_left_out(load, monkeypatch, tmp_path):
+    record = load("record")
+    assert record.said_by("no-such-command") is None
+    monkeypatch.setattr(record, "ROOT", tmp_path)  # where nothing is checked out
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert record.machine().keys() == {"processor", "cores"}
+
+
+def test_kernels_are_counted_as_a_step_launches_them(load, monkeypatch):
+    """Every row of the table of tiles, against a whole pass whose kernels do nothing but count."""
+    pytest.importorskip("triton")
+    cases = load("kernel_cases")
+    found = Counter()
+
+    def maps(operation, layer):
+        found[cases.key_of(operation, layer)] += 1
+        return torch.empty(layer.pixels, layer.written)
+
+    def input_gradient(_, __, layer, *___, **____):
+        maps("input", layer)
+        return torch.empty(layer.pixels_in, layer.read), None
+
+    kernels = {
+        "cast": lambda plan: torch.empty(plan.cast_at[-1][2]),
+        "pack": lambda _, layer, __: torch.empty(layer.pixels_in, layer.read),
+        "convolve": lambda _, __, layer, ___: (maps("forward", layer), None),
+        "normalised": lambda layer, *_, **__: maps("normalise", layer),
+        "join": lambda *_, **__: None,
+        "mask": lambda _, seen, *__: (seen, None),
+        "weight_part": lambda _, __, layer, *___, **____: maps("weight", layer),
+        "input_gradient": input_gradient,
+        "sum_up": lambda _, plan: torch.empty(plan.gradients_at[-1]),
+    }
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(cases.launch, name, kernel)
+    network = cases.CifarResNet(32).train()
+    run_chain = importlib.import_module("longtail.models.kernels.chain").run_chain
+    run_chain(network, torch.zeros(2, 3, 32, 32), *network._layers()).sum().backward()
+    assert cases.launches() == found
+    rows = [case.key() for case in cases.cases()]
+    assert set(rows) == set(found)
+    assert [found[key] for key in rows] == [10, 10, 10, 6, 9, 9, 9, 5, 9, 9, 9, 10, *[1] * 8]
 
 
 def test_what_was_measured_is_there_after_a_stop(load, tmp_path, monkeypatch):
