@@ -36,6 +36,16 @@ def test_sums_are_float64s(found: Found) -> None:
     assert found["through"] < 2**-8  # rounded to bfloat16
 
 
+def assert_few_eps(found: Found) -> None:
+    """Of M2, a few times eps (1 + d²/var); on a CPU at most 3 of them were measured, and 5.5e-6 at a corner."""
+    assert max(found["first pixel: corner, in eps"], found["first pixel: outlier, in eps"]) < 5
+    assert found["first pixel: corner"] < 1e-5
+
+
+def test_a_first_pixel_unlike_the_others_costs_few_digits_of_the_variance(found: Found) -> None:
+    assert_few_eps(found)
+
+
 def test_a_network_errs_no_more_than_torchs(found: Found) -> None:
     assert found["network: maps"] < 1.5 * found["network: torch's maps"]
     assert found["network: gradient"] < 1.5 * found["network: torch's gradient"]
@@ -84,6 +94,16 @@ def with_halo() -> Iterator[None]:
     use_tiles(HALO)
     yield
     use_tiles(None)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("with_halo")
+def test_a_first_pixel_unlike_the_others_costs_few_digits_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # which is for a process of its own
+    from tests.models.halo_checks import check_first_pixel
+
+    torch.manual_seed(0)
+    assert_few_eps(check_first_pixel("cuda"))
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.train.conftest import assert_same_run, logged, one_sentence, recipe_for, trained
+from tests.train.conftest import assert_same_run, bytes_left, logged, one_sentence, recipe_for, trained
 
 from longtail.classes import Groups
 from longtail.data import ArrayImages, DataSet, FileImages, Split
@@ -23,6 +24,16 @@ from longtail.train.streams import stream_for
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
+UNLIKE = {
+    "beta": {"beta": 0.5},
+    "other beta": {"beta": 1.5},
+    "lr": {"lr": 0.05},
+    "weight decay": {"weight_decay": 0.05},
+    "subset": {"subset_seed": "run", "seed": 3},
+    "imbalance": {"imbalance": 10.0},
+    "fold": {"folds": 3, "fold": 1, "epochs": 1},
+    "validation": {"validation": 0.2},
+}
 
 
 def settings_of(method):
@@ -44,6 +55,17 @@ def members(folder, **more):
         name: Trainer(recipe_for(method, seed=seed, **settings_of(method), **more), RunFolder(folder / name))
         for name, (method, seed) in MEMBERS.items()
     }
+
+
+@pytest.fixture(scope="module")
+def unlike_alone(tmp_path_factory):
+    """The same for members that differ in a setting each."""
+    folder = tmp_path_factory.mktemp("unlike")
+    return {name: trained(folder / name, "cbs", **settings)[0] for name, settings in UNLIKE.items()}
+
+
+def unlike_members(folder, names=tuple(UNLIKE)):
+    return {name: Trainer(recipe_for("cbs", **UNLIKE[name]), RunFolder(folder / name)) for name in names}
 
 
 def stop_after(number, fleet, asked):
@@ -77,6 +99,16 @@ def test_together_as_alone(tmp_path, alone, together):
     turns = [now != then for now, then in zip(taken[1:], taken, strict=False)]
     assert (sum(turns) > len(team)) == (together is not None)  # by turns, or one after the other
     for name, reference in alone.items():
+        assert_same_run(RunFolder(tmp_path / name), reference)
+
+
+def test_members_that_differ_in_a_setting_each_are_trained_together_as_alone(tmp_path, unlike_alone):
+    assert len({bytes_left(reference)["model.safetensors"] for reference in unlike_alone.values()}) == len(UNLIKE)
+    team = unlike_members(tmp_path)
+    taken = [member.folder.path.name for member in Fleet(list(team.values()), together=7).steps()]
+    assert taken[:7] == list(UNLIKE)[:7]
+    assert taken.index("validation") < 42  # in the sixth round, beside the others: the fold takes four steps
+    for name, reference in unlike_alone.items():
         assert_same_run(RunFolder(tmp_path / name), reference)
 
 
@@ -212,6 +244,21 @@ def test_a_stopped_fleet_is_finished_apart(tmp_path, alone):
     for name, member in members(tmp_path).items():
         member.run()
         assert_same_run(RunFolder(tmp_path / name), alone[name])
+
+
+def test_a_stopped_fleet_is_finished_in_other_company(tmp_path, unlike_alone):
+    """In another order and fewer at a time; by then one is done, one has just begun, and two have not."""
+    order = ["beta", "imbalance", "fold", "subset", "lr", "validation", "weight decay", "other beta"]
+    team = unlike_members(tmp_path, order)
+    stop_after(23, Fleet(list(team.values()), together=5), team.values())
+    before = {name: member.steps_done for name, member in team.items()}
+    assert list(before.values()) == [6, 6, 4, 6, 5, 1, 0, 0]
+    assert [name for name, member in team.items() if member.folder.done] == ["fold"]
+    team = unlike_members(tmp_path, reversed(order))
+    taken = Counter(member.folder.path.name for member in Fleet(list(team.values()), together=3).steps())
+    assert {name: before[name] + taken[name] for name in order} == {name: team[name].steps_total for name in order}
+    for name, reference in unlike_alone.items():
+        assert_same_run(RunFolder(tmp_path / name), reference)
 
 
 def test_a_member_that_is_asked_to_stop_stops_the_others(tmp_path):
