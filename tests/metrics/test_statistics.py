@@ -214,6 +214,17 @@ def test_one_class_only():
     assert statistics.samples.tolist() == statistics.correct.tolist() == statistics.predicted.tolist() == [5]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_predict_no_class(value):
+    """A model that has diverged would else seem perfect on its first class."""
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, value, 0.0], [value, value, value], [0.0, 0.0, 3.0]])
+    found = class_statistics(logits, torch.tensor([0, 1, 0, 2]))
+    assert found.samples.tolist() == [2, 1, 1]
+    assert found.correct.tolist() == [1, 0, 1]
+    assert found.predicted.tolist() == [1, 0, 1]
+    assert found.bin_correct.sum(1).tolist() == [1, 0, 1]
+
+
 def test_infinite_logits_mask_a_class_out():
     logits, label, _ = batch()
     logits[:, 5] = -math.inf

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
@@ -462,6 +463,44 @@ def test_a_checkpoint_that_is_another_file_is_refused(run, stopped, tmp_path):
     assert "damaged" in refused(run, stopped)
     write_tensors(newest(stopped), {"x": torch.zeros(2)}, {})
     assert "to be a checkpoint, but it is another safetensors file; delete it" in refused(run, stopped)
+
+
+def pictures(root, side):
+    """Two classes, fifteen images each, of which two are held out."""
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        for number in range(15):
+            Image.new("RGB", (side, side), (number, 99, 0)).save(root / name / f"{number:02}.png")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("side", "what"),
+    [(16, "removed"), (16, "renamed, so that it is another"), (16, "replaced"), (80, "removed"), (80, "renamed")],
+)
+def test_a_checkpoint_of_other_images_is_refused(run, tmp_path, side, what):
+    """Their number in each class, without those that are held out, may be the same."""
+    root = pictures(tmp_path / "pictures", side)
+    small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
+    folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "cbs", small=side == 16), **small))
+    first = root / "b" / "00.png"
+    if what == "removed":
+        first.unlink()
+    elif what == "replaced":
+        Image.new("RGB", (side, side), (200, 0, 0)).save(first)
+    else:
+        first.rename(root / "b" / "99.png")
+    assert "some were added, removed, renamed or replaced" in refused(run, folder)
+
+
+def test_a_run_goes_on_where_its_images_have_moved_to(run, tmp_path):
+    root = pictures(tmp_path / "one" / "pictures", 80)
+    small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
+    folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "cbs"), **small))
+    root.rename(tmp_path / "pictures")
+    change(folder, data=f'"{tmp_path / "pictures"}"')
+    code, _, err = run("train", "--resume", folder.path)
+    assert (code, err) == (0, "")
 
 
 def test_a_checkpoint_of_other_data_is_refused(run, stopped):

@@ -1,5 +1,6 @@
 """Checkpoints: all that training needs to go on as if nothing had happened."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from longtail.data import DataSet
+from longtail.data import ArrayImages, DataSet, FileImages, Split
 from longtail.objectives import Objective
 from longtail.train.files import read_tensors, write_tensors
 from longtail.train.recipe import Recipe, differing_settings, settings_of
@@ -36,11 +37,27 @@ class Position:
 def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
     """What a checkpoint must have in common with the run that goes on from it.
 
-    The data by name, classes and counts, and the settings, which say how a subset was drawn and what was held out. Not
-    where the data are: that may be another place.
+    The data by name, classes, counts and images, and the settings, which say how a subset was drawn and what was held
+    out. Not where the data are: that may be another place.
     """
-    found = {"data": dataset.name, "classes": list(dataset.class_names), "counts": dataset.counts.tolist()}
-    return {**settings_of(recipe), **found}
+    splits = [split for split in (dataset.train, dataset.val) if split is not None]
+    return {
+        **settings_of(recipe),
+        "data": dataset.name,
+        "classes": list(dataset.class_names),
+        "counts": dataset.counts.tolist(),
+        "images": [_digest(split) for split in splits],
+    }
+
+
+def _digest(split: Split) -> str:
+    """Of its labels with its images, or with their files' names: what is in a file is not looked at."""
+    found = hashlib.blake2b(split.labels.numpy().tobytes(), digest_size=16)
+    if isinstance(split.images, ArrayImages):
+        found.update(split.images.pixels.contiguous().numpy().data)
+    elif isinstance(split.images, FileImages):
+        found.update("\0".join(split.images.names).encode("utf-8", "surrogateescape"))
+    return found.hexdigest()
 
 
 def save_checkpoint(
@@ -86,7 +103,7 @@ def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     """Refuse a checkpoint whose fingerprint is another; the first checkpoints had less in theirs."""
     if there["data"] != here["data"]:
         raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
-    settings = {name: value for name, value in here.items() if name not in {"data", "classes", "counts"}}
+    settings = {name: value for name, value in here.items() if name not in {"data", "classes", "counts", "images"}}
     differing = differing_settings(there, settings)
     if differing:
         raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
@@ -99,6 +116,11 @@ def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     for theirs, ours in zip(there.get("classes", here["classes"]), here["classes"], strict=True):
         if theirs != ours:
             raise ValueError(f"Expected a checkpoint of class {ours!r} in {path}, but it has {theirs!r} in its place.")
+    if there.get("images") != here["images"]:
+        raise ValueError(
+            f"Expected {path} to be of the images that are in {here['data']} now, but since then some were added, "
+            "removed, renamed or replaced."
+        )
 
 
 def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
