@@ -65,6 +65,9 @@ def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
     code, _, err = run(*arguments)
     assert code == 2
     assert "`longtail train --resume run` goes on with it" in one_sentence(err)
+    code, _, err = run(*arguments, "--lr", 0.2)  # which would not be what goes on
+    assert code == 2
+    assert "differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
     assert run("train", "--resume", "run")[0] == 0
 
 

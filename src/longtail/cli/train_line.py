@@ -193,10 +193,10 @@ def asked_for(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
     folders = [RunFolder(path) for path in paths]
     check_seen_by_all(folders, ranks)
     for recipe, folder in zip(recipes, folders, strict=True):
+        folder.check(recipe)
         if folder.begun and not folder.done and len(recipes) == 1:
             on = resume_command([folder], ranks)
             raise ValueError(f"Expected a new run, but {folder.path} holds one; {on} goes on with it.")
-        folder.check(recipe)
     if ranks.first:
         sys.stderr.write("".join(f"longtail: {sentence}\n" for sentence in left_out))
     return list(zip(recipes, folders, strict=True))
