@@ -52,6 +52,27 @@ class TestClassCounts:
         labels = np.array([0, 2, 1])
         assert class_counts(labels, labels.max() + 1).tolist() == [1, 1, 1]
 
+    @pytest.mark.parametrize("ignored", [-100, 255, 1])
+    def test_ignored_labels_are_not_counted(self, ignored: int) -> None:
+        """Whether they are in range or not, as the losses leave them out."""
+        for labels in ([[0, ignored], [2, 2]], np.array([0, ignored, 2, 2]), torch.tensor([2, 0, 2, ignored])):
+            assert class_counts(labels, 3, ignore_index=ignored).tolist() == [1, 0, 2]
+        assert class_counts([ignored], 3, ignore_index=ignored).tolist() == [0, 0, 0]
+
+    def test_labels_that_are_not_the_ignored_one_are_refused(self) -> None:
+        """One label is left out, and no other."""
+        with refused(ValueError, "`labels`", "0…2", "-1"):
+            class_counts([0, -1, 255], 3, ignore_index=255)
+        with refused(TypeError, "`ignore_index`", "'255'"):
+            class_counts([0, 1, 255], 3, ignore_index="255")
+
+    def test_a_label_that_the_losses_ignore_names_the_option(self) -> None:
+        """-100 is their default; other labels out of range are mistakes."""
+        with refused(ValueError, "but got -100; ignore_index=-100 leaves out what the losses ignore"):
+            class_counts([0, -100, 2], 3)
+        with pytest.raises(ValueError, match=r"but got 3\.$"):
+            class_counts([0, 3, 2], 3)
+
     @pytest.mark.parametrize(("label", "value"), [(3, "3"), (-1, "-1"), (-100, "-100"), (10**9, "1000000000")])
     def test_labels_out_of_range(self, label: int, value: str) -> None:
         """Named, with the range."""

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import longtail
 from longtail.data import Normalisation
 from longtail.data import load as load_data
-from longtail.inference import ToChannels, Transforms
+from longtail.inference import ToChannels, Transforms, _pixels
 
 DIGITS = load_data("digits-lt")
 PIXELS, LABELS = DIGITS.test.images.pixels, DIGITS.test.labels
@@ -94,6 +94,10 @@ def test_images_in_every_form_are_the_same(finished, tmp_path):
         "PIL in colour": [Image.fromarray(image).convert("RGB") for image in grey],
         "arrays": grey,
         "arrays in colour": [np.repeat(image[..., None], 3, 2) for image in grey],
+        "arrays to be read only": [np.asarray(Image.fromarray(image)) for image in grey],
+        "arrays turned over twice": [np.flip(image).copy()[::-1, ::-1] for image in grey],
+        "a batch in an array": np.stack(grey)[..., None],
+        "a batch in an array, in colour": np.repeat(np.stack(grey)[..., None], 3, 3),
         "tensors": list(PIXELS[:3]),
         "a batch in colour": PIXELS[:3].expand(-1, 3, -1, -1),
     }
@@ -101,8 +105,32 @@ def test_images_in_every_form_are_the_same(finished, tmp_path):
         assert torch.equal(model.predict(images).probabilities, expected), name
     for one in (tmp_path / "0.png", str(tmp_path / "0.png"), forms["PIL"][0], grey[0], PIXELS[0]):
         torch.testing.assert_close(model.predict(one).probabilities, expected[:1])
-    assert model.predict([]).probabilities.shape == (0, 10)
-    assert model.predict(PIXELS[:0]).labels.shape == (0,)
+    torch.testing.assert_close(model.predict(forms["a batch in an array"], batch_size=2).probabilities, expected)
+    for none in ([], PIXELS[:0], np.zeros((0, 8, 8, 1), np.uint8)):
+        assert model.predict(none).probabilities.shape == (0, 10)
+
+
+def test_an_array_is_copied_only_where_torch_would_warn_of_it():
+    image = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    assert _pixels(image).data_ptr() == image.ctypes.data
+    image.flags.writeable = False  # as np.asarray of a PIL image is; torch warns of it, but only once
+    assert _pixels(image).data_ptr() != image.ctypes.data
+    assert torch.equal(_pixels(image), torch.arange(64, dtype=torch.uint8).view(1, 8, 8))
+
+
+# Linear, cosine, class-scaled, ResLT's branches; a step after training.
+@pytest.mark.parametrize("method", ["cbs", "ldam", "lws", "reslt", "logit-adjust-posthoc"])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.half, 0.01), (torch.bfloat16, 0.05), (torch.double, 1e-5)])
+def test_a_model_in_another_type_predicts_in_it(finished, tmp_path, method, dtype, off):
+    model = longtail.load(finished(method))
+    expected = model.predict(PIXELS[:20]).probabilities
+    labels, probabilities = model.to(dtype).predict(PIXELS[:20])
+    assert probabilities.dtype == torch.float32
+    torch.testing.assert_close(probabilities, expected, rtol=0, atol=off)
+    assert torch.equal(labels, probabilities.argmax(1))
+    Image.fromarray(PIXELS[0, 0].numpy()).save(tmp_path / "0.png")
+    ((_, found),) = model.files([tmp_path / "0.png"])
+    torch.testing.assert_close(found, probabilities[0], rtol=0, atol=off)
 
 
 def test_channels():
@@ -118,6 +146,29 @@ def test_channels():
     assert torch.equal(ToChannels(3)(levels), levels.repeat(1, 3, 1, 1))
     with pytest.raises(ValueError, match="Expected images of 1 channels, or grey or RGB, but got 4 channels"):
         ToChannels(1)(torch.zeros(1, 4, 2, 2, dtype=torch.uint8))
+
+
+def test_pixels_in_the_wrong_order_are_refused_with_the_right_one():
+    transforms = Transforms(3, 8, Normalisation((0.5,) * 3, (0.5,) * 3))
+    order = r"but got 8 channels; a tensor is \(channels, height, width\), a NumPy array \(height, width, channels\)\."
+    for images in (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), np.zeros((2, 3, 8, 8), np.uint8)):
+        with pytest.raises(ValueError, match=order):
+            transforms(images)
+        with pytest.raises(ValueError, match=order):
+            transforms(images[0])
+
+
+@pytest.mark.parametrize(
+    ("array", "found"),
+    [
+        (np.zeros((2, 8, 8, 3)), r"an array of float64 and shape \(8, 8, 3\)"),
+        (np.zeros((1, 2, 8, 8, 3), np.uint8), r"an array of uint8 and shape \(1, 2, 8, 8, 3\)"),
+        (np.array(["a.png"]), r"an array of <U5 and shape \(1,\)"),
+    ],
+)
+def test_an_array_that_is_no_image_is_told_by_its_type_and_shape(array, found):
+    with pytest.raises(TypeError, match=rf"a NumPy array \(height, width, channels\), but got {found}\."):
+        Transforms(3, 8, Normalisation((0.5,) * 3, (0.5,) * 3))(array)
 
 
 def test_sizes():

@@ -18,7 +18,7 @@ from tests.waiting import no_waiting
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.methods import METHODS
 from longtail.models import Outputs
-from longtail.objectives import SupervisedLoss
+from longtail.objectives import Objective, SupervisedLoss
 from longtail.train.step import Step, make_optimizer
 
 ROOT = Path(__file__).parents[1]
@@ -464,6 +464,38 @@ def test_mixup_is_the_formula(name, number):
 def test_a_loss_that_averages_is_refused():
     with pytest.raises(ValueError, match="reduction='none'"):
         SupervisedLoss(ClassBalancedSoftmaxLoss([3, 1], beta=1.0))
+
+
+class Unreduced(Objective):
+    """One term as it should be, and one that is not summed, or whose denominator is not."""
+
+    def __init__(self, spoilt):
+        super().__init__({"right": 1.0, "wrong": 0.5})
+        self.spoilt = spoilt
+
+    def denominators(self, target):
+        below = super().denominators(target)
+        return below if self.spoilt == "sum" else below | {"wrong": torch.ones(len(target))}
+
+    def forward(self, outputs, target):
+        each = F.cross_entropy(outputs.logits, target, reduction="none")
+        return {"right": each.sum(), "wrong": each if self.spoilt == "sum" else each.sum()}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "shapes"),
+    [
+        ("sum", r"shape \(22,\) for the term 'wrong' and \(\) for its denominator"),
+        ("denominator", r"shape \(\) for the term 'wrong' and \(22,\) for its denominator"),
+    ],
+)
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_a_term_that_is_not_summed_is_named_with_its_shape(spoilt, shapes, share):
+    model, parameters = model_of("softmax")
+    optimizer = make_optimizer(parameters, momentum=0.0, nesterov=False, weight_decay=0.0)
+    step = Step(model.double(), Unreduced(spoilt), optimizer)
+    with pytest.raises(ValueError, match=rf"Expected the objective to give sums .* of shape \(\), but got {shapes}\."):
+        step([joined(rank_batches("softmax", 0))], None if share is None else torch.tensor(share))
 
 
 def test_an_objective_can_be_copied_and_moved():

@@ -14,12 +14,13 @@ from longtail._arguments import Vector, as_counts, as_tensor, check_integer, che
 __all__ = ["GroupValues", "Groups", "class_counts", "imbalance_factor"]
 
 
-def class_counts(labels: Vector, num_classes: int) -> Tensor:
+def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None = None) -> Tensor:
     r"""The number of examples in each class, :math:`N_c = |\{n : y_n = c\}|`.
 
     Args:
         labels: class indices of any shape, a tensor, an array or a sequence of integers.
         num_classes: how many classes there are; classes that no label names count 0.
+        ignore_index: a label that is not counted, as the losses' option of this name leaves it out; default: none.
 
     Returns:
         int64 counts of shape ``(num_classes,)``.
@@ -27,19 +28,25 @@ def class_counts(labels: Vector, num_classes: int) -> Tensor:
     Example:
         >>> class_counts([0, 0, 0, 2], num_classes=3)
         tensor([3, 0, 1])
+        >>> class_counts([[0, 2], [-100, 0]], num_classes=3, ignore_index=-100)  # two pixels by two
+        tensor([2, 0, 1])
     """
     num_classes = check_integer("num_classes", num_classes, minimum=1)
+    if ignore_index is not None:
+        ignore_index = check_integer("ignore_index", ignore_index)
     labels = as_tensor("labels", labels, what="class indices").flatten()
     if labels.numel() == 0:
         return torch.zeros(num_classes, dtype=torch.int64, device=labels.device)
     if labels.is_floating_point():
         raise TypeError(f"Expected `labels` to hold class indices, but got dtype {labels.dtype}.")
     labels = labels.to(torch.int64)
+    if ignore_index is not None:
+        labels = labels[labels != ignore_index]
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():
-        raise ValueError(
-            f"Expected `labels` to be in 0…{num_classes - 1}, but got {shown(sorted(set(labels[outside].tolist())))}."
-        )
+        found = sorted(set(labels[outside].tolist()))
+        advice = "; ignore_index=-100 leaves out what the losses ignore by default" if -100 in found else ""
+        raise ValueError(f"Expected `labels` to be in 0…{num_classes - 1}, but got {shown(found)}{advice}.")
     return torch.bincount(labels, minlength=num_classes)
 
 

@@ -59,7 +59,10 @@ class ToChannels:
         if found == 3 and self.channels == 1:
             red, green, blue = images.int().unbind(1)
             return ((299 * red + 587 * green + 114 * blue + 500) // 1000).to(torch.uint8)[:, None]
-        raise ValueError(f"Expected images of {self.channels} channels, or grey or RGB, but got {found} channels.")
+        raise ValueError(
+            f"Expected images of {self.channels} channels, or grey or RGB, but got {found} channels; a tensor is "
+            "(channels, height, width), a NumPy array (height, width, channels)."
+        )
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,9 @@ class Transforms:
         """A normalised batch.
 
         Args:
-            images: uint8 pixels ``(B, channels, height, width)``, or one image, or a sequence of images of any sizes.
-                An image is a path, a PIL image, an array ``(height, width)`` or ``(height, width, channels)``, or a
-                tensor ``(channels, height, width)``, the last two uint8; grey or RGB.
+            images: one image, or a sequence of images of any sizes. An image is a path, a PIL image, or uint8 pixels,
+                grey or RGB: a tensor ``(channels, height, width)``, or a NumPy array ``(height, width)`` or ``(height,
+                width, channels)``. A tensor or an array of four dimensions, the first of images, is a batch.
 
         Returns:
             float32 ``(B, channels, size, size)``.
@@ -109,6 +112,8 @@ class Transforms:
 
 def _several(images: Any) -> bool:
     """Whether these are images in a row, and not one."""
+    if isinstance(images, Tensor | np.ndarray):
+        return images.ndim == 4
     return isinstance(images, Sequence) and not isinstance(images, str | bytes)
 
 
@@ -118,10 +123,17 @@ def _pixels(image: Any) -> Tensor:
         return decode(Path(image))
     if hasattr(image, "convert") and image.mode != "F":  # a PIL image; floating-point pixels have no known range
         return rgb(image)
-    if isinstance(image, np.ndarray) and image.ndim in {2, 3}:
-        image = torch.from_numpy(np.ascontiguousarray(image[..., None] if image.ndim == 2 else image)).permute(2, 0, 1)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
+        # torch warns of memory that is not to be written to, such as a PIL image's: only that is copied.
+        owned = np.require(image[..., None] if image.ndim == 2 else image, requirements=["C", "W"])
+        return torch.from_numpy(owned).permute(2, 0, 1)
     if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
-        raise TypeError(f"Expected an image to be a path, a PIL image or uint8 pixels, but got {told(image)}.")
+        array = isinstance(image, np.ndarray)
+        found = f"an array of {image.dtype} and shape {image.shape}" if array else told(image)
+        raise TypeError(
+            "Expected an image to be a path, a PIL image, or uint8 pixels in a tensor (channels, height, width) or a "
+            f"NumPy array (height, width, channels), but got {found}."
+        )
     return image
 
 
@@ -158,16 +170,17 @@ class TrainedClassifier(nn.Module):
         return next(self.model.parameters()).device
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, float32 ``(B, C)``, of images ``(B, channels, size, size)`` as :attr:`transforms` gives them."""
+        """Logits, float32 or better ``(B, C)``, of images ``(B, channels, size, size)`` in the type of the weights."""
         logits: Tensor = self.model(images, project=False).logits
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if self.posthoc is None else self.posthoc.apply(logits, self._classifier)
 
     def predict(self, images: Any, *, batch_size: int = 256) -> Predictions:
-        """Labels and probabilities, in evaluation mode.
+        """Labels and probabilities, in evaluation mode; computed in the type that the model's weights have.
 
         Args:
-            images: as :class:`Transforms` takes them.
+            images: one, a sequence, or a batch, as :class:`Transforms` takes them: paths, PIL images, or uint8 pixels
+                in tensors ``(channels, height, width)`` or NumPy arrays ``(height, width, channels)``.
             batch_size: how many are looked at together.
         """
         check_integer("batch_size", batch_size, minimum=1)
@@ -199,7 +212,7 @@ class TrainedClassifier(nn.Module):
     def _probabilities(self, images: Tensor) -> Tensor:
         """Of normalised images; on the CPU."""
         with _evaluating(self):
-            logits: Tensor = self(images.to(self.device))
+            logits: Tensor = self(images.to(next(self.model.parameters())))  # its device and type
             return logits.softmax(1).float().cpu()
 
 

@@ -217,6 +217,21 @@ def test_half_precision(dtype: torch.dtype) -> None:
     torch.testing.assert_close(single.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_vmap_over_batches() -> None:
+    """Labels are not read there, also where the queries' places are the same in all batches."""
+    views, labels, prototypes = unit(3, 2, 6, P), torch.randint(C, (3, 6)), unit(C, P)
+    loss = BalancedContrastiveLoss(0.1)
+    found = torch.vmap(loss, in_dims=(0, 0, None))(views, labels, prototypes)
+    wanted = torch.stack([loss(*each, prototypes) for each in zip(views, labels, strict=True)])
+    torch.testing.assert_close(found, wanted)
+
+    def placed(keys: Tensor, labels: Tensor) -> Tensor:
+        place = torch.arange(12)
+        return balanced_contrastive_loss(keys, labels, keys, labels, prototypes, temperature=0.1, query_index=place)
+
+    torch.testing.assert_close(torch.vmap(placed)(views.flatten(1, 2), labels.repeat(1, 2)), wanted)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_compiled_without_a_graph_break() -> None:
     """Values and gradients."""

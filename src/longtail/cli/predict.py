@@ -16,7 +16,7 @@ from rich.progress import track
 
 from longtail._arguments import check_integer
 from longtail.cli.parsing import call
-from longtail.data.decode import BadImages
+from longtail.data.decode import BadImages, UnreadableImageError
 from longtail.data.readers.folders import IMAGE_SUFFIXES
 from longtail.data.readers.lists import read_lines
 from longtail.inference import load
@@ -109,7 +109,7 @@ def _check_there(paths: Iterable[Path]) -> None:
     """Say what is missing before anything is printed."""
     missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:
-        raise FileNotFoundError(f"Expected {missing.absolute()} to be an image, but it is not there.")
+        raise UnreadableImageError(missing.absolute(), "it is not there")
 
 
 def _listed(path: Path) -> list[str]:
@@ -171,4 +171,8 @@ def _readable(path: Path | str) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, predict, print."""
-    return call(predict, arguments, "longtail predict")
+    try:
+        return call(predict, arguments, "longtail predict")
+    except UnreadableImageError as error:
+        told = str(error).removesuffix(".")
+        raise ValueError(f"{told}; `--bad-images skip` leaves out what cannot be read.") from error

@@ -36,7 +36,7 @@ class LossOptions(TypedDict, total=False):
     """How much of a target is spread evenly over the classes, in [0, 1]; default: 0."""
     check_labels: bool | None
     """Check each batch's labels. Default: on for CPU tensors; off for others, where it would wait for the device, and
-    under ``torch.compile``. Under ``torch.func.vmap`` turn it off."""
+    under ``torch.compile`` and ``torch.func``'s transforms (``vmap``, ``grad``), where values are not to be read."""
 
 
 class Loss(nn.Module):
@@ -201,7 +201,8 @@ def _refuse_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
 def reads_labels(target: Tensor, check_labels: bool | None) -> bool:
     """Whether this batch's labels are checked: by default on the CPU, where nothing has to be waited for."""
     if check_labels is None:
-        return target.device.type == "cpu" and not torch.compiler.is_compiling()
+        plain = not torch.compiler.is_compiling() and torch.func.debug_unwrap(target) is target  # not in a transform
+        return plain and target.device.type == "cpu"
     return check_labels
 
 
@@ -223,7 +224,8 @@ def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]
     )
     if weight is not None and by_hand:
         ignored = target == ignore_index
-        return loss.sum() / weight[target.masked_fill(ignored, 0)].masked_fill(ignored, 0.0).sum()
+        own = weight.gather(0, target.masked_fill(ignored, 0).flatten()).view(target.shape)  # vmap takes one label, too
+        return loss.sum() / own.masked_fill(ignored, 0.0).sum()
     return loss
 
 

@@ -80,7 +80,8 @@ def balanced_contrastive_loss(
     key_labels = check_row_labels("key_labels", key_labels, keys, classes, check_labels)
     if query_index is not None:
         query_index = check_row_labels("query_index", query_index, queries, keys.shape[0], check_labels)
-        if reads_labels(query_index, check_labels) and (key_labels[query_index] != query_labels).any():
+        read = all(reads_labels(labels, check_labels) for labels in (query_index, query_labels, key_labels))
+        if read and (key_labels[query_index] != query_labels).any():
             raise ValueError("Expected `query_index` to point to keys of the queries' classes, but got other classes.")
 
     queries, keys, prototypes = at_least_float32(queries), at_least_float32(keys), at_least_float32(prototypes)

@@ -63,7 +63,8 @@ def _ldam(
     ignored = target == options.get("ignore_index", -100)
     label = target.masked_fill(ignored, 0)
     margin = torch.zeros_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
-    margin.scatter_(dim, label.unsqueeze(dim), margins[label].unsqueeze(dim).to(margin.dtype))
+    own = margins.gather(0, label.flatten()).view(label.shape)  # vmap does not index by a single label
+    margin.scatter_(dim, label.unsqueeze(dim), own.unsqueeze(dim).to(margin.dtype))
     return cross_entropy(scale * (logits - margin), target, **options)
 
 

@@ -131,7 +131,13 @@ class Step:
         weight = self.objective.weights[name]
         if denominator.is_floating_point():
             denominator = denominator.to(value.dtype)
-        return (value if weight == 1 else weight * value) / denominator
+        term = (value if weight == 1 else weight * value) / denominator
+        if term.ndim:
+            raise ValueError(
+                f"Expected the objective to give sums over samples, of shape (), but got shape {tuple(value.shape)} "
+                f"for the term {name!r} and {tuple(denominator.shape)} for its denominator."
+            )
+        return term
 
     @staticmethod
     def _mix(function: Any, batch: Batch, mixed: Tensor | None) -> Sums:
