@@ -63,7 +63,7 @@ def fleet(results: Results) -> str | None:
     if twelve:
         of = {row: predicted / twelve["ms"] for _, predicted, row in STEPS if predicted is not None}
         loop, graph = of["the usual loop"], of["one, cuDNN bf16 channels_last, compiled"]
-        text += f" Against both as they were expected, so that slower ones do not help: {loop:.1f} and {graph:.1f} times."
+        text += f" Against both as they were expected, so that no slower one helps: {loop:.1f} and {graph:.1f} times."
     return text
 
 

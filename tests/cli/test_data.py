@@ -364,7 +364,7 @@ def test_describe_a_sound_folder(run, birds):
     assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
     assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # the longest bar, and none that cannot be seen
     assert not out.startswith("\n")  # what shows progress leaves nothing behind
-    for fault in ("cannot be read", "more than", "without"):
+    for fault in ("cannot be read", "more than", "without", "different"):
         assert fault not in out
 
 
@@ -379,6 +379,8 @@ def test_describe_finds_every_fault(run, birds):
     lines = out.splitlines()
     assert "1 classes without a training image:" in lines or "1 class without a training image:" in lines
     assert "  empty" in lines
+    folder = lines.index("1 folder without an image, to be filled or removed:")
+    assert lines[folder + 1] == f"  {birds / 'train' / 'empty'}"
     assert "  train: sparrow/3.png = test: sparrow/copy.png" in lines
     assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
     assert "7 files that cannot be read:" in lines
@@ -438,7 +440,7 @@ def test_describe_prints_names_as_they_are(run, tmp_path, name):
     path.write_text(f"path,label\na.png,{name}\nb.png,{name}\n")
     code, out, _ = run("data", "describe", path)
     assert code == 1  # b.png is not there
-    assert f"{path.stem}: 1 classes" in out
+    assert f"{path.stem}: 1 class, 2 train images" in out
     assert any(line.split("█")[0].rsplit(maxsplit=1)[0].strip() == name for line in out.splitlines() if "█" in line)
     assert str(folder / "b.png") in out
 
@@ -452,10 +454,26 @@ def test_describe_a_list(run, tmp_path):
     assert "mine: 2 classes, 2 train, 1 test images" in out
 
 
+def test_describe_an_image_with_two_labels(run, tmp_path):
+    picture(tmp_path / "a.png", 0)
+    (tmp_path / "mine.csv").write_text("path,label\na.png,cat\na.png,[dog]\n")
+    code, out, _ = run("data", "describe", tmp_path / "mine.csv")
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[lines.index("1 image under different labels:") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
+
+
+def test_describe_a_single_image(run, tmp_path):
+    picture(tmp_path / "a.png", 0)
+    (tmp_path / "mine.csv").write_text("path,label\na.png,cat\n")
+    assert run("data", "describe", tmp_path / "mine.csv")[1].startswith("mine: 1 class, 1 train image\n")
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("nowhere", None),
+        ("list.csv", b"path;label\na.png;x\n"),
         ("list.csv", b"file,class\na.png,x\n"),
         ("list.csv", b""),
         ("list.csv", b"path,label\n../a.png,x\n"),

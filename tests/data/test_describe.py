@@ -40,7 +40,7 @@ def test_a_sound_data_set(birds):
     assert found.counts.tolist() == [6, 2]
     assert found.imbalance_factor == 3
     assert found.groups.sizes == {"head": 0, "medium": 0, "tail": 2}
-    assert (found.empty, found.across, found.within, found.unreadable) == ((), (), (), ())
+    assert (found.empty, found.across, found.within, found.conflicting, found.unreadable) == ((), (), (), (), ())
 
 
 def test_every_fault_at_once(birds):
@@ -70,6 +70,21 @@ def test_a_line_that_is_there_twice(tmp_path):
     assert found.across == (("train: b.png", "test: b.png"),)
 
 
+def test_an_image_under_different_labels_is_named_with_them(tmp_path):
+    for seed, name in enumerate("abcd"):
+        picture(tmp_path / f"{name}.png", seed)
+    rows = ["a.png,cat,train", "a.png,dog,train", "b.png,cat,train", "b.png,dog,test", "c.png,cat,train"]
+    rows += ["c.png,cat,test", "d.png,dog,train", "d.png,dog,train"]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,split", *rows]))
+    found = describe(open_path(tmp_path / "list.csv"))
+    assert found.conflicting == (
+        ("train: a.png (cat)", "train: a.png (dog)"),
+        ("train: b.png (cat)", "test: b.png (dog)"),
+    )
+    assert [names[0] for names in found.within] == ["train: a.png", "train: d.png"]
+    assert [names[0] for names in found.across] == ["train: b.png", "train: c.png"]
+
+
 def test_the_same_bytes_in_another_shape_are_another_image():
     flat = torch.arange(12, dtype=torch.uint8)
     samples = [(flat.view(1, 3, 4), 0), (flat.view(1, 4, 3), 0), (flat.view(3, 2, 2), 0), (flat.view(1, 3, 4), 1)]
@@ -83,7 +98,7 @@ def test_without_reading_images(birds):
     found = describe(open_path(birds), read_images=False, progress=calls.append)
     assert found.counts.tolist() == [0, 7, 2]
     assert found.empty == ("empty",)
-    assert found.unreadable == found.across == found.within == ()
+    assert found.unreadable == found.across == found.within == found.conflicting == ()
     assert calls == []
 
 
@@ -141,3 +156,15 @@ def test_the_tail_of_a_data_set_of_any_name_is_drawn(tmp_path, name):
         warnings.filterwarnings("ignore", message="Glyph")  # a font need not have every script
         draw_tail(describe(data, read_images=False), tmp_path / "tail.png")
     assert png_size(tmp_path / "tail.png")
+
+
+def test_the_legend_of_the_tail_minds_the_singular(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    drawn, close = [], plt.close
+    monkeypatch.setattr(plt, "close", lambda figure: drawn.append(figure) or close(figure))
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor([200, 5, 4]))
+    data = DataSet("made", ("a", "b", "c"), Split(ArrayImages(torch.zeros(209, 1, 1, 1, dtype=torch.uint8)), labels))
+    draw_tail(describe(data, read_images=False), tmp_path / "tail.png")
+    told = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    assert told == ["head (1 class)", "medium (0 classes)", "tail (2 classes)"]

@@ -1,5 +1,6 @@
 """Anybody's own data, in every form that it may come in."""
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from PIL import Image
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from longtail.data import DataSet, from_dataset, open_path
+from longtail.data.own import empty_folders
 
 
 def touch(root, *names):
@@ -69,6 +71,39 @@ def test_two_folders_for_one_split_lose_nothing(tmp_path):
     touch(tmp_path, "train/a/1.png", "val/a/2.png", "validation/a/3.png")
     with pytest.raises(ValueError, match=r"^Expected .*\bval\b.*validation.*\.$"):  # which of them is it?
         open_path(tmp_path)
+
+
+@pytest.mark.parametrize("inside", ["", "train/"])
+def test_what_macos_adds_to_archives_is_no_class(tmp_path, inside):
+    touch(tmp_path, f"{inside}cat/1.png", f"{inside}cat/._1.png", f"{inside}dog/2.png")
+    (tmp_path / inside / "__MACOSX").mkdir()
+    touch(tmp_path, "__MACOSX/cat/._1.png", "__MACOSX/cat/2.png")
+    data = open_path(tmp_path)
+    assert data.class_names == ("cat", "dog")
+    assert listed(data.train) == [("cat/1.png", 0), ("dog/2.png", 1)]
+    assert empty_folders(tmp_path, data) == []
+
+
+def test_a_folder_with_nothing_but_what_macos_adds_has_no_classes(tmp_path):
+    touch(tmp_path, "__MACOSX/cat/._1.png")
+    with pytest.raises(ValueError, match="to have class folders, but it has none"):
+        open_path(tmp_path)
+
+
+def test_empty_class_folders_are_found_where_removing_them_takes_the_class_away(tmp_path):
+    touch(tmp_path, "train/cat/1.png", "test/cat/2.png", "test/dog/3.png", "train/bird/notes.txt")
+    for name in ("train/dog", "train/empty", "test/empty", "test/other"):
+        (tmp_path / name).mkdir()
+    data = open_path(tmp_path)
+    names = ["train/bird", "train/empty", "test/empty", "test/other"]  # the class dog has a test image
+    assert sorted(empty_folders(tmp_path, data)) == sorted(tmp_path / name for name in names)
+    assert data.counts.tolist() == [0, 1, 0, 0, 0]
+
+
+def test_a_folder_beside_a_list_is_not_called_empty(tmp_path):
+    touch(tmp_path, "0/a.png", "1/b.png", "2/c.png")
+    path = write_list(tmp_path, "csv", {"path": ["0/a.png", "2/c.png"], "label": [0, 2]})
+    assert empty_folders(path, open_path(path)) == []
 
 
 def test_a_path_that_is_not_there(tmp_path):
@@ -172,10 +207,52 @@ def test_an_unknown_split_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-@pytest.mark.parametrize("names", [("file", "class"), ("path", "class"), ("Path", "label")])
+@pytest.mark.parametrize("names", [("file", "class"), ("path", "class"), ("Filename", "label")])
 def test_missing_columns_are_named(tmp_path, kind, names):
     path = write_list(tmp_path, kind, {names[0]: ["a.png"], names[1]: ["x"]})
     with pytest.raises(ValueError, match=rf"to have the columns path and label, but got {names[0]}, {names[1]}\.$"):
+        open_path(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize(
+    "names", [("Path", "Label", "Split"), ("path", " label", " split"), ("PATH ", "label", "split")]
+)
+def test_neither_case_nor_blanks_of_a_column_matter(tmp_path, kind, names):
+    cells = (["a.png", "b.png"], ["x", "y"], ["train", "test"])
+    data = open_path(write_list(tmp_path, kind, dict(zip(names, cells, strict=True))))
+    assert data.class_names == ("x", "y")
+    assert (listed(data.train), listed(data.test)) == ([("a.png", 0)], [("b.png", 1)])
+
+
+def test_blanks_after_the_commas_of_a_header_are_no_part_of_cells_either(tmp_path):
+    (tmp_path / "list.csv").write_text('label, path, split\nx, a.png, train\ny, " b.png", train\n')
+    assert listed(open_path(tmp_path / "list.csv").train) == [("a.png", 0), (" b.png", 1)]
+    (tmp_path / "list.csv").write_text("label,path\nx, a.png\n")  # a file's name may begin with a blank
+    assert listed(open_path(tmp_path / "list.csv").train) == [(" a.png", 0)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+def test_two_columns_for_one_thing_are_refused(tmp_path, kind):
+    path = write_list(tmp_path, kind, {"path": ["a.png"], "label": ["x"], "Label": ["y"]})
+    with pytest.raises(ValueError, match=rf"list\.{kind} to have one column `label`, but it has 2\.$"):
+        open_path(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "delimiter", "expected", "got"),
+    [
+        ("csv", ";", "commas", "semicolons"),
+        ("csv", "\t", "commas", "tabs"),
+        ("tsv", ",", "tabs", "commas"),
+        ("tsv", ";", "tabs", "semicolons"),
+    ],
+)
+def test_another_delimiter_is_named(tmp_path, kind, delimiter, expected, got):
+    path = tmp_path / f"list.{kind}"
+    path.write_text(delimiter.join(["Path", '"label"']) + "\r\n" + delimiter.join(["a.png", "x"]) + "\r\n")
+    said = rf"^Expected {expected} between the columns of .*list\.{kind}, but got {got}: 'Path.*\.$"
+    with pytest.raises(ValueError, match=said):
         open_path(path)
 
 
@@ -186,11 +263,28 @@ def test_the_same_line_twice_stays_twice(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["../x.png", "/x.png", "C:/x.png", "a/../../x.png", "..\\x.png"])
+@pytest.mark.parametrize(
+    "name", ["../x.png", "/x.png", "C:/x.png", "a/../../x.png", "..\\x.png", "{folder}/../x.png", "{folder}2/x.png"]
+)
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path, kind, name):
+    name = name.format(folder=tmp_path)
     path = write_list(tmp_path, kind, {"path": ["a.png", name], "label": ["x", "x"]})
-    with pytest.raises(ValueError, match=r"^Expected row 2 of .* to stay in its folder, but got .*\.$"):
+    where = rf"row 2 of .* to lie below {re.escape(str(tmp_path))}, the list's folder, to which paths are relative"
+    with pytest.raises(ValueError, match=rf"^Expected the path in {where}, but got {re.escape(repr(name))}\.$"):
         open_path(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_absolute_path_below_the_list_is_taken_relative_to_it(tmp_path, kind, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    paths = ["a.png", str(tmp_path / "real" / "x y" / "b.png"), f"{tmp_path}/real//c.png"]
+    path = write_list(tmp_path / "real", kind, {"path": paths, "label": ["x", "x", "y"]})
+    expected = [("a.png", 0), ("x y/b.png", 0), ("c.png", 1)]
+    assert listed(open_path(path).train) == expected
+    assert listed(open_path(tmp_path / "link" / path.name).train) == expected
+    monkeypatch.chdir(tmp_path / "real")
+    assert listed(open_path(path.name).train) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -95,6 +95,13 @@ def test_a_data_set_that_somebody_has_in_python(tmp_path, side):
     assert folder.recipe().data == "mine"
 
 
+def test_an_empty_class_folder_is_named(tmp_path):
+    path = folder(tmp_path / "pets", (32, 32))
+    (path / "none").mkdir()
+    with pytest.raises(ValueError, match=r"but there is none of 'none'; .*pets/none is empty: fill or remove it\.$"):
+        open_data(defaults(str(path), "cbs"))
+
+
 def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_path, monkeypatch):
     """Found out in the first evaluation, when it is too late to choose anything else."""
     folder(tmp_path / "photos" / "train", (90, 80))

@@ -17,6 +17,7 @@ from longtail.data.decode import BadImages
 from longtail.data.describe import draw_tail
 from longtail.data.fetch import get_cifar10, get_cifar100, get_fashion_mnist
 from longtail.data.lvis_crops import build_lvis_crops
+from longtail.data.own import empty_folders
 
 console = Console()
 FETCHERS = {"cifar10": get_cifar10, "cifar100": get_cifar100, "fashion-mnist": get_fashion_mnist}
@@ -176,17 +177,18 @@ def describe_data(
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading images", total=total, visible=read_images)
         found = describe(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
-    show(found)
+    show(found, empty_folders(path, dataset))
     if figure is not None:
         draw_tail(found, figure)
         _tell(f"Figure: {figure}")
-    return 1 if found.unreadable or found.across or found.empty else 0
+    return 1 if found.unreadable or found.across or found.conflicting or found.empty else 0
 
 
-def show(found: Description) -> None:
-    """Print a description."""
+def show(found: Description, folders: Sequence[Path] = ()) -> None:
+    """Print a description, and which class folders are empty."""
     sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
-    heading = f"{found.name}: {len(found.class_names)} classes, {sizes} images"
+    classes = "1 class" if len(found.class_names) == 1 else f"{len(found.class_names):,} classes"
+    heading = f"{found.name}: {classes}, {sizes} {'image' if sum(found.sizes.values()) == 1 else 'images'}"
     console.print(heading, soft_wrap=True, markup=False, highlight=False, style="bold")
     groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
     cut = f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)"
@@ -204,8 +206,10 @@ def show(found: Description) -> None:
         console.print(f"  {name} {count:>7,} {bar}", highlight=False, markup=False)
     for one, many, items in (
         ("class", "classes without a training image", found.empty),
+        ("folder", "folders without an image, to be filled or removed", [str(folder) for folder in folders]),
         ("image", "images in more than one split", [" = ".join(names) for names in found.across]),
         ("image", "images more than once in a split", [" = ".join(names) for names in found.within]),
+        ("image", "images under different labels", [" = ".join(names) for names in found.conflicting]),
         ("file", "files that cannot be read", found.unreadable),
     ):
         if items:

@@ -284,6 +284,13 @@ def long_tailed(
     counts = long_tail_counts(
         dataset.num_classes, largest, imbalance_factor, profile=profile, order=order, seed=subset_seed
     )
+    if not counts.all():
+        none = dataset.class_names[int((counts == 0).nonzero()[0])]
+        raise ValueError(
+            f"Expected an imbalance factor of at most {largest} for {dataset.name}, whose largest class is to have "
+            f"{largest} images, but got {imbalance_factor:g}, which leaves none of class {none!r}. Data of one's own "
+            "may be long-tailed as it is: train on it without an imbalance factor."
+        )
     train = dataset.train.subset(long_tail_indices(dataset.train.labels, counts, subset_seed))
     cut = dataset.cut
     if cut is not None:  # a cut by label is a cut by place: the first classes of the order are the head

@@ -38,6 +38,8 @@ class Description:
     """The same image in more than one split: names, split first."""
     within: tuple[tuple[str, ...], ...]
     """The same image more than once in a split."""
+    conflicting: tuple[tuple[str, ...], ...]
+    """The same image under different labels, in one split or several: names, with their labels."""
     unreadable: tuple[str, ...]
     """Files that the decoder refuses, and why."""
 
@@ -90,6 +92,7 @@ def describe(
         empty=tuple(name for name, count in zip(dataset.class_names, counts, strict=True) if not count),
         across=tuple(names for names, several in zip(named, spread, strict=True) if several),
         within=tuple(names for names, several in zip(named, spread, strict=True) if not several),
+        conflicting=_conflicting(dataset, repeated),
         unreadable=tuple(unreadable),
     )
 
@@ -110,6 +113,16 @@ def _name(dataset: DataSet, place: Place) -> str:
     return f"{part}: {images.names[index]}" if isinstance(images, FileImages) else f"{part}: {index}"
 
 
+def _conflicting(dataset: DataSet, repeated: list[list[Place]]) -> tuple[tuple[str, ...], ...]:
+    found = []
+    for places in repeated:
+        labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
+        if len(set(labels)) > 1:
+            named = zip(places, labels, strict=True)
+            found.append(tuple(f"{_name(dataset, place)} ({label})" for place, label in named))
+    return tuple(found)
+
+
 def draw_tail(description: Description, path: Path) -> None:
     """Training images of each class, most frequent first, as a figure. Needs matplotlib (``longtail[report]``)."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra
@@ -126,7 +139,7 @@ def draw_tail(description: Description, path: Path) -> None:
         colours = ("#0072b2", "#56b4e9", "#e69f00")
         for position, (name, colour) in enumerate(zip(description.groups.names, colours, strict=False)):
             places = np.flatnonzero(group == position)
-            label = f"{name} ({len(places)} classes)"
+            label = f"{name} ({len(places)} {'class' if len(places) == 1 else 'classes'})"
             axes.bar(places, counts[order][places], width=1.0, color=colour, label=label)
         axes.set_yscale("symlog", linthresh=1)
         axes.set(xlabel="classes, most frequent first", ylabel="training images")

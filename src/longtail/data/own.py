@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from longtail._arguments import as_tensor, told
+from longtail.classes import class_counts
 from longtail.data.dataset import DataSet, FileImages, Split
-from longtail.data.readers.folders import read_folder
+from longtail.data.readers.folders import folders_in, read_folder
 from longtail.data.readers.lists import inside, read_lines
 from longtail.data.readers.parquet import read_parquet
 
-__all__ = ["AdaptedImages", "from_dataset", "open_path"]
+__all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
 _PARTS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -28,7 +29,8 @@ def open_path(path: Path | str) -> DataSet:
         path: a folder of class folders, or a folder of such folders named ``train``, ``val``, ``test``; or a list of
             images: ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
             ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` a line). Labels are class names; where
-            all of them are whole numbers, class indices. Paths are relative to the list's folder.
+            all of them are whole numbers, class indices. Paths are relative to the list's folder, or absolute; images
+            lie below that folder.
     """
     path = Path(path)
     if path.is_dir():
@@ -46,45 +48,90 @@ def open_path(path: Path | str) -> DataSet:
     return _from_rows(path, readers[path.suffix.lower()](path))
 
 
+def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
+    """Folders in ``path`` that make a class which has no image in any split; without them there is no such class."""
+    if not Path(path).is_dir():
+        return []
+    counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
+    empty = {dataset.class_names[c] for c in (counts == 0).nonzero().flatten().tolist()}
+    return [
+        found for folder in _split_folders(Path(path)).values() for found in folders_in(folder) if found.name in empty
+    ]
+
+
 def _open_folder(root: Path) -> DataSet:
-    visible = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    folders = _split_folders(root)
+    class_names = tuple(sorted({found.name for folder in folders.values() for found in folders_in(folder)}))
+    if not class_names:
+        raise ValueError(f"Expected {root} to have class folders, but it has none.")
+    splits = {part: read_folder(folder, class_names)[0] for part, folder in folders.items()}
+    return DataSet(root.name, class_names, splits["train"], splits.get("test"), splits.get("val"))
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """The folder of each split: the whole is the training split where there are none."""
+    visible = folders_in(root)
     parts = [_PARTS.get(folder.name.lower()) for folder in visible]
     if "train" not in parts or None in parts:  # one of the classes may be called train
-        train, class_names = read_folder(root)
-        return DataSet(root.name, class_names, train)
+        return {"train": root}
     inner: dict[str, Path] = {}
     for part, folder in zip(parts, visible, strict=True):
         if part is not None and inner.setdefault(part, folder) != folder:
             raise ValueError(f"Expected one folder for {part} in {root}, but got {inner[part].name} and {folder.name}.")
-    names = {part: [f.name for f in folder.iterdir() if f.is_dir()] for part, folder in inner.items()}
-    class_names = tuple(sorted({name for found in names.values() for name in found if not name.startswith(".")}))
-    splits = {part: read_folder(folder, class_names)[0] for part, folder in inner.items()}
-    return DataSet(root.name, class_names, splits["train"], splits.get("test"), splits.get("val"))
+    return inner
+
+
+_COLUMNS = ("path", "label", "split")
+_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
-    reader = csv.DictReader(read_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    _check_columns(path, reader.fieldnames or [])
-    return [{key: value for key, value in row.items() if isinstance(key, str)} for row in reader]
+    lines = read_lines(path)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    header = _header(lines, delimiter)
+    for other, found in _DELIMITERS.items():
+        if _lacks_columns(header) and not _lacks_columns(_header(lines, other)):
+            raise ValueError(
+                f"Expected {_DELIMITERS[delimiter]} between the columns of {path}, but got {found}: "
+                f"{lines[0].strip()[:80]!r}."
+            )
+    blanks = any(name.startswith(" ") for name in header)  # after a delimiter: then cells may have them too
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=blanks)
+    columns = _columns(path, next(rows, []))
+    return [dict(zip(columns, row, strict=False)) for row in rows if row]
+
+
+def _header(lines: list[str], delimiter: str) -> list[str]:
+    return next(csv.reader(lines, delimiter=delimiter), [])
 
 
 def _read_parquet(path: Path) -> list[dict[str, str]]:
     def chosen(names: list[str]) -> list[str]:
-        _check_columns(path, names)
-        return [name for name in names if name in _COLUMNS]  # the pixels may lie in another
+        columns = _columns(path, names)
+        return [name for name, column in zip(names, columns, strict=True) if column in _COLUMNS]  # no pixels
 
     table = read_parquet(path, chosen)
-    columns = [["" if value is None else str(value) for value in values] for values in table.values()]
-    return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
+    cells = [["" if value is None else str(value) for value in values] for values in table.values()]
+    return [dict(zip(map(_column, table), row, strict=True)) for row in zip(*cells, strict=True)]
 
 
-_COLUMNS = ("path", "label", "split")
+def _column(name: str) -> str:
+    """A column by its name in the header, in which neither case nor blanks around it matter."""
+    return name.strip().lower()
 
 
-def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    missing = [name for name in _COLUMNS[:2] if name not in columns]
-    if missing:
-        raise ValueError(f"Expected {path} to have the columns path and label, but got {', '.join(columns) or 'none'}.")
+def _lacks_columns(header: Sequence[str]) -> bool:
+    return not {"path", "label"} <= set(map(_column, header))
+
+
+def _columns(path: Path, header: Sequence[str]) -> list[str]:
+    if _lacks_columns(header):
+        raise ValueError(f"Expected {path} to have the columns path and label, but got {', '.join(header) or 'none'}.")
+    columns = list(map(_column, header))
+    for name in _COLUMNS:
+        if columns.count(name) > 1:
+            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {columns.count(name)}.")
+    return columns
 
 
 def _read_text(path: Path) -> list[dict[str, str]]:
@@ -104,8 +151,13 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
     for number, row in enumerate(rows, 1):
         if not row.get("path") or not row.get("label"):
             raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
+        named = row["path"]
+        row["path"] = _below(path.parent, named)
         if not inside(row["path"]):
-            raise ValueError(f"Expected row {number} of {path} to stay in its folder, but got {row['path']!r}.")
+            raise ValueError(
+                f"Expected the path in row {number} of {path} to lie below {path.parent.absolute()}, "
+                f"the list's folder, to which paths are relative, but got {named!r}."
+            )
     if all(row["label"].isascii() and row["label"].removeprefix("-").isdigit() for row in rows):
         for number, row in enumerate(rows, 1):
             if row["label"].startswith("-"):
@@ -135,6 +187,16 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
         for part, found in by_part.items()
     }
     return DataSet(path.stem, class_names, splits["train"], splits.get("test"), splits.get("val"))
+
+
+def _below(folder: Path, name: str) -> str:
+    """An absolute path below a folder as one relative to it; any other path as it is."""
+    if inside(name) or not Path(name).is_absolute():
+        return name
+    for root in (folder.absolute(), folder.resolve()):  # the folder may be a link, and its images named either way
+        if Path(name).is_relative_to(root):
+            return Path(name).relative_to(root).as_posix()
+    return name
 
 
 @dataclass(frozen=True, eq=False)

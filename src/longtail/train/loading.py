@@ -28,6 +28,7 @@ from longtail.data import (
 )
 from longtail.data.augment import Augmentation
 from longtail.data.decode import UnreadableImageError, image_size
+from longtail.data.own import empty_folders
 from longtail.data.resident_files import NoRoomError
 from longtail.data.samplers import Instance, Sampler
 from longtail.methods import find_method
@@ -79,9 +80,11 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
     empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+        folders = empty_folders(recipe.data, dataset) if own is None and recipe.data not in CATALOG else []
+        hint = f"; {folders[0]} is empty: fill or remove it" if folders else ""
         raise ValueError(
             f"Expected a training image of every class of {dataset.name}, but there is none of "
-            f"{', '.join(map(repr, empty[:3]))}{more}."
+            f"{', '.join(map(repr, empty[:3]))}{more}{hint}."
         )
     if recipe.folds:
         return hold_out_fold(dataset, recipe.fold, recipe.folds, seed=recipe.seed)

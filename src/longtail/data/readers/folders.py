@@ -7,9 +7,16 @@ import torch
 
 from longtail.data.dataset import FileImages, Split
 
-__all__ = ["IMAGE_SUFFIXES", "read_folder"]
+__all__ = ["IMAGE_SUFFIXES", "folders_in", "read_folder"]
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+_MACOS = "__MACOSX"  # archives that were made on macOS have such a folder beside what was archived
+
+
+def folders_in(root: Path) -> list[Path]:
+    """The folders in a folder, by name: all but hidden ones and that of macOS."""
+    return sorted(Path(entry) for entry in os.scandir(root) if entry.is_dir() and _is_shown(entry.name))
 
 
 def read_folder(root: Path, class_names: tuple[str, ...] | None = None) -> tuple[Split, tuple[str, ...]]:
@@ -24,7 +31,7 @@ def read_folder(root: Path, class_names: tuple[str, ...] | None = None) -> tuple
     """
     if not root.is_dir():
         raise ValueError(f"Expected {root} to be a folder of class folders, but there is none.")
-    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    found = [folder.name for folder in folders_in(root)]
     if class_names is None:
         class_names = tuple(found)
     unknown = sorted(set(found) - set(class_names))
@@ -36,12 +43,16 @@ def read_folder(root: Path, class_names: tuple[str, ...] | None = None) -> tuple
     labels: list[int] = []
     for label, class_name in enumerate(class_names):
         for directory, folders, files in os.walk(root / class_name):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            folders[:] = sorted(filter(_is_shown, folders))
             place = Path(directory).relative_to(root).as_posix()
             images = [f"{place}/{file}" for file in sorted(files) if _is_image(file)]
             names += images
             labels += [label] * len(images)
     return Split(FileImages(root, names), torch.tensor(labels, dtype=torch.int64)), class_names
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and name != _MACOS
 
 
 def _is_image(name: str) -> bool:
