@@ -113,3 +113,12 @@ def test_mistakes_are_one_sentence_and_leave_nothing(run, files, name):
     assert err.startswith("longtail: Expected ")
     assert err.count("\n") == 1
     assert not (files / "d.html").exists()
+
+
+def test_letters_that_no_font_has_are_told_of_once_where_figures_are_written(run, files):
+    (files / "counts.json").write_text(json.dumps({"日": 1000, "本": 100, "🐶": 10}), "utf-8")
+    given = ("diagnose", "--test", files / "test.npz", "--counts", files / "counts.json", "--out", files / "d.html")
+    assert run(*given)[::2] == (0, "")  # the page shows them
+    code, _, err = run(*given, "--figures", files / "figures")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("Files of figures show boxes in place of 日本🐶: ")

@@ -2,9 +2,13 @@
 
 import shlex
 import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from longtail.methods import METHODS
 from longtail.study.record import StudyRecord, write_study
 
 
@@ -86,3 +90,28 @@ def test_a_page_must_be_html(run, runs, tmp_path):
     assert code == 2
     assert err.startswith("longtail: Expected --out to end in .html, but got")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_method_of_ones_own_left_is_shown_without_its_file(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    flags = ("--data", "digits-lt", "--seeds", 2, "--epochs", 2, "--evaluate-every", 0, "--device", "cpu")
+    with monkeypatch.context() as file:
+        file.setitem(METHODS, "mine", replace(METHODS["softmax"], name="mine"))
+        file.setattr(sys, "argv", ["mine.py"])
+        code, out, err = run("study", *flags, "--methods", "mine", "softmax", "--out", "runs")
+        assert code == 0, err
+    assert "Command: python mine.py study --data digits-lt" in " ".join(out.split())
+    assert "`longtail report runs` makes a page of it" in out
+    code, out, err = run("study", "table", "runs")
+    assert (code, err) == (0, "")
+    assert "mine" in out
+    for folder in (Path("runs"), Path("runs/digits-lt-50-mine-seed0")):
+        assert run("report", folder, "--no-figures")[::2] == (0, "")
+    page = Path("runs/digits-lt-50-mine-seed0/report.html").read_text("utf-8")
+    assert "python mine.py study --data digits-lt" in page
+    Path("runs/study.json").unlink()  # runs that no study tells of
+    run("report", "runs", "--no-figures")
+    page = Path("runs/report.html").read_text("utf-8")
+    assert "python FILE.py train --data digits-lt --method mine" in page
+    assert "# FILE.py: the file that adds mine" in page
+    assert "longtail train --data digits-lt --method softmax" in page

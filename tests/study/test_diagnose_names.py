@@ -250,3 +250,53 @@ def test_one_file_for_two_splits_is_refused(files):
     """With its logits; the command's test has labels only. A run's file, which has each split apart, is taken above."""
     with pytest.raises(ValueError, match=r"^Expected predictions of its own .*test\.npz for both train and test\.$"):
         diagnose(files["test"], files["test"])
+
+
+# What a run was trained by
+
+
+def _in_run(folder, method, knobs, *, ahead=False):
+    """Predictions in the folder of a run, whose tail is behind, or ahead."""
+    labels, logits = make(0, 400, bias=-1.5 if ahead else 0.9)
+    np.savez(folder / "predictions.npz", labels=labels, logits=logits)
+    groups = {"head": [0, 1], "medium": [2], "tail": [3]}
+    record = {"classes": NAMES, "groups": groups, "counts": COUNTS, "method": method, "knobs": knobs}
+    (folder / "result.json").write_text(json.dumps(record), "utf-8")
+    return " ".join(next_steps(diagnose(folder / "predictions.npz")))
+
+
+@pytest.mark.parametrize(
+    ("method", "knobs", "loss", "search"),
+    [
+        ("cbs", {"beta": 1.5}, "CBS with beta = 1.5", "cbs"),
+        ("balanced-softmax", {}, "Balanced Softmax with beta = 1", "cbs"),
+        ("logit-adjust", {"tau": 0.5}, "Logit adjustment with tau = 0.5", None),
+        ("bcl", {"balance": "balanced-softmax", "beta": None}, "BCL + Balanced Softmax with beta = 1", "bcl+cbs"),
+        ("proco", {"balance": "cbs", "beta": 1.2}, "ProCo + CBS with beta = 1.2", "proco+cbs"),
+    ],
+)
+def test_a_run_trained_with_a_shift_is_told_to_try_another_strength(tmp_path, method, knobs, loss, search):
+    knob, own = loss.split(" with ")[1].split(" = ")
+    for ahead, where in ((False, "above"), (True, "below")):
+        text = _in_run(tmp_path, method, knobs, ahead=ahead)
+        assert f"The model was trained with a shift, {loss}: one with {knob} {where} {own}, chosen on" in text
+        assert "in place of" not in text
+        assert (f"`longtail study beta --data … --method {search}` looks for it." in text) == (search is not None)
+        assert ("The tail is ahead of the head by " in text) == ahead
+
+
+@pytest.mark.parametrize(
+    ("method", "knobs", "instead"),
+    [
+        ("softmax", {}, "cross entropy"),
+        ("tau-norm", {"tau": 0.7}, "cross entropy"),
+        ("ldam", {"max_margin": 0.5}, "LDAM"),
+        ("cbs", {"beta": 0.0}, "cross entropy"),
+        ("mine", {"beta": 1.5}, "cross entropy"),  # which may be anything
+        ("", None, "cross entropy"),
+    ],
+)
+def test_a_run_trained_without_a_shift_is_told_to_try_one(tmp_path, method, knobs, instead):
+    text = _in_run(tmp_path, method, knobs)
+    assert f"ClassBalancedSoftmaxLoss(counts, beta=…) in place of {instead}, with beta from 1.0 upwards" in text
+    assert "The tail is not behind the head" in _in_run(tmp_path, method, knobs, ahead=True)

@@ -9,6 +9,7 @@ from tests.study.conftest import plan_in
 
 from longtail.study.estimate import estimate
 from longtail.study.runs import read_runs
+from longtail.train.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def test_steps_are_tried_where_nothing_is_finished_and_leave_nothing(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax", "cbs"]).runs()
     found = estimate(runs, str(tmp_path / "nowhere"), together=12, trial=True)
     assert found.seconds > 0
-    assert str(found).endswith("going by some 30 steps tried here, of one run alone.")
+    assert str(found).endswith("going by a few steps tried here, of one run alone.")
     assert list(tmp_path.iterdir()) == []
     two = estimate([*runs, *plan_in(tmp_path, methods=["softmax", "cbs"], seeds=[2, 3]).runs()], "nowhere", trial=True)
     assert two.left == 8
@@ -68,4 +69,11 @@ def test_what_was_not_finished_is_tried_beside_what_was(tmp_path, study):
     other = plan_in(tmp_path, methods=["softmax"], recipe={"model": "resnet20"}).runs()
     found = estimate([*plan_in(tmp_path, seeds=[7]).runs(), *other], str(study), trial=True)
     assert "going by 6 finished runs" in str(found)
-    assert "and some 30 steps tried here" in str(found)
+    assert "and a few steps tried here" in str(found)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_of_a_step_or_two_takes_time_and_is_not_tried_to_its_end(tmp_path, monkeypatch, epochs):
+    monkeypatch.setattr(Trainer, "_finish", lambda *_: pytest.fail("The run was measured, which is no step."))
+    runs = plan_in(tmp_path, methods=["softmax"], recipe={"epochs": epochs, "batch_size": 1024}).runs()
+    assert estimate(runs, str(tmp_path / "nowhere"), trial=True).seconds > 0

@@ -25,11 +25,13 @@ from longtail.study.figures import (
     recall_curves,
     save_figure,
     sensitivity,
+    style,
     target_probability,
     trade_off,
 )
 from longtail.study.figures.of_paper import paper_drawings
 from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
+from longtail.study.figures.writing import undrawn_in
 from longtail.study.paper import five_runs, imbalance_level
 from longtail.study.stats import Summary
 
@@ -429,3 +431,35 @@ def test_the_papers_figures_show_its_numbers():
     p = stats.ttest_ind(runs["cbs"], runs["balanced-softmax"], equal_var=False, alternative="greater").pvalue
     assert boxes.axes[0].get_title().startswith(f"p = {p:.2g} (one-sided)")
     assert "C10-LT10" in texts(boxes)
+
+
+# Characters that our font has not
+
+
+def _named(name):
+    return class_recall(COUNTS, VALUES, names=[name, "b", "c"])
+
+
+def test_what_no_font_has_is_one_sentence_and_no_warning(tmp_path, recwarn):
+    figure = _named("日本🐶 on\nédition")
+    save_figure(figure, tmp_path / "figure")
+    assert "日本🐶" in inline_svg(figure, "figure", "")
+    assert [str(one.message) for one in recwarn] == []
+    assert undrawn_in([_named("ascii"), figure]) == (
+        "Files of figures show boxes in place of 日本🐶: no font is installed that has them; the page shows them."
+    )
+    assert "in place of 一丁七万丈三上下…: no font" in undrawn_in([_named("一丁七万丈三上下不与")])
+    assert undrawn_in([draw() for draw in DRAW.values()]) == ""
+
+
+def test_what_our_font_lacks_is_drawn_by_another_that_is_installed(tmp_path, monkeypatch):
+    arc = "⌒"  # which STIX has, and DejaVu has not
+    before = inline_svg(_named("plain"), "figure", "")
+    (box,) = save_figure(_named(arc), tmp_path / "box", ["png"])
+    assert undrawn_in([_named(arc)]) != ""
+    monkeypatch.setattr(style, "_FALLBACKS", ("Not Installed", "DejaVu Serif", "STIXGeneral"))
+    figure = _named(arc)
+    assert undrawn_in([figure]) == ""
+    (drawn,) = save_figure(figure, tmp_path / "drawn", ["png"])
+    assert drawn.read_bytes() != box.read_bytes()
+    assert inline_svg(_named("plain"), "figure", "") == before

@@ -1,11 +1,14 @@
 """Run folders as records; only runs that differ in nothing but their seed are averaged."""
 
 import math
+import shutil
+import sys
 from dataclasses import replace
 
 import pytest
 from scipy import stats
 
+from longtail.methods import METHODS
 from longtail.study.comparisons import check_reference, compare_cells, contrasts_of, how_tested, marks
 from longtail.study.runs import (
     Run,
@@ -13,6 +16,7 @@ from longtail.study.runs import (
     group_runs,
     one_cell,
     ordered,
+    program,
     read_run,
     read_runs,
     same_settings,
@@ -33,6 +37,37 @@ def test_folders_are_read_with_what_they_hold(study):
     assert math.isnan(one.recall("all", "val"))  # there is none
     assert [line["epoch"] for line in one.log()] == [0, 1]
     assert (one.method, one.data) == ("cbs", "digits-lt 50")
+
+
+def test_runs_of_a_method_that_is_not_known_here_are_read_as_any_other(study, tmp_path):
+    shutil.copytree(study, tmp_path / "runs")
+    _rename_softmax(tmp_path / "runs")
+    cells = ordered(group_runs(read_runs(tmp_path / "runs")))
+    assert distinct_titles(cells) == ["Balanced Softmax", "CBS (β = 1.5)", "mine"]  # the unknown last
+    assert same_settings(cells) == [cells]
+    assert cells[2].recipe.knobs == {"gamma": 0.5}
+    known = cells[0].runs[0].path / "recipe.toml"
+    known.write_text(
+        known.read_text("utf-8").replace('method = "balanced-softmax"', 'method = "cbs"\nbeta = -1'), "utf-8"
+    )
+    with pytest.raises(ValueError, match="Expected `beta` to be"):
+        read_runs(tmp_path / "runs")  # those of a known method are checked
+
+
+def _rename_softmax(folder):
+    """Make softmax's runs such as a method of somebody's own leaves."""
+    for file in folder.glob("*-softmax-seed*/recipe.toml"):
+        if "balanced" not in file.parent.name:
+            text = file.read_text("utf-8")
+            file.write_text(text.replace('method = "softmax"', 'method = "mine"\ngamma = 0.5'), "utf-8")
+
+
+def test_a_command_names_the_file_that_adds_a_method(monkeypatch):
+    assert program() == "longtail"
+    monkeypatch.setattr(sys, "argv", ["my method.py", "study"])
+    assert program() == "longtail"
+    monkeypatch.setitem(METHODS, "mine", METHODS["softmax"])
+    assert program() == "python 'my method.py'"
 
 
 def test_the_same_folder_twice_is_one_run(study):

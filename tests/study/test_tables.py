@@ -364,3 +364,19 @@ def test_an_unknown_format_is_refused():
         write(TABLE, "html")
     with pytest.raises(ValueError, match="runs for a table"):
         recall_table([])
+
+
+def test_a_balance_next_to_no_reward_is_short_and_says_why(cells):
+    for run, balance in zip(cells[0].runs, (-1.1e32, 100.0, 100.0), strict=True):
+        run.result["splits"]["train_paper"]["gradient_balance"]["weight"] |= {"head": balance, "tail": -205910.5}
+    table = gradient_table(cells[:1])
+    ours = to_markdown(table).splitlines()[4].split(" | ")
+    assert (ours[2], ours[4]) == ("-3.7e31 ± 6.4e31", "-205910.50 ± 0.00 |")
+    assert "From a million per cent on there is next to no reward" in table.caption
+    assert "there is next to no reward" not in gradient_table(cells[1:]).caption
+
+
+def test_numbers_from_a_million_on_have_a_power_of_ten():
+    table = Table("T", ("Data",), ("A",), (), "")
+    assert table.text(Value(Summary(999_999.0, 0.5, 2))) == "999999.00 ± 0.50"
+    assert table.text(Value(Summary(1e6, 2.5e6, 2))) == "1.0e6 ± 2.5e6"

@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 
 from longtail.cli.parsing import call
+from longtail.cli.report import tell_undrawn
 from longtail.study.diagnose import diagnose as find
 from longtail.study.outside_files import FORMATS_HELP
 from longtail.study.report import write_report
@@ -63,10 +64,13 @@ def diagnose(
     words += [] if out == _OUT else ["--out", str(out)]
     words += [] if figures is None else ["--figures", str(figures)]
     words += ["--title", title] if title else []
-    write_report(report_of_diagnosis(found, title=title, command=shlex.join(words)), out, figures)
+    made = report_of_diagnosis(found, title=title, command=shlex.join(words))
+    write_report(made, out, figures)
     for line in (*said_of(found), *found.notes, *next_steps(found)):
         _tell(line)
     _tell(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
+    if figures is not None:
+        tell_undrawn(made)
     return 0
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from longtail.cli.parsing import call
 from longtail.study.figures.of_paper import paper_drawings
-from longtail.study.figures.writing import save_figure
-from longtail.study.report import report_of_runs, write_report
+from longtail.study.figures.writing import save_figure, undrawn_in
+from longtail.study.report import Report, report_of_runs, write_report
 
-__all__ = ["run"]
+__all__ = ["run", "tell_undrawn"]
 
 console = Console()
 
@@ -62,7 +62,15 @@ def report(
     _tell(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
     if where is not None:
         _tell(f"Figures: {where}, {len(made.drawings)} as SVG, PDF and PNG")
+        tell_undrawn(made)
     return 0
+
+
+def tell_undrawn(made: Report) -> None:
+    """Say what files of a report's figures lack, if they lack anything."""
+    sentence = undrawn_in(drawing.figure for drawing in made.drawings.values())
+    if sentence:
+        Console(stderr=True).print(sentence, soft_wrap=True, markup=False, highlight=False)
 
 
 def _paper(paths: Sequence[Path], out: Path | None, figures: Path) -> int:

@@ -23,7 +23,7 @@ from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
 from longtail.study.record import StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.redrawn import measure_redrawn
-from longtail.study.runs import Cell, Run, group_runs, held_out, read_run
+from longtail.study.runs import Cell, Run, group_runs, held_out, program, read_run
 from longtail.study.searching import trace_table
 from longtail.study.stats import Alternative
 from longtail.study.table import show
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     if not given or "--help" in given or "-h" in given:
         console.print(USAGE, highlight=False, markup=False, soft_wrap=True)
         return 0
-    command = f"longtail study {shlex.join(given)}"
+    command = f"{program()} study {shlex.join(given)}"
     try:
         return _COMMANDS.get(given[0], _study)(given[1:] if given[0] in _COMMANDS else given, command)
     except StoppedError as stopped:

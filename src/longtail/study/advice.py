@@ -1,18 +1,55 @@
-"""What to try next with a trained classifier: the post-hoc shift that validation data speaks for, and its price."""
+"""What to try next with a trained classifier: another strength of the shift that it was trained with, or the post-hoc
+shift that validation data speaks for, and its price."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longtail.classes import Groups
+from longtail.methods import balance_beta
 from longtail.metrics import recall
 from longtail.study.outside import Outside
 from longtail.train.posthoc import TAUS, Classifier, PostHoc
 
-__all__ = ["Shift", "choose_shift"]
+__all__ = ["Shift", "TrainedShift", "choose_shift", "trained_shift"]
+
+
+@dataclass(frozen=True)
+class TrainedShift:
+    """The shift in the loss that a run was trained on."""
+
+    loss: str
+    """The method, with its balanced part where it has one."""
+    knob: str
+    """What its strength is called."""
+    strength: float
+    searched: str
+    """The method of which ``longtail study beta`` finds the strength; empty where it cannot."""
+
+
+def trained_shift(method: str, knobs: Mapping[str, Any]) -> TrainedShift | None:
+    """The shift in a method's loss; ``None`` where it has none, or is not known.
+
+    Example:
+        >>> trained_shift("cbs", {"beta": 1.5})
+        TrainedShift(loss='cbs', knob='beta', strength=1.5, searched='cbs')
+    """
+    balance = str(knobs.get("balance"))
+    losses = {
+        "balanced-softmax": TrainedShift(method, "beta", 1.0, "cbs"),
+        "cbs": TrainedShift(method, "beta", knobs.get("beta", 0.0), "cbs"),
+        "logit-adjust": TrainedShift(method, "tau", knobs.get("tau", 0.0), ""),
+    }
+    if balance in {"balanced-softmax", "cbs"}:
+        losses[method] = TrainedShift(
+            f"{method}+{balance}", "beta", balance_beta(balance, knobs.get("beta")), f"{method}+cbs"
+        )
+    found = losses.get(method)
+    return found if found is not None and found.strength > 0 else None
 
 
 @dataclass(frozen=True)

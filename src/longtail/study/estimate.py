@@ -56,7 +56,7 @@ def estimate(
     A run is taken to last as long an epoch as finished runs of the same data set and model on such a device, of its own
     method where there are some; as many as are trained together share the time that the logs have. Where there are
     none, a few steps are tried, if ``trial`` says so, of one run alone: several together are faster on a GPU, so that
-    is an upper end.
+    is an upper end. What a run takes to be measured is not counted.
 
     Args:
         runs: all of them, done or not.
@@ -91,7 +91,7 @@ def estimate(
         if len(tried) < len(_kinds(left))
         else []
     )
-    parts += [f"some {_TRIED_STEPS} steps tried here, of one run alone"] if tried else []
+    parts += ["a few steps tried here, of one run alone"] if tried else []
     return Estimate(len(left), total, f"going by {' and '.join(parts)}")
 
 
@@ -129,18 +129,21 @@ def _try(recipe: Recipe) -> float:
     """Seconds an epoch, from a few steps in a folder that is thrown away."""
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = Trainer(replace(recipe, evaluate_every=0, checkpoint_epochs=0), RunFolder(nowhere))
+        warm = min(_WARM_STEPS, trainer.steps_total // 2)
+        most = min(_TRIED_STEPS, trainer.steps_total - warm)  # after its last step a run is measured, which is no step
         steps = trainer.steps()
-        taken = sum(1 for _ in islice(steps, _WARM_STEPS))
+        for _ in islice(steps, warm):
+            pass
         _wait(trainer.device)
         begun, counted = time.perf_counter(), 0
-        for _ in islice(steps, _TRIED_STEPS):
+        for _ in islice(steps, most):
             counted += 1
             if time.perf_counter() - begun > _TRIED_SECONDS:
                 break
         _wait(trainer.device)
         seconds = time.perf_counter() - begun
         steps.close()  # type: ignore[attr-defined]
-        return seconds / max(counted, 1) * trainer.loaders.steps_per_epoch if taken else 0.0
+        return seconds / counted * trainer.loaders.steps_per_epoch
 
 
 def _wait(device: torch.device) -> None:

@@ -115,10 +115,11 @@ def _record(path: Path) -> Record | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
         counts = tuple(as_counts(found["counts"], len(names)).tolist())
-        posthoc = str(found.get("posthoc") or "")
+        said = {name: str(found.get(name) or "") for name in ("posthoc", "method")}
+        knobs = dict(found.get("knobs") or {})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return Record(path, names, groups, counts, posthoc) if groups.num_classes == len(names) else None
+    return Record(path, names, groups, counts, **said, knobs=knobs) if groups.num_classes == len(names) else None
 
 
 def _fits(opened: Opened, names: tuple[str, ...]) -> bool:

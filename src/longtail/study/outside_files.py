@@ -61,6 +61,10 @@ class Record:
     """Training samples of each class."""
     posthoc: str
     """The run's own step after training, which is not in the logits that it stored; empty where it had none."""
+    method: str
+    """What it was trained by; empty where it does not say."""
+    knobs: Mapping[str, Any]
+    """The method's settings."""
 
     def ordered(self, names: Sequence[str]) -> "Record":
         """The same with its classes in another order."""

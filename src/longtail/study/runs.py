@@ -2,6 +2,8 @@
 
 import json
 import math
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -14,9 +16,20 @@ from longtail.study.paper import name_of
 from longtail.study.plan import KNOBS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, settings_of
+from longtail.train.recipe import Recipe, defaults, read_recipe, settings_of
 
-__all__ = ["Cell", "Measure", "Run", "group_runs", "held_out", "method_title", "one_cell", "read_run", "read_runs"]
+__all__ = [
+    "Cell",
+    "Measure",
+    "Run",
+    "group_runs",
+    "held_out",
+    "method_title",
+    "one_cell",
+    "program",
+    "read_run",
+    "read_runs",
+]
 
 Held = Literal["val", "test"]
 Part = Literal["train", "train_paper", Held]
@@ -55,6 +68,12 @@ def method_title(name: str) -> str:
         ('Balanced Softmax', 'BCL + CBS')
     """
     return " + ".join(_TITLES.get(part, part) for part in name.split("+"))
+
+
+def program() -> str:
+    """What a command begins with: ``longtail``, or where a method of one's own is there the file that adds it."""
+    own = METHODS.keys() - _TITLES.keys()
+    return shlex.join(["python", sys.argv[0]]) if own else "longtail"
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +141,20 @@ Measure = Callable[[Run], float]
 def read_run(path: Path | str) -> Run:
     """The finished run in a folder."""
     folder = RunFolder(path)
-    return Run(folder.path, folder.recipe(), folder.result())
+    written = read_recipe(folder.recipe_file) if folder.begun else {}
+    foreign = "method" in written and written["method"] not in METHODS
+    return Run(folder.path, _Foreign(**written) if foreign else folder.recipe(), folder.result())
+
+
+class _Foreign(Recipe):
+    """Settings with a method that is not known here, as another file adds it: all knobs are said, none are checked."""
+
+    def _check_method(self) -> None:
+        pass
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        return self.given
 
 
 def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
@@ -259,7 +291,8 @@ def _shared(cell: Cell) -> dict[str, Any]:
     """
     recipe = cell.recipe
     shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
-    own, plain = (_shipped(recipe.data, name, recipe.imbalance) for name in (recipe.method, "softmax"))
+    plain = _shipped(recipe.data, "softmax", recipe.imbalance)
+    own = _shipped(recipe.data, recipe.method, recipe.imbalance) if recipe.method in METHODS else plain
     for name, value in shared.items():
         if value == own[name] != plain[name]:
             shared[name] = plain[name]
@@ -310,12 +343,13 @@ def _short(name: str, value: Any) -> str:
 
 
 def ordered(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells by data set and imbalance, and within it in the order of ``longtail methods``."""
+    """Cells by data set and imbalance, and within it in the order of ``longtail methods``; unknown ones come last."""
     places = {name: place for place, name in enumerate(METHODS)}
 
     def key(cell: Cell) -> tuple[Any, ...]:
         recipe = cell.recipe
-        return recipe.data, recipe.imbalance or 0.0, places[recipe.method], recipe.balance or "", recipe.beta or 0.0
+        method = (places.get(recipe.method, len(places)), recipe.method, recipe.balance or "")
+        return recipe.data, recipe.imbalance or 0.0, *method, recipe.beta or 0.0
 
     return sorted(cells, key=key)
 

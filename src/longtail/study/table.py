@@ -18,6 +18,7 @@ __all__ = [
     "Row",
     "Table",
     "Value",
+    "is_huge",
     "show",
     "to_csv",
     "to_latex",
@@ -34,6 +35,16 @@ SOURCES: dict[Source, str] = {
     "quoted": "† quoted in the paper from its own publication, not run here",
 }
 """What a caption says of rows that are not ours."""
+
+
+def is_huge(number: float) -> bool:
+    """Whether a number is written with a power of ten, as in figures: from a million on.
+
+    Example:
+        >>> is_huge(-5.5e31), is_huge(205910.5), is_huge(math.nan)
+        (True, False, False)
+    """
+    return abs(number) >= 1e6
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,13 @@ class Table:
         if value.shown:
             return value.shown
         mean, sd = value.summary.mean, value.summary.sd
-        return f"{mean:z.{self.digits}f}" + ("" if math.isnan(sd) else f"{pm}{sd:.{self.digits}f}")
+        return self._rounded(mean) + ("" if math.isnan(sd) else f"{pm}{self._rounded(sd)}")
+
+    def _rounded(self, number: float) -> str:
+        """With its decimals, or where it is huge with two digits and a power of ten."""
+        return (
+            f"{number:.1e}".replace("e+0", "e").replace("e+", "e") if is_huge(number) else f"{number:z.{self.digits}f}"
+        )
 
     def label(self, row: Row) -> tuple[str, ...]:
         """A row's labels; the last has the sign of where the row comes from."""

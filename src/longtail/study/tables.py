@@ -13,7 +13,7 @@ from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_te
 from longtail.study.redrawn import REDRAWN_FILE, redrawn_shift
 from longtail.study.runs import HELD_WORDS, Cell, Measure, Run, distinct_titles, held_out, method_title, ordered
 from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
-from longtail.study.table import Compared, Row, Source, Table, Value
+from longtail.study.table import Compared, Row, Source, Table, Value, is_huge
 from longtail.study.untrained import untrained_gradients
 
 __all__ = [
@@ -298,6 +298,10 @@ def gradient_table(
         for cell in ordered(cells)
     ]
     caption = caption_of(cells, selected=selected)
+    if any(is_huge(one.mean) for _, ours, _ in rows for one in ours):
+        caption = (
+            f"From a million per cent on there is next to no reward, and the size of the ratio says little. {caption}"
+        )
     return _beside(f"Balance of the gradient of the {form}, per cent", _titles(groups), rows, caption, command)
 
 

@@ -2,10 +2,12 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,11 +18,13 @@ __all__ = [
     "INK",
     "SPLITS",
     "Mark",
+    "families",
     "group_mark",
     "legend_below",
     "letters_in",
     "marks_of",
     "new_figure",
+    "our_settings",
     "panels",
     "starts_row",
     "styled",
@@ -142,8 +146,7 @@ def starts_row(axes: "Axes") -> bool:
     return place is not None and place.is_first_col()
 
 
-SETTINGS: dict[Any, Any] = {
-    "font.family": "sans-serif",
+_SETTINGS: dict[Any, Any] = {
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10.0,
     "axes.titlesize": 10.5,
@@ -166,7 +169,38 @@ SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "longtail",
     "pdf.fonttype": 42,
 }
-"""matplotlib's settings while a figure is made and written."""
+
+_FALLBACKS = (
+    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans CJK TC", "Noto Sans CJK KR", "Source Han Sans"),
+    *("Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Arial Unicode MS"),
+    *("Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI", "Leelawadee UI", "Segoe UI Emoji"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic", "NanumGothic"),
+    *("Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Noto Emoji", "Symbola"),
+)
+"""Fonts that have what DejaVu Sans has not, and that systems bring; those of coloured bitmaps cannot be drawn."""
+
+
+def families() -> list[str]:
+    """Where a character is looked for: in our font, then in those of others that are installed."""
+    from matplotlib.font_manager import fontManager  # noqa: PLC0415 - an extra
+
+    installed = {font.name for font in fontManager.ttflist}
+    return ["sans-serif", *(name for name in _FALLBACKS if name in installed)]
+
+
+@contextmanager
+def our_settings(svg_text: Literal["path", "none"] = "path") -> Iterator[None]:
+    """matplotlib's settings while a figure is made and written; in an SVG, text is drawn as paths, or stays text.
+
+    What matplotlib says of characters that no font has is not passed on, each of them many times: who writes files asks
+    :func:`longtail.study.figures.writing.undrawn_in`.
+    """
+    from matplotlib import rc_context  # noqa: PLC0415 - an extra
+
+    settings = {**_SETTINGS, "font.family": families(), "svg.fonttype": svg_text}
+    with rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+        yield
 
 
 Given = ParamSpec("Given")
@@ -178,9 +212,7 @@ def styled(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
 
     @wraps(draw)
     def inside(*given: Given.args, **named: Given.kwargs) -> Drawn:
-        from matplotlib import rc_context  # noqa: PLC0415 - an extra
-
-        with rc_context(SETTINGS):
+        with our_settings():
             return draw(*given, **named)
 
     return inside

@@ -2,18 +2,19 @@
 
 import io
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longtail.study.figures.style import SETTINGS, WIDTH
+from longtail.study.figures.style import WIDTH, families, our_settings
 from longtail.train.files import new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "inline_svg", "save_figure"]
+__all__ = ["FORMATS", "inline_svg", "save_figure", "undrawn_in"]
 
 FORMATS = ("svg", "pdf", "png")
 
@@ -43,8 +44,6 @@ def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = FOR
         stem: path without a suffix; its folder is made where it is missing.
         formats: which of svg, pdf and png.
     """
-    from matplotlib import rc_context  # noqa: PLC0415 - an extra
-
     wrong = [form for form in formats if form not in FORMATS]
     if wrong:
         raise ValueError(f"Expected `formats` to be some of {', '.join(FORMATS)}, but got {wrong[0]!r}.")
@@ -53,13 +52,32 @@ def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = FOR
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
     dpi = _DPI if figure.get_figwidth() < 2 * WIDTH else _DPI_OF_PANELS
     written = []
-    with rc_context({**SETTINGS, "svg.fonttype": "path"}):
+    with our_settings():
         for form in formats:
             path = stem.with_name(f"{stem.name}.{form}")
             with new_file(path) as temporary:
                 figure.savefig(temporary, format=form, dpi=dpi, facecolor="white", metadata=dates[form])
             written.append(path)
     return written
+
+
+def undrawn_in(figures: "Iterable[Figure]") -> str:
+    """What files of figures lack, in a sentence: characters that no font has which is here; empty where all are drawn.
+
+    A page has no such lack: text stays text in it, and browsers look for fonts themselves.
+    """
+    from matplotlib.font_manager import FontProperties, findfont, get_font  # noqa: PLC0415 - an extra
+    from matplotlib.text import Text  # noqa: PLC0415
+
+    used = {letter for figure in figures for text in figure.findobj(Text) for letter in text.get_text()}
+    with our_settings():
+        for family in families():
+            used -= set(map(chr, get_font(findfont(FontProperties(family=[family]))).get_charmap()))
+    lacking = sorted(letter for letter in used if unicodedata.category(letter)[0] not in "CZ")
+    if not lacking:
+        return ""
+    some = "".join(lacking[:8]) + ("…" if len(lacking) > 8 else "")
+    return f"Files of figures show boxes in place of {some}: no font is installed that has them; the page shows them."
 
 
 def inline_svg(figure: "Figure", name: str, description: str) -> str:
@@ -70,10 +88,8 @@ def inline_svg(figure: "Figure", name: str, description: str) -> str:
         name: unique in the page, of letters, digits and hyphens.
         description: what the figure shows, for those who do not see it.
     """
-    from matplotlib import rc_context  # noqa: PLC0415 - an extra
-
     out = io.StringIO()
-    with rc_context({**SETTINGS, "svg.fonttype": "none"}):
+    with our_settings(svg_text="none"):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]

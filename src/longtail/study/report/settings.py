@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from longtail.data import CATALOG
+from longtail.methods import METHODS
 from longtail.study.captions import with_selected
 from longtail.study.report.page import Cell, Column, Grid
 from longtail.study.report.parts import Part
 from longtail.study.runs import Cell as Runs
-from longtail.study.runs import Run
+from longtail.study.runs import Run, program
 from longtail.train.loading import is_small
 from longtail.train.recipe import HOUSEKEEPING, Recipe, defaults
 
@@ -28,8 +29,9 @@ def repeat_command(cell: Runs) -> str:
     """
     recipe = cell.recipe
     small = recipe.data not in CATALOG and Path(recipe.data).exists() and is_small(recipe.data)
-    base = defaults(recipe.data, recipe.method, recipe.imbalance, small=small)
-    words = ["longtail", "train", "--data", recipe.data, "--method", recipe.method]
+    known = recipe.method in METHODS
+    base = defaults(recipe.data, recipe.method if known else "softmax", recipe.imbalance, small=small)
+    words = ["train", "--data", recipe.data, "--method", recipe.method]
     for field in fields(Recipe):
         name, value = field.name, getattr(recipe, field.name)
         if name in {"data", "method"} | _LEFT_OUT or value == getattr(base, name):
@@ -40,7 +42,8 @@ def repeat_command(cell: Runs) -> str:
         else:
             words += [flag, *map(_word, value if isinstance(value, list | tuple) else [value])]
     words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds)]
-    return shlex.join([*words, *_where(cell)])
+    typed = shlex.join([*words, *_where(cell)])
+    return f"{program()} {typed}" if known else f"python FILE.py {typed}  # FILE.py: the file that adds {recipe.method}"
 
 
 def _where(cell: Runs) -> list[str]:

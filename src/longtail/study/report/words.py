@@ -1,13 +1,19 @@
 """A diagnosis in plain words: what is wrong, why, and what to try next."""
 
 import math
+from typing import Literal
 
+from longtail.methods import METHODS
+from longtail.study.advice import TrainedShift, trained_shift
 from longtail.study.diagnose import Diagnosis
+from longtail.study.runs import method_title
 
 __all__ = ["next_steps", "said_of"]
 
 
 _LEARNT = 0.9  # recall on training data from which a group counts as learnt
+_PLAIN = {"softmax", "tau-norm", "logit-adjust-posthoc", "cbs", "logit-adjust"}  # without a shift: cross entropy
+_APART = 0.05  # difference in recall from which one group is behind another
 
 
 def said_of(found: Diagnosis) -> list[str]:
@@ -56,7 +62,8 @@ def next_steps(found: Diagnosis) -> list[str]:
     test = found.recall_of("test").groups
     first, last = found.commonest, found.rarest
     unseen = next((name for name in (last, first) if name not in test), None)
-    behind = found.compares and unseen is None and test[first] - test[last] > 0.05
+    behind = found.compares and unseen is None and test[first] - test[last] > _APART
+    trained = None if found.run is None else trained_shift(found.run.method, found.run.knobs)
     if not found.compares:
         lines.append(_one_group(found))
     elif unseen is not None:
@@ -65,16 +72,16 @@ def next_steps(found: Diagnosis) -> list[str]:
         )
     elif behind and (math.isnan(found.upwards) or found.upwards > 60):
         lines.append(
-            "Errors go towards the common classes, which is what a shift mends. A shift while training did more in the "
-            "paper’s ImageNet-LT table than one afterwards (51.1 and 51.6 % against 50.3 %): "
-            "ClassBalancedSoftmaxLoss(counts, beta=…) in place of cross entropy, with beta from 1.0 upwards, chosen on "
-            "validation data; prediction stays as it is."
+            f"Errors go towards the common classes, which is what a shift mends. {_while_training(found, trained)}"
         )
     elif behind:
         lines.append(
             f"Only {found.upwards:.0f} % of the errors on the {last} go to commoner classes, so a shift has little to "
             "mend: look at the classes that it is taken for, at their labels, and for more data or augmentation."
         )
+    elif test[last] - test[first] > _APART and trained is not None:
+        ahead = f"The {last} is ahead of the {first} by {100 * (test[last] - test[first]):.1f} points."
+        lines.append(f"{ahead} {_other_strength(trained, 'below')}")
     else:
         lines.append(f"The {last} is not behind the {first}: there is little for a shift to win.")
     train = found.recall_of("train").groups if "train" in found.splits else {}
@@ -84,6 +91,28 @@ def next_steps(found: Diagnosis) -> list[str]:
             f"{100 * test[last]:.0f} % on test data): more data of it, or stronger augmentation, is worth a try."
         )
     return lines
+
+
+def _while_training(found: Diagnosis, trained: TrainedShift | None) -> str:
+    """What shift to train with, given what the model was trained by, where that is known."""
+    method = "" if found.run is None else found.run.method
+    if trained is not None:
+        return _other_strength(trained, "above")
+    instead = method_title(method) if method in METHODS and method not in _PLAIN else "cross entropy"
+    return (
+        "A shift while training did more in the paper’s ImageNet-LT table than one afterwards (51.1 and 51.6 % against "
+        f"50.3 %): ClassBalancedSoftmaxLoss(counts, beta=…) in place of {instead}, with beta from 1.0 upwards, chosen "
+        "on validation data; prediction stays as it is."
+    )
+
+
+def _other_strength(trained: TrainedShift, where: Literal["above", "below"]) -> str:
+    own = f"{trained.strength:g}"
+    text = f"The model was trained with a shift, {method_title(trained.loss)} with {trained.knob} = {own}: one with "
+    text += f"{trained.knob} {where} {own}, chosen on validation data, is worth a try"
+    return text + (
+        f"; `longtail study beta --data … --method {trained.searched}` looks for it." if trained.searched else "."
+    )
 
 
 def _one_group(found: Diagnosis) -> str:
