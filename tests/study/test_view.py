@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import time
 
 from rich.console import Console
 from tests.study.conftest import plan_in
@@ -48,6 +49,23 @@ def test_without_a_terminal_there_is_a_line_now_and_then(study, tmp_path, monkey
     monkeypatch.setattr(study_view, "_TOLD_SECONDS", -1.0)
     view()
     assert console.file.getvalue() == "6/9 runs done, 12/18 epochs\n"
+
+
+def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_so_far(study, tmp_path, monkeypatch):
+    now, epochs = [100.0], [12]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(study_view, "_TOLD_SECONDS", 5.0)
+    monkeypatch.setattr(study_view, "_epochs", lambda _: (epochs[0], 18))
+    console = Console(file=io.StringIO(), width=200)
+    view = Progress(plan_in(study).runs(), console, "The study")
+    for _ in range(3):  # the second time an epoch is done, in 10 seconds; five are left
+        view()
+        now[0] += 10
+        epochs[0] = 13
+    assert console.file.getvalue().splitlines() == [
+        "6/6 runs done, 13/18 epochs, 0:00:50 left",
+        "6/6 runs done, 13/18 epochs, 0:01:40 left",
+    ]
 
 
 def test_without_test_data_the_recall_is_that_on_validation_data(study, tmp_path):

@@ -13,13 +13,45 @@ from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.trainer import Trainer
 
-__all__ = ["Status", "show_measures", "show_result"]
+__all__ = ["Pace", "Status", "bar_line", "clock", "show_measures", "show_result"]
 
 console = Console()
 
 _NAME = 36  # characters of a run's name, so that its line has no more than 80
 _NAMED = 5  # absent classes that are named
 _PACE_SECONDS = 600.0  # over which the pace is taken: an evaluation now and then should be among them
+
+
+class Pace:
+    """How fast something goes, by what was done lately."""
+
+    def __init__(self) -> None:
+        self._times: deque[tuple[float, int]] = deque()
+
+    def add(self, done: int) -> None:
+        """Note how much is done by now."""
+        now = time.monotonic()
+        if not self._times or now - self._times[-1][0] >= 1:
+            self._times.append((now, done))
+            if now - self._times[0][0] > _PACE_SECONDS:
+                self._times.popleft()
+
+    def left(self, still: int) -> float | None:
+        """Seconds that so much more will take, once some was done."""
+        if not self._times or self._times[-1][1] == self._times[0][1]:
+            return None
+        (began, first), (now, last) = self._times[0], self._times[-1]
+        return still * (now - began) / (last - first)
+
+
+def bar_line(name: str, done: int, total: int, left: float | None) -> Table:
+    """A name, a bar, a share and the time that is left."""
+    line = Table.grid(padding=(0, 1), pad_edge=False)
+    for _ in range(4):
+        line.add_column(no_wrap=True)
+    bar = ProgressBar(total, done, width=20)
+    line.add_row(Text(name), bar, f"{100 * done // max(total, 1):3d}%", Text(f"{clock(left)} left", style="cyan"))
+    return line
 
 
 class Status:
@@ -36,18 +68,14 @@ class Status:
         self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
         self._taken = 0
         self._begun: list[Trainer] = []
-        self._times: deque[tuple[float, int]] = deque()
+        self._pace = Pace()
 
     def step(self, member: Trainer) -> None:
         """Count a step that was taken."""
         self._taken += 1
         if member not in self._begun:
             self._begun.append(member)
-        now = time.monotonic()
-        if not self._times or now - self._times[-1][0] >= 1:
-            self._times.append((now, self._taken))
-            if now - self._times[0][0] > _PACE_SECONDS:
-                self._times.popleft()
+        self._pace.add(self._taken)
 
     @property
     def members(self) -> list[Trainer]:
@@ -58,31 +86,21 @@ class Status:
     @property
     def left(self) -> float | None:
         """Seconds that all steps that are left will take, once steps were taken."""
-        if len(self._times) < 2:
-            return None
-        (began, first), (now, last) = self._times[0], self._times[-1]
-        return sum(member.steps_total - member.steps_done for member in self.members) * (now - began) / (last - first)
+        return self._pace.left(sum(member.steps_total - member.steps_done for member in self.members))
 
     def __rich__(self) -> Group:
         """The lines, as it is now."""
         total = sum(member.steps_total for member in self.members)
         done = sum(member.steps_done for member in self.members)
-        first = Table.grid(padding=(0, 1), pad_edge=False)
-        for _ in range(4):
-            first.add_column(no_wrap=True)
-        first.add_row(
-            Text(self.name),
-            ProgressBar(total, done, width=20),
-            f"{100 * done // max(total, 1):3d}%",
-            Text(f"{_clock(self.left)} left", style="cyan"),
+        return Group(
+            bar_line(self.name, done, total, self.left), Text(self._how_it_goes(), no_wrap=True, overflow="ellipsis")
         )
-        return Group(first, Text(self._how_it_goes(), no_wrap=True, overflow="ellipsis"))
 
     def __str__(self) -> str:
         """All of it in a line, for a log."""
         total = sum(member.steps_total for member in self.members)
         done = sum(member.steps_done for member in self.members)
-        return f"{self.name}  {100 * done // max(total, 1)}%  {_clock(self.left)} left  {self._how_it_goes()}"
+        return f"{self.name}  {100 * done // max(total, 1)}%  {clock(self.left)} left  {self._how_it_goes()}"
 
     def _how_it_goes(self) -> str:
         members = self.members
@@ -105,7 +123,8 @@ class Status:
         return "  ".join(parts)
 
 
-def _clock(seconds: float | None) -> str:
+def clock(seconds: float | None) -> str:
+    """A time as hours, minutes and seconds."""
     if seconds is None:
         return "-:--:--"
     minutes, second = divmod(round(seconds), 60)

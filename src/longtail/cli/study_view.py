@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from longtail.cli.show import Pace, bar_line, clock
 from longtail.study.captions import NO_DATA
 from longtail.study.execute import epochs_done, epochs_of
 from longtail.study.plan import Planned
@@ -20,7 +21,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """A live table of the runs; where there is no terminal a line for each that finishes, and one now and then.
+    """A live table of the runs and a bar; where there is no terminal a line for each that ends, and one now and then.
 
     Args:
         runs: all of them, done or not.
@@ -33,6 +34,7 @@ class Progress:
         self.finished: dict[str, Run] = {}
         self._live = Live(console=console, auto_refresh=False, transient=True) if sys.stderr.isatty() else None
         self._told = time.monotonic()
+        self._pace = Pace()
         self._look(self.runs, tell=False)
 
     def __enter__(self) -> "Progress":
@@ -49,11 +51,14 @@ class Progress:
     def __call__(self) -> None:
         """Look at the folders again and show them."""
         self._look(self.runs, tell=self._live is None)
+        epochs, total = _epochs(self.runs)
+        self._pace.add(epochs)
+        left, done = self._pace.left(total - epochs), f"{len(self.finished)}/{len(self.runs)} runs done"
         if self._live is not None:
-            self._live.update(self.table(), refresh=True)
+            self._live.update(Group(self.table(), bar_line(done, epochs, total, left)), refresh=True)
         elif time.monotonic() - self._told > _TOLD_SECONDS:
-            epochs, total = _epochs(self.runs)
-            self._tell(f"{len(self.finished)}/{len(self.runs)} runs done, {epochs:,}/{total:,} epochs")
+            known = "" if left is None else f", {clock(left)} left"
+            self._tell(f"{done}, {epochs:,}/{total:,} epochs{known}")
 
     def joined_by(self, runs: Sequence[Planned]) -> Sequence[Planned]:
         """Show these too."""
