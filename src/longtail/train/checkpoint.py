@@ -116,7 +116,7 @@ def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     for theirs, ours in zip(there.get("classes", here["classes"]), here["classes"], strict=True):
         if theirs != ours:
             raise ValueError(f"Expected a checkpoint of class {ours!r} in {path}, but it has {theirs!r} in its place.")
-    if there.get("images") != here["images"]:
+    if there.get("images", here["images"]) != here["images"]:
         raise ValueError(
             f"Expected {path} to be of the images that are in {here['data']} now, but since then some were added, "
             "removed, renamed or replaced."
