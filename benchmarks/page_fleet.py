@@ -83,13 +83,13 @@ def tiles(results: Results) -> str | None:
     rows = []
     places = list(OPERATIONS)
     for one in sorted(found["best"], key=lambda one: (-one["height"], places.index(one["operation"]))):
-        if one["layers"] == 1:  # where a stage begins
+        if one["launches"] == 1:  # where a stage begins
             continue
         size = f"{one['height']} x {one['height']} x {one['written']}"
         rows.append(
             [
                 f"{OPERATIONS[one['operation']]}, {size}",
-                str(one["layers"]),
+                str(one["launches"]),
                 f"{one['us_default']:.1f} us",
                 f"{one['us_twelve']:.1f} us",
                 "CUDA, halo" if one["tile"]["halo"] else "Triton",
@@ -97,7 +97,7 @@ def tiles(results: Results) -> str | None:
         )
     whole = found["us_whole"]
     rows.append(["forward and backward, whole", "", f"{whole['default']:.0f} us", f"{whole['tuned']:.0f} us", ""])
-    return table(["twelve at a time, a model", "layers", "before", "now", "by"], rows, found)
+    return table(["twelve at a time, a model", "launches", "before", "now", "by"], rows, found)
 
 
 def same(results: Results) -> str | None:

@@ -195,7 +195,7 @@ def main() -> None:
     times = {"default": whole(setting)}
     use_tiles(chosen)
     often = launches(setting.batch)  # with the tiles that were found, which decide who normalises
-    best = [{**row, "layers": often[key]} for key, row in zip(chosen, best, strict=True)]
+    best = [{**row, "launches": often[key]} for key, row in zip(chosen, best, strict=True)]
     times["tuned"] = whole(setting)
     print(f"forward and backward, twelve at a time, us a model: {times}; {time.monotonic() - began:.0f} s in all")
     if given.out:

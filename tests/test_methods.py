@@ -1,6 +1,8 @@
 """Every method: what it says of itself, that it trains, and that its stages and post-hoc steps do what they say."""
 
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +10,11 @@ import torch
 from safetensors.torch import load_file
 from tests.train.conftest import recipe_for, trained
 
+from longtail._program import program
+from longtail.cli.train_line import resume_command
 from longtail.data import load
 from longtail.methods import METHODS, Knob, find_method
+from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.evaluation import read_statistics
 from longtail.train.recipe import Recipe
@@ -325,3 +330,19 @@ def test_sampling_by_class_is_class_aware_sampling(tmp_path):
     named, _ = trained(tmp_path / "a", "class-balanced-sampling")
     asked, _ = trained(tmp_path / "b", "softmax", sampler="class-aware")
     same_model(named, asked)
+
+
+def test_a_printed_command_names_the_file_that_adds_a_method(monkeypatch):
+    """``longtail`` alone would not know it."""
+    monkeypatch.setattr(sys, "argv", ["my method.py", "study"])
+    assert program() == "longtail"
+    folder = RunFolder("runs/one")
+    assert resume_command([folder], Ranks()) == "`longtail train --resume runs/one`"
+    monkeypatch.setitem(METHODS, "mine", METHODS["softmax"])
+    assert program() == "python 'my method.py'"
+    assert resume_command([folder], Ranks()) == "`python 'my method.py' train --resume runs/one`"
+    two = resume_command([folder], SimpleNamespace(world=2))
+    assert two == "`torchrun … 'my method.py' train --resume runs/one`, with torchrun's flags as they were,"
+    for nothing in ("", "-c", "/opt/site-packages/ipykernel_launcher.py"):
+        monkeypatch.setattr(sys, "argv", [nothing])
+        assert program() == "python FILE.py"

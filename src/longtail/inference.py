@@ -99,6 +99,8 @@ class Transforms:
         Returns:
             float32 ``(B, channels, size, size)``.
         """
+        if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
+            images = _as_tensor(images).permute(0, 3, 1, 2)
         if isinstance(images, Tensor) and images.ndim == 4:
             if images.dtype != torch.uint8:
                 raise TypeError(f"Expected `images` to be uint8 pixels, but got {told(images)}.")
@@ -108,6 +110,11 @@ class Transforms:
             return self.view(sized=sized)(images)
         rows = [self(_pixels(image)[None]) for image in (images if _several(images) else [images])]
         return torch.cat(rows) if rows else torch.empty(0, self.channels, self.size, self.size)
+
+
+def _as_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
+    """torch warns of memory that is not to be written to, such as a PIL image's: only that is copied."""
+    return torch.from_numpy(np.require(pixels, requirements=["C", "W"]))
 
 
 def _several(images: Any) -> bool:
@@ -124,9 +131,7 @@ def _pixels(image: Any) -> Tensor:
     if hasattr(image, "convert") and image.mode != "F":  # a PIL image; floating-point pixels have no known range
         return rgb(image)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
-        # torch warns of memory that is not to be written to, such as a PIL image's: only that is copied.
-        owned = np.require(image[..., None] if image.ndim == 2 else image, requirements=["C", "W"])
-        return torch.from_numpy(owned).permute(2, 0, 1)
+        return _as_tensor(image[..., None] if image.ndim == 2 else image).permute(2, 0, 1)
     if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
         array = isinstance(image, np.ndarray)
         found = f"an array of {image.dtype} and shape {image.shape}" if array else told(image)

@@ -33,7 +33,7 @@ from longtail.objectives import (
     SupervisedLoss,
 )
 
-__all__ = ["METHODS", "Knob", "Method", "Stage", "Task", "find_method", "register"]
+__all__ = ["BUILT_IN", "METHODS", "Knob", "Method", "Stage", "Task", "find_method", "register"]
 
 
 @dataclass(frozen=True)
@@ -399,6 +399,7 @@ _ROWS = (
 )
 
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+BUILT_IN = frozenset(METHODS)
 """All methods by name; ``longtail methods`` shows them. Add a row to add one, or :func:`register` one of your own."""
 
 

@@ -226,8 +226,10 @@ def test_neither_case_nor_blanks_of_a_column_matter(tmp_path, kind, names):
 
 
 def test_blanks_after_the_commas_of_a_header_are_no_part_of_cells_either(tmp_path):
-    (tmp_path / "list.csv").write_text('label, path, split\nx, a.png, train\ny, " b.png", train\n')
-    assert listed(open_path(tmp_path / "list.csv").train) == [("a.png", 0), (" b.png", 1)]
+    (tmp_path / "list.csv").write_text("label, path , split\nx, a.png, train\ny ,b.png ,train\ny, c.png, train\n")
+    data = open_path(tmp_path / "list.csv")
+    assert data.class_names == ("x", "y")
+    assert listed(data.train) == [("a.png", 0), ("b.png", 1), ("c.png", 1)]
     (tmp_path / "list.csv").write_text("label,path\nx, a.png\n")  # a file's name may begin with a blank
     assert listed(open_path(tmp_path / "list.csv").train) == [(" a.png", 0)]
 

@@ -2,13 +2,11 @@
 
 import math
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
 from scipy import stats
 
-from longtail.methods import METHODS
 from longtail.study.comparisons import check_reference, compare_cells, contrasts_of, how_tested, marks
 from longtail.study.runs import (
     Run,
@@ -16,7 +14,6 @@ from longtail.study.runs import (
     group_runs,
     one_cell,
     ordered,
-    program,
     read_run,
     read_runs,
     same_settings,
@@ -60,14 +57,6 @@ def _rename_softmax(folder):
         if "balanced" not in file.parent.name:
             text = file.read_text("utf-8")
             file.write_text(text.replace('method = "softmax"', 'method = "mine"\ngamma = 0.5'), "utf-8")
-
-
-def test_a_command_names_the_file_that_adds_a_method(monkeypatch):
-    assert program() == "longtail"
-    monkeypatch.setattr(sys, "argv", ["my method.py", "study"])
-    assert program() == "longtail"
-    monkeypatch.setitem(METHODS, "mine", METHODS["softmax"])
-    assert program() == "python 'my method.py'"
 
 
 def test_the_same_folder_twice_is_one_run(study):

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
-from longtail.data import Draws, load
+from longtail.data import DataSet, Draws, from_dataset, load
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
 from longtail.train.checkpoint import latest_checkpoint
 from longtail.train.files import read_tensors, write_tensors
@@ -491,6 +491,20 @@ def test_a_checkpoint_of_other_images_is_refused(run, tmp_path, side, what):
     else:
         first.rename(root / "b" / "99.png")
     assert "some were added, removed, renamed or replaced" in refused(run, folder)
+
+
+def test_a_checkpoint_of_other_samples_of_a_data_set_from_python_is_refused(tmp_path):
+    """Their labels are the same."""
+    pixels = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1).expand(40, 3, 80, 80)
+    samples = [(pixels[place], place % 2) for place in range(40)]
+    train = from_dataset(samples)
+    some, others = (DataSet("mine", ("a", "b"), train.subset(range(begin, begin + 20))) for begin in (0, 20))
+    small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
+    recipe = replace(defaults("mine", "cbs"), **small)
+    folder = stopped_run(tmp_path / "run", recipe, some)
+    with pytest.raises(ValueError, match="some were added, removed, renamed or replaced"):
+        Trainer(recipe, folder, dataset=others).run()
+    assert Trainer(recipe, folder, dataset=some).run()["data"] == "mine"
 
 
 def test_a_run_goes_on_where_its_images_have_moved_to(run, tmp_path):

@@ -98,7 +98,9 @@ def test_a_data_set_that_somebody_has_in_python(tmp_path, side):
 def test_an_empty_class_folder_is_named(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
     (path / "none").mkdir()
-    with pytest.raises(ValueError, match=r"but there is none of 'none'; .*pets/none is empty: fill or remove it\.$"):
+    with pytest.raises(
+        ValueError, match=r"but there is none of 'none'; .*pets/none has no image: fill or remove it\.$"
+    ):
         open_data(defaults(str(path), "cbs"))
 
 
@@ -124,6 +126,17 @@ def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_p
     assert isinstance(loaders.evaluation(dataset.test), Streaming)
     with pytest.raises(ValueError, match="Streaming reads them from files"):
         Loaders(recipe, dataset, torch.device("cpu"), Ranks()).evaluation(dataset.train)
+
+
+def test_runs_share_small_images_of_ones_own_until_a_file_changes(tmp_path):
+    path = folder(tmp_path / "pets", (32, 32))
+    recipe = replace(defaults(str(path), "cbs", small=True), validation=0.0)
+    first, second = (open_data(replace(recipe, seed=seed)).train.images for seed in (0, 1))
+    assert first.stored is second.stored
+    Image.fromarray(np.full((32, 32, 3), 255, dtype=np.uint8)).save(path / "a" / "0.png")
+    changed = open_data(recipe).train.images
+    assert changed.stored is not first.stored
+    assert int(changed[0].min()) == 255
 
 
 @pytest.mark.parametrize(("side", "held"), [(32, Resident), (90, ResidentFiles)])

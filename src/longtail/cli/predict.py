@@ -19,6 +19,7 @@ from longtail.cli.parsing import call
 from longtail.data.decode import BadImages, UnreadableImageError
 from longtail.data.readers.folders import IMAGE_SUFFIXES
 from longtail.data.readers.lists import read_lines
+from longtail.data.readers.tables import read_table
 from longtail.inference import load
 from longtail.train.device import pick_device
 from longtail.train.files import new_file
@@ -113,15 +114,9 @@ def _check_there(paths: Iterable[Path]) -> None:
 
 
 def _listed(path: Path) -> list[str]:
-    lines = read_lines(path)
     if path.suffix.lower() == ".txt":
-        return [line.strip() for line in lines if line.strip()]
-    reader = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    if "path" not in (reader.fieldnames or []):
-        raise ValueError(
-            f"Expected {path} to have a column `path`, but got {', '.join(reader.fieldnames or ['none'])}."
-        )
-    return [row["path"] for row in reader if row["path"]]
+        return [line.strip() for line in read_lines(path) if line.strip()]
+    return [row["path"] for row in read_table(path, ["path"]) if row.get("path")]
 
 
 def _write_csv(rows: Iterable[Row], top: int, file: TextIO) -> None:

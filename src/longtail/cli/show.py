@@ -29,16 +29,18 @@ class Pace:
         self._times: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """Note how much is done by now."""
+        """Note how much is done by now; where it is less than before, it begins again."""
         now = time.monotonic()
-        if not self._times or now - self._times[-1][0] >= 1:
+        if self._times and done < self._times[-1][1]:
+            self._times.clear()
+        if not self._times or (done > self._times[-1][1] and now - self._times[-1][0] >= 1):
             self._times.append((now, done))
-            if now - self._times[0][0] > _PACE_SECONDS:
+            if len(self._times) > 2 and now - self._times[0][0] > _PACE_SECONDS:
                 self._times.popleft()
 
     def left(self, still: int) -> float | None:
         """Seconds that so much more will take, once some was done."""
-        if not self._times or self._times[-1][1] == self._times[0][1]:
+        if len(self._times) < 2:
             return None
         (began, first), (now, last) = self._times[0], self._times[-1]
         return still * (now - began) / (last - first)

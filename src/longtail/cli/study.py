@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from longtail._program import program
 from longtail.cli.study_ahead import dry_run
 from longtail.cli.study_flags import is_given, number_after, one_of, plan_content, split_flags
 from longtail.cli.study_tables import page, paper, save_table, table
@@ -23,7 +24,7 @@ from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
 from longtail.study.record import StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.redrawn import measure_redrawn
-from longtail.study.runs import Cell, Run, group_runs, held_out, program, read_run
+from longtail.study.runs import Cell, Run, group_runs, held_out, read_run
 from longtail.study.searching import trace_table
 from longtail.study.stats import Alternative
 from longtail.study.table import show

@@ -51,18 +51,21 @@ class Progress:
     def __call__(self) -> None:
         """Look at the folders again and show them."""
         self._look(self.runs, tell=self._live is None)
-        epochs, total = _epochs(self.runs)
+        if self._live is None and time.monotonic() - self._told <= _TOLD_SECONDS:
+            return
+        epochs, total = self._epochs(self.runs)
         self._pace.add(epochs)
         left, done = self._pace.left(total - epochs), f"{len(self.finished)}/{len(self.runs)} runs done"
         if self._live is not None:
             self._live.update(Group(self.table(), bar_line(done, epochs, total, left)), refresh=True)
-        elif time.monotonic() - self._told > _TOLD_SECONDS:
+        else:
             known = "" if left is None else f", {clock(left)} left"
             self._tell(f"{done}, {epochs:,}/{total:,} epochs{known}")
 
     def joined_by(self, runs: Sequence[Planned]) -> Sequence[Planned]:
         """Show these too."""
         self.runs += runs
+        self._pace = Pace()  # some of theirs may be done
         self._look(runs, tell=False)
         return runs
 
@@ -86,12 +89,19 @@ class Progress:
             shown.add_column(name, justify="right")
         for (data, method), runs in self._cells().items():
             done = [self.finished[str(run.path)] for run in runs if str(run.path) in self.finished]
-            epochs, total = _epochs(runs)
+            epochs, total = self._epochs(runs)
             known = [run.recall(part=part) for run in done if (part := _told_on(run)) is not None]
             recall = str(summarise(known)) if known else ""
             recall += " (validation)" if any(_told_on(run) == "val" for run in done) else ""
             shown.add_row(data, method, f"{len(done)}/{len(runs)}", f"{epochs:,}/{total:,}", recall)
         return shown
+
+    def _epochs(self, runs: Sequence[Planned]) -> tuple[int, int]:
+        """How many are done, and how many there will be."""
+        totals = [epochs_of(run.recipe) for run in runs]
+        over = (str(run.path) in self.finished for run in runs)
+        done = (t if o else min(epochs_done(run), t) for run, t, o in zip(runs, totals, over, strict=True))
+        return sum(done), sum(totals)
 
     def _cells(self) -> dict[tuple[str, str], list[Planned]]:
         found: dict[tuple[str, str], list[Planned]] = {}
@@ -104,12 +114,6 @@ class Progress:
 
 
 _TOLD_SECONDS = 60.0  # from one line of a log to the next
-
-
-def _epochs(runs: Sequence[Planned]) -> tuple[int, int]:
-    """How many are done, and how many there will be."""
-    done = sum(min(epochs_done(run), epochs_of(run.recipe)) for run in runs)
-    return done, sum(epochs_of(run.recipe) for run in runs)
 
 
 def _told_on(run: Run) -> Held | None:

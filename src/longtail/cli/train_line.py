@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 import tyro
 
 from longtail._names import nearest
+from longtail._program import program
 from longtail.cli.parsing import DEFAULT
 from longtail.data import CATALOG
 from longtail.methods import METHODS, find_method
@@ -236,8 +237,11 @@ def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
 
 def resume_command(folders: Sequence[RunFolder], ranks: Ranks) -> str:
     """What goes on with runs, as part of a sentence."""
-    command = f"longtail train --resume {' '.join(str(folder.path) for folder in folders)}"
-    return f"`{command}`" if ranks.world == 1 else f"`torchrun … -m {command}`, with torchrun's flags as they were,"
+    begin, rest = program(), f"train --resume {' '.join(str(folder.path) for folder in folders)}"
+    if ranks.world == 1:
+        return f"`{begin} {rest}`"
+    file = begin.removeprefix("python ") if begin.startswith("python ") else f"-m {begin}"
+    return f"`torchrun … {file} {rest}`, with torchrun's flags as they were,"
 
 
 def _check_apart(recipes: Sequence[Recipe], folders: Sequence[Path]) -> None:

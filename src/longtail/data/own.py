@@ -1,6 +1,5 @@
 """Anybody's own data: a folder of class folders, a list of paths and labels, or a data set object."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from longtail.data.dataset import DataSet, FileImages, Split
 from longtail.data.readers.folders import folders_in, read_folder
 from longtail.data.readers.lists import inside, read_lines
 from longtail.data.readers.parquet import read_parquet
+from longtail.data.readers.tables import column, columns_of, read_table
 
 __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
@@ -82,56 +82,20 @@ def _split_folders(root: Path) -> dict[str, Path]:
 
 
 _COLUMNS = ("path", "label", "split")
-_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
-    lines = read_lines(path)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    header = _header(lines, delimiter)
-    for other, found in _DELIMITERS.items():
-        if _lacks_columns(header) and not _lacks_columns(_header(lines, other)):
-            raise ValueError(
-                f"Expected {_DELIMITERS[delimiter]} between the columns of {path}, but got {found}: "
-                f"{lines[0].strip()[:80]!r}."
-            )
-    blanks = any(name.startswith(" ") for name in header)  # after a delimiter: then cells may have them too
-    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=blanks)
-    columns = _columns(path, next(rows, []))
-    return [dict(zip(columns, row, strict=False)) for row in rows if row]
-
-
-def _header(lines: list[str], delimiter: str) -> list[str]:
-    return next(csv.reader(lines, delimiter=delimiter), [])
+    return read_table(path, _COLUMNS[:2])
 
 
 def _read_parquet(path: Path) -> list[dict[str, str]]:
     def chosen(names: list[str]) -> list[str]:
-        columns = _columns(path, names)
-        return [name for name, column in zip(names, columns, strict=True) if column in _COLUMNS]  # no pixels
+        columns = columns_of(path, names, _COLUMNS[:2])
+        return [name for name, known in zip(names, columns, strict=True) if known in _COLUMNS]  # no pixels
 
     table = read_parquet(path, chosen)
     cells = [["" if value is None else str(value) for value in values] for values in table.values()]
-    return [dict(zip(map(_column, table), row, strict=True)) for row in zip(*cells, strict=True)]
-
-
-def _column(name: str) -> str:
-    """A column by its name in the header, in which neither case nor blanks around it matter."""
-    return name.strip().lower()
-
-
-def _lacks_columns(header: Sequence[str]) -> bool:
-    return not {"path", "label"} <= set(map(_column, header))
-
-
-def _columns(path: Path, header: Sequence[str]) -> list[str]:
-    if _lacks_columns(header):
-        raise ValueError(f"Expected {path} to have the columns path and label, but got {', '.join(header) or 'none'}.")
-    columns = list(map(_column, header))
-    for name in _COLUMNS:
-        if columns.count(name) > 1:
-            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {columns.count(name)}.")
-    return columns
+    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
 
 
 def _read_text(path: Path) -> list[dict[str, str]]:

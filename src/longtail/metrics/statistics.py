@@ -108,8 +108,8 @@ def class_statistics(
     :class:`ClassStatisticsMetric <longtail.metrics.ClassStatisticsMetric>` do so over ranks too.
 
     Args:
-        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``. Where they are not finite no class is predicted: a
-            model that has diverged has no recall, and probabilities that are not numbers.
+        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``. Where their softmax is not a number no class is
+            predicted: a model that has diverged has no recall.
         target: class indices, shape ``(N,)`` or ``(N, d1, …)``.
         features: what the classifier saw, shape ``(N, D)`` or ``(N, D, d1, …)``, for the gradient of its weight.
         shift: the shift of the loss whose gradient is measured, shape ``(C,)``; default: plain softmax. All else is of
@@ -136,8 +136,8 @@ def class_statistics(
     p = F.softmax(z, 1)
     prediction = z.argmax(1)
     confidence = p.gather(1, prediction[:, None]).squeeze(1)
-    told = valid & ~confidence.isnan()
-    right = ((prediction == label) & told).long()
+    predicts = valid & ~confidence.isnan()
+    right = ((prediction == label) & predicts).long()
     counted = valid.long()
     cell = label * bins + (confidence * bins).ceil().long().clamp(1, bins) - 1
     gradient = p if batch.shift is None else F.softmax(z + batch.shift, 1)
@@ -149,7 +149,7 @@ def class_statistics(
     return ClassStatistics(
         samples=by_class(counted),
         correct=by_class(right),
-        predicted=by_class(told.long(), prediction),
+        predicted=by_class(predicts.long(), prediction),
         probability_sum=(p * valid[:, None]).sum(0, dtype=dtype),
         target_probability_sum=by_class(p.gather(1, label[:, None]).squeeze(1).to(dtype) * valid),
         bin_samples=by_class(counted, cell, num_classes * bins).view(num_classes, bins),

@@ -130,7 +130,8 @@ def _try(recipe: Recipe) -> float:
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = Trainer(replace(recipe, evaluate_every=0, checkpoint_epochs=0), RunFolder(nowhere))
         warm = min(_WARM_STEPS, trainer.steps_total // 2)
-        most = min(_TRIED_STEPS, trainer.steps_total - warm)  # after its last step a run is measured, which is no step
+        # After its last step a run is measured, which is no step; one without any says itself what is wrong.
+        most = max(1, min(_TRIED_STEPS, trainer.steps_total - warm))
         steps = trainer.steps()
         for _ in islice(steps, warm):
             pass

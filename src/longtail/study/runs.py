@@ -2,8 +2,6 @@
 
 import json
 import math
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -16,7 +14,7 @@ from longtail.study.paper import name_of
 from longtail.study.plan import KNOBS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, read_recipe, settings_of
+from longtail.train.recipe import Recipe, defaults, settings_of
 
 __all__ = [
     "Cell",
@@ -26,7 +24,6 @@ __all__ = [
     "held_out",
     "method_title",
     "one_cell",
-    "program",
     "read_run",
     "read_runs",
 ]
@@ -68,12 +65,6 @@ def method_title(name: str) -> str:
         ('Balanced Softmax', 'BCL + CBS')
     """
     return " + ".join(_TITLES.get(part, part) for part in name.split("+"))
-
-
-def program() -> str:
-    """What a command begins with: ``longtail``, or where a method of one's own is there the file that adds it."""
-    own = METHODS.keys() - _TITLES.keys()
-    return shlex.join(["python", sys.argv[0]]) if own else "longtail"
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +132,9 @@ Measure = Callable[[Run], float]
 def read_run(path: Path | str) -> Run:
     """The finished run in a folder."""
     folder = RunFolder(path)
-    written = read_recipe(folder.recipe_file) if folder.begun else {}
-    foreign = "method" in written and written["method"] not in METHODS
-    return Run(folder.path, _Foreign(**written) if foreign else folder.recipe(), folder.result())
+    written = folder.settings()
+    kind = _Foreign if written.get("method", "") not in ("", *METHODS) else Recipe
+    return Run(folder.path, kind(**written), folder.result())
 
 
 class _Foreign(Recipe):

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from longtail.data import ArrayImages, DataSet, FileImages, Split
+from longtail.data.own import AdaptedImages
+from longtail.data.shards import ShardImages
 from longtail.objectives import Objective
 from longtail.train.files import read_tensors, write_tensors
 from longtail.train.recipe import Recipe, differing_settings, settings_of
@@ -51,12 +53,18 @@ def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
 
 
 def _digest(split: Split) -> str:
-    """Of its labels with its images, or with their files' names: what is in a file is not looked at."""
-    found = hashlib.blake2b(split.labels.numpy().tobytes(), digest_size=16)
-    if isinstance(split.images, ArrayImages):
-        found.update(split.images.pixels.contiguous().numpy().data)
-    elif isinstance(split.images, FileImages):
-        found.update("\0".join(split.images.names).encode("utf-8", "surrogateescape"))
+    """Of its labels, and of its images where they are in memory; else of what they are called, or where they stand in
+    somebody's data set: what is there is not looked at.
+    """
+    found, images = hashlib.blake2b(split.labels.numpy().tobytes(), digest_size=16), split.images
+    if isinstance(images, ArrayImages):
+        found.update(images.pixels.contiguous().numpy().data)
+    elif isinstance(images, FileImages):
+        found.update("\0".join(images.names).encode("utf-8", "surrogateescape"))
+    elif isinstance(images, ShardImages):
+        found.update(images.ids.numpy().tobytes())
+    elif isinstance(images, AdaptedImages):
+        found.update(images.indices.numpy().tobytes())
     return found.hexdigest()
 
 

@@ -84,9 +84,13 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         """The run's settings."""
+        return Recipe(**self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        """As they were written down."""
         if not self.begun:
             raise FileNotFoundError(f"Expected a run in {self.path}, but there is no recipe.toml.")
-        return Recipe(**read_recipe(self.recipe_file))
+        return read_recipe(self.recipe_file)
 
     def result(self) -> dict[str, Any]:
         """The run's measures."""

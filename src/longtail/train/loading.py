@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -81,7 +82,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
         folders = empty_folders(recipe.data, dataset) if own is None and recipe.data not in CATALOG else []
-        hint = f"; {folders[0]} is empty: fill or remove it" if folders else ""
+        hint = f"; {folders[0]} has no image: fill or remove it" if folders else ""
         raise ValueError(
             f"Expected a training image of every class of {dataset.name}, but there is none of "
             f"{', '.join(map(repr, empty[:3]))}{more}{hint}."
@@ -94,11 +95,47 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
 
 
 def in_memory(dataset: DataSet) -> DataSet | None:
-    """The data set with its images in memory, where they are small, square and all of one size; else ``None``."""
+    """The data set with its images in memory, where they are small, square and all of one size; else ``None``.
+
+    The runs of a study share what was read last, unless a file has changed since.
+    """
+    stamps = _stamps(dataset) if _all_small(dataset, most=1) else None
+    found = None if stamps is None else _read.get(stamps)
+    if found is None:
+        found = _decoded(dataset)
+    if found is None:
+        return None
+    if stamps is not None:
+        _read.clear()
+        _read[stamps] = found
+    splits = {name: Split(found[name], split.labels) for name, split in dataset.splits.items()}
+    return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
+
+
+_Stamps = tuple[tuple[str, int, int], ...]
+_read: dict[_Stamps, dict[str, ArrayImages]] = {}
+
+
+def _stamps(dataset: DataSet) -> _Stamps | None:
+    """The files of a data set with their sizes and times; ``None`` where its images are no files, or not all there."""
+    found = []
+    for name, split in dataset.splits.items():
+        if not isinstance(split.images, FileImages):
+            return None
+        paths = [split.images.path(place) for place in range(len(split))]
+        try:
+            found += [(f"{name}: {path}", stat.st_size, stat.st_mtime_ns) for path in paths for stat in [path.stat()]]
+        except OSError:
+            return None
+    return tuple(found)
+
+
+def _decoded(dataset: DataSet) -> dict[str, ArrayImages] | None:
+    """All images of each split, where :func:`in_memory` takes them."""
     if not _all_small(dataset):
         return None
     first = _first_of(dataset.train.images)
-    found: dict[str, Split] = {}
+    found: dict[str, ArrayImages] = {}
     for name, split in dataset.splits.items():
         pixels = torch.empty((len(split), *first.shape), dtype=torch.uint8)
         for place in range(len(split)):
@@ -109,8 +146,8 @@ def in_memory(dataset: DataSet) -> DataSet | None:
             if image.shape != first.shape:
                 return None
             pixels[place] = image
-        found[name] = Split(ArrayImages(pixels), split.labels)
-    return replace(dataset, train=found["train"], test=found.get("test"), val=found.get("val"))
+        found[name] = ArrayImages(pixels)
+    return found
 
 
 def _first_of(images: Images) -> Tensor:
@@ -262,20 +299,19 @@ def is_small(path: Path | str) -> bool:
     return _all_small(open_path(path))
 
 
-def _all_small(dataset: DataSet) -> bool:
-    """Looks at the files' headers only, and no further than the first that is not."""
+def _all_small(dataset: DataSet, most: int | None = None) -> bool:
+    """Looks at the files' headers only, and no further than the first that is not, or ``most`` of them."""
     first: tuple[int, int] | None = None
-    for split in dataset.splits.values():
-        images = split.images
-        for place in range(len(images)):
-            if isinstance(images, FileImages):
-                try:
-                    size = image_size(images.path(place))
-                except UnreadableImageError:
-                    continue  # which `bad_images` is about
-            else:
-                size = (int(images[place].shape[1]), int(images[place].shape[2]))
-            first = first or size
-            if size != first or size[0] != size[1] or size[0] > _SMALL:
-                return False
+    every = ((split.images, place) for split in dataset.splits.values() for place in range(len(split)))
+    for images, place in islice(every, most):
+        if isinstance(images, FileImages):
+            try:
+                size = image_size(images.path(place))
+            except UnreadableImageError:
+                continue  # which `bad_images` is about
+        else:
+            size = (int(images[place].shape[1]), int(images[place].shape[2]))
+        first = first or size
+        if size != first or size[0] != size[1] or size[0] > _SMALL:
+            return False
     return first is not None

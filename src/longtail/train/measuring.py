@@ -142,7 +142,7 @@ class Measuring:
         return self._counted_once(self._training.training(self.loaders.recipe.seed, epoch))
 
     def _batches(self, split: Split) -> Iterator[Batch]:
-        """A split in order; its loader is kept, since making one copies its images to the device."""
+        """A split in order; its loader is kept for the next time."""
         if split not in self._evaluation:
             self._evaluation[split] = self.loaders.evaluation(split)
         loader = self._evaluation[split]

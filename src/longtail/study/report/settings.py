@@ -7,13 +7,14 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from longtail._program import program
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.study.captions import with_selected
 from longtail.study.report.page import Cell, Column, Grid
 from longtail.study.report.parts import Part
 from longtail.study.runs import Cell as Runs
-from longtail.study.runs import Run, program
+from longtail.study.runs import Run
 from longtail.train.loading import is_small
 from longtail.train.recipe import HOUSEKEEPING, Recipe, defaults
 
