@@ -98,16 +98,6 @@ def with_halo() -> Iterator[None]:
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("with_halo")
-def test_a_first_pixel_unlike_the_others_costs_few_digits_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # which is for a process of its own
-    from tests.models.halo_checks import check_first_pixel
-
-    torch.manual_seed(0)
-    assert_few_eps(check_first_pixel("cuda"))
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("with_halo")
 @pytest.mark.parametrize("batch", [128, 118, 7])
 def test_a_step_errs_no_more_than_cudnns(batch: int) -> None:
     images, labels = images_and_labels(batch)
