@@ -162,8 +162,8 @@ def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any],
             if part not in given.only:
                 continue
             made = bench.loaders(augment, "resident" if part == "resident" else "streaming")
-            if packed is not None:
-                made._packed[id(bench.dataset.train)] = packed
+            if packed is not None and part == "resident":
+                made._held[bench.dataset.train] = packed  # once for all augmentations
             begin = time.perf_counter()
             loader = made.training(("weak",), Instance(), drop_last=True)
             if isinstance(loader, ResidentFiles) and packed is None:

@@ -37,6 +37,18 @@ def test_training_of_imagenets_size(tmp_path):
     assert all(f"round {number}, {name}" in printed for number in range(2) for name in rows)
 
 
+def test_held_images_are_packed_once_and_files_are_read_for_every_augmentation(load, tmp_path):
+    module = load("imagenet")
+    given = tiny_imagenet()
+    given.only, given.augment, given.workers = ["files", "resident"], ["imagenet-plain", "imagenet"], 0
+    bench = module.Bench(given, module.data_of(load("photographs").write_photographs(tmp_path, 8)))
+    loaders, _ = module.loaders_of(bench, given)
+    kinds = {name: type(loader).__name__ for name, loader in loaders.items()}
+    assert list(kinds.values()) == ["Fixed", "Streaming", "ResidentFiles", "Streaming", "ResidentFiles"]
+    first, second = (loader for loader in loaders.values() if type(loader).__name__ == "ResidentFiles")
+    assert first.images.pixels is second.images.pixels
+
+
 def tiny_imagenet(**more):
     settings = {"model": "small-cnn", "batch_size": 4, "size": 32, "workers": 1, "compile": False, "lr": 0.005}
     return SimpleNamespace(**settings, images=8, only=["check", "files"], augment=["imagenet-plain"], rounds=2, **more)
