@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from longtail._arguments import check_choice, check_integer, told
 from longtail.data import FileImages, Normalisation, Plan, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.decode import BadImages, rgb
+from longtail.data.decode import BadImages, as_tensor, raw_pixels
 from longtail.models import HeadName, Model, build_model
 from longtail.train.files import read_tensors
 from longtail.train.folder import RunFolder
@@ -100,7 +100,7 @@ class Transforms:
             float32 ``(B, channels, size, size)``.
         """
         if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
-            images = _as_tensor(images).permute(0, 3, 1, 2)
+            images = as_tensor(images).permute(0, 3, 1, 2)
         if isinstance(images, Tensor) and images.ndim == 4:
             if images.dtype != torch.uint8:
                 raise TypeError(f"Expected `images` to be uint8 pixels, but got {told(images)}.")
@@ -110,11 +110,6 @@ class Transforms:
             return self.view(sized=sized)(images)
         rows = [self(_pixels(image)[None]) for image in (images if _several(images) else [images])]
         return torch.cat(rows) if rows else torch.empty(0, self.channels, self.size, self.size)
-
-
-def _as_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
-    """torch warns of memory that is not to be written to, such as a PIL image's: only that is copied."""
-    return torch.from_numpy(np.require(pixels, requirements=["C", "W"]))
 
 
 def _several(images: Any) -> bool:
@@ -128,18 +123,15 @@ def _pixels(image: Any) -> Tensor:
     """One image as uint8 ``(channels, height, width)``."""
     if isinstance(image, str | PathLike):
         return decode(Path(image))
-    if hasattr(image, "convert") and image.mode != "F":  # a PIL image; floating-point pixels have no known range
-        return rgb(image)
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
-        return _as_tensor(image[..., None] if image.ndim == 2 else image).permute(2, 0, 1)
-    if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
+    pixels = raw_pixels(image)
+    if pixels is None:
         array = isinstance(image, np.ndarray)
         found = f"an array of {image.dtype} and shape {image.shape}" if array else told(image)
         raise TypeError(
             "Expected an image to be a path, a PIL image, or uint8 pixels in a tensor (channels, height, width) or a "
             f"NumPy array (height, width, channels), but got {found}."
         )
-    return image
+    return pixels
 
 
 class TrainedClassifier(nn.Module):

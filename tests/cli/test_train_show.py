@@ -104,7 +104,7 @@ def test_the_status_is_shown_on_a_terminal_only(tmp_path):
 
 
 def test_a_log_has_a_line_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "_TOLD_SECONDS", -1.0)
+    monkeypatch.setattr(train, "TOLD_SECONDS", -1.0)
     file = io.StringIO()
     recipe = train_line.parse(["--data", "digits-lt", "--epochs", "2"])
     trainer = train.Trainer(recipe, RunFolder(tmp_path / "run"))

@@ -46,7 +46,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(study, tmp_path, monkey
     view = Progress([*plan_in(study).runs(), *waiting], console, "The study")
     view()
     assert console.file.getvalue() == ""
-    monkeypatch.setattr(study_view, "_TOLD_SECONDS", -1.0)
+    monkeypatch.setattr(study_view, "TOLD_SECONDS", -1.0)
     view()
     assert console.file.getvalue() == "6/9 runs done, 12/18 epochs\n"
 
@@ -54,7 +54,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(study, tmp_path, monkey
 def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_so_far(study, tmp_path, monkeypatch):
     now, epochs = [100.0], [12]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(study_view, "_TOLD_SECONDS", 5.0)
+    monkeypatch.setattr(study_view, "TOLD_SECONDS", 5.0)
     monkeypatch.setattr(Progress, "_epochs", lambda *_: (epochs[0], 18))
     console = Console(file=io.StringIO(), width=200)
     view = Progress(plan_in(study).runs(), console, "The study")

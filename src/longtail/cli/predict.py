@@ -169,5 +169,4 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return call(predict, arguments, "longtail predict")
     except UnreadableImageError as error:
-        told = str(error).removesuffix(".")
-        raise ValueError(f"{told}; `--bad-images skip` leaves out what cannot be read.") from error
+        raise error.with_hint() from error

@@ -13,12 +13,13 @@ from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.trainer import Trainer
 
-__all__ = ["Pace", "Status", "bar_line", "clock", "show_measures", "show_result"]
+__all__ = ["TOLD_SECONDS", "Pace", "Status", "bar_line", "clock", "show_measures", "show_result"]
 
 console = Console()
 
 _NAME = 36  # characters of a run's name, so that its line has no more than 80
 _NAMED = 5  # absent classes that are named
+TOLD_SECONDS = 60.0  # from one line of a log to the next
 _PACE_SECONDS = 600.0  # over which the pace is taken: an evaluation now and then should be among them
 
 

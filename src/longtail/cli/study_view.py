@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from longtail.cli.show import Pace, bar_line, clock
+from longtail.cli.show import TOLD_SECONDS, Pace, bar_line, clock
 from longtail.study.captions import NO_DATA
 from longtail.study.execute import epochs_done, epochs_of
 from longtail.study.plan import Planned
@@ -51,7 +51,7 @@ class Progress:
     def __call__(self) -> None:
         """Look at the folders again and show them."""
         self._look(self.runs, tell=self._live is None)
-        if self._live is None and time.monotonic() - self._told <= _TOLD_SECONDS:
+        if self._live is None and time.monotonic() - self._told <= TOLD_SECONDS:
             return
         epochs, total = self._epochs(self.runs)
         self._pace.add(epochs)
@@ -111,9 +111,6 @@ class Progress:
             folds = f", {run.recipe.folds} folds" if run.recipe.folds else ""
             found.setdefault((made.data, method_title(made.method) + beta + folds), []).append(run)
         return found
-
-
-_TOLD_SECONDS = 60.0  # from one line of a log to the next
 
 
 def _told_on(run: Run) -> Held | None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from longtail.cli import check_interrupted, sentence_of
-from longtail.cli.show import Status, show_result
+from longtail.cli.show import TOLD_SECONDS, Status, show_result
 from longtail.cli.train_line import asked_for, read_line, resume_command, resumed, show_help
 from longtail.data.decode import UnreadableImageError
 from longtail.ranks import Ranks
@@ -117,8 +117,7 @@ def _tell_failures(fleet: Fleet, ranks: Ranks, *, raising: bool = True) -> int:
     others = [(member, error) for member, error in fleet.failures if not _is_no_room(error)]
     for member, error in others:
         if isinstance(error, UnreadableImageError):
-            told = str(error).removesuffix(".")
-            error = ValueError(f"{told}; `--bad-images skip` leaves out what cannot be read.")  # noqa: PLW2901
+            error = error.with_hint()  # noqa: PLW2901
         if raising and len(fleet.members) == 1 and not isinstance(error, NotFiniteError):
             raise error
         named = str(member.folder.path) in str(error)
@@ -192,9 +191,6 @@ def _drive(fleet: Fleet, console: Console) -> None:
         told = time.monotonic()
         for member in fleet.steps():
             status.step(member)
-            if not watched and time.monotonic() - told > _TOLD_SECONDS:
+            if not watched and time.monotonic() - told > TOLD_SECONDS:
                 console.print(str(status), highlight=False, markup=False, soft_wrap=True)
                 told = time.monotonic()
-
-
-_TOLD_SECONDS = 60.0  # from one line of a log to the next

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["BadImages", "UnreadableImageError", "decode", "image_size", "rgb"]
+__all__ = ["BadImages", "UnreadableImageError", "decode", "as_tensor", "image_size", "raw_pixels", "rgb"]
 
 BadImages = Literal["error", "skip"]
 """What to do about images that cannot be decoded: stop and name them, or leave them out and list them."""
@@ -33,6 +33,10 @@ class UnreadableImageError(ValueError):
 
     def __reduce__(self) -> tuple[type["UnreadableImageError"], tuple[Path, str]]:
         return type(self), (self.path, self.reason)
+
+    def with_hint(self) -> ValueError:
+        """The same for who typed a command that can leave such images out."""
+        return ValueError(f"{str(self).removesuffix('.')}; `--bad-images skip` leaves out what cannot be read.")
 
     @classmethod
     def of_several(cls, errors: Sequence["UnreadableImageError"], where: str) -> "UnreadableImageError":
@@ -69,6 +73,24 @@ def rgb(image: "Image.Image") -> Tensor:
     else:
         pixels = np.array(image.convert("RGB"))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def raw_pixels(image: Any) -> Tensor | None:
+    """An image in memory as uint8 ``(channels, height, width)``; ``None`` where it is no raw image.
+
+    It is a PIL image, or uint8 pixels: a NumPy array ``(height, width)`` or ``(height, width, channels)``, or a tensor
+    ``(channels, height, width)``.
+    """
+    if hasattr(image, "convert") and image.mode != "F":  # a PIL image; floating-point pixels have no known range
+        return rgb(image)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
+        return as_tensor(image[..., None] if image.ndim == 2 else image).permute(2, 0, 1)
+    return image if isinstance(image, Tensor) and image.ndim == 3 and image.dtype == torch.uint8 else None
+
+
+def as_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
+    """torch warns of memory that is not to be written to, such as a PIL image's: only that is copied."""
+    return torch.from_numpy(np.require(pixels, requirements=["C", "W"]))
 
 
 def image_size(path: Path) -> tuple[int, int]:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from longtail._arguments import as_tensor, told
 from longtail.classes import class_counts
 from longtail.data.dataset import DataSet, FileImages, Split
+from longtail.data.decode import raw_pixels
 from longtail.data.readers.folders import folders_in, read_folder
 from longtail.data.readers.lists import inside, read_lines
 from longtail.data.readers.parquet import read_parquet
@@ -176,25 +176,15 @@ class AdaptedImages:
         return len(self.indices)
 
     def __getitem__(self, index: int, /) -> Tensor:
-        return _pixels(self.dataset[int(self.indices[index])][self.key])
+        image = self.dataset[int(self.indices[index])][self.key]
+        pixels = raw_pixels(image)
+        if pixels is None:
+            raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
+        return pixels.contiguous()
 
     def subset(self, indices: Tensor, /) -> "AdaptedImages":
         """Some of them, in that order."""
         return AdaptedImages(self.dataset, self.key, self.indices[indices])
-
-
-def _pixels(image: Any) -> Tensor:
-    """A PIL image, an array ``(height, width[, channels])`` or a tensor ``(channels, height, width)`` as uint8."""
-    if isinstance(image, Tensor):
-        pixels = image
-    else:
-        array = np.array(image.convert("RGB") if hasattr(image, "convert") else image)
-        if array.dtype != np.uint8 or array.ndim not in {2, 3}:
-            raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
-        pixels = torch.from_numpy(array[..., None] if array.ndim == 2 else array).permute(2, 0, 1)
-    if pixels.ndim != 3 or pixels.dtype != torch.uint8:
-        raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
-    return pixels.contiguous()
 
 
 def from_dataset(

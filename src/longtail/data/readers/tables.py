@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,15 +37,15 @@ def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
 
 
 def columns_of(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
-    """The columns that a header names; those that are needed must be there, and once."""
+    """The columns that a header names, each once; those that are needed must be there."""
     if _lacking(header, needed):
         named = " and ".join(needed)
         what = f"the columns {named}" if len(needed) > 1 else f"a column `{named}`"
         raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}.")
     columns = list(map(column, header))
-    for name in needed:
-        if columns.count(name) > 1:
-            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {columns.count(name)}.")
+    for name, times in Counter(columns).items():
+        if name and times > 1:
+            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {times}.")
     return columns
 
 
