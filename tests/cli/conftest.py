@@ -23,6 +23,13 @@ def one_sentence(text):
     return text.removeprefix("longtail: ")
 
 
+def picture(path, seed, suffix="PNG"):
+    """A small picture of noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, suffix)
+
+
 def pictures(folder, counts, size, suffix):
     """A folder for each class, with pictures in its colour."""
     generator = np.random.default_rng(0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.losses.calls import CALLS, COUNTS, FUNCTIONS, MODULES, NEUTRAL, C, Y, Z, every_call, every_neutral
 from tests.losses.reference import refused
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,41 +33,6 @@ from longtail.losses import (
     shifted_linear,
 )
 
-C = 4
-COUNTS = [500, 50, 5, 1]
-Z, Y = torch.randn(6, C, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 0, 0])
-
-MODULES: dict[str, Callable[..., nn.Module]] = {
-    "cbs": lambda **options: ClassBalancedSoftmaxLoss(COUNTS, beta=1.5, **options),
-    "balanced": lambda **options: BalancedSoftmaxLoss(COUNTS, **options),
-    "adjusted": lambda **options: LogitAdjustedLoss(COUNTS, tau=1.0, **options),
-    "prior": lambda **options: PriorShiftedSoftmaxLoss(COUNTS, [1] * C, **options),
-    "focal": lambda **options: FocalLoss(2.0, **options),
-    "ldam": lambda **options: LDAMLoss(COUNTS, **options),
-}
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "cbs": lambda z, y, **options: class_balanced_softmax(z, y, COUNTS, beta=1.5, **options),
-    "balanced": lambda z, y, **options: balanced_softmax(z, y, COUNTS, **options),
-    "adjusted": lambda z, y, **options: logit_adjusted_softmax(z, y, COUNTS, tau=1.0, **options),
-    "prior": lambda z, y, **options: prior_shifted_softmax(z, y, COUNTS, [1] * C, **options),
-    "focal": lambda z, y, **options: focal_loss(z, y, gamma=2.0, **options),
-    "ldam": lambda z, y, **options: ldam_loss(z, y, COUNTS, **options),
-}
-CALLS: dict[str, Callable[..., Tensor]] = {
-    **{f"{name} function": function for name, function in FUNCTIONS.items()},
-    **{
-        f"{name} module": lambda z, y, module=module, **options: module(**options)(z, y)
-        for name, module in MODULES.items()
-    },
-}
-NEUTRAL: dict[str, Callable[..., Tensor]] = {  # each of these is plain cross entropy
-    "cbs": lambda z, y, **options: ClassBalancedSoftmaxLoss(COUNTS, beta=0, **options)(z, y),
-    "balanced": lambda z, y, **options: BalancedSoftmaxLoss([7] * C, **options)(z, y),
-    "adjusted": lambda z, y, **options: LogitAdjustedLoss(COUNTS, tau=0, **options)(z, y),
-    "prior": lambda z, y, **options: PriorShiftedSoftmaxLoss(COUNTS, COUNTS, **options)(z, y),
-    "focal": lambda z, y, **options: FocalLoss(0, **options)(z, y),
-    "ldam": lambda z, y, **options: LDAMLoss(COUNTS, max_margin=0, scale=1, **options)(z, y),
-}
 # Everything that takes counts.
 COUNTED: dict[str, Callable[..., Any]] = {
     "ClassBalancedSoftmaxLoss": lambda counts, **more: ClassBalancedSoftmaxLoss(counts, beta=1.5, **more),
@@ -81,8 +47,6 @@ COUNTED: dict[str, Callable[..., Any]] = {
     "ldam_margins": ldam_margins,
     "effective_number_weights": lambda counts, **more: effective_number_weights(counts, 0.9, **more),
 }
-every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-every_neutral = pytest.mark.parametrize("neutral", NEUTRAL.values(), ids=NEUTRAL)
 every_counted = pytest.mark.parametrize("counted", COUNTED.values(), ids=COUNTED)
 reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 nan, inf = math.nan, math.inf
@@ -714,53 +678,3 @@ class TestParity:
         expected = F.cross_entropy(Z, Y)
         for check_labels in (True, False, None):
             torch.testing.assert_close(neutral(Z, Y, check_labels=check_labels), expected)
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # scatter_ has no batching rule
-class TestTransforms:
-    """``torch.func``'s transforms, whose labels are not to be read."""
-
-    @every_neutral
-    @pytest.mark.parametrize("labels_too", [True, False])
-    def test_vmap_gives_what_cross_entropy_gives(self, neutral: Callable[..., Tensor], labels_too: bool) -> None:
-        """Over logits and labels, or logits alone."""
-        z, y = torch.randn(3, 6, C), torch.stack([Y, Y.flip(0), Y.roll(1)])
-        given, dims = (y, 0) if labels_too else (Y, None)
-        expected = torch.vmap(F.cross_entropy, in_dims=(0, dims))(z, given)
-        torch.testing.assert_close(torch.vmap(neutral, in_dims=(0, dims))(z, given), expected)
-
-    @every_neutral
-    def test_gradients_of_each_sample(self, neutral: Callable[..., Tensor]) -> None:
-        """One transform in another."""
-        weighted: dict[str, Any] = {"weight": torch.tensor([1.0, 2.0, 3.0, 4.0]), "label_smoothing": 0.1}
-        for options in ({}, weighted):
-            expected = torch.vmap(torch.func.grad(lambda z, y, o=options: F.cross_entropy(z, y, **o)))(Z, Y)
-            found = torch.vmap(torch.func.grad(lambda z, y, o=options: neutral(z, y, **o)))(Z, Y)
-            torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(torch.func.jacrev(neutral)(Z, Y), torch.func.jacrev(F.cross_entropy)(Z, Y))
-
-    @every_call
-    def test_every_loss(self, call: Callable[..., Tensor]) -> None:
-        """As one batch after the other."""
-        z, y = torch.randn(3, 6, C), torch.stack([Y, Y.flip(0), Y.roll(1)])
-        expected = torch.stack([call(*each) for each in zip(z, y, strict=True)])
-        torch.testing.assert_close(torch.vmap(call)(z, y), expected)
-
-    @pytest.mark.parametrize("soft", [False, True])
-    def test_masked_classes(self, soft: bool) -> None:
-        """Labels of classes without examples are not looked for."""
-        loss = ClassBalancedSoftmaxLoss([5, 0, 3, 2], beta=1, zero_counts="mask")
-        z, y = torch.randn(2, 3, C), torch.tensor([[0, 2, 3], [3, 3, 0]])
-        target = F.one_hot(y, C).float() if soft else y
-        expected = torch.stack([loss(*each) for each in zip(z, target, strict=True)])
-        torch.testing.assert_close(torch.vmap(loss)(z, target), expected)
-
-    @every_call
-    def test_wrong_labels_are_left_to_torch(self, call: Callable[..., Tensor]) -> None:
-        """Which does not take them either; in the open they are named as ever."""
-        y = torch.stack([Y, Y])
-        y[1, 2] = C
-        with pytest.raises((IndexError, RuntimeError)):
-            torch.vmap(call)(torch.stack([Z, Z]), y)
-        with refused(ValueError, "`target`", C):
-            call(Z, y[1])

@@ -1,0 +1,164 @@
+"""``longtail data describe``: what is in one's own data, and what is wrong with it."""
+
+import pytest
+from PIL import Image
+from tests.cli.conftest import one_sentence, picture
+
+import longtail.cli.data
+
+
+@pytest.fixture
+def birds(tmp_path):
+    root = tmp_path / "birds"
+    for seed in range(30):
+        picture(root / "train" / "sparrow" / f"{seed}.png", seed)
+    picture(root / "train" / "鷲 [rare]" / "30.png", 30)
+    picture(root / "test" / "sparrow" / "31.png", 31)
+    return root
+
+
+def test_describe_a_sound_folder(run, birds):
+    code, out, _ = run("data", "describe", birds)
+    assert code == 0
+    assert "birds: 2 classes, 31 train, 1 test images" in out
+    assert "imbalance factor 30" in out
+    assert "0 head, 1 medium, 1 tail" in out
+    rows = [line.split() for line in out.splitlines() if "█" in line]
+    assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
+    assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # the longest bar, and none that cannot be seen
+    assert not out.startswith("\n")  # what shows progress leaves nothing behind
+    for fault in ("cannot be read", "more than", "without", "different"):
+        assert fault not in out
+
+
+def test_describe_finds_every_fault(run, birds):
+    (birds / "train" / "empty").mkdir()
+    picture(birds / "test" / "sparrow" / "copy.png", 3)
+    picture(birds / "train" / "sparrow" / "twice.png", 4)
+    for number in range(7):
+        (birds / "train" / "sparrow" / f"bad {number}.jpg").write_bytes(b"no image")
+    code, out, _ = run("data", "describe", birds)
+    assert code == 1
+    lines = out.splitlines()
+    assert "1 classes without a training image:" in lines or "1 class without a training image:" in lines
+    assert "  empty" in lines
+    folder = lines.index("1 folder without an image, to be filled or removed:")
+    assert lines[folder + 1] == f"  {birds / 'train' / 'empty'}"
+    assert "  train: sparrow/3.png = test: sparrow/copy.png" in lines
+    assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
+    assert "7 files that cannot be read:" in lines
+    assert sum(line.startswith("  Expected ") for line in lines) == 5
+    assert "  … and 2 more" in lines
+    assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # whole, not wrapped
+
+
+def test_describe_without_reading_images(run, birds):
+    (birds / "train" / "sparrow" / "bad.jpg").write_bytes(b"no image")
+    code, out, _ = run("data", "describe", birds, "--no-read-images")
+    assert code == 0
+    assert "32 train" in out
+    assert "unreadable" not in out
+
+
+def test_describe_many_classes_shows_both_ends(run, tmp_path):
+    for c in range(100):
+        for number in range(100 - c):
+            path = tmp_path / f"class {c:02d}" / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    code, out, _ = run("data", "describe", tmp_path, "--no-read-images")
+    assert code == 0
+    assert "100 classes" in out
+    assert "class 00" in out
+    assert "class 99" in out
+    assert "class 50" not in out
+    assert len(out.splitlines()) < 40
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # `test_describe.py` looks at them
+def test_describe_draws_a_figure(run, birds, tmp_path):
+    figure = tmp_path / "[tail].png"
+    code, out, _ = run("data", "describe", birds, "--figure", figure)
+    assert code == 0
+    with Image.open(figure) as image:
+        assert image.format == "PNG"
+    assert str(figure) in out.replace("\n", "")
+
+
+def test_a_figure_into_a_folder_that_is_not_there_is_refused_before_anything_is_read(run, birds, tmp_path, monkeypatch):
+    monkeypatch.setattr(longtail.cli.data, "open_path", lambda path: pytest.fail("it was read"))
+    figure = tmp_path / "nowhere" / "tail.png"
+    code, out, err = run("data", "describe", birds, "--figure", figure)
+    assert code == 2
+    assert out == ""
+    assert str(figure) in one_sentence(err)
+
+
+@pytest.mark.parametrize("name", ["[/]", "[bold] birds", "[red]"])
+def test_describe_prints_names_as_they_are(run, tmp_path, name):
+    folder = tmp_path / "list"
+    folder.mkdir()
+    picture(folder / "a.png", 0)
+    path = folder / f"{name.replace('/', '')}.csv"
+    path.write_text(f"path,label\na.png,{name}\nb.png,{name}\n")
+    code, out, _ = run("data", "describe", path)
+    assert code == 1  # b.png is not there
+    assert f"{path.stem}: 1 class, 2 train images" in out
+    assert any(line.split("█")[0].rsplit(maxsplit=1)[0].strip() == name for line in out.splitlines() if "█" in line)
+    assert str(folder / "b.png") in out
+
+
+def test_describe_a_list(run, tmp_path):
+    for seed in range(3):
+        picture(tmp_path / f"{seed}.png", seed)
+    (tmp_path / "mine.csv").write_text("path,label,split\r\n0.png,cat,train\r\n1.png,dog,train\r\n2.png,cat,test\r\n")
+    code, out, _ = run("data", "describe", tmp_path / "mine.csv")
+    assert code == 0
+    assert "mine: 2 classes, 2 train, 1 test images" in out
+
+
+def test_describe_an_image_with_two_labels(run, tmp_path):
+    picture(tmp_path / "a.png", 0)
+    (tmp_path / "mine.csv").write_text("path,label\na.png,cat\na.png,[dog]\n")
+    code, out, _ = run("data", "describe", tmp_path / "mine.csv")
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[lines.index("1 image under different labels:") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
+
+
+def test_describe_a_single_image(run, tmp_path):
+    picture(tmp_path / "a.png", 0)
+    (tmp_path / "mine.csv").write_text("path,label\na.png,cat\n")
+    assert run("data", "describe", tmp_path / "mine.csv")[1].startswith("mine: 1 class, 1 train image\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("nowhere", None),
+        ("list.csv", b"path;label\na.png;x\n"),
+        ("list.csv", b"file,class\na.png,x\n"),
+        ("list.csv", b""),
+        ("list.csv", b"path,label\n../a.png,x\n"),
+        ("list.csv", b"path,label\na.png,\n"),
+        ("list.csv", b"path,label\n\xe9.png,x\n"),
+        ("list.csv", b"path,label,split\na.png,x,dev\n"),
+        ("list.txt", b"alone\n"),
+        ("list.txt", b"\xff\xfea\x00\n"),
+        ("list.xlsx", b"PK"),
+    ],
+)
+def test_describe_and_mistakes(run, tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, out, err = run("data", "describe", tmp_path / name)
+    assert code == 2
+    assert out == ""
+    assert str(tmp_path / name) in one_sentence(err)
+
+
+def test_describe_a_file_that_is_no_parquet(run, tmp_path):
+    (tmp_path / "list.parquet").write_bytes(b"PAR1 but not really")
+    code, _, err = run("data", "describe", tmp_path / "list.parquet")
+    assert code == 2
+    assert "list.parquet" in err
