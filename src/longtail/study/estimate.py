@@ -156,9 +156,9 @@ def _duration(seconds: float) -> str:
     """A time in words.
 
     Example:
-        >>> _duration(40), _duration(600), _duration(9000)
-        ('40 s', '10 min', '2.5 h')
+        >>> _duration(0.2), _duration(40), _duration(600), _duration(9000)
+        ('1 s', '40 s', '10 min', '2.5 h')
     """
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
