@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.interpreted import run_interpreted
+from tests.models.halo_checks import check_first_pixel
 from tests.models.test_kernels import gradients, images_and_labels, loss_of, model_on_gpu
 
 from longtail.models.kernels import compiled, halo
@@ -94,6 +95,12 @@ def with_halo() -> Iterator[None]:
     use_tiles(HALO)
     yield
     use_tiles(None)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("with_halo")  # which puts the usual tiles back
+def test_a_first_pixel_unlike_the_others_on_a_gpu() -> None:
+    assert_few_eps(check_first_pixel("cuda"))
 
 
 @pytest.mark.gpu
