@@ -276,6 +276,21 @@ def test_drop_last_and_steps(memory, labels):
         assert len(list(Resident(memory, planned).training(0, 0))) == planned.steps == expected
 
 
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
+def test_drop_last_leaves_out_a_step_that_is_not_full_whoever_takes_it(world, accumulate):
+    """Of 12 samples a step over all ranks and micro-batches; the same ones are visited however it is cut."""
+    for samples in (12, 23, 24, 25, 35):
+        visited = []
+        for rank in range(world):
+            cut = {"batch_size": 12 // world // accumulate, "rank": rank, "world": world, "accumulate": accumulate}
+            planned = plan(torch.zeros(samples, dtype=torch.int64), drop_last=True, **cut)
+            batches = list(planned.training(seed=1, epoch=0))
+            assert len(batches) == planned.steps == samples // 12 * accumulate
+            assert {len(batch.indices) for batch in batches} == {cut["batch_size"]}
+            visited += torch.cat([batch.indices for batch in batches]).tolist()
+        assert sorted(visited) == sorted(Draws(1, 0).permutation(samples).tolist()[: samples // 12 * 12])
+
+
 def test_evaluation_refuses_chance(memory, labels):
     with pytest.raises(ValueError, match="`views` that draw nothing"):
         next(Resident(memory, plan(labels)).evaluation())

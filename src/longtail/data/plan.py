@@ -49,7 +49,8 @@ class Plan:
         rank: this process.
         world: how many processes share the epoch; their k-th batches are the k-th batch of one process with a ``world``
             times larger batch.
-        drop_last: leave out a last batch that is not full, in training.
+        drop_last: leave out the last step's batches where they are not all full, on all ranks, in training.
+        accumulate: batches of this rank that are a step.
     """
 
     labels: Tensor
@@ -59,9 +60,11 @@ class Plan:
     rank: int = 0
     world: int = 1
     drop_last: bool = False
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         check_integer("batch_size", self.batch_size, minimum=1)
+        check_integer("accumulate", self.accumulate, minimum=1)
         if not self.views:
             raise ValueError("Expected `views` to have one augmentation or more, but got none.")
         if len(self.labels) == 0:
@@ -70,8 +73,9 @@ class Plan:
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[PlannedBatch]:
         """The batches of an epoch of training, from batch ``start`` on, as if those before had been made."""
         draws = Draws(seed, epoch)
-        order = shard(self.sampler.order(self.labels, draws), self.rank, self.world, pad=True)
-        stop = len(order) - (len(order) % self.batch_size if self.drop_last else 0)
+        visited = self.sampler.order(self.labels, draws)
+        order = shard(visited, self.rank, self.world, pad=True)
+        stop = self.batch_size * self._full(len(visited)) if self.drop_last else len(order)
         together = self.batch_size * max(1, _ROWS // (self.batch_size * self.world))
         for begin in range(start * self.batch_size, stop, together):
             here = slice(begin, min(begin + together, stop))
@@ -101,5 +105,10 @@ class Plan:
     @property
     def steps(self) -> int:
         """Batches of an epoch of training with a sampler that visits as many samples as there are."""
-        samples = -(-len(self.labels) // self.world)
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        if self.drop_last:
+            return self._full(len(self.labels))
+        return -(-len(self.labels) // (self.batch_size * self.world))
+
+    def _full(self, samples: int) -> int:
+        """Batches of this rank in those steps of so many samples in which all are full."""
+        return samples // (self.batch_size * self.world * self.accumulate) * self.accumulate

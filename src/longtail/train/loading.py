@@ -185,10 +185,10 @@ class Loaders:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch of training."""
-        recipe, world = self.recipe, self.ranks.world
-        samples, micro = -(-len(self.dataset.train) // world), recipe.batch_size // world // recipe.accumulate
-        batches = samples // micro if recipe.drop_last else -(-samples // micro)
-        return -(-batches // recipe.accumulate)
+        recipe, samples = self.recipe, len(self.dataset.train)
+        if recipe.drop_last:
+            return samples // recipe.batch_size
+        return -(-samples // recipe.batch_size)
 
     @property
     def channels(self) -> int:
@@ -204,38 +204,45 @@ class Loaders:
 
     def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
         """Of the training split, augmented."""
-        family = training_views(self.recipe.augment, self.image_size, self.normalisation, torch.float32)
-        recipe, world = self.recipe, self.ranks.world
+        recipe, world, split = self.recipe, self.ranks.world, self.dataset.train
+        family = training_views(
+            recipe.augment, self.image_size, self.normalisation, torch.float32, sized=self._sized(split)
+        )
         if recipe.batch_size % (world * recipe.accumulate):
             raise ValueError(
                 f"Expected `batch_size` to be shared by {world} processes of {recipe.accumulate} micro-batches each, "
                 f"but got {recipe.batch_size}."
             )
         plan = Plan(
-            self.dataset.train.labels,
+            split.labels,
             tuple(family[name] for name in views),
             recipe.batch_size // world // recipe.accumulate,
             sampler,
             self.ranks.rank,
             world,
             drop_last,
+            recipe.accumulate,
         )
         if plan.steps == 0:
             raise ValueError(
-                f"Expected `batch_size` to be at most the {len(self.dataset.train)} training images where the last "
-                f"batch is dropped, but got {recipe.batch_size}."
+                f"Expected `batch_size` to be at most the {len(split)} training images where the last batch is "
+                f"dropped, but got {recipe.batch_size}."
             )
-        return self._loader(self.dataset.train, plan)
+        return self._loader(split, plan)
 
     def evaluation(self, split: Split) -> Loader:
         """Of any split, every sample once."""
-        images = split.images
         size = self.image_size
-        sized = isinstance(images, ArrayImages) and images.size == (size, size)
-        view: Augmentation = evaluation_view(self.recipe.augment, size, self.normalisation, torch.float32, sized=sized)
+        view: Augmentation = evaluation_view(
+            self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split)
+        )
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         plan = Plan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
         return self._loader(split, plan)
+
+    def _sized(self, split: Split) -> bool:
+        """Whether its images are as the model sees them."""
+        return isinstance(split.images, ArrayImages) and split.images.size == (self.image_size, self.image_size)
 
     def _loader(self, split: Split, plan: Plan) -> Loader:
         recipe = self.recipe

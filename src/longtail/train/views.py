@@ -7,7 +7,6 @@ import torch
 from longtail.data.augment import (
     Augmentation,
     AutoAugmentCIFAR,
-    Blur,
     CentreCrop,
     ColorJitter,
     Compose,
@@ -28,47 +27,50 @@ Family = Literal["cifar", "imagenet", "imagenet-plain", "shift", "none"]
 
 
 def training_views(
-    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype
+    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
 ) -> dict[str, Augmentation]:
     """What each view does to an image: ``weak`` (the classifier's usual one), ``strong`` and ``contrast``.
 
     Args:
         family: ``"cifar"`` pads, crops and flips (strong: AutoAugment and Cutout; contrast: resized crops, colours,
-            grey); ``"imagenet"`` takes resized crops, flips and changes colours (strong: RandAugment; contrast: blur
-            too); ``"imagenet-plain"`` leaves colours alone in the weak view, as on iNaturalist; ``"shift"`` pads and
-            crops without a flip, for small grey images; ``"none"`` only brings images to their size.
+            grey); ``"imagenet"`` takes resized crops, flips and changes colours (strong: RandAugment; contrast: grey);
+            ``"imagenet-plain"`` leaves colours alone in the weak view, as on iNaturalist; ``"shift"`` pads and crops
+            without a flip, for small grey images; ``"none"`` only brings images to their size. Strong and contrast are
+            as in BCL's and ProCo's repositories.
         size: side of the images that the model sees.
         normalisation: mean and standard deviation.
         dtype: what the model is given.
+        sized: images have that size already; else what pads and crops brings them to it first, as evaluation does.
     """
     end = Normalise(normalisation.mean, normalisation.std, dtype)
     jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
+    resized = () if sized else (Resize((size, size)),)
     parts: dict[str, tuple[Augmentation, ...]]
     if family == "cifar":
-        shifted = (RandomCrop(size, padding=size // 8), RandomFlip())
+        shifted = (*resized, RandomCrop(size, padding=size // 8), RandomFlip())
         parts = {
             "weak": shifted,
-            "strong": (*shifted, AutoAugmentCIFAR(fill=128), Cutout(size // 2)),  # as in ProCo's repository
+            "strong": (*shifted, AutoAugmentCIFAR(fill=128), Cutout(size // 2)),
             "contrast": (RandomResizedCrop(size), RandomFlip(), jitter, RandomGrey(0.2)),
         }
     elif family in {"imagenet", "imagenet-plain"}:
         cropped = (RandomResizedCrop(size), RandomFlip())
-        coloured = (ColorJitter(0.4, 0.4, 0.4),) if family == "imagenet" else ()
+        coloured = (*cropped, ColorJitter(0.4, 0.4, 0.4))
         parts = {
-            "weak": (*cropped, *coloured),
-            "strong": (*cropped, jitter, RandAugment(2, 30)),
-            "contrast": (*cropped, jitter, RandomGrey(0.2), Blur(size // 20 * 2 + 1, p=0.5)),
+            "weak": coloured if family == "imagenet" else cropped,
+            "strong": (*coloured, RandAugment(2, 30, p=0.5)),
+            "contrast": (*cropped, jitter, RandomGrey(0.2)),
         }
     elif family == "shift":
-        moved = RandomCrop(size, padding=max(size // 8, 1))
+        moved = (*resized, RandomCrop(size, padding=max(size // 8, 1)))
         parts = {
-            "weak": (moved,),
-            "strong": (moved, Cutout(max(size // 4, 1))),
+            "weak": moved,
+            "strong": (*moved, Cutout(max(size // 4, 1))),
             "contrast": (RandomResizedCrop(size, scale=(0.5, 1.0)),),
         }
     else:
-        sized = (Resize((size, size)),)
-        parts = {"weak": sized, "strong": sized, "contrast": sized}
+        whole = (Resize((size, size)),)
+        parts = {"weak": whole, "strong": whole, "contrast": whole}
     return {name: Compose((*part, end)) for name, part in parts.items()}
 
 

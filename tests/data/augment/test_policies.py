@@ -153,6 +153,21 @@ def test_randaugment_applies_what_it_draws() -> None:
         assert torch.equal(result[i], wanted)
 
 
+def test_randaugment_leaves_out_operations_by_chance() -> None:
+    always, half, never = RandAugment(n=3, m=10), RandAugment(n=3, m=10, p=0.5), RandAugment(n=3, m=10, p=0)
+    assert (always.draws, half.draws, never.draws) == (6, 9, 9)
+    uniforms = torch.rand(20_000, 9)
+    operation, magnitude = half.parameters(uniforms, 32, 32)
+    expected, strength = always.parameters(uniforms.view(-1, 3, 3)[..., :2].flatten(1), 32, 32)
+    kept = uniforms[:, 2::3] < 0.5
+    assert torch.equal(operation[kept], expected[kept])
+    assert torch.equal(magnitude[kept], strength[kept])
+    assert not operation[~kept].any()  # Identity
+    assert float((operation == 0).float().mean()) == pytest.approx(0.5 + 0.5 / 14, abs=0.01)
+    images = pictures(56)
+    assert torch.equal(never(images, torch.rand(len(images), 9)), images)
+
+
 def test_randaugments_chances_are_torchvisions() -> None:
     operation, magnitude = RandAugment(n=3, m=10).parameters(torch.rand(14_000, 6), 32, 32)
     for column in operation.T:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longtail._arguments import check_integer
-from longtail.data.augment._batch import check_colour, check_level, check_uniforms, integers, over
+from longtail.data.augment._batch import check_colour, check_fraction, check_level, check_uniforms, integers, over
 from longtail.data.augment.operations import OPERATIONS, apply_operation, chosen
 
 __all__ = ["CIFAR_POLICIES", "AutoAugmentCIFAR", "RandAugment"]
@@ -140,14 +140,15 @@ class AutoAugmentCIFAR:
 class RandAugment:
     """``n`` operations of 14, any of them each time, all at the same level (Cubuk et al., 2020), as torchvision has it.
 
-    Draws: for each of the ``n``, which operation and its sign.
+    Draws: for each of the ``n``, which operation and its sign; below ``p`` = 1 also whether.
 
     Args:
         n: how many operations.
         m: their level, of 0 to ``bins`` - 1. With the default 31 bins, 30 is the strongest; in repositories that count
-            to 10, such as timm's, m = 10 is that.
+            to 10, such as timm's, m = 10 is that, but for Solarize, which does nothing there at m = 10.
         bins: how many levels there are.
         fill: the level of pixels from outside the image.
+        p: the probability of each of the ``n``; timm's is 0.5.
 
     Example:
         >>> RandAugment(n=2, m=10).draws
@@ -158,9 +159,11 @@ class RandAugment:
     m: int = 9
     bins: int = 31
     fill: int = 0
+    p: float = 1.0
 
     def __post_init__(self) -> None:
         check_integer("n", self.n, minimum=0)
+        check_fraction("p", self.p)
         check_integer("bins", self.bins, minimum=2)
         check_level("fill", self.fill)
         if check_integer("m", self.m, minimum=0) >= self.bins:
@@ -168,14 +171,21 @@ class RandAugment:
 
     @property
     def draws(self) -> int:
-        """The operations and their signs."""
-        return 2 * self.n
+        """The operations and their signs, and whether they are carried out."""
+        return self._numbers * self.n
+
+    @property
+    def _numbers(self) -> int:
+        """Of one operation."""
+        return 2 if self.p == 1 else 3
 
     def parameters(self, uniforms: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
         """Operations ``(B, n)``, places in ``OPERATIONS``, and their magnitudes ``(B, n)``."""
-        operation = integers(uniforms[:, 0::2], len(OPERATIONS) - 1)  # all but Invert
+        operation = integers(uniforms[:, 0 :: self._numbers], len(OPERATIONS) - 1)  # all but Invert
+        if self.p < 1:
+            operation = operation.where(uniforms[:, 2::3] < self.p, OPERATIONS.index("Identity"))
         magnitude = magnitudes(operation, torch.full_like(operation, self.m), self.bins, height, width)
-        return operation, _signed(operation, magnitude, uniforms[:, 1::2])
+        return operation, _signed(operation, magnitude, uniforms[:, 1 :: self._numbers])
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
         """The images after their ``n`` operations."""
