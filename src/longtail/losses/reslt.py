@@ -75,7 +75,7 @@ def branches_from_counts(counts: Vector, *rarest: int) -> Tensor:
         counts: training examples a class, shape ``(C,)``.
         *rarest: how many classes the second branch sees, the third, …, descending. The authors' are 825 and 220 of
             ImageNet-LT's 1000 classes, 6600 (two branches) of iNaturalist2018's 8142. Of equally rare classes the one
-            with the smaller index counts as rarer.
+            with the larger index counts as rarer, as on CIFAR, whose classes become rarer by their index.
 
     Returns:
         bool, shape ``(branches, C)``.
@@ -91,7 +91,7 @@ def branches_from_counts(counts: Vector, *rarest: int) -> Tensor:
     if sorted(sizes, reverse=True) != sizes:
         raise ValueError(f"Expected `rarest` to be descending from {counts.numel()}, but got {tuple(rarest)}.")
     rank = torch.empty_like(counts)
-    rank[counts.argsort(stable=True)] = torch.arange(counts.numel())
+    rank[counts.argsort(stable=True, descending=True)] = torch.arange(counts.numel()).flip(0)
     return rank < torch.tensor(sizes).unsqueeze(1)
 
 
