@@ -48,6 +48,14 @@ class Objective(nn.Module):
         return None
 
     @property
+    def only_shifts(self) -> bool:
+        """Whether the classifier's loss is the cross entropy of its logits and :attr:`shift`, and no more than that.
+
+        Then rewards and penalties of class statistics are its gradient.
+        """
+        return False
+
+    @property
     def corrects(self) -> bool:
         """Whether the loss itself corrects for class counts: a sampler that does so too would correct twice."""
         return self.shift is not None and bool(self.shift.any())
@@ -98,6 +106,11 @@ class SupervisedLoss(Objective):
     def shift(self) -> Tensor | None:
         """The loss's, where it has one."""
         return getattr(self.loss, "shift", None)
+
+    @property
+    def only_shifts(self) -> bool:
+        """It has a shift, and neither weights nor smoothed labels."""
+        return self.shift is not None and self.loss.weight is None and not self.loss.options.get("label_smoothing")
 
     @property
     def corrects(self) -> bool:
@@ -186,6 +199,11 @@ class _Contrastive(Objective):
     def shift(self) -> Tensor | None:
         """The classifier's."""
         return self.classifier.shift
+
+    @property
+    def only_shifts(self) -> bool:
+        """The classifier's loss."""
+        return self.classifier.only_shifts
 
     def forward(self, outputs: Outputs, target: Tensor) -> Sums:
         """The classifier's loss, and the mean of the contrast views'."""

@@ -53,10 +53,9 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
         stored = stored_splits(run.predictions_file)
         more = {"without_logits": [name for name in statistics if name not in stored]}
         statistics = {name: _after(run, name, step, classifier) for name in statistics if name in stored}
-    found = measures(statistics, groups, named, train_stats)
+    known = posthoc is None and all("gradient_balance" in split for split in kept["splits"].values())
+    found = measures(statistics, groups, named, train_stats, gradients=known)
     if posthoc is not None:
-        for split in found["splits"].values():
-            del split["gradient_balance"]  # its features and its loss's shift were not kept
         found = {name: kept[name] for name in ("counts", "imbalance_factor") if name in kept} | found  # train's
     result: dict[str, Any] = plain({**about, "posthoc": done, "posthoc_chosen_on_val": trace, **found, **more})
     return result

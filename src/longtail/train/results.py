@@ -20,7 +20,12 @@ TrainStats = Literal["eval", "paper"]
 
 
 def measures(
-    statistics: Mapping[str, ClassStatistics], groups: Groups, class_names: tuple[str, ...], train_stats: TrainStats
+    statistics: Mapping[str, ClassStatistics],
+    groups: Groups,
+    class_names: tuple[str, ...],
+    train_stats: TrainStats,
+    *,
+    gradients: bool = True,
 ) -> dict[str, Any]:
     """All measures of a run, as ``result.json`` has them.
 
@@ -30,11 +35,15 @@ def measures(
         groups: head, medium and tail.
         class_names: of the classes.
         train_stats: which of the training statistics the preference scores are taken from.
+        gradients: whether the statistics' rewards and penalties are the gradient of the loss that was trained on.
 
     Returns:
         plain data. Recalls are fractions; G, P, I, Δp and the gradients' balance are in per cent, as in the paper.
     """
     splits: dict[str, Any] = {name: _of_split(one, groups) for name, one in statistics.items()}
+    if gradients:
+        for name, one in statistics.items():
+            splits[name]["gradient_balance"] = _balance(one, groups)
     trained = "train_paper" if train_stats == "paper" and "train_paper" in statistics else "train"
     result: dict[str, Any] = {
         "classes": list(class_names),
@@ -58,9 +67,6 @@ def _of_split(one: ClassStatistics, groups: Groups) -> dict[str, Any]:
     shift = probability_shift(one.probability_sum, one.samples, groups)
     target = mean_target_probability(one.target_probability_sum, one.samples, groups)
     error = expected_calibration_error(one.bin_samples, one.bin_correct, one.bin_confidence, groups)
-    gradients = {"bias": gradient_balance(one.bias_reward, one.bias_penalty, groups)}
-    if one.weight_reward is not None and one.weight_penalty is not None:
-        gradients["weight"] = gradient_balance(one.weight_reward, one.weight_penalty, groups)
     return {
         "samples": int(one.samples.sum()),
         "recall": {"all": found.all, **found.groups},
@@ -76,8 +82,14 @@ def _of_split(one: ClassStatistics, groups: Groups) -> dict[str, Any]:
         "target_probability": dict(target.groups),
         "target_probability_per_class": target.per_class.tolist(),
         "calibration_error": {"all": error.all, **error.groups},
-        "gradient_balance": {form: dict(balance.groups) for form, balance in gradients.items()},
     }
+
+
+def _balance(one: ClassStatistics, groups: Groups) -> dict[str, dict[str, float]]:
+    found = {"bias": gradient_balance(one.bias_reward, one.bias_penalty, groups)}
+    if one.weight_reward is not None and one.weight_penalty is not None:
+        found["weight"] = gradient_balance(one.weight_reward, one.weight_penalty, groups)
+    return {form: dict(balance.groups) for form, balance in found.items()}
 
 
 def _preference(train: ClassStatistics, other: ClassStatistics, groups: Groups) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from longtail.data import ArrayImages, DataSet
+from longtail.data.samplers import Instance
 from longtail.methods import Stage, find_method
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
@@ -324,21 +325,27 @@ class Trainer:
                 f"of its training was; a lower learning rate than {self.recipe.lr:g} may help."
             )
         if self.ranks.first:
-            self._write(model, running.stage, statistics, classifier, (posthoc, trace))
+            self._write(model, running, statistics, classifier, (posthoc, trace))
         self.ranks.wait()  # none leaves before all is written
 
     def _write(
         self,
         model: Model,
-        stage: Stage,
+        running: Running,
         statistics: dict[str, ClassStatistics],
         classifier: Classifier,
         chosen: tuple[PostHoc | None, dict[str, float]],
     ) -> None:
         posthoc, trace = chosen
         write_statistics(self.folder.statistics_file, statistics, classifier)
-        write_tensors(self.folder.model_file, model.state_dict(), self._card(stage))
-        result = measures(statistics, self.dataset.groups, self.dataset.class_names, self.recipe.train_stats)
+        write_tensors(self.folder.model_file, model.state_dict(), self._card(running.stage))
+        result = measures(
+            statistics,
+            self.dataset.groups,
+            self.dataset.class_names,
+            self.recipe.train_stats,
+            gradients=posthoc is None and self._measures_gradient(running),
+        )
         about = {
             "data": self.dataset.name,
             "method": self.recipe.method,
@@ -350,6 +357,11 @@ class Trainer:
             "posthoc_chosen_on_val": trace,
         }
         write_json(self.folder.result_file, {**about, **result})
+
+    def _measures_gradient(self, running: Running) -> bool:
+        """Whether class statistics, over every training image once, have the gradient of the classifier's loss."""
+        plain = isinstance(running.loader.plan.sampler, Instance) and not self.recipe.mixup
+        return plain and running.objective.only_shifts
 
     def _unless_stopped(self) -> None:
         """All was saved before the last evaluation; one process may leave it at any batch."""

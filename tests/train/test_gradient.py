@@ -1,0 +1,55 @@
+"""A run's balance of the gradient is that of the loss it was trained on, by autograd; where it would not be, it is not
+told."""
+
+import pytest
+import torch
+from tests.train.conftest import recipe_for, trained
+
+from longtail.methods import METHODS, Task
+from longtail.metrics import gradient_balance
+from longtail.models import Outputs
+from longtail.objectives import SupervisedLoss
+from longtail.train import RunFolder, evaluate_run
+from longtail.train.evaluation import stored_batches
+from longtail.train.loading import open_data
+
+KNOWN = {"softmax", "balanced-softmax", "cbs", "logit-adjust", "bcl", "proco"}
+
+
+def by_autograd(objective, logits, labels, classes):
+    """Reward and penalty of the classifier's bias: the gradient of a class's own samples, and that of all others."""
+    logits = logits.double().requires_grad_()
+    outputs = Outputs(logits, torch.zeros(len(logits), 1), {})
+    (gradient,) = torch.autograd.grad(objective(outputs, labels)["loss"], logits)
+    own = torch.nn.functional.one_hot(labels, classes).bool()
+    return -torch.where(own, gradient, 0.0).sum(0), torch.where(own, 0.0, gradient).sum(0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_the_losses_or_is_not_told(tmp_path, method):
+    knobs = {"classifier_epochs": 1, "tau": 1.0}
+    given = {name: value for name, value in knobs.items() if name in METHODS[method].knobs}
+    folder, result = trained(tmp_path / "run", method, epochs=2, **given)
+    told = ["gradient_balance" in split for split in result["splits"].values()]
+    assert set(told) == {method in KNOWN}
+    again = evaluate_run(folder.path)
+    assert ["gradient_balance" in split for split in again["splits"].values()] == told
+    if method not in KNOWN:
+        return
+    recipe = recipe_for(method, epochs=2, **given)
+    dataset = open_data(recipe)
+    task = Task(dataset.counts, dataset.groups, 2, METHODS[method].settings(recipe.given), recipe.seed)
+    objective = METHODS[method].stages[-1].objective(task)
+    objective = objective if isinstance(objective, SupervisedLoss) else objective.classifier
+    parts = list(stored_batches(folder.predictions_file, "train"))
+    logits, labels = (torch.cat([part[place] for part in parts]) for place in range(2))
+    expected = gradient_balance(*by_autograd(objective, logits, labels, dataset.num_classes), dataset.groups)
+    assert result["splits"]["train"]["gradient_balance"]["bias"] == pytest.approx(dict(expected.groups), rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{"sampler": "square-root"}, {"mixup": 0.3}, {"label_smoothing": 0.1}])
+def test_it_is_not_told_where_training_sees_samples_otherwise(tmp_path, settings):
+    method = "softmax" if "sampler" in settings else "cbs"
+    _, result = trained(tmp_path / "run", method, epochs=1, **settings)
+    assert not any("gradient_balance" in split for split in result["splits"].values())
+    assert RunFolder(tmp_path / "run").done
