@@ -164,6 +164,40 @@ def test_the_papers_table_beside_ours_with_differences_and_tests(cells):
         paper_table([one_cell(_as_digits(cells[0].runs))])
 
 
+def _on(run, data, **result):
+    from longtail.study.runs import Run
+
+    recipe = type(run.recipe)(**{**vars(run.recipe), "data": data, "imbalance": None})
+    return Run(run.path, recipe, {**run.result, **result})
+
+
+def test_beside_the_papers_lvis_a_class_without_test_boxes_counts_as_zero(made):
+    run = made("cbs", 0, (40.0, 30.0, 20.0, 28.0))
+    test = {
+        **run.result["splits"]["test"],
+        "recall_absent_as_zero": {"head": 0.4, "medium": 0.2, "tail": 0.1, "all": 0.24},
+    }
+    splits = {**run.result["splits"], "test": test}
+    said = "LVIS: a class without a test sample counts as 0 here, as in the paper."
+    for data, expected in (("lvis-crops", [40, 20, 10, 24]), ("imagenet-lt", [40, 30, 20, 28])):
+        cell = one_cell([_on(run, data, splits=splits)])
+        beside, alone = paper_table([cell]), recall_table([cell])
+        assert [row.values[0].summary.mean for row in beside.rows] == pytest.approx(expected)
+        everything = recall_table([cell], beside="paper")
+        assert [value.summary.mean for value in everything.rows[0].values] == pytest.approx(expected)
+        assert [value.summary.mean for value in alone.rows[0].values] == pytest.approx([40, 30, 20, 28])
+        told = [said in table.caption for table in (beside, everything, alone)]
+        assert told == ([True, True, False] if data == "lvis-crops" else [False] * 3)
+
+
+def test_the_papers_ldam_on_large_data_is_ldam_drw(made):
+    cells = {name: one_cell([_on(made(name), "imagenet-lt")]) for name in ("ldam", "ldam-drw")}
+    assert len(paper_table([cells["ldam-drw"]]).rows) == 4
+    assert {row.labels[1] for row in paper_table(list(cells.values())).rows} == {"LDAM-DRW"}
+    with pytest.raises(ValueError, match="that the paper has"):
+        paper_table([cells["ldam"]])
+
+
 def _as_digits(runs):
     from longtail.study.runs import Run
 

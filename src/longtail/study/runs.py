@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail.methods import METHODS
-from longtail.study.paper import name_of
+from longtail.study.paper import ABSENT_AS_ZERO, name_of
 from longtail.study.plan import KNOBS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
@@ -99,6 +99,11 @@ class Run:
     def recall(self, group: str = "all", part: Part = "test") -> float:
         """Recall of a group, or over all classes, in per cent; NaN where there is none."""
         return 100 * self._number("splits", part, "recall", group)
+
+    def recall_as_published(self, group: str = "all") -> float:
+        """Recall on test data, with classes of which there is none counted as the paper counts them."""
+        name = "recall_absent_as_zero" if self.data in ABSENT_AS_ZERO else "recall"
+        return 100 * self._number("splits", "test", name, group)
 
     def level(self, part: Held = "test") -> float:
         """Model imbalance level I; NaN where it is undefined."""

@@ -23,6 +23,7 @@ __all__ = [
     "gradient_table",
     "level_table",
     "paper_table",
+    "published_recalls",
     "recall_table",
     "redrawn_shift_table",
     "sensitivity_table",
@@ -80,6 +81,8 @@ def recall_table(
         columns = []
         for group in (*groups, "all"):
             measure: Measure = partial(Run.recall, group=group, part=part)
+            if beside == "paper" and part == "test":
+                measure = partial(Run.recall_as_published, group=group)
             tested: dict[Cell, Contrast] = {}
             if reference is not None:
                 found = contrasts_of(of_data, reference, measure, alternative=alternative)
@@ -93,6 +96,8 @@ def recall_table(
             rows.append(_with_test(row, of_rows[place]))
         all_tested += [one for of_row in of_rows for one in of_row]
         rows += _elsewhere(data, groups, beside)
+    if beside == "paper":
+        without |= dict.fromkeys(_absent_as_zero(cells))
     told = [how_tested(all_tested)] if all_tested else []
     if reference is not None and not all_tested and all(len(cell.runs) < 2 for cell in cells):
         told = ["No tests: fewer than two seeds."]
@@ -194,12 +199,12 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
     """
     rows = []
     for cell in ordered(cells):
-        theirs = paper.recalls(cell.data).get(_as_in_paper(cell), {})
+        theirs = published_recalls(cell)
         for group in (*cell.groups, "all"):
             published = theirs.get(group)
             if published is None:
                 continue
-            ours = cell.summary(partial(Run.recall, group=group))
+            ours = cell.summary(partial(Run.recall_as_published, group=group))
             off = (ours.mean - published.mean) / published.sd if published.sd > 0 else nan
             tested = compare_summaries(ours, published).p_value if min(ours.runs, published.runs) > 1 else nan
             values = (
@@ -212,7 +217,7 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
             rows.append(Row((cell.data, cell.title, group), values))
     if not rows:
         raise ValueError("Expected runs of data sets and methods that the paper has, but got none.")
-    caption = caption_of(cells, selected=selected)
+    caption = " ".join([*_absent_as_zero(cells), caption_of(cells, selected=selected)])
     return Table(
         "Recall on test data beside the paper's, per cent",
         ("Data", "Method", "Group"),
@@ -224,11 +229,18 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
     )
 
 
-def _as_in_paper(cell: Cell) -> str:
-    """Its name in the paper's tables, whose LDAM on these two is LDAM-DRW."""
-    if cell.method == "ldam-drw" and cell.data in {"ImageNet-LT", "iNaturalist2018"}:
-        return "ldam"
-    return cell.method
+def published_recalls(cell: Cell) -> Mapping[str, Summary | None]:
+    """The paper's row of a cell's data set and method; on two data sets its LDAM is LDAM-DRW, and it has no other."""
+    name = cell.method
+    if cell.data in {"ImageNet-LT", "iNaturalist2018"}:
+        name = {"ldam-drw": "ldam", "ldam": ""}.get(name, name)
+    return paper.recalls(cell.data).get(name, {})
+
+
+def _absent_as_zero(cells: Sequence[Cell]) -> list[str]:
+    """What is to be said of classes without a test sample, where recalls are set beside the paper's."""
+    said = "a class without a test sample counts as 0 here, as in the paper"
+    return [f"{data}: {said}." for data in by_data(cells) if data in paper.ABSENT_AS_ZERO]
 
 
 _Rows = tuple[tuple[str, str], Sequence[Summary], Sequence[float | None]]

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from longtail.study import paper
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary
-from longtail.study.tables import by_data, find_cell
+from longtail.study.tables import by_data, find_cell, published_recalls
 
 __all__ = ["agreement", "far_off", "level_order", "level_orders", "same_order", "same_signs"]
 
@@ -19,10 +18,10 @@ def far_off(cells: Sequence[Cell]) -> list[str]:
     found = []
     for data, of_data in by_data(cells).items():
         for cell in of_data:
-            for group, published in paper.recalls(data).get(cell.method, {}).items():
+            for group, published in published_recalls(cell).items():
                 if published is None or not published.sd > 0:
                     continue
-                ours = cell.summary(partial(Run.recall, group=group)).mean
+                ours = cell.summary(partial(Run.recall_as_published, group=group)).mean
                 off = (ours - published.mean) / published.sd
                 if abs(off) > _FAR:
                     side = "above" if off > 0 else "below"
