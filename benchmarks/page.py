@@ -18,7 +18,7 @@ from page_tables import classes, contrastive, data, evaluation, imagenet, loss, 
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "speed.md"
-NOTHING = "*Not measured yet; `make bench-gpu` fills this in.*"
+NOTHING = "*Not measured yet.*"
 
 
 def figure(_: Results) -> str | None:

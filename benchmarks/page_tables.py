@@ -36,7 +36,8 @@ def contrastive(results: Results) -> str | None:
         return None
     rows = []
     for size in parts:
-        for name, key in (("ProCo, published style", "plain"), ("ProCo", "proco"), ("BCL", "bcl")):
+        ways = {"plain": "ProCo, published style", "proco": "ProCo", "proco 2": "ProCo, two views", "bcl": "BCL"}
+        for key, name in ways.items():
             if key not in size:
                 continue
             one = size[key]
@@ -127,7 +128,8 @@ def evaluation(results: Results) -> str | None:
         rows += [
             [
                 f"{int(samples):,} samples x {stream['classes']} classes to class statistics",
-                f"{full['seconds']:.2f} s, {full['samples_per_second']:,.0f} samples/s",
+                f"{full['seconds']:.2f} s, {full['seconds_of_logits']:.2f} s of it for the logits; "
+                f"{full['samples_per_second']:,.0f} samples/s",
                 "",
             ],
             [

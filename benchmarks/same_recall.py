@@ -7,8 +7,8 @@ apart.
 
 Each way trains its seeds as one fleet, which also shows what a whole run costs a model: wall time of the fleet from
 its start to its last result, checkpoints and last evaluations included, over its members. Runs and their times are
-kept in a folder, and go on after a stop (`timeout -s TERM`); what is known is saved after each way, with the day on
-which its last run ended. Those that are done are not trained again.
+kept in a folder, and go on after a stop (`timeout -s TERM`); what is known is saved after each way. Those that are done
+are not trained again: what is saved tells where and when each way was last trained, and by which commit.
 
     python benchmarks/same_recall.py [--data cifar10-lt] [--seeds 12] [--epochs 200] [--runs runs/same] [--out out.json]
 """
@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from record import save, verdict
+from record import about, save, verdict
 from torch import nn
 
 from longtail.study.execute import devices, execute
@@ -82,15 +82,21 @@ def recipes(data: str, seeds: int, epochs: int | None) -> dict[str, list[Recipe]
 class Clock:
     """Seconds that a way's runs took, over all the times that they were started."""
 
+    _NAMES = ("seconds", "starts", "ends", "trained")
+
     def __init__(self, file: Path) -> None:
         self.file = file
         self.seconds, self.starts, self.ends = 0.0, 0, 0
+        self.trained: dict[str, Any] = {}
+        """Where, when and by which commit runs were last started."""
         if file.exists():
-            self.seconds, self.starts, self.ends = json.loads(file.read_text(encoding="utf-8")).values()
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            self.seconds, self.starts, self.ends, self.trained = (kept[name] for name in self._NAMES)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         self.starts += 1
+        self.trained = about()
         self._write()
         begin = time.perf_counter()
         try:
@@ -107,7 +113,7 @@ class Clock:
 
     def _write(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.file, {"seconds": self.seconds, "starts": self.starts, "ends": self.ends})
+        write_json(self.file, {name: getattr(self, name) for name in self._NAMES})
 
 
 def train(way: str, runs: Sequence[Planned], clock: Clock) -> dict[str, Any]:
@@ -133,20 +139,22 @@ def train(way: str, runs: Sequence[Planned], clock: Clock) -> dict[str, Any]:
             "seconds": clock.seconds if clock.known else None,
             "seconds_a_model": clock.seconds / len(runs) if clock.known else None,
         },
+        "trained": clock.trained,
     }
 
 
 def measure(given: argparse.Namespace) -> None:
     """Both ways, then how they compare; saved after each."""
-    part: dict[str, Any] = {"data": given.data, "seeds": given.seeds, "recalls": {}, "float32": {}, "whole_runs": {}}
+    part: dict[str, Any] = {"data": given.data, "seeds": given.seeds}
+    part |= {key: {} for key in ("recalls", "float32", "whole_runs", "trained")}
     for way, some in recipes(given.data, given.seeds, given.epochs).items():
         name = way.replace(" ", "-")
         runs = [Planned(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
         for key, value in train(way, runs, Clock(given.runs / f"{name}.json")).items():
             part[key][way] = value
-        part["date"] = time.strftime(
-            "%Y-%m-%d", time.localtime(max(run.folder.result_file.stat().st_mtime for run in runs))
-        )
+        ended = max(run.folder.result_file.stat().st_mtime for run in runs)
+        unknown = {"commit": None, "date": time.strftime("%Y-%m-%d", time.localtime(ended))}
+        part |= part["trained"][way] or unknown  # not where and when they are read
         save(given.out, {"same": part})
         values, whole = part["recalls"][way], part["whole_runs"][way]
         print(f"{way:24} {summarise(values)}   {' '.join(f'{value:.2f}' for value in values)}", flush=True)

@@ -142,10 +142,20 @@ def test_recall_both_ways(tmp_path):
     assert careful["error of a float32 convolution"] < 1e-5
     whole = found["whole_runs"]["torch bf16"]
     assert whole["seconds_a_model"] == pytest.approx(whole["seconds"] / 2)
-    script(*run)  # nothing is left to train: recalls and times are those of before
+    clock = tmp_path / "runs" / "torch-bf16.json"
+    kept = json.loads(clock.read_text())
+    elsewhere = {**kept["trained"], "commit": "0123456", "processor": "another", "date": "2020-01-01"}
+    for name in ("torch-bf16", "cuDNN-fp32-without-TF32"):
+        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps({**kept, "trained": elsewhere}))
+    script(*run)  # nothing is left to train: recalls, times and where that was are those of before
     again = json.loads(out.read_text())["parts"]["same"]
     assert again["recalls"] == found["recalls"]
-    assert again["whole_runs"] == found["whole_runs"]
+    assert again["whole_runs"]["torch bf16"] == found["whole_runs"]["torch bf16"]
+    assert {name: again[name] for name in elsewhere} == elsewhere
+    for name in ("torch-bf16", "cuDNN-fp32-without-TF32"):
+        (tmp_path / "runs" / f"{name}.json").unlink()
+    script(*run)
+    assert json.loads(out.read_text())["parts"]["same"]["commit"] is None
 
 
 def test_tf32_is_off_for_the_careful_way_alone(load):
@@ -182,7 +192,7 @@ def test_times_of_runs_that_were_killed_are_not_told(load, tmp_path):
     again = load("same_recall").Clock(tmp_path / "clock.json")
     assert (again.known, again.starts) == (True, 1)
     assert again.seconds == clock.seconds > 0
-    (tmp_path / "clock.json").write_text(json.dumps({"seconds": 1.0, "starts": 2, "ends": 1}))
+    (tmp_path / "clock.json").write_text(json.dumps({"seconds": 1.0, "starts": 2, "ends": 1, "trained": {}}))
     assert not load("same_recall").Clock(tmp_path / "clock.json").known
 
 

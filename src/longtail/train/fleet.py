@@ -36,10 +36,10 @@ def keep_in_step(members: Iterable[Trainer]) -> None:
 
 
 def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
-    """How many runs like this one a device trains at a time: one, but on a GPU more where the model is small and its
-    images are held there.
+    """How many runs like this one a device trains at a time: one, but on a GPU more where the model is small, its
+    images are held there, and its step is not cut into micro-batches, which are not captured.
     """
-    small = recipe.model in SMALL_MODELS and isinstance(dataset.train.images, ArrayImages)
+    small = recipe.model in SMALL_MODELS and isinstance(dataset.train.images, ArrayImages) and recipe.accumulate == 1
     return TOGETHER if small and device.type == "cuda" else 1
 
 

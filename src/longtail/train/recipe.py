@@ -163,7 +163,8 @@ class Recipe:
     loading: Literal["streaming", "resident"] = "streaming"
     """image files: read in every epoch, or held on the device, shrunk to a short side of 256"""
     bad_images: Literal["error", "skip"] = "error"
-    """an image that cannot be read stops the run, or is left out and listed in `unreadable.json`"""
+    """an image that cannot be read stops the run, or is left out and listed in `unreadable.json`; class counts that a
+    loss takes still have it"""
 
     train_stats: Literal["eval", "paper"] = "eval"
     """how training-set measures are taken; paper: training mode, augmented, as its authors did"""
