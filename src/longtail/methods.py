@@ -1,5 +1,6 @@
 """A method is data: a row of stages, each an objective, a head, a sampler and what is trained, and a post-hoc step."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -407,7 +408,8 @@ def register(method: Method) -> Method:
     """Add a method of your own to :data:`METHODS`, for this process; ``docs/new_method.md`` makes one.
 
     Args:
-        method: its name must be free. Its knobs are fields of a recipe: other numbers are constants of your own.
+        method: its name must be free, and fit for a folder's. Its knobs are fields of a recipe: other numbers are
+            constants of your own.
 
     Returns:
         ``method``.
@@ -420,6 +422,10 @@ def register(method: Method) -> Method:
     """
     if method.name in METHODS:
         raise ValueError(f"Expected `method` to have a name that none has yet, but got {method.name!r}.")
+    if not re.fullmatch(r"\w[\w.-]*", method.name):
+        raise ValueError(
+            f"Expected `method` to have a name of letters, digits, '-', '_' and '.', but got {method.name!r}."
+        )
     needed = {"hidden": method.projection, "projection": method.projection, "tau": method.posthoc is not None}
     missing = [name for name, wanted in needed.items() if wanted and name not in method.knobs]
     if missing:

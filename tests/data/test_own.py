@@ -49,6 +49,24 @@ def test_a_folder_of_splits(tmp_path, names):
     assert data.val.images.path(0) == tmp_path / val / "b" / "2.png"
 
 
+def test_dev_is_a_split_and_what_else_lies_beside_splits_is_refused(tmp_path):
+    touch(tmp_path, "train/a/1.png", "dev/a/2.png", "test/a/3.png")
+    assert list(open_path(tmp_path).splits) == ["train", "val", "test"]
+    (tmp_path / "annotations").mkdir()
+    with pytest.raises(ValueError, match="no other beside them, but got annotations: move or rename it"):
+        open_path(tmp_path)
+    touch(tmp_path, "train/1.png")  # images right in it: a class, as all the others
+    assert open_path(tmp_path).class_names == ("annotations", "dev", "test", "train")
+
+
+def test_a_runs_folder_is_no_data(tmp_path):
+    touch(tmp_path / "run", "recipe.toml", "checkpoints/1.safetensors")
+    with pytest.raises(
+        ValueError, match=r"but it is a run's folder: `longtail train --resume .*run` goes on with the run"
+    ):
+        open_path(tmp_path / "run")
+
+
 def test_training_and_test_only(tmp_path):
     touch(tmp_path, "train/a/1.png", "test/a/2.png")
     data = open_path(tmp_path)
@@ -194,8 +212,10 @@ def test_a_split_column(tmp_path, kind):
 
 
 def test_an_unknown_split_is_named(tmp_path):
-    path = write_list(tmp_path, "csv", {"path": ["a", "b"], "label": ["x", "x"], "split": ["train", "dev"]})
-    with pytest.raises(ValueError, match=r"`split` in row 2 of .*list\.csv to be train, val or test, but got 'dev'\.$"):
+    path = write_list(tmp_path, "csv", {"path": ["a", "b"], "label": ["x", "x"], "split": ["train", "later"]})
+    with pytest.raises(
+        ValueError, match=r"`split` in row 2 of .*list\.csv to be train, val or test, but got 'later'\.$"
+    ):
         open_path(path)
     path = write_list(tmp_path, "csv", {"path": ["a"], "label": ["x"], "split": ["test"]})
     with pytest.raises(ValueError, match=r"list\.csv to have training images, but got only test\.$"):

@@ -85,9 +85,21 @@ def test_a_class_without_a_sample_is_left_out_of_its_groups_mean():
     groups = Groups.from_indices(head=[0], tail=[1, 2])
     result = preference_scores([1.0, 0.8, math.nan], [1.0, 0.4, math.nan], groups)
     assert result.gap["tail"] == pytest.approx(50)
-    # Training and test data may lack different classes: each recall is the mean over its own.
-    result = preference_scores([1.0, 0.8, 0.4], [1.0, 0.3, math.nan], groups)
-    assert result.gap["tail"] == pytest.approx(50)
+
+
+def test_a_class_without_a_test_sample_is_left_out_of_both_means():
+    """Where every class that can be compared is served alike, nobody is preferred, whichever classes are missing."""
+    groups = Groups.from_indices(head=[0, 1], tail=[2, 3])
+    for missing in range(4):
+        for which in range(2):
+            recalls = [[1.0, 0.0, 0.5, 0.5], [1.0, 0.0, 0.5, 0.5]]
+            recalls[which][missing] = math.nan
+            result = preference_scores(*recalls, groups)
+            if missing != 0:  # without it the head has no training recall
+                assert set(result.gap.values()) == {0.0}
+    result = preference_scores([1.0, 0.8, 0.4, 0.2], [1.0, 0.4, 0.1, math.nan], Groups.from_indices(a=[0], b=[1, 2, 3]))
+    assert result.gap["b"] == pytest.approx(100 * (0.6 - 0.25) / 0.6)
+    assert result.score["b"] == pytest.approx(40 + result.gap["b"])
 
 
 def test_a_group_without_training_recall_has_no_score_and_the_result_says_so():

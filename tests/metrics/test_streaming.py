@@ -142,6 +142,26 @@ def test_memory_does_not_depend_on_the_number_of_samples():
     assert sum(value.numel() * value.element_size() for value in metric.metric_state.values()) < 4000
 
 
+@pytest.mark.parametrize("cast", [lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to(torch.float64)])
+def test_sums_are_not_rounded_with_a_model_that_the_metric_is_part_of(cast):
+    logits, label, features = data(size=4000)
+    alone = ClassStatisticsMetric(4, num_features=3, shift=SHIFT)
+    model = torch.nn.Module()
+    model.metric = ClassStatisticsMetric(4, num_features=3, shift=SHIFT)
+    model.metric.update(logits[:100], label[:100], features[:100])
+    alone.update(logits[:100], label[:100], features[:100])
+    cast(model)
+    for _ in range(2):  # and again after a reset, from zeros that are not rounded either
+        for part in torch.arange(4000).split(40):
+            for metric in (model.metric, alone):
+                metric.update(logits[part], label[part], features[part])
+        for name, value in alone.compute().tensors().items():
+            assert torch.equal(getattr(model.metric.compute(), name), value), name
+        model.metric.reset()
+        alone.reset()
+    assert model.metric.set_dtype(torch.float64).probability_sum.dtype == torch.float64
+
+
 def test_one_class_only():
     metric = ClassStatisticsMetric(1, num_features=1)
     for _ in range(3):

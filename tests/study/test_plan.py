@@ -1,6 +1,7 @@
 """Plans: what they run, and that everything wrong with one is found at once."""
 
 import pytest
+from PIL import Image
 
 from longtail.study.plan_reading import PlanError, make_plan, read_plan
 from longtail.train import defaults
@@ -30,6 +31,20 @@ def test_a_plan_is_every_combination_once(tmp_path):
     assert {run.recipe.imbalance for run in runs} == {10.0, 50.0, None}
     assert {run.recipe.balance for run in runs if run.recipe.method == "bcl"} == {"cbs"}
     assert {run.recipe.subset_seed for run in runs} == {"run"}
+
+
+def test_two_data_sets_of_one_name_are_refused(tmp_path):
+    """One would take the other's place."""
+    for place in ("here", "there"):
+        for name in "ab":
+            (tmp_path / place / "images" / name).mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(tmp_path / place / "images" / name / "1.png")
+    data = [str(tmp_path / place / "images") for place in ("here", "there")]
+    with pytest.raises(
+        ValueError, match=r"whose names differ, .* but got .*here/images and .*there/images: rename one"
+    ):
+        make_plan({**GOOD, "data": data}).runs()
+    assert len(make_plan({**GOOD, "data": data[:1]}).runs()) == 4
 
 
 def test_a_knob_goes_to_the_methods_that_take_it():

@@ -1,6 +1,7 @@
 """One's own images: which are trained on as CIFAR's are, and which as ImageNet's; and made long-tailed."""
 
 import gc
+import json
 import weakref
 from dataclasses import replace
 
@@ -173,3 +174,74 @@ def test_a_gpu_decodes_jpegs_and_workers_the_rest(tmp_path, suffixes, where):
     loader = Loaders(recipe, DataSet("mine", ("a",), split), torch.device("cuda"), Ranks()).evaluation(split)
     assert isinstance(loader, Streaming)
     assert loader.decode_in == where
+
+
+SMALL = {"model": "small-cnn", "epochs": 1, "batch_size": 4, "workers": 0, "device": "cpu"}
+
+
+def test_a_split_without_an_image_is_none(tmp_path):
+    path = folder(tmp_path / "pets" / "train", (16, 16)).parent
+    (path / "val").mkdir()
+    (path / "test" / "a").mkdir(parents=True)
+    result = Trainer(replace(defaults(str(path), "cbs", small=True), **SMALL), tmp_path / "run").run()
+    assert result["splits"].keys() == {"train", "train_paper", "val"}  # held out, since the folder has none
+    assert result["counts"] == [7, 7]
+
+
+def test_classes_of_one_image_each_have_none_to_hold_out(tmp_path):
+    for name in "ab":
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16)).save(tmp_path / "pets" / name / "1.png")
+    recipe = replace(defaults(str(tmp_path / "pets"), "cbs", small=True), **SMALL)
+    assert recipe.validation > 0
+    assert Trainer(recipe, tmp_path / "run").run()["splits"].keys() == {"train", "train_paper"}
+
+
+@pytest.mark.parametrize("shown", [None, 24])
+def test_small_images_of_which_some_cannot_be_read_are_seen_as_they_are(tmp_path, shown):
+    path = folder(tmp_path / "pets", (16, 16))
+    (path / "a" / "0.png").write_bytes(b"")
+    recipe = replace(
+        defaults(str(path), "cbs", small=True), **SMALL, bad_images="skip", validation=0.0, image_size=shown
+    )
+    assert recipe.augment == "cifar"
+    run = RunFolder(tmp_path / "run")
+    result = Trainer(recipe, run).run()
+    assert result["counts"] == [7, 8]
+    assert list(json.loads(run.unreadable_file.read_text())) == [str(path / "a" / "0.png")]
+    assert longtail.load(run.path).transforms.size == (shown or 16)
+
+
+@pytest.mark.parametrize("augment", ["cifar", "shift"])
+def test_images_of_many_sizes_are_brought_to_one_by_every_family(tmp_path, augment):
+    path = folder(tmp_path / "pets", (20, 30), (16, 16), (40, 24))
+    recipe = replace(defaults(str(path), "cbs", small=True), **SMALL, augment=augment, image_size=16, validation=0.0)
+    assert Trainer(recipe, tmp_path / "run").run()["counts"] == [8, 8]
+
+
+def test_grey_images_of_ones_own_are_normalised_as_one_channel(tmp_path):
+    rows = [(np.full((16, 16), 30 * c + number, dtype=np.uint8), c) for c in range(2) for number in range(8)]
+    own = DataSet("grey", ("a", "b"), train=from_dataset(rows))
+    recipe = replace(defaults("grey", "cbs", small=True), **SMALL, validation=0.0)
+    loaders = Loaders(recipe, open_data(recipe, own), torch.device("cpu"), Ranks())
+    assert loaders.normalisation.mean == pytest.approx((np.mean([0.485, 0.456, 0.406]),))
+    assert loaders.normalisation.std == pytest.approx((np.mean([0.229, 0.224, 0.225]),))
+    assert Trainer(recipe, tmp_path / "run", dataset=own).run()["counts"] == [8, 8]
+
+
+def test_labels_that_begin_at_one_are_told_of(tmp_path):
+    folder(tmp_path / "pets", (16, 16))
+    rows = [f"pets/{name}/{number}.png,{label}" for label, name in ((1, "a"), (2, "b")) for number in range(8)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    with pytest.raises(ValueError, match=r"none of '0'; labels that are whole numbers are indices of classes, from 0"):
+        open_data(defaults(str(tmp_path / "list.csv"), "cbs"))
+
+
+def test_where_a_whole_split_cannot_be_read_it_is_said_which_files_those_were(tmp_path):
+    path = folder(tmp_path / "pets" / "train", (16, 16)).parent
+    for file in folder(path / "val", (16, 16)).rglob("*.png"):
+        file.write_bytes(b"")
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(ValueError, match="a split with a sample"):
+        Trainer(replace(defaults(str(path), "cbs", small=True), **SMALL, bad_images="skip"), run).run()
+    assert len(json.loads(run.unreadable_file.read_text())) == 16

@@ -12,14 +12,15 @@ from longtail._arguments import as_tensor, told
 from longtail.classes import class_counts
 from longtail.data.dataset import DataSet, FileImages, Split
 from longtail.data.decode import raw_pixels
-from longtail.data.readers.folders import folders_in, read_folder
+from longtail.data.readers.folders import folders_in, is_image, read_folder
 from longtail.data.readers.lists import inside, read_lines
 from longtail.data.readers.parquet import read_parquet
 from longtail.data.readers.tables import column, columns_of, read_table
 
 __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
-_PARTS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_PARTS = {"train": "train", "training": "train", "test": "test"}
+_PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 
 
 def open_path(path: Path | str) -> DataSet:
@@ -60,6 +61,11 @@ def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
 
 
 def _open_folder(root: Path) -> DataSet:
+    if (root / "recipe.toml").is_file():
+        raise ValueError(
+            f"Expected {root} to have class folders, but it is a run's folder: `longtail train --resume {root}` goes "
+            "on with the run."
+        )
     folders = _split_folders(root)
     class_names = tuple(sorted({found.name for folder in folders.values() for found in folders_in(folder)}))
     if not class_names:
@@ -72,13 +78,26 @@ def _split_folders(root: Path) -> dict[str, Path]:
     """The folder of each split: the whole is the training split where there are none."""
     visible = folders_in(root)
     parts = [_PARTS.get(folder.name.lower()) for folder in visible]
-    if "train" not in parts or None in parts:  # one of the classes may be called train
+    if "train" not in parts:
         return {"train": root}
+    if None in parts:
+        beside = visible[parts.index(None)]
+        if len(set(parts)) > 2 and _has_only_folders(visible[parts.index("train")]):
+            raise ValueError(
+                f"Expected the splits of {root} in folders called train, val and test, and no other beside them, but "
+                f"got {beside.name}: move or rename it."
+            )
+        return {"train": root}  # one of the classes is called train
     inner: dict[str, Path] = {}
     for part, folder in zip(parts, visible, strict=True):
         if part is not None and inner.setdefault(part, folder) != folder:
             raise ValueError(f"Expected one folder for {part} in {root}, but got {inner[part].name} and {folder.name}.")
     return inner
+
+
+def _has_only_folders(root: Path) -> bool:
+    """Whether there are folders in it and no image, as in a split's folder."""
+    return bool(folders_in(root)) and not any(is_image(file.name) for file in root.iterdir())
 
 
 _COLUMNS = ("path", "label", "split")

@@ -36,8 +36,9 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
 
     Args:
         train_recall: recall of each class on the training data, ``(C,)``, as fractions in [0, 1]; NaN for a class
-            without a sample, which is left out of its group's mean.
-        test_recall: the same on test data.
+            without a sample.
+        test_recall: the same on test data. A class that has no sample in one of them is left out of both means: else
+            their difference would be that of the classes, too.
         groups: head, medium and tail, or any other cut.
 
     Returns:
@@ -53,12 +54,12 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
         >>> round(result.level, 6)
         100.0
     """
-    train, test = _group_means("train_recall", train_recall, groups), _group_means("test_recall", test_recall, groups)
-    skipped = tuple(name for name in groups.names if name not in train or name not in test)
+    recalls = _recalls("train_recall", train_recall, groups), _recalls("test_recall", test_recall, groups)
+    present = ~(recalls[0].isnan() | recalls[1].isnan())
+    train, test = (groups.means(values, present) for values in recalls)
+    skipped = train.skipped
     gap, score, undefined = {}, {}, []
-    for name in groups.names:
-        if name in skipped:
-            continue
+    for name in train:
         if train[name] == 0:
             undefined.append(name)
             continue
@@ -68,12 +69,11 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
     return Preference(GroupValues(gap, skipped), GroupValues(score, skipped), level, tuple(undefined))
 
 
-def _group_means(name: str, recall: Vector, groups: Groups) -> GroupValues:
+def _recalls(name: str, recall: Vector, groups: Groups) -> Tensor:
     values = as_vector(name, recall).to("cpu", torch.float64)
     if values.numel() != groups.num_classes:
         raise ValueError(f"Expected `{name}` to have {groups.num_classes} classes, but got {values.numel()}.")
-    present = ~values.isnan()
-    wrong: Tensor = values[present & ~((values >= 0) & (values <= 1))]
+    wrong = values[~values.isnan() & ~((values >= 0) & (values <= 1))]
     if wrong.numel():
         raise ValueError(f"Expected `{name}` to be fractions in [0, 1], not per cent, but got {wrong[0].item():g}.")
-    return groups.means(values, present)
+    return values

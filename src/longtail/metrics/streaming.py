@@ -99,10 +99,17 @@ class ClassStatisticsMetric(Metric):
             getattr(self, name).add_(value)  # in place, so that a captured update adds up when it is replayed
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
-        shift = self.shift  # moves with the metric, but is not rounded with a model that it is part of
+        kept = {name: getattr(self, name) for name in ("shift", *self._names)}
+        zeros = dict(self._defaults)
         super()._apply(fn, *args, **kwargs)
-        if shift is not None and self.shift is not None:
-            self.shift = shift.to(self.shift.device)
+        for name, value in kept.items():  # they move with a model that the metric is part of, and are not rounded
+            moved = getattr(self, name)
+            if moved is not None and moved.dtype != value.dtype and (name == "shift" or not self._dtype_convert):
+                setattr(self, name, value.to(moved.device))
+        if not self._dtype_convert:
+            for name, value in zeros.items():
+                assert isinstance(value, Tensor)
+                self._defaults[name] = value.to(getattr(self, name).device)
         return self
 
     def compute(self) -> ClassStatistics:

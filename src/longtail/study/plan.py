@@ -111,7 +111,12 @@ class Plan:
                     for seed in self.seeds:
                         recipe = replace(base, seed=seed)
                         path = Path(self.out) / recipe.label
-                        found[path] = Planned(recipe, path)
+                        other = found.setdefault(path, Planned(recipe, path)).recipe
+                        if other.data != recipe.data:
+                            raise ValueError(
+                                f"Expected data sets whose names differ, since runs are kept under them, but got "
+                                f"{other.data} and {recipe.data}: rename one, or make two studies of them."
+                            )
         return list(found.values())
 
     @property

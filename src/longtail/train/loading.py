@@ -46,6 +46,7 @@ HELD_OUT = 0.1
 """The share of training data on which a method's strength is chosen where nothing else is said."""
 
 _SMALL = 64
+_LARGE = 224  # what a model sees of images that are not small
 _EVALUATION_PIXELS = 2**24  # a batch of evaluation: 64 MB as float32
 
 
@@ -73,7 +74,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
             seed=recipe.seed,
         )
     else:
-        dataset = open_path(recipe.data) if own is None else own
+        dataset = _without_empty_splits(open_path(recipe.data) if own is None else own)
         dataset = in_memory(dataset) or dataset
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
@@ -83,15 +84,22 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
         folders = empty_folders(recipe.data, dataset) if own is None and recipe.data not in CATALOG else []
         hint = f"; {folders[0]} has no image: fill or remove it" if folders else ""
+        if not folders and all(name.isdecimal() for name in dataset.class_names):
+            hint = "; labels that are whole numbers are indices of classes, from 0 on"
         raise ValueError(
             f"Expected a training image of every class of {dataset.name}, but there is none of "
             f"{', '.join(map(repr, empty[:3]))}{more}{hint}."
         )
     if recipe.folds:
-        return hold_out_fold(dataset, recipe.fold, recipe.folds, seed=recipe.seed)
-    if recipe.validation and dataset.val is None:
-        return hold_out(dataset, recipe.validation, seed=recipe.seed)
-    return dataset
+        dataset = hold_out_fold(dataset, recipe.fold, recipe.folds, seed=recipe.seed)
+    elif recipe.validation and dataset.val is None:
+        dataset = hold_out(dataset, recipe.validation, seed=recipe.seed)
+    return _without_empty_splits(dataset)
+
+
+def _without_empty_splits(dataset: DataSet) -> DataSet:
+    """A split without a sample is none: its folder may be empty, or each class have one image and none to hold out."""
+    return replace(dataset, val=dataset.val or None, test=dataset.test or None)  # one without a sample is false
 
 
 def in_memory(dataset: DataSet) -> DataSet | None:
@@ -180,7 +188,12 @@ class Loaders:
         if self.recipe.image_size is not None:
             return self.recipe.image_size
         images = self.dataset.train.images
-        return images.size[0] if isinstance(images, ArrayImages) else 224
+        if isinstance(images, ArrayImages):
+            return images.size[0]
+        if self.recipe.augment in {"cifar", "shift"}:  # small ones that are not in memory, as some cannot be read
+            side = int(_first_of(images).shape[1])
+            return side if side <= _SMALL else _LARGE
+        return _LARGE
 
     @property
     def steps_per_epoch(self) -> int:
@@ -200,7 +213,10 @@ class Loaders:
         """What images are normalised by: as the model's pretrained weights expect it, else the data set's."""
         begun = self.recipe.weights or self.recipe.pretrained
         expected = pretrained_normalisation(self.recipe.model, begun, self.channels) if begun else None
-        return expected or self.dataset.normalisation
+        found = expected or self.dataset.normalisation
+        if self.channels == 1 and len(found.mean) == 3:  # grey, normalised as if it were a colour
+            return Normalisation(*((sum(values) / 3,) for values in (found.mean, found.std)))
+        return found
 
     def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
         """Of the training split, augmented."""

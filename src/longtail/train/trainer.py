@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,13 +77,13 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        folder: RunFolder,
+        folder: RunFolder | Path | str,
         *,
         ranks: Ranks | None = None,
         device: torch.device | None = None,
         dataset: DataSet | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder = folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
         self.recipe = recipe = self._with_precision(recipe)
@@ -161,6 +162,9 @@ class Trainer:
         torch.backends.cudnn.benchmark = True
         try:
             yield from self._all_stages(self.stages.build(), state, data)
+        except ValueError:  # what was left out may be why
+            self._list_unreadable()
+            raise
         finally:
             self.stream = None  # which others may have from now on
             self.measuring.release()

@@ -7,7 +7,7 @@ import torch
 
 from longtail.data.dataset import FileImages, Split
 
-__all__ = ["IMAGE_SUFFIXES", "folders_in", "read_folder"]
+__all__ = ["IMAGE_SUFFIXES", "folders_in", "is_image", "read_folder"]
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -45,7 +45,7 @@ def read_folder(root: Path, class_names: tuple[str, ...] | None = None) -> tuple
         for directory, folders, files in os.walk(root / class_name):
             folders[:] = sorted(filter(_is_shown, folders))
             place = Path(directory).relative_to(root).as_posix()
-            images = [f"{place}/{file}" for file in sorted(files) if _is_image(file)]
+            images = [f"{place}/{file}" for file in sorted(files) if is_image(file)]
             names += images
             labels += [label] * len(images)
     return Split(FileImages(root, names), torch.tensor(labels, dtype=torch.int64)), class_names
@@ -55,6 +55,6 @@ def _is_shown(name: str) -> bool:
     return not name.startswith(".") and name != _MACOS
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     """By its name; files that begin with a dot are no images, whatever macOS calls them."""
     return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
