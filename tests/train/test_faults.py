@@ -139,6 +139,32 @@ def test_killed_in_the_last_evaluation(warm, undisturbed, tmp_path):
     assert_same_run(folder, reference)
 
 
+def test_killed_with_several_runs_under_way(warm, tmp_path):
+    """The same command goes on with them, with what they had logged, and begins the one that had to wait."""
+    values = ("--beta", 1.0, 1.5, "--seed", 0, 1)
+    some = ("train", "--data", "digits-lt", "--method", "cbs", *values, "--epochs", 8, "--device", "cpu")
+    assert warm.run(*some, "--together", 1, "--out", tmp_path / "undisturbed").code == 0
+    references = [RunFolder(path) for path in (tmp_path / "undisturbed").iterdir()]
+    folders = [RunFolder(tmp_path / "killed" / reference.path.name) for reference in references]
+    often = (*some, "--together", 3, "--checkpoint-minutes", 0, "--out", tmp_path / "killed")
+
+    def under_way():
+        return [one for one in folders if not one.done and (newest(one) or Path()).name >= "0-00001"]
+
+    process = warm.start(*often)
+    until(lambda: process.over or len(under_way()) > 1, pause=0.001)
+    process.send(signal.SIGKILL)
+    assert process.wait().code == -signal.SIGKILL, process.said
+    first_epochs = {one.log_file: one.log_file.read_bytes().split(b"\n")[0] for one in under_way()}
+    assert len(first_epochs) > 1
+    again = warm.run(*often)
+    assert again.code == 0, again.said
+    assert {file: file.read_bytes().split(b"\n")[0] for file in first_epochs} == first_epochs
+    assert len(references) == 4
+    for folder, reference in zip(folders, references, strict=True):
+        assert_same_run(folder, reference)
+
+
 # --- asked to stop
 
 
@@ -611,7 +637,7 @@ def test_a_trainer_refuses_a_folder_of_another_run(stopped, done):
         Trainer(other, stopped, device=torch.device("cpu")).run()
     assert str(caught.value) == (
         f"Expected {stopped.path} to hold this run, but its recipe.toml differs in `batch_size` (64 there, 32 here), "
-        "`lr` (0.1 there, 0.9 here)."
+        "`lr` (0.1 there, 0.9 here); it takes a folder of its own."
     )
     with pytest.raises(ValueError, match=r"`method` \(cbs there, softmax here\)"):
         Fleet([Trainer(recipe_for("softmax"), stopped)]).run()

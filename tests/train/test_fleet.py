@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.train.conftest import assert_same_run, bytes_left, logged, one_sentence, recipe_for, trained
+from tests.train.turns import expected_turns, turns_of
 
 from longtail.classes import Groups
 from longtail.data import ArrayImages, DataSet, FileImages, Split
@@ -266,9 +267,13 @@ def test_a_stopped_fleet_is_finished_in_other_company(tmp_path, unlike_alone):
 
 
 def test_a_member_that_is_asked_to_stop_stops_the_others(tmp_path):
+    """Those that are under way save at their next step, and the one that waits does not begin."""
     team = members(tmp_path)
-    stop_after(7, Fleet(list(team.values()), together=4), [team["a"]])
-    assert all(list((tmp_path / name / "checkpoints").iterdir()) for name in MEMBERS)
+    stop_after(7, Fleet(list(team.values()), together=3), [team["a"]])
+    assert {name: member.steps_done for name, member in team.items()} == {"a": 4, "b": 4, "c": 4, "d": 0}
+    assert all(list((tmp_path / name / "checkpoints").iterdir()) for name in "abc")
+    assert not any(member.folder.done for member in team.values())
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_member_that_fails_does_not_take_the_others_down(tmp_path, alone):
@@ -339,6 +344,21 @@ def test_small_models_whose_images_a_gpu_holds_are_trained_together():
     assert at_a_time(small, held, cpu) == 1
     assert at_a_time(small, streamed, gpu) == 1
     assert at_a_time(replace(small, model="resnet50"), held, gpu) == 1
+    assert at_a_time(replace(small, accumulate=2), held, gpu) == 1
+
+
+def test_a_fleet_takes_as_many_at_a_time_as_may_be_of_each_member(tmp_path, monkeypatch):
+    team = members(tmp_path)
+    numbers = {("cbs", 0): 5, ("cbs", 1): 3, ("proco", 0): 2, ("lws", 2): 4}
+    monkeypatch.setattr(fleets, "at_a_time", lambda recipe, dataset, device: numbers[recipe.method, recipe.seed])
+    assert Fleet(list(team.values())).together == 2
+    assert Fleet([team["a"], team["b"]]).together == 3
+    assert Fleet([team["a"], team["b"]], together=1).together == 1
+    assert Fleet([]).together == 1
+    joined, given = Fleet([team["a"], team["b"]]), Fleet([team["a"], team["b"]], together=3)
+    for fleet in (joined, given):
+        fleet.add([team["c"]])
+    assert (joined.together, given.together) == (2, 3)
 
 
 def test_a_finished_member_takes_no_step(tmp_path):
@@ -361,6 +381,15 @@ def test_several_values_are_several_runs(run, tmp_path):
     code, _, err = run("train", *some, "--out", "all")
     assert code == 0
     assert err.count("is done already.") == 4
+
+
+@pytest.mark.parametrize("number", [3, 1])
+def test_several_values_are_trained_as_many_at_a_time_as_a_device_takes(run, monkeypatch, number):
+    taken = turns_of(monkeypatch, number)
+    some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--beta", 1.0, 1.5, "--seed", 0, 1)
+    assert run("train", *some, "--device", "cpu", "--out", "all")[0] == 0
+    names = [f"digits-lt-50-cbs-beta{beta}-seed{seed}" for beta in ("1", "1.5") for seed in (0, 1)]
+    assert taken == expected_turns(names, number)
 
 
 def test_the_same_command_goes_on_with_what_is_left(run, tmp_path):

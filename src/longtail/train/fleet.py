@@ -58,9 +58,9 @@ class Fleet:
     """
 
     def __init__(self, members: Sequence[Trainer], together: int | None = None) -> None:
-        if together is None:
-            together = min((at_a_time(one.recipe, one.dataset, one.device) for one in members), default=1)
-        self.together = check_integer("together", together, minimum=1)
+        self._given = together is not None
+        self.together = 1 if together is None else check_integer("together", together, minimum=1)
+        """How many train at a time."""
         self.members: list[Trainer] = []
         self.failures: list[tuple[Trainer, Exception]] = []
         """Members that ended with an error, and the error."""
@@ -76,6 +76,8 @@ class Fleet:
                 raise ValueError(f"Expected a folder for each member of a fleet, but got {member.folder.path} twice.")
             places.add(place)
         self.members.extend(members)
+        if not self._given:
+            self.together = min((at_a_time(one.recipe, one.dataset, one.device) for one in self.members), default=1)
         self._waiting.extendleft(reversed(members))
 
     def steps(self) -> Iterator[Trainer]:

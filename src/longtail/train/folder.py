@@ -109,8 +109,8 @@ class RunFolder:
         differing = differing_settings(settings_of(self.recipe()), settings_of(recipe)) if self.begun else []
         if differing:
             raise ValueError(
-                f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}; --out "
-                "names another folder."
+                f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}; it "
+                "takes a folder of its own."
             )
 
     def begin(self, recipe: Recipe, device: torch.device, world: int) -> None:
