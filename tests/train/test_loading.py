@@ -245,3 +245,26 @@ def test_where_a_whole_split_cannot_be_read_it_is_said_which_files_those_were(tm
     with pytest.raises(ValueError, match="a split with a sample"):
         Trainer(replace(defaults(str(path), "cbs", small=True), **SMALL, bad_images="skip"), run).run()
     assert len(json.loads(run.unreadable_file.read_text())) == 16
+
+
+def test_a_finished_run_is_not_taken_for_that_of_other_data(tmp_path):
+    rows = [(np.full((16, 16, 3), 30 * c + number, dtype=np.uint8), c) for c in range(2) for number in range(8)]
+    recipe = replace(defaults("mine", "cbs", small=True), **SMALL, validation=0.0)
+
+    def run(some):
+        data = DataSet("mine", ("a", "b"), train=from_dataset(some))
+        return Trainer(recipe, tmp_path / "run", dataset=data).run()
+
+    result = run(rows)
+    assert run(rows) == result
+    others = {
+        "labels": [(image, 1 - label) for image, label in rows],
+        "pixels": [(image + np.uint8(1), label) for image, label in rows],
+        "number": rows[:-1],
+    }
+    for some in others.values():
+        with pytest.raises(ValueError, match=r"that the finished run in .*run was trained on, but got other images"):
+            run(some)
+    environment = tmp_path / "run" / "environment.json"
+    environment.write_text(json.dumps({"world": 1}))  # of before digests were kept there
+    assert run(rows[:-1]) == result

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -113,14 +113,28 @@ class RunFolder:
                 "takes a folder of its own."
             )
 
-    def begin(self, recipe: Recipe, device: torch.device, world: int) -> None:
-        """Write down what is to be run, and where; a run that goes on keeps the settings that it began with."""
+    def begin(self, recipe: Recipe, device: torch.device, world: int, images: Sequence[str] = ()) -> None:
+        """Write down what is to be run, where, and on which images; a run that goes on keeps the settings that it began
+        with.
+        """
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         for part in [*self.path.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
             part.unlink(missing_ok=True)  # of a process that was killed while it wrote
         if not self.begun:
             write_text(self.recipe_file, write_recipe(recipe))
-        write_json(self.path / "environment.json", environment(device, world))
+        write_json(self._environment_file, {**environment(device, world), "images": list(images)})
+
+    @property
+    def images(self) -> list[str] | None:
+        """Digests of the splits that the run was trained on and chosen by; ``None`` where nobody wrote them down."""
+        if not self._environment_file.exists():
+            return None
+        found: list[str] | None = json.loads(self._environment_file.read_text(encoding="utf-8")).get("images")
+        return found or None
+
+    @property
+    def _environment_file(self) -> Path:
+        return self.path / "environment.json"
 
     @contextmanager
     def lock(self) -> Iterator[None]:

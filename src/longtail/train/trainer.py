@@ -89,6 +89,7 @@ class Trainer:
         self.recipe = recipe = self._with_precision(recipe)
         self.method = find_method(recipe.method)
         self.knobs = recipe.knobs
+        self._handed_over = dataset is not None
         self.dataset = open_data(recipe, dataset)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
         self.stages = Stages(self.loaders)
@@ -152,6 +153,11 @@ class Trainer:
         if not self.folder.done:
             with hold([self.folder], self.ranks):
                 yield from self._steps()
+        elif self._handed_over and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
+            raise ValueError(
+                f"Expected the data set that the finished run in {self.folder.path} was trained on, but got other "
+                "images or labels; it takes a folder of its own."
+            )
 
     def _steps(self) -> Iterator[None]:
         data = fingerprint(self.dataset, self.recipe)
@@ -184,7 +190,7 @@ class Trainer:
                 restore(state, running.step, model)
                 state = None
             if first and self.ranks.first:  # now that nothing can be wrong with the settings any more
-                self.folder.begin(self.recipe, self.device, self.ranks.world)
+                self.folder.begin(self.recipe, self.device, self.ranks.world, data["images"])
                 self.folder.cut_log(self.position.log_length)
             yield from self._stage(running, model, data)
             self.position = Position(number + 1)
