@@ -43,7 +43,7 @@ def test_two_data_sets_of_one_name_are_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"whose names differ, .* but got .*here/images and .*there/images: rename one"
     ):
-        make_plan({**GOOD, "data": data}).runs()
+        make_plan({**GOOD, "data": data})
     assert len(make_plan({**GOOD, "data": data[:1]}).runs()) == 4
 
 

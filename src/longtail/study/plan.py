@@ -10,7 +10,7 @@ from longtail.methods import METHODS
 from longtail.study.beta import START, Settings
 from longtail.train.folder import RunFolder
 from longtail.train.loading import is_small
-from longtail.train.recipe import Recipe, defaults, resolved
+from longtail.train.recipe import Recipe, defaults, name_in_label, resolved
 
 __all__ = ["BETA_WORDS", "KNOBS", "Plan", "Planned", "SearchPlan"]
 
@@ -73,6 +73,16 @@ class Plan:
     """Settings for all runs, by name."""
     search: SearchPlan = field(default_factory=SearchPlan)
 
+    def __post_init__(self) -> None:
+        named: dict[str, str] = {}
+        for data in self.data:
+            other = named.setdefault(name_in_label(data), data)
+            if other != data:
+                raise ValueError(
+                    f"Expected data sets whose names differ, since runs are kept under them, but got {other} and "
+                    f"{data}: rename one, or make two studies of them."
+                )
+
     @property
     def places(self) -> list[tuple[str, float | None]]:
         """Data sets with their imbalance factors."""
@@ -111,12 +121,7 @@ class Plan:
                     for seed in self.seeds:
                         recipe = replace(base, seed=seed)
                         path = Path(self.out) / recipe.label
-                        other = found.setdefault(path, Planned(recipe, path)).recipe
-                        if other.data != recipe.data:
-                            raise ValueError(
-                                f"Expected data sets whose names differ, since runs are kept under them, but got "
-                                f"{other.data} and {recipe.data}: rename one, or make two studies of them."
-                            )
+                        found[path] = Planned(recipe, path)
         return list(found.values())
 
     @property

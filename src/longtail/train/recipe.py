@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "defaults",
     "differing_settings",
+    "name_in_label",
     "read_recipe",
     "resolved",
     "settings_of",
@@ -241,10 +242,20 @@ class Recipe:
     @property
     def label(self) -> str:
         """A name for the run, of what most often differs."""
-        data = Path(self.data).name if "/" in self.data or "." in self.data else self.data
-        parts = [data, f"{self.imbalance:g}" if self.imbalance else "", self.method, self.balance or ""]
+        factor = f"{self.imbalance:g}" if self.imbalance else ""
+        parts = [name_in_label(self.data), factor, self.method, self.balance or ""]
         parts += [f"{name}{getattr(self, name):g}" for name in ("beta", "tau") if getattr(self, name) is not None]
         return "-".join([part for part in parts if part] + [f"seed{self.seed}"])
+
+
+def name_in_label(data: str) -> str:
+    """What a run's label calls its data: a folder or a list by its name alone.
+
+    Example:
+        >>> name_in_label("pictures/pets"), name_in_label("cifar10-lt")
+        ('pets', 'cifar10-lt')
+    """
+    return Path(data).name if "/" in data or "." in data else data
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
