@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from longtail.study import paper, redrawn
+from longtail.study.mechanism import redrawn_shift_table
 from longtail.study.redrawn import REDRAWN_FILE, measure_redrawn, redrawn_shift
 from longtail.study.runs import one_cell, read_run
-from longtail.study.tables import redrawn_shift_table
 from longtail.train import RunFolder, Trainer, defaults
 
 

@@ -9,19 +9,12 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from longtail.study.mechanism import balanced_shift_table, gradient_table, shift_table
 from longtail.study.paper import gradient_balance
 from longtail.study.runs import group_runs, one_cell, read_runs
 from longtail.study.stats import Summary
 from longtail.study.table import Row, Table, Value, show, to_csv, to_latex, to_markdown, write
-from longtail.study.tables import (
-    balanced_shift_table,
-    gradient_table,
-    level_table,
-    paper_table,
-    recall_table,
-    sensitivity_table,
-    shift_table,
-)
+from longtail.study.tables import level_table, paper_table, recall_table, sensitivity_table
 
 BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
 CBS = [(87.0, 74.0, 81.0, 80.9), (87.9, 75.2, 82.1, 81.7), (87.5, 74.6, 81.5, 81.2)]

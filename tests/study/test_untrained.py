@@ -12,8 +12,8 @@ from longtail.classes import Groups
 from longtail.data import long_tail_counts
 from longtail.metrics import gradient_sums
 from longtail.study import paper, untrained
+from longtail.study.mechanism import untrained_gradient_table
 from longtail.study.runs import one_cell, read_run
-from longtail.study.tables import untrained_gradient_table
 from longtail.study.untrained import (
     UNTRAINED_FILE,
     balance_at_chance,

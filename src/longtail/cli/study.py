@@ -24,11 +24,11 @@ from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
 from longtail.study.record import StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.redrawn import measure_redrawn
-from longtail.study.runs import Cell, Run, group_runs, held_out, read_run
+from longtail.study.runs import Cell, Run, by_data, group_runs, held_out, read_run
 from longtail.study.searching import trace_table
 from longtail.study.stats import Alternative
 from longtail.study.table import show
-from longtail.study.tables import by_data, level_table, recall_table
+from longtail.study.tables import level_table, recall_table
 from longtail.study.untrained import measure_untrained
 from longtail.train.trainer import StoppedError
 

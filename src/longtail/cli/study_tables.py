@@ -11,11 +11,12 @@ from rich.console import Console
 from longtail.cli.study_flags import is_given, one_of, split_flags
 from longtail.study.captions import told_of
 from longtail.study.comparisons import check_reference
+from longtail.study.mechanism import gradient_table, shift_table
 from longtail.study.reproduction import write_page
 from longtail.study.runs import group_runs, read_runs
 from longtail.study.significance_text import significance_page
 from longtail.study.table import FORMATS, Table, show, write
-from longtail.study.tables import gradient_table, level_table, paper_table, recall_table, shift_table
+from longtail.study.tables import level_table, paper_table, recall_table
 from longtail.train.files import write_text
 
 __all__ = ["page", "paper", "save_table", "table"]

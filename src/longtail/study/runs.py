@@ -20,7 +20,10 @@ __all__ = [
     "Cell",
     "Measure",
     "Run",
+    "by_data",
+    "find_cell",
     "group_runs",
+    "groups_of",
     "held_out",
     "method_title",
     "one_cell",
@@ -360,3 +363,23 @@ def check_same(cells: Sequence[Cell], names: Iterable[str], what: str) -> None:
                 f"Expected {what} the same data, but {cells[0].runs[0].path} and {cell.runs[0].path} differ in "
                 f"{', '.join(differing)}."
             )
+
+
+def by_data(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Cells of each data set, in the order of the tables."""
+    found: dict[str, list[Cell]] = {}
+    for cell in ordered(cells):
+        found.setdefault(cell.data, []).append(cell)
+    return found
+
+
+def find_cell(cells: Sequence[Cell], method: str) -> Cell | None:
+    """The cell of a method, the first where there are several betas; ``None`` where it was not run."""
+    return next((cell for cell in cells if cell.method == method), None)
+
+
+def groups_of(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """The groups of all cells, in their order."""
+    if not cells:
+        raise ValueError("Expected runs for a table, but got none.")
+    return tuple(dict.fromkeys(name for cell in cells for name in cell.groups))

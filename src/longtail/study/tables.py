@@ -1,4 +1,4 @@
-"""The tables of a study, from cells of runs; the paper's numbers beside ours."""
+"""The tables of a study, recall and imbalance level, from cells of runs; the paper's numbers beside ours."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,44 +7,30 @@ from math import isnan, nan
 from typing import Literal
 
 from longtail.study import paper
-from longtail.study.asking import answers_in
-from longtail.study.captions import NO_DATA, caption_of, how_measured, measured_on, numbers
+from longtail.study.captions import NO_DATA, caption_of, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, marks
-from longtail.study.redrawn import REDRAWN_FILE, redrawn_shift
-from longtail.study.runs import HELD_WORDS, Cell, Measure, Run, distinct_titles, held_out, method_title, ordered
+from longtail.study.runs import (
+    HELD_WORDS,
+    Cell,
+    Measure,
+    Run,
+    by_data,
+    distinct_titles,
+    groups_of,
+    held_out,
+    method_title,
+    ordered,
+)
 from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
-from longtail.study.table import Compared, Row, Source, Table, Value, is_huge
-from longtail.study.untrained import untrained_gradients
+from longtail.study.table import Compared, Row, Source, Table, Value
 
 __all__ = [
-    "balanced_shift_table",
-    "by_data",
-    "find_cell",
-    "gradient_table",
     "level_table",
     "paper_table",
     "published_recalls",
     "recall_table",
-    "redrawn_shift_table",
     "sensitivity_table",
-    "shift_table",
-    "untrained_gradient_table",
 ]
-
-_GROUPS = ("head", "medium", "tail")
-
-
-def by_data(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Cells of each data set, in the order of the tables."""
-    found: dict[str, list[Cell]] = {}
-    for cell in ordered(cells):
-        found.setdefault(cell.data, []).append(cell)
-    return found
-
-
-def find_cell(cells: Sequence[Cell], method: str) -> Cell | None:
-    """The cell of a method, the first where there are several betas; ``None`` where it was not run."""
-    return next((cell for cell in cells if cell.method == method), None)
 
 
 def recall_table(
@@ -71,7 +57,7 @@ def recall_table(
     Returns:
         a table in per cent, the best that was run here in bold, with stars of significance.
     """
-    groups = _groups_of(cells)
+    groups = groups_of(cells)
     rows: list[Row] = []
     all_tested: list[Contrast] = []
     without: dict[str, None] = {}
@@ -138,21 +124,6 @@ def _on_what(cells: Sequence[Cell]) -> tuple[str, list[str]]:
     if len(set(words.values())) == 1:
         return next(iter(words.values())), notes
     return "test data", [*notes, *(f"{data}: on {on}." for data, on in words.items() if on != "test data")]
-
-
-def _called(cells: Sequence[Cell]) -> dict[Cell, str]:
-    """What each cell is called among those of its data set."""
-    return {
-        cell: title
-        for of_data in by_data(cells).values()
-        for cell, title in zip(of_data, distinct_titles(of_data), strict=True)
-    }
-
-
-def _groups_of(cells: Sequence[Cell]) -> tuple[str, ...]:
-    if not cells:
-        raise ValueError("Expected runs for a table, but got none.")
-    return tuple(dict.fromkeys(name for cell in cells for name in cell.groups))
 
 
 def _column(
@@ -243,27 +214,6 @@ def _absent_as_zero(cells: Sequence[Cell]) -> list[str]:
     return [f"{data}: {said}." for data in by_data(cells) if data in paper.ABSENT_AS_ZERO]
 
 
-_Rows = tuple[tuple[str, str], Sequence[Summary], Sequence[float | None]]
-"""Labels, our values, the authors'."""
-
-
-def _beside(
-    title: str,
-    columns: tuple[str, ...],
-    rows: Sequence[_Rows],
-    caption: str,
-    command: str,
-) -> Table:
-    """Our rows, each followed by the authors' where they have one."""
-    found = []
-    for labels, ours, theirs in rows:
-        found.append(Row(labels, tuple(map(Value, ours))))
-        if any(value is not None for value in theirs):
-            values = tuple(None if v is None else Value(Summary(v, nan, 1)) for v in theirs)
-            found.append(Row(labels, values, "paper"))
-    return Table(title, ("Data", "Method"), columns, tuple(found), caption, command=command)
-
-
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
     """Model imbalance level I, beside the authors' where they have one; the lowest of each data set in bold.
 
@@ -296,121 +246,6 @@ def _plain(number: float | None) -> Value | None:
     return None if number is None else Value(Summary(number, nan, 1))
 
 
-def gradient_table(
-    cells: Sequence[Cell], *, form: Literal["bias", "weight"] = "weight", selected: str = "", command: str = ""
-) -> Table:
-    """Balance of the classifier's gradient, (reward - penalty) / reward, in each group, beside the authors'."""
-    groups, called = _groups_of(cells), _called(cells)
-    rows = [
-        (
-            (cell.data, called[cell]),
-            [cell.summary(partial(Run.gradient_balance, group=group, form=form)) for group in groups],
-            [paper.gradient_balance(cell.data).get(cell.method, {}).get(group) for group in groups],
-        )
-        for cell in ordered(cells)
-    ]
-    caption = caption_of(cells, selected=selected)
-    if any(is_huge(one.mean) for _, ours, _ in rows for one in ours):
-        caption = (
-            f"From a million per cent on there is next to no reward, and the size of the ratio says little. {caption}"
-        )
-    return _beside(f"Balance of the gradient of the {form}, per cent", _titles(groups), rows, caption, command)
-
-
-def shift_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Δp̂ of models trained on imbalanced data, on that data, beside the paper's (softmax)."""
-    groups, called = _groups_of(cells), _called(cells)
-    published = paper.tables()["probability_shift_softmax"]
-    rows = [
-        (
-            (cell.data, called[cell]),
-            [cell.summary(partial(Run.shift, group=group)) for group in groups],
-            [published.get(cell.data, {}).get(group) if cell.method == "softmax" else None for group in groups],
-        )
-        for cell in ordered(cells)
-    ]
-    caption = caption_of(cells, selected=selected)
-    return _beside("Δp̂: class probability against class frequency, per cent", _titles(groups), rows, caption, command)
-
-
-def redrawn_shift_table(cells: Sequence[Cell], *, command: str = "") -> Table:
-    """Δp̂ of softmax models on another draw of their long-tailed subset, beside the paper's.
-
-    Args:
-        cells: softmax's, of which a model or more was asked.
-        command: what repeats it.
-    """
-    published = paper.tables()["probability_shift_softmax"]
-    groups, called = _groups_of(cells), _called(cells)
-    rows = []
-    for cell in ordered(cells):
-        found, theirs = redrawn_shift(cell), published.get(cell.data, {})
-        ours, authors = [found[name] for name in groups], [theirs.get(name) for name in groups]
-        rows.append(((cell.data, called[cell]), ours, authors))
-    asked = [Cell(tuple(run for run in cell.runs if answers_in(run, REDRAWN_FILE))) for cell in ordered(cells)]
-    caption = "Each model is asked about the subset that the next seed draws, of which it has seen all of the largest "
-    caption += f"class and hardly any of the rarest; models asked: {', '.join(map(_numbered, asked))}. "
-    title = "Δp̂ on another draw of the subset: class probability against class frequency, per cent"
-    return _beside(title, _titles(groups), rows, caption + caption_of(asked), command)
-
-
-def _numbered(cell: Cell) -> str:
-    """A data set and how many runs there are on it, with their seeds."""
-    return f"{cell.data} {len(cell.runs)} (seed{'s' * (len(cell.runs) > 1)} {numbers(cell.seeds)})"
-
-
-def balanced_shift_table(
-    values: Mapping[str, Mapping[str, Summary]], cells: Sequence[Cell], *, command: str = ""
-) -> Table:
-    """Δp of a balanced model on long-tailed training data, beside the paper's.
-
-    Args:
-        values: for each data set (``"C10-LT100"``) what :func:`longtail.study.balanced.balanced_shift` found.
-        cells: the balanced model's runs, for the caption.
-        command: what repeats it.
-    """
-    published = paper.tables()["probability_shift_balanced_model"]
-    groups = [group for group in _GROUPS if any(group in row for row in values.values())]
-    rows = [
-        (
-            (data, "balanced model"),
-            [row[group] for group in groups],
-            [published.get(data, {}).get(group) for group in groups],
-        )
-        for data, row in values.items()
-    ]
-    caption = caption_of(cells)
-    title = "Δp: class probability of a balanced model against class frequency, per cent"
-    return _beside(title, _titles(groups), rows, caption, command)
-
-
-def untrained_gradient_table(cells: Sequence[Cell], *, command: str = "") -> Table:
-    """Balance of the gradient of networks before their first step, under each loss, beside the authors'.
-
-    Args:
-        cells: softmax's, of which a run or more was asked.
-        command: what repeats it.
-    """
-    groups = _groups_of(cells)
-    rows: list[_Rows] = []
-    for cell in ordered(cells):
-        found, chance = untrained_gradients(cell), untrained_gradients(cell, "at_chance")
-        for method, ours in found.items():
-            theirs = paper.gradient_balance(cell.data).get(method, {})
-            loss = f"untrained, loss of {method_title(method)}"
-            known = [Summary(chance[method][group].mean, nan, 1) for group in groups]
-            published = [theirs.get(group) for group in groups]
-            rows += [
-                ((cell.data, f"{loss}, all logits the same"), known, [None for _ in groups]),
-                ((cell.data, loss), [ours[group] for group in groups], published),
-            ]
-    asked = ", ".join(f"{cell.data} {untrained_gradients(cell)['softmax'][groups[0]].runs}" for cell in ordered(cells))
-    caption = f"Mean ± SD over networks that no step was taken with, one a seed: {asked}; CBS with the authors’ β; "
-    caption += f"{how_measured(cells)}."
-    title = "Balance of the gradient of the weight before the first step, per cent"
-    return _beside(title, _titles(groups), rows, caption, command)
-
-
 def _titles(groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.capitalize() for name in groups)
 
@@ -427,7 +262,7 @@ def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str
     Returns:
         a table in per cent, the best beta of each split and group in bold; I on validation and test data.
     """
-    groups = (*_groups_of(cells), "all")
+    groups = (*groups_of(cells), "all")
     given = sorted(cells, key=lambda cell: (cell.data, cell.recipe.beta or 0.0))
     splits = [name for name in ("train", "val", "test") if name in given[0].runs[0].result["splits"]]
     columns = {

@@ -15,8 +15,7 @@ from longtail.study.report.drawings import BALANCED, BALANCED_MARK, beta_drawing
 from longtail.study.report.page import slug
 from longtail.study.report.parts import Part, mean_of, parts_of
 from longtail.study.reproduction.material import MAIN, Material
-from longtail.study.runs import Cell, Run, distinct_titles
-from longtail.study.tables import find_cell
+from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 
 __all__ = [
     "beta_drawings",

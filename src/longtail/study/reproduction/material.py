@@ -7,9 +7,8 @@ from pathlib import Path
 from longtail.study import paper
 from longtail.study.balanced import is_balanced
 from longtail.study.reproduction.standing import Standing, all_runs
-from longtail.study.runs import Cell, Run, group_runs, ordered
+from longtail.study.runs import Cell, Run, by_data, find_cell, group_runs, ordered
 from longtail.study.searching import Searched
-from longtail.study.tables import by_data, find_cell
 from longtail.train.recipe import defaults
 
 __all__ = ["MAIN", "Material", "material_of"]

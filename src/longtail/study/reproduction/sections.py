@@ -10,6 +10,13 @@ from longtail.study.balanced import balanced_of, balanced_shift
 from longtail.study.beta import START
 from longtail.study.comparisons import contrasts_of
 from longtail.study.figures.drawing import Drawing
+from longtail.study.mechanism import (
+    balanced_shift_table,
+    gradient_table,
+    redrawn_shift_table,
+    shift_table,
+    untrained_gradient_table,
+)
 from longtail.study.redrawn import redrawn_shift
 from longtail.study.reproduction.drawings import (
     beta_drawings,
@@ -23,21 +30,11 @@ from longtail.study.reproduction.drawings import (
 from longtail.study.reproduction.material import Material
 from longtail.study.reproduction.published import beside_published
 from longtail.study.reproduction.verdicts import agreement, far_off, level_orders
-from longtail.study.runs import Cell, Run
+from longtail.study.runs import Cell, Run, by_data
 from longtail.study.searching import trace_table
 from longtail.study.stats import Summary
 from longtail.study.table import Table, Value, to_markdown
-from longtail.study.tables import (
-    balanced_shift_table,
-    by_data,
-    gradient_table,
-    level_table,
-    paper_table,
-    recall_table,
-    redrawn_shift_table,
-    shift_table,
-    untrained_gradient_table,
-)
+from longtail.study.tables import level_table, paper_table, recall_table
 from longtail.study.untrained import untrained_gradients
 
 __all__ = ["Section", "sections_of"]

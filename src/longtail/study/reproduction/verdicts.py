@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from longtail.study.runs import Cell, Run
+from longtail.study.runs import Cell, Run, by_data, find_cell
 from longtail.study.stats import Summary
-from longtail.study.tables import by_data, find_cell, published_recalls
+from longtail.study.tables import published_recalls
 
 __all__ = ["agreement", "far_off", "level_order", "level_orders", "same_order", "same_signs"]
 
