@@ -59,14 +59,6 @@ def test_dev_is_a_split_and_what_else_lies_beside_splits_is_refused(tmp_path):
     assert open_path(tmp_path).class_names == ("annotations", "dev", "test", "train")
 
 
-def test_a_runs_folder_is_no_data(tmp_path):
-    touch(tmp_path / "run", "recipe.toml", "checkpoints/1.safetensors")
-    with pytest.raises(
-        ValueError, match=r"but it is a run's folder: `longtail train --resume .*run` goes on with the run"
-    ):
-        open_path(tmp_path / "run")
-
-
 def test_training_and_test_only(tmp_path):
     touch(tmp_path, "train/a/1.png", "test/a/2.png")
     data = open_path(tmp_path)

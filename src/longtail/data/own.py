@@ -61,11 +61,6 @@ def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
 
 
 def _open_folder(root: Path) -> DataSet:
-    if (root / "recipe.toml").is_file():
-        raise ValueError(
-            f"Expected {root} to have class folders, but it is a run's folder: `longtail train --resume {root}` goes "
-            "on with the run."
-        )
     folders = _split_folders(root)
     class_names = tuple(sorted({found.name for folder in folders.values() for found in folders_in(folder)}))
     if not class_names:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from longtail._program import program
 from longtail.data import (
     CATALOG,
     ArrayImages,
@@ -35,6 +36,7 @@ from longtail.data.samplers import Instance, Sampler
 from longtail.methods import find_method
 from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks
+from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
 from longtail.train.views import evaluation_view, training_views
 
@@ -74,7 +76,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
             seed=recipe.seed,
         )
     else:
-        dataset = _without_empty_splits(open_path(recipe.data) if own is None else own)
+        dataset = _without_empty_splits(_open_own(recipe.data) if own is None else own)
         dataset = in_memory(dataset) or dataset
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
@@ -319,7 +321,17 @@ def _cores() -> int:
 
 def is_small(path: Path | str) -> bool:
     """Whether one's own images are small, square and all of one size: then they are trained on as CIFAR's are."""
-    return _all_small(open_path(path))
+    return _all_small(_open_own(path))
+
+
+def _open_own(path: Path | str) -> DataSet:
+    """One's own data; a run's folder is taken for a word that was forgotten."""
+    if RunFolder(path).begun:
+        raise ValueError(
+            f"Expected {path} to have class folders, but it is a run's folder: `{program()} train --resume {path}` "
+            "goes on with the run."
+        )
+    return open_path(path)
 
 
 def _all_small(dataset: DataSet, most: int | None = None) -> bool:
