@@ -84,9 +84,10 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
     empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-        folders = empty_folders(recipe.data, dataset) if own is None and recipe.data not in CATALOG else []
+        on_disk = own is None and recipe.data not in CATALOG
+        folders = empty_folders(recipe.data, dataset) if on_disk else []
         hint = f"; {folders[0]} has no image: fill or remove it" if folders else ""
-        if not folders and all(name.isdecimal() for name in dataset.class_names):
+        if on_disk and not folders and all(name.isdecimal() for name in dataset.class_names):
             hint = "; labels that are whole numbers are indices of classes, from 0 on"
         raise ValueError(
             f"Expected a training image of every class of {dataset.name}, but there is none of "
