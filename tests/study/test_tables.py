@@ -157,6 +157,15 @@ def test_the_papers_table_beside_ours_with_differences_and_tests(cells):
         paper_table([one_cell(_as_digits(cells[0].runs))])
 
 
+def test_a_row_without_a_gradient_is_explained(made):
+    known, unknown = made("cbs"), made("focal")
+    for split in unknown.result["splits"].values():
+        split.pop("gradient_balance", None)
+    table = gradient_table(group_runs([known, unknown]))
+    assert "A row without values: the loss is not a cross entropy of shifted logits" in table.caption
+    assert "A row without values" not in gradient_table(group_runs([known])).caption
+
+
 def _on(run, data, **result):
     from longtail.study.runs import Run
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import nan
+from math import isnan, nan
 from typing import Literal
 
 from longtail.study import paper
@@ -70,6 +70,11 @@ def gradient_table(
     if any(is_huge(one.mean) for _, ours, _ in rows for one in ours):
         caption = (
             f"From a million per cent on there is next to no reward, and the size of the ratio says little. {caption}"
+        )
+    if any(all(isnan(one.mean) for one in ours) for _, ours, _ in rows):
+        caption = (
+            "A row without values: the loss is not a cross entropy of shifted logits over all images alike, whose "
+            f"gradient class statistics have, or nothing was measured on training data. {caption}"
         )
     return _beside(f"Balance of the gradient of the {form}, per cent", _titles(groups), rows, caption, command)
 
