@@ -43,7 +43,7 @@ from timing import synchronise
 from torch import Tensor
 
 from longtail.classes import Groups
-from longtail.data.plan import Batch
+from longtail.data.sampling.plan import Batch
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.models import build_model
 from longtail.ranks import Ranks

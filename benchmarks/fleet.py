@@ -29,8 +29,8 @@ from team import DEVICE, FAST, Team
 from torch import Tensor
 
 from longtail.data import Resident
+from longtail.kernels.configs import use_tiles
 from longtail.models import build_model
-from longtail.models.kernels.configs import use_tiles
 from longtail.train import stages
 from longtail.train.drivers import Captured, Eager
 from longtail.train.fleet import ROUNDS

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from longtail.classes import Groups
 from longtail.data import DataSet, Plan, ResidentFiles, Split, Streaming
-from longtail.data.plan import Batch
-from longtail.data.samplers import Instance
+from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.samplers import Instance
 from longtail.ranks import Ranks
 from longtail.train import Recipe, defaults
 from longtail.train.loading import Loader, Loaders

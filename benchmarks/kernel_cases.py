@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longtail.kernels import launch
+from longtail.kernels.configs import Operation, Tile
+from longtail.kernels.plan import Layer, Plan, layers_of
 from longtail.models.cifar_resnet import CifarResNet
-from longtail.models.kernels import launch
-from longtail.models.kernels.configs import Operation, Tile
-from longtail.models.kernels.plan import Layer, Plan, layers_of
 
 SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32, 64, 2, 16)]
 """Channels, stride, height of the layers of a ResNet-32."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from longtail.train.files import write_json
+from longtail._io import write_json
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from longtail.data import load
-from longtail.data.readers.cifar import CIFAR10_BATCHES, write_cifar10
+from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, write_cifar10
 from longtail.models import build_model
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

@@ -29,11 +29,11 @@ import torch
 from record import about, save, verdict
 from torch import nn
 
+from longtail._io import write_json
 from longtail.study.execute import devices, execute
 from longtail.study.plan import Planned
 from longtail.study.stats import compare, summarise
 from longtail.train import Recipe, defaults
-from longtail.train.files import write_json
 from longtail.train.trainer import StoppedError
 
 P_VALUE, POINTS = 0.05, 0.5

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from timing import synchronise
 
-from longtail.models.kernels import chain
+from longtail.kernels import chain
 from longtail.train import RunFolder, Trainer, defaults
 from longtail.train.fleet import ROUNDS, keep_in_step
 

@@ -10,7 +10,7 @@ are they worth writing into ``configs.py``.
     python benchmarks/tune_kernels.py [--out tiles.json] [--seconds 100] [--check]
     TRITON_INTERPRET=1 python benchmarks/tune_kernels.py --dry      # the script itself, on any CPU
 
-``use_tiles("tiles.json")`` of ``longtail.models.kernels.configs`` reads the file; ``benchmarks/fleet.py --tiles`` too.
+``use_tiles("tiles.json")`` of ``longtail.kernels.configs`` reads the file; ``benchmarks/fleet.py --tiles`` too.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from kernel_cases import Case, Problem, Setting, candidates, cases, error, launc
 from record import about
 from torch import Tensor
 
+from longtail._io import write_json
+from longtail.kernels.chain import run_chain
+from longtail.kernels.configs import Tile, default_tile, tile_for, use_tiles
 from longtail.models.cifar_resnet import CifarResNet
-from longtail.models.kernels.chain import run_chain
-from longtail.models.kernels.configs import Tile, default_tile, tile_for, use_tiles
-from longtail.train.files import write_json
 
 MEMBERS = 12
 REPEATS = 32  # runs in a graph: a replay costs the host 20 us, which must not hide what they differ by

@@ -26,13 +26,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail.data.plan import Batch
-from longtail.data.samplers import ClassAware, Instance
+from longtail._io import read_tensors
+from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.samplers import ClassAware, Instance
 from longtail.metrics import class_statistics, recall
 from longtail.models import Model, build_head
 from longtail.ranks import Ranks
 from longtail.train import RunFolder
-from longtail.train.files import read_tensors
 from longtail.train.loading import Loaders, open_data
 from longtail.train.stages import Stages
 

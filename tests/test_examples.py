@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from longtail.data import load
 from longtail.data.augment import Normalise
-from longtail.data.readers.cifar import CIFAR10_BATCHES, write_cifar10
+from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, write_cifar10
 from longtail.models import build_model
 from longtail.train.recipe import defaults
 from longtail.train.schedules import learning_rate

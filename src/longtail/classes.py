@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_counts, as_tensor, check_integer, check_number, positive_counts, shown, told
+from longtail._checks import Vector, as_counts, as_tensor, check_integer, check_number, positive_counts, shown, told
 
 __all__ = ["GroupValues", "Groups", "class_counts", "imbalance_factor"]
 

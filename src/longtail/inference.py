@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail._arguments import check_choice, check_integer, told
+from longtail._checks import check_choice, check_integer, told
+from longtail._io import read_tensors
 from longtail.data import FileImages, Normalisation, Plan, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.decode import BadImages, as_tensor, raw_pixels
+from longtail.data.loaders.decode import BadImages, as_tensor, raw_pixels
 from longtail.models import HeadName, Model, build_model
-from longtail.train.files import read_tensors
 from longtail.train.folder import RunFolder
 from longtail.train.posthoc import PostHoc, classifier_of
 from longtail.train.views import Family, evaluation_view

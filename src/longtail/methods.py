@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from longtail._arguments import check_number
-from longtail._names import nearest
+from longtail._checks import check_number, nearest
 from longtail.classes import Groups
-from longtail.data.samplers import ClassAware, Instance, Sampler
+from longtail.data.sampling.samplers import ClassAware, Instance, Sampler
 from longtail.knobs import Knob
 from longtail.losses import (
     BalancedSoftmaxLoss,

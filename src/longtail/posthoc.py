@@ -5,7 +5,7 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from longtail._arguments import (
+from longtail._checks import (
     Vector,
     ZeroCounts,
     along_classes,

@@ -17,7 +17,7 @@ import torch
 from PIL import Image, JpegImagePlugin
 from tests.benchmarks.conftest import BENCHMARKS, script
 
-from longtail.data.plan import Batch
+from longtail.data.sampling.plan import Batch
 
 TINY_IMAGENET = ("--images", 16, "--model", "resnet18", "--batch-size", 4, "--size", 32, "--no-compile", "--workers", 1)
 
@@ -359,7 +359,7 @@ def test_kernels_are_counted_as_a_step_launches_them(load, monkeypatch):
     for name, kernel in kernels.items():
         monkeypatch.setattr(cases.launch, name, kernel)
     network = cases.CifarResNet(32).train()
-    run_chain = importlib.import_module("longtail.models.kernels.chain").run_chain
+    run_chain = importlib.import_module("longtail.kernels.chain").run_chain
     run_chain(network, torch.zeros(2, 3, 32, 32), *network._layers()).sum().backward()
     assert cases.launches() == found
     rows = [case.key() for case in cases.cases()]

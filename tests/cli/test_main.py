@@ -12,7 +12,7 @@ import pytest
 
 import longtail
 from longtail import cli
-from longtail.train.files import write_text
+from longtail._io import write_text
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from longtail.data.augment import CentreCrop, RandomResizedCrop, Resize
-from longtail.data.sizing import ImagesInARow, _resized_windows, resized_by_kernel, windows_of
+from longtail.data.loaders.sizing import ImagesInARow, _resized_windows, resized_by_kernel, windows_of
 
 
 def triangle(length: int, size: int) -> np.ndarray:

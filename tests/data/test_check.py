@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from longtail.data import CATALOG, Difference, check, expected_counts
-from longtail.data.lvis_crops import build_lvis_crops
+from longtail.data.datasets.lvis_crops import build_lvis_crops
 
-check_module = importlib.import_module("longtail.data.check")  # the package has a function of that name
+check_module = importlib.import_module("longtail.data.datasets.check")  # the package has a function of that name
 
 FILES = {
     "imagenet-lt": ("imagenet", "ImageNet_LT_{}.txt", ("train", "val", "test")),

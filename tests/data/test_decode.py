@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from longtail.data import FileImages, Plan, Streaming, UnreadableImageError, decode, describe
 from longtail.data.augment import RandomResizedCrop
-from longtail.data.dataset import DataSet, Split
-from longtail.data.decode import _quiet, image_size
+from longtail.data.datasets.dataset import DataSet, Split
+from longtail.data.loaders.decode import _quiet, image_size
 
 RANDOM = np.random.default_rng(0)
 RGB = RANDOM.integers(0, 256, (9, 7, 3), dtype=np.uint8)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from longtail.data import ArrayImages, DataSet, Split, describe, from_dataset, open_path
-from longtail.data.describe import draw_tail
+from longtail.data.datasets.describe import draw_tail
 
 
 def picture(path, seed, size=(6, 5), **options):

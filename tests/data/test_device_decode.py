@@ -12,9 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError, decode, device_decode
+from longtail.data import FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError, decode
 from longtail.data.augment import Compose, RandomResizedCrop
-from longtail.data.device_decode import decode_on, decoded_ahead, read_images
+from longtail.data.loaders import device_decode
+from longtail.data.loaders.device_decode import decode_on, decoded_ahead, read_images
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COARSE = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from longtail.data.draws import Draws, Purpose
+from longtail.data.sampling.draws import Draws, Purpose
 
 MASK = 2**64 - 1
 
@@ -189,7 +189,7 @@ def test_the_state_of_other_generators_neither_matters_nor_changes():
 
 def test_another_process_sees_the_same():
     code = (
-        "from longtail.data.draws import Draws; d = Draws(9, 8);"
+        "from longtail.data.sampling.draws import Draws; d = Draws(9, 8);"
         "print(d.permutation(6).tolist(), d.uniforms(70, 72, 5, stream=2).tolist())"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

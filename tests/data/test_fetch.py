@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.data import fetch
-from longtail.data.download import ChecksumError, DownloadError, download, extract_tar
-from longtail.data.fetch import (
+from longtail.data.datasets import fetch
+from longtail.data.datasets.download import ChecksumError, DownloadError, download, extract_tar
+from longtail.data.datasets.fetch import (
     check_cifar10,
     check_cifar100,
     check_fashion_mnist,
@@ -31,7 +31,7 @@ from longtail.data.fetch import (
     get_cifar100,
     get_fashion_mnist,
 )
-from longtail.data.readers.cifar import CIFAR10_BATCHES, cifar_digest, read_cifar, write_cifar10
+from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, cifar_digest, read_cifar, write_cifar10
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

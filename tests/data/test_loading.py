@@ -32,7 +32,7 @@ from longtail.data.augment import (
     RandomResizedCrop,
     Resize,
 )
-from longtail.data.shards import ShardImages, ShardWriter
+from longtail.data.datasets.shards import ShardImages, ShardWriter
 
 N, C = 37, 5
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
@@ -255,7 +255,7 @@ def test_in_evaluation_nothing_is_dropped_and_nothing_counted_twice(memory, file
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_numbers_that_are_drawn_together_are_those_of_each_position(labels, monkeypatch, world, drop_last):
     for rows in (1, 16, 33):
-        monkeypatch.setattr("longtail.data.plan._ROWS", rows)
+        monkeypatch.setattr("longtail.data.sampling.plan._ROWS", rows)
         for rank, start in ((0, 0), (world - 1, 1)):
             planned = plan(labels, batch_size=4, rank=rank, world=world, drop_last=drop_last)
             order = Draws(5, 2).permutation(N).tolist()

@@ -16,11 +16,12 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import expected_counts, lvis_crops
-from longtail.data.decode import UnreadableImageError, decode
-from longtail.data.lvis_crops import build_lvis_crops, lvis_groups, read_lvis_crops
-from longtail.data.lvis_windows import Window, cut_window, window
-from longtail.data.shards import ShardImages
+from longtail.data import expected_counts
+from longtail.data.datasets import lvis_crops
+from longtail.data.datasets.lvis_crops import build_lvis_crops, lvis_groups, read_lvis_crops
+from longtail.data.datasets.lvis_windows import Window, cut_window, window
+from longtail.data.datasets.shards import ShardImages
+from longtail.data.loaders.decode import UnreadableImageError, decode
 
 NAN, INF = float("nan"), float("inf")
 SIZES = {30: (64, 48), 10: (33, 70), 20: (50, 50), 5: (20, 90), 40: (7, 5)}  # width, height by image id
@@ -297,7 +298,7 @@ def test_stopped_after_any_image_it_goes_on_to_the_same_bytes(coco, stop, per_sh
 
 BUILD = """
 import sys
-from longtail.data.lvis_crops import build_lvis_crops
+from longtail.data.datasets.lvis_crops import build_lvis_crops
 build_lvis_crops(*sys.argv[1:4], size=24, samples_per_shard=2, progress=lambda *now: print(now[1], flush=True))
 """
 
@@ -321,7 +322,7 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(coco):
 
 HOLD = """
 import sys, time
-from longtail.data.lvis_crops import build_lvis_crops
+from longtail.data.datasets.lvis_crops import build_lvis_crops
 def hold(*now):
     print("building", flush=True)
     time.sleep(60)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from longtail.data import open_path
-from longtail.data.own import empty_folders
+from longtail.data.datasets.own import empty_folders
 
 
 def touch(root, *names):

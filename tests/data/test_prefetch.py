@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longtail.data.plan import Batch
-from longtail.data.prefetch import ahead, batches_ahead
+from longtail.data.loaders.prefetch import ahead, batches_ahead
+from longtail.data.sampling.plan import Batch
 
 
 def threads():

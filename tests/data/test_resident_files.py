@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from longtail.data import ArrayImages, FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError
-from longtail.data import resident_files as module
 from longtail.data.augment import CentreCrop, ColorJitter, Compose, Normalise, RandomFlip, RandomResizedCrop, Resize
+from longtail.data.loaders import resident_files as module
 
 NORMALISE = Normalise((0.0, 0.0, 0.0), (1 / 255,) * 3)  # levels as floats
 WEAK = Compose((RandomResizedCrop(20), RandomFlip(), NORMALISE))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from longtail.data.draws import Draws
-from longtail.data.samplers import ClassAware, Instance, Progressive, SquareRoot, shard
+from longtail.data.sampling.draws import Draws
+from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, SquareRoot, shard
 
 COUNTS = [900, 300, 90, 30, 9, 1]
 SAMPLERS = [Instance(), ClassAware(), ClassAware(per_class=1, length=777), SquareRoot(), Progressive(10)]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from longtail.data import shards
-from longtail.data.dataset import Split
-from longtail.data.shards import ShardImages, ShardWriter
+from longtail.data.datasets import shards
+from longtail.data.datasets.dataset import Split
+from longtail.data.datasets.shards import ShardImages, ShardWriter
 
 SHAPE = (3, 5, 4)
 

@@ -6,9 +6,9 @@ import torch
 from tests.data.resize_checks import exactly
 from tests.interpreted import run_interpreted
 
-from longtail.data import sizing
 from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
-from longtail.data.sizing import ImagesInARow, to_size, windows_of
+from longtail.data.loaders import sizing
+from longtail.data.loaders.sizing import ImagesInARow, to_size, windows_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 SIZES = [(60, 90), (1, 1), (200, 17), (33, 33), (5, 120), (90, 60), (256, 341)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from longtail.models.kernels import halo
+from longtail.kernels import halo
 
 _HERE = Path(__file__).parent
 _FOLDER = tempfile.TemporaryDirectory()

@@ -16,9 +16,9 @@ from tests.models import emulator
 from tests.models.kernel_checks import check_network, mend_bfloat16, rows
 from torch import Tensor
 
-from longtail.models.kernels import launch
-from longtail.models.kernels.configs import Tile, use_tiles
-from longtail.models.kernels.plan import Layer, Work
+from longtail.kernels import launch
+from longtail.kernels.configs import Tile, use_tiles
+from longtail.kernels.plan import Layer, Work
 
 
 def tile(pixels: int, programs: int, warps: int) -> Tile:

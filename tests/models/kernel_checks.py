@@ -22,11 +22,11 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.runtime import interpreter
 
+from longtail.kernels import configs, launch
+from longtail.kernels.chain import run_chain
+from longtail.kernels.configs import Tile
+from longtail.kernels.plan import Layer, Plan
 from longtail.models.cifar_resnet import CifarResNet
-from longtail.models.kernels import configs, launch
-from longtail.models.kernels.chain import run_chain
-from longtail.models.kernels.configs import Tile
-from longtail.models.kernels.plan import Layer, Plan
 
 torch.set_num_threads(1)
 

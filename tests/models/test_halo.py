@@ -11,9 +11,9 @@ from tests.interpreted import run_interpreted
 from tests.models.halo_checks import check_first_pixel
 from tests.models.test_kernels import gradients, images_and_labels, loss_of, model_on_gpu
 
-from longtail.models.kernels import compiled, halo
-from longtail.models.kernels.configs import Tile, default_tile, use_tiles
-from longtail.models.kernels.plan import Layer
+from longtail.kernels import compiled, halo
+from longtail.kernels.configs import Tile, default_tile, use_tiles
+from longtail.kernels.plan import Layer
 
 Found = dict[str, float]
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from tests.interpreted import run_interpreted
 from torch import Tensor, nn
 
+from longtail.kernels import can_run, choice, configs, kernels_for
+from longtail.kernels.configs import Tile, tile_for, use_tiles
+from longtail.kernels.plan import Layer, Work
 from longtail.models import CifarResNet, Model, build_model
-from longtail.models.kernels import can_run, choice, configs, kernels_for
-from longtail.models.kernels.configs import Tile, tile_for, use_tiles
-from longtail.models.kernels.plan import Layer, Work
 
 Found = dict[str, dict[str, float]]
 

@@ -72,7 +72,7 @@ def compared(finished, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(compared):
-    from longtail.study.report import report_of_runs
+    from longtail.report import report_of_runs
 
     return report_of_runs(compared, reference="softmax", command="longtail report study")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from longtail.report import report_of_runs
 from longtail.study.balanced import (
     balanced_of,
     balanced_probability,
@@ -13,7 +14,6 @@ from longtail.study.balanced import (
     is_balanced,
     measure_balanced,
 )
-from longtail.study.report import report_of_runs
 from longtail.study.runs import group_runs, one_cell, read_run, read_runs
 from longtail.train import RunFolder, Trainer, defaults
 

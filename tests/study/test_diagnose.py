@@ -10,14 +10,14 @@ from tests.study.predictions import COUNTS, make, write_columns
 
 from longtail import adjust_logits
 from longtail.classes import Groups
+from longtail.diagnose.advice import _error, choose_shift
+from longtail.diagnose.diagnose import diagnose
+from longtail.diagnose.outside import Outside
 from longtail.metrics import preference_scores, recall
-from longtail.study.advice import _error, choose_shift
-from longtail.study.diagnose import diagnose
-from longtail.study.outside import Outside
-from longtail.study.report import render
-from longtail.study.report.diagnosis import report_of_diagnosis
-from longtail.study.report.page import ClassCards
-from longtail.study.report.words import next_steps, said_of
+from longtail.report import render
+from longtail.report.diagnosis import report_of_diagnosis
+from longtail.report.page import ClassCards
+from longtail.report.words import next_steps, said_of
 
 # What is found
 

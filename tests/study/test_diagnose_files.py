@@ -11,10 +11,10 @@ import torch
 from safetensors.numpy import save_file
 from tests.study.predictions import NAMES, make, write_columns
 
-from longtail.study.diagnose import diagnose
-from longtail.study.outside import read_counts, read_outside
-from longtail.study.report import render
-from longtail.study.report.diagnosis import report_of_diagnosis
+from longtail.diagnose.diagnose import diagnose
+from longtail.diagnose.outside import read_counts, read_outside
+from longtail.report import render
+from longtail.report.diagnosis import report_of_diagnosis
 
 # What files may hold
 

@@ -10,11 +10,11 @@ import pytest
 from tests.study.predictions import COUNTS, NAMES, make, write_columns
 
 from longtail.classes import Groups
-from longtail.study.diagnose import diagnose
-from longtail.study.outside import read_counts, read_outside
-from longtail.study.report import render
-from longtail.study.report.diagnosis import report_of_diagnosis
-from longtail.study.report.words import next_steps, said_of
+from longtail.diagnose.diagnose import diagnose
+from longtail.diagnose.outside import read_counts, read_outside
+from longtail.report import render
+from longtail.report.diagnosis import report_of_diagnosis
+from longtail.report.words import next_steps, said_of
 
 
 def summary(found):

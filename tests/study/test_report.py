@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from tests.study.pages import Reader, changed
 
 from longtail.cli.train_line import parse
-from longtail.study.report import render, report_of_runs, write_report
-from longtail.study.report.classes import ClassView, class_grid, worst_cards, worst_classes
-from longtail.study.report.predictions import Confusions, predicted_by
-from longtail.study.report.settings import repeat_command
+from longtail.report import render, report_of_runs, write_report
+from longtail.report.classes import ClassView, class_grid, worst_cards, worst_classes
+from longtail.report.predictions import Confusions, predicted_by
+from longtail.report.settings import repeat_command
 from longtail.study.runs import group_runs, read_run
 
 

@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 import pytest
 from tests.browser import browser, find_browser
 
-from longtail.study.report import render, write_report
-from longtail.study.report.page import Cell, Column, Gallery, Grid, Page, Picture, Section
+from longtail.report import render, write_report
+from longtail.report.page import Cell, Column, Gallery, Grid, Page, Picture, Section
 
 needs_browser = pytest.mark.skipif(
     find_browser() is None,

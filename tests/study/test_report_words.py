@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from tests.study.pages import Reader, changed
 
+from longtail.report import render, report_of_runs
+from longtail.report.drawings import beta_drawing, overview_drawings, part_drawings
+from longtail.report.parts import parts_of
+from longtail.report.settings import repeat_command
 from longtail.study.record import StudyRecord, write_study
-from longtail.study.report import render, report_of_runs
-from longtail.study.report.drawings import beta_drawing, overview_drawings, part_drawings
-from longtail.study.report.parts import parts_of
-from longtail.study.report.settings import repeat_command
 from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
 from longtail.train import defaults
 

@@ -12,7 +12,7 @@ from tests.train.feeding import weights_of
 from longtail.classes import Groups
 from longtail.data import DataSet, Draws, FileImages, Plan, Resident, ResidentFiles, Split, Streaming, load
 from longtail.data.augment import Compose, Normalise, RandomCrop
-from longtail.data.samplers import ClassAware, Progressive
+from longtail.data.sampling.samplers import ClassAware, Progressive
 from longtail.models import build_model
 from longtail.objectives import Objective
 from longtail.ranks import Ranks

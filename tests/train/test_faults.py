@@ -23,10 +23,10 @@ from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
+from longtail._io import read_tensors, write_tensors
 from longtail.data import DataSet, Draws, from_dataset, load
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
 from longtail.train.checkpoint import latest_checkpoint
-from longtail.train.files import read_tensors, write_tensors
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
 MOMENTS = CHAOS or 4

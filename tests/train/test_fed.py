@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.train.feeding import BAD, assert_equal, copy_of, loader_of, sizes_in, state_of, step_of
 
-from longtail.data.decode import UnreadableImageError
+from longtail.data.loaders.decode import UnreadableImageError
 from longtail.train import drivers
 from longtail.train.drivers import Eager, Fed
 from longtail.train.graphs import StepGraphs

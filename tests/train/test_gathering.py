@@ -6,8 +6,8 @@ from tests.interpreted import run_interpreted
 
 from longtail.data import load
 from longtail.data.augment import Compose, Cutout, Normalise, RandomCrop, RandomFlip
-from longtail.data.plan import Plan
-from longtail.data.resident import Resident
+from longtail.data.loaders.resident import Resident
+from longtail.data.sampling.plan import Plan
 from longtail.train.gathering import Gathering, can_gather
 
 END = Normalise((0.5,), (0.5,))

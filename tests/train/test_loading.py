@@ -20,8 +20,8 @@ from longtail.data import (
     Split,
     Streaming,
     from_dataset,
-    resident_files,
 )
+from longtail.data.loaders import resident_files
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.loading import Loaders, in_memory, is_small, open_data

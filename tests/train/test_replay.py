@@ -7,13 +7,13 @@ import torch
 from tests.train.conftest import assert_same_run, logged, recipe_for
 from tests.train.emulated_gpu import FakeGraph
 
+from longtail._io import read_tensors
 from longtail.data import load
-from longtail.data.plan import Batch
+from longtail.data.sampling.plan import Batch
 from longtail.models import build_model, replace_head
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, StoppedError, Trainer, measuring, replay
 from longtail.train.evaluation import NO_LABEL, as_in_training
-from longtail.train.files import read_tensors
 from longtail.train.measuring import Measuring, _in_order
 from longtail.train.replay import Replayed, look
 

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, logged, recipe_for, trained
 
+from longtail._io import TensorWriter, read_tensors, write_json
 from longtail.data import load
 from longtail.metrics import class_statistics, preference_scores, recall
 from longtail.models import build_model
 from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
 from longtail.train.evaluation import as_in_training, read_statistics
-from longtail.train.files import TensorWriter, read_tensors, write_json
 from longtail.train.folder import environment
 from longtail.train.posthoc import PostHoc
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, logged, one_sentence, recipe_for
 from tests.train.warm import until
 
+from longtail._io import read_tensors
 from longtail.data import load
 from longtail.metrics import class_statistics, recall
 from longtail.models import build_model
@@ -20,7 +21,6 @@ from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
 from longtail.train.evaluation import read_statistics
-from longtail.train.files import read_tensors
 
 SHORT = ("--data", "digits-lt", "--epochs", 2)
 NEVER = ("--evaluate-every", 0)  # which would have the ranks agree on their statistics before the end

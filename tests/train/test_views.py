@@ -8,7 +8,7 @@ from tests.train.conftest import recipe_for
 
 from longtail.data import ArrayImages, Normalisation, Split, load
 from longtail.data.augment import ColorJitter, Compose, RandAugment, RandomFlip, RandomGrey, RandomResizedCrop
-from longtail.data.samplers import Instance
+from longtail.data.sampling.samplers import Instance
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.loading import Loaders

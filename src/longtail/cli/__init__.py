@@ -18,7 +18,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 from longtail import __version__
-from longtail._names import nearest
+from longtail._checks import nearest
 
 __all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
 

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from longtail._names import nearest
+from longtail._checks import nearest
 from longtail.cli.parsing import flags_of, read, read_later
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
-from longtail.data.decode import BadImages
-from longtail.data.describe import draw_tail
-from longtail.data.fetch import get_cifar10, get_cifar100, get_fashion_mnist
-from longtail.data.lvis_crops import build_lvis_crops
-from longtail.data.own import empty_folders
+from longtail.data.datasets.describe import draw_tail
+from longtail.data.datasets.fetch import get_cifar10, get_cifar100, get_fashion_mnist
+from longtail.data.datasets.lvis_crops import build_lvis_crops
+from longtail.data.datasets.own import empty_folders
+from longtail.data.loaders.decode import BadImages
 
 console = Console()
 FETCHERS = {"cifar10": get_cifar10, "cifar100": get_cifar100, "fashion-mnist": get_fashion_mnist}

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from longtail.cli.parsing import call
 from longtail.cli.report import tell_undrawn
-from longtail.study.diagnose import diagnose as find
-from longtail.study.outside_files import FORMATS_HELP
-from longtail.study.report import write_report
-from longtail.study.report.diagnosis import report_of_diagnosis
-from longtail.study.report.words import next_steps, said_of
+from longtail.diagnose.diagnose import diagnose as find
+from longtail.diagnose.outside_files import FORMATS_HELP
+from longtail.report import write_report
+from longtail.report.diagnosis import report_of_diagnosis
+from longtail.report.words import next_steps, said_of
 
 __all__ = ["run"]
 

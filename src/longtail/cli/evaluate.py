@@ -6,10 +6,10 @@ from typing import Annotated
 
 import tyro
 
+from longtail._io import write_json
 from longtail.cli.parsing import call
 from longtail.cli.show import console, show_result
 from longtail.study.captions import some_of
-from longtail.train.files import write_json
 from longtail.train.folder import RunFolder
 from longtail.train.reevaluate import evaluate_run
 

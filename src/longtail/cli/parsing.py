@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from longtail._names import nearest
+from longtail._checks import nearest
 
 __all__ = ["DEFAULT", "call", "flags_of", "read", "read_later"]
 

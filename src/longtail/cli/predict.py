@@ -14,15 +14,15 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
+from longtail._io import new_file
 from longtail.cli.parsing import call
-from longtail.data.decode import BadImages, UnreadableImageError
-from longtail.data.readers.folders import IMAGE_SUFFIXES
-from longtail.data.readers.lists import read_lines
-from longtail.data.readers.tables import read_table
+from longtail.data.datasets.readers.folders import IMAGE_SUFFIXES
+from longtail.data.datasets.readers.lists import read_lines
+from longtail.data.datasets.readers.tables import read_table
+from longtail.data.loaders.decode import BadImages, UnreadableImageError
 from longtail.inference import load
 from longtail.train.device import pick_device
-from longtail.train.files import new_file
 
 __all__ = ["find_images", "run"]
 

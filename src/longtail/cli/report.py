@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 
 from longtail.cli.parsing import call
+from longtail.report import Report, report_of_runs, write_report
 from longtail.study.figures.of_paper import paper_drawings
 from longtail.study.figures.writing import save_figure, undrawn_in
-from longtail.study.report import Report, report_of_runs, write_report
 
 __all__ = ["run", "tell_undrawn"]
 

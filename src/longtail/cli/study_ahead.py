@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from longtail.report.page import many
 from longtail.study.conduct import Ahead, Place, look_ahead, search_folder
 from longtail.study.estimate import Estimate, estimate
 from longtail.study.execute import devices
 from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
-from longtail.study.report.page import many
 from longtail.train.fleet import at_a_time
 from longtail.train.loading import open_data
 

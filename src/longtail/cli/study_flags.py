@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from longtail._names import nearest
+from longtail._checks import nearest
 from longtail.study.plan import SearchPlan
 from longtail.train.recipe import Recipe
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from longtail._io import write_text
 from longtail.cli.study_flags import is_given, one_of, split_flags
 from longtail.study.captions import told_of
 from longtail.study.comparisons import check_reference
@@ -17,7 +18,6 @@ from longtail.study.runs import group_runs, read_runs
 from longtail.study.significance_text import significance_page
 from longtail.study.table import FORMATS, Table, show, write
 from longtail.study.tables import level_table, paper_table, recall_table
-from longtail.train.files import write_text
 
 __all__ = ["page", "paper", "save_table", "table"]
 

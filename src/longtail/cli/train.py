@@ -17,7 +17,7 @@ from rich.live import Live
 from longtail.cli import check_interrupted, sentence_of
 from longtail.cli.show import TOLD_SECONDS, Status, show_result
 from longtail.cli.train_line import asked_for, read_line, resume_command, resumed, show_help
-from longtail.data.decode import UnreadableImageError
+from longtail.data.loaders.decode import UnreadableImageError
 from longtail.ranks import Ranks
 from longtail.train.device import pick_device
 from longtail.train.fleet import Fleet

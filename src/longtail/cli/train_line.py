@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 
 import tyro
 
-from longtail._names import nearest
+from longtail._checks import nearest
 from longtail._program import program
 from longtail.cli.parsing import DEFAULT
 from longtail.data import CATALOG

@@ -1,8 +1,8 @@
 """Data sets by name and anybody's own, long-tailing, and everything random about them as data."""
 
-from longtail.data.catalog import CATALOG, ERRATA, Entry, expected_counts, load
-from longtail.data.check import Difference, check
-from longtail.data.dataset import (
+from longtail.data.datasets.catalog import CATALOG, ERRATA, Entry, expected_counts, load
+from longtail.data.datasets.check import Difference, check
+from longtail.data.datasets.dataset import (
     ArrayImages,
     DataSet,
     FileImages,
@@ -13,16 +13,16 @@ from longtail.data.dataset import (
     hold_out_fold,
     long_tailed,
 )
-from longtail.data.decode import UnreadableImageError, decode
-from longtail.data.describe import Description, describe
-from longtail.data.draws import Draws
-from longtail.data.long_tail import long_tail_counts, long_tail_indices
-from longtail.data.own import from_dataset, open_path
-from longtail.data.plan import Batch, Plan
-from longtail.data.resident import Resident
-from longtail.data.resident_files import ResidentFiles
-from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
-from longtail.data.streaming import Streaming
+from longtail.data.datasets.describe import Description, describe
+from longtail.data.datasets.long_tail import long_tail_counts, long_tail_indices
+from longtail.data.datasets.own import from_dataset, open_path
+from longtail.data.loaders.decode import UnreadableImageError, decode
+from longtail.data.loaders.resident import Resident
+from longtail.data.loaders.resident_files import ResidentFiles
+from longtail.data.loaders.streaming import Streaming
+from longtail.data.sampling.draws import Draws
+from longtail.data.sampling.plan import Batch, Plan
+from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
 
 __all__ = [
     "CATALOG",

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._arguments import (
+from longtail._checks import (
     ZeroCounts,
     as_vector,
     check_choice,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from longtail._arguments import check_number, shown, told
+from longtail._checks import check_number, shown, told
 from longtail.losses._common import reads_labels
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from longtail._arguments import check_choice
+from longtail._checks import check_choice
 from longtail.losses._common import Reduction, reads_labels
 from longtail.losses._embeddings import (
     at_least_float32,

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from longtail._arguments import check_integer, told
+from longtail._checks import check_integer, told
 
 __all__ = ["vmf_log_normalizer", "vmf_mean_length"]
 

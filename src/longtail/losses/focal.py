@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import along_classes, check_number, class_dim, told
+from longtail._checks import along_classes, check_number, class_dim, told
 from longtail.losses._common import Loss, LossOptions, Reduction, check_batch, check_options
 
 __all__ = ["FocalLoss", "focal_loss"]

@@ -5,7 +5,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, ZeroCounts, check_logits, check_number, class_dim, training_counts
+from longtail._checks import Vector, ZeroCounts, check_logits, check_number, class_dim, training_counts
 from longtail.losses._common import (
     CountedLoss,
     LossOptions,

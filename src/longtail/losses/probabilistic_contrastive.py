@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from longtail._arguments import Vector, ZeroCounts, check_integer, check_number
+from longtail._checks import Vector, ZeroCounts, check_integer, check_number
 from longtail.losses._common import CountedLoss, LossOptions, check_options
 from longtail.losses._embeddings import (
     at_least_float32,

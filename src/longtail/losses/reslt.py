@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._arguments import Vector, as_counts, check_integer, check_number, told
+from longtail._checks import Vector, as_counts, check_integer, check_number, told
 from longtail.classes import Groups
 from longtail.losses._common import check_batch
 

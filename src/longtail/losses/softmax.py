@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import (
+from longtail._checks import (
     Vector,
     ZeroCounts,
     along_classes,

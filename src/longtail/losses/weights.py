@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, ZeroCounts, check_number, training_counts
+from longtail._checks import Vector, ZeroCounts, check_number, training_counts
 
 __all__ = ["effective_number_weights"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from longtail._arguments import told
+from longtail._checks import told
 from longtail.losses._common import check_batch
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from longtail._arguments import Vector, as_tensor
+from longtail._checks import Vector, as_tensor
 from longtail.classes import Groups, GroupValues
 
 __all__ = ["CalibrationError", "expected_calibration_error"]

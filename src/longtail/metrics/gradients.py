@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import as_tensor, check_choice
+from longtail._checks import as_tensor, check_choice
 from longtail.classes import Groups, GroupValues
 from longtail.metrics._batch import flatten, wide
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_vector
+from longtail._checks import Vector, as_vector
 from longtail.classes import Groups, GroupValues
 
 __all__ = ["Preference", "preference_scores"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_counts, as_vector, shown
+from longtail._checks import Vector, as_counts, as_vector, shown
 from longtail.classes import Groups, GroupValues
 
 __all__ = ["ProbabilityShift", "TargetProbability", "implied_beta", "mean_target_probability", "probability_shift"]

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from longtail._arguments import Vector, as_counts, as_distribution, check_choice, check_number
+from longtail._checks import Vector, as_counts, as_distribution, check_choice, check_number
 from longtail.classes import Groups, GroupValues
 
 __all__ = ["Recall", "recall", "wilson_interval"]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.metrics._batch import flatten, wide
 from longtail.metrics.gradients import other_probabilities, reward_and_penalty
 

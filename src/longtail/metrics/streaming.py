@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from longtail._arguments import as_vector, check_integer, told
+from longtail._checks import as_vector, check_integer, told
 from longtail.metrics.statistics import ClassStatistics, class_statistics
 
 __all__ = ["ClassStatisticsMetric"]

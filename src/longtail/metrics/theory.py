@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import Vector, along_classes, as_vector, check_logits, check_number, class_dim, positive_counts
+from longtail._checks import Vector, along_classes, as_vector, check_logits, check_number, class_dim, positive_counts
 from longtail.losses.softmax import prior_shift
 
 __all__ = ["balanced_model_shift", "imbalanced_model_shift", "initial_gradient", "two_prior_softmax"]

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from longtail._arguments import told
+from longtail._checks import told
 
 __all__ = ["Backbone", "average", "check_backbone", "check_images", "taking"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from longtail._arguments import check_choice, check_integer
+from longtail._checks import check_choice, check_integer
 from longtail.models.backbone import Backbone, taking
 from longtail.models.cifar_resnet import CifarResNet
 from longtail.models.heads import ClassScaledHead, CosineHead, Head, Init, LinearHead

@@ -3,9 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._arguments import check_choice, check_integer
+from longtail._checks import check_choice, check_integer
+from longtail.kernels import Kernels, can_run
 from longtail.models.backbone import average, check_images
-from longtail.models.kernels import Kernels, can_run
 
 __all__ = ["CifarResNet", "shortcut"]
 
@@ -62,7 +62,7 @@ class CifarResNet(nn.Module):
         in_channels: channels of the images.
         kernels: ``"triton"`` trains and evaluates with kernels of our own, on a GPU under autocast to bfloat16;
             everything else is torch's as ever. Parameters are the same. :func:`kernels_for
-            <longtail.models.kernels.kernels_for>` says where it pays.
+            <longtail.kernels.kernels_for>` says where it pays.
 
     Example:
         >>> import torch
@@ -103,7 +103,7 @@ class CifarResNet(nn.Module):
         """The last feature maps, shape ``(B, 64, h, w)``: a quarter of the image's sides, rounded up."""
         check_images(images, self.in_channels, smallest=8)
         if self.kernels == "triton" and can_run(images, *(layers := self._layers())):
-            from longtail.models.kernels.chain import run_chain  # noqa: PLC0415 - Triton is imported on use
+            from longtail.kernels.chain import run_chain  # noqa: PLC0415 - Triton is imported on use
 
             found: Tensor = run_chain(self, images, *layers)
             return found

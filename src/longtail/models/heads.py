@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._arguments import check_choice, check_integer, check_number
+from longtail._checks import check_choice, check_integer, check_number
 from longtail.models.outputs import Outputs
 
 __all__ = ["ClassScaledHead", "CosineHead", "Head", "Init", "LinearHead", "unit"]

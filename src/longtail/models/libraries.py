@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.models.backbone import taking
 from longtail.models.pretrained import load_weights
 

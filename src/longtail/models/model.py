@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from longtail._arguments import check_choice
+from longtail._checks import check_choice
 from longtail.models.backbone import Backbone, check_backbone
 from longtail.models.heads import Head
 from longtail.models.outputs import Outputs

@@ -1,6 +1,6 @@
 """What a backbone's first weights expect of images: the mean and standard deviation that they were trained with."""
 
-from longtail.data.dataset import Normalisation
+from longtail.data.datasets.dataset import Normalisation
 from longtail.models.libraries import Pretrained
 from longtail.models.pretrained import read_mean_std
 from longtail.models.registry import published_mean_std

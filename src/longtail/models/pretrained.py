@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from longtail._arguments import shown
+from longtail._checks import shown
 
 __all__ = ["load_weights", "read_mean_std", "read_weights"]
 

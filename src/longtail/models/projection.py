@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.models.heads import unit
 
 __all__ = ["Projector", "PrototypeProjector"]

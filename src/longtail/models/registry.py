@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os import PathLike
 from types import ModuleType
 
-from longtail._arguments import told
+from longtail._checks import told
 from longtail.models.backbone import Backbone
 from longtail.models.cifar_resnet import CifarResNet
 from longtail.models.libraries import (

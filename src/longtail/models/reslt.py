@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._arguments import check_choice, check_integer
+from longtail._checks import check_choice, check_integer
 from longtail.models.backbone import average
 from longtail.models.heads import Head
 from longtail.models.outputs import Outputs

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from longtail._io import read_tensors
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.study.plan import is_here
 from longtail.study.runs import Run
-from longtail.train.files import read_tensors
 from longtail.train.folder import RunFolder
 from longtail.train.trainer import Trainer
 

@@ -6,12 +6,12 @@ A model is asked once; its answers stay beside it in ``balanced.json``, so that 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from longtail._io import write_json
 from longtail.data import CATALOG
 from longtail.metrics import probability_shift
 from longtail.study.asking import answers_in, asked_about, can_be_asked, training_pass
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
-from longtail.train.files import write_json
 from longtail.train.recipe import Recipe
 
 __all__ = [

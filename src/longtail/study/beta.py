@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail._arguments import check_integer, check_number, told
+from longtail._checks import check_integer, check_number, told
 
 __all__ = [
     "START",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from longtail._arguments import told
+from longtail._checks import told
 from longtail.study.beta import Score
 from longtail.study.runs import Run
 

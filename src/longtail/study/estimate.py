@@ -9,9 +9,9 @@ from itertools import islice
 
 import torch
 
+from longtail.report.page import many
 from longtail.study.execute import epochs_done, epochs_of
 from longtail.study.plan import Planned
-from longtail.study.report.page import many
 from longtail.study.runs import Run, read_runs
 from longtail.train.folder import RunFolder, environment
 from longtail.train.recipe import Recipe

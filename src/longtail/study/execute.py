@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 import torch.multiprocessing
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.methods import find_method
 from longtail.study.plan import Planned
 from longtail.train.device import pick_device

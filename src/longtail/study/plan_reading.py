@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from longtail.data import CATALOG, long_tail_counts
-from longtail.data.long_tail import Profile
+from longtail.data.datasets.long_tail import Profile
 from longtail.methods import METHODS
 from longtail.models.registry import check_name
 from longtail.study.beta import START, wrong_settings

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from longtail._io import write_json
 from longtail.study.stats import Alternative
-from longtail.train.files import write_json
 
 __all__ = ["STUDY_FILE", "StudyRecord", "missing_of", "now", "read_studies", "write_study"]
 

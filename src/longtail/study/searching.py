@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from longtail._io import write_json
 from longtail.data import CATALOG, open_path
 from longtail.study.beta import BetaSearch, search_rounds
 from longtail.study.criteria import Criterion
@@ -15,7 +16,6 @@ from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
 from longtail.study.stats import Summary
 from longtail.study.table import Row, Table, Value
 from longtail.study.tables import sensitivity_table
-from longtail.train.files import write_json
 from longtail.train.recipe import Recipe, defaults
 
 __all__ = ["Searched", "fold_recipes", "searching", "trace_table"]

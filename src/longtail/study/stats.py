@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from longtail._arguments import check_choice, check_integer, check_number
+from longtail._checks import check_choice, check_integer, check_number
 
 __all__ = ["Alternative", "Comparison", "Summary", "compare", "compare_summaries", "holm", "sentence", "summarise"]
 

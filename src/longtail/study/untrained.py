@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from longtail._io import write_json
 from longtail.classes import Groups, GroupValues
 from longtail.losses import class_shift
 from longtail.metrics import gradient_balance
@@ -17,7 +18,6 @@ from longtail.study import paper
 from longtail.study.asking import answers_in, asked_about, data_is_here, training_pass
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
-from longtail.train.files import write_json
 from longtail.train.recipe import Recipe, defaults
 
 __all__ = ["UNTRAINED_FILE", "balance_at_chance", "losses_of", "measure_untrained", "untrained_gradients"]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from longtail._io import read_tensors, write_tensors
 from longtail.data import ArrayImages, DataSet, FileImages, Split
-from longtail.data.own import AdaptedImages
-from longtail.data.shards import ShardImages
+from longtail.data.datasets.own import AdaptedImages
+from longtail.data.datasets.shards import ShardImages
 from longtail.objectives import Objective
-from longtail.train.files import read_tensors, write_tensors
 from longtail.train.recipe import Recipe, differing_settings, settings_of
 from longtail.train.step import Step
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
-from longtail.data.plan import Batch, PlannedBatch
-from longtail.models.kernels import kernels_for
+from longtail.data.sampling.plan import Batch, PlannedBatch
+from longtail.kernels import kernels_for
 from longtail.train.capturing import tell_why_not
 from longtail.train.graphs import StepGraphs
 from longtail.train.step import Step

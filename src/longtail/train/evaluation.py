@@ -9,11 +9,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from longtail._io import TensorWriter, read_tensors, write_tensors
 from longtail.data import Split
-from longtail.data.plan import Batch
+from longtail.data.sampling.plan import Batch
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.ranks import Ranks
-from longtail.train.files import TensorWriter, read_tensors, write_tensors
 from longtail.train.posthoc import Classifier
 
 __all__ = [

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import torch
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.data import ArrayImages, DataSet
 from longtail.models.registry import SMALL_MODELS
 from longtail.train.recipe import Recipe

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from longtail.train.files import plain, write_json, write_text
+from longtail._io import plain, write_json, write_text
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
 __all__ = ["RunFolder"]

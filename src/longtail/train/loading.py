@@ -29,10 +29,10 @@ from longtail.data import (
     open_path,
 )
 from longtail.data.augment import Augmentation
-from longtail.data.decode import UnreadableImageError, image_size
-from longtail.data.own import empty_folders
-from longtail.data.resident_files import NoRoomError
-from longtail.data.samplers import Instance, Sampler
+from longtail.data.datasets.own import empty_folders
+from longtail.data.loaders.decode import UnreadableImageError, image_size
+from longtail.data.loaders.resident_files import NoRoomError
+from longtail.data.sampling.samplers import Instance, Sampler
 from longtail.methods import find_method
 from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from longtail.data import ArrayImages, Resident, Split
-from longtail.data.plan import Batch
-from longtail.data.samplers import Instance
+from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics, recall
 from longtail.models import Model
 from longtail.train.evaluation import (

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from longtail._arguments import check_choice, check_number
+from longtail._checks import check_choice, check_number
 from longtail.classes import Groups
 from longtail.metrics import recall
 from longtail.posthoc import adjust_logits, tau_normalize_logits

@@ -10,10 +10,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 
-from longtail._arguments import check_integer, check_number
+from longtail._checks import check_integer, check_number
 from longtail._gpus import checked
 from longtail.data import CATALOG
-from longtail.data.long_tail import Profile
+from longtail.data.datasets.long_tail import Profile
 from longtail.methods import find_method
 from longtail.models import HeadName
 from longtail.models.registry import CIFAR_RESNETS

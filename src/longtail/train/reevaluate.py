@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 from torch import Tensor
 
+from longtail._io import plain
 from longtail.classes import Groups
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.train.evaluation import read_statistics, stored_batches, stored_splits
-from longtail.train.files import plain
 from longtail.train.folder import RunFolder
 from longtail.train.posthoc import Classifier, Kind, PostHoc, Search
 from longtail.train.results import measures

@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from longtail.data import Resident
-from longtail.data.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
+from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
+from longtail.kernels import kernels_for
 from longtail.methods import Stage, Task, find_method
 from longtail.models import CifarResNet, HeadName, Model, build_model, check_takes, replace_head
-from longtail.models.kernels import kernels_for
 from longtail.models.registry import SMALL_MODELS
 from longtail.objectives import Objective
 from longtail.train.drivers import Captured, Driver, Eager, Fed

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail._io import write_json, write_tensors
 from longtail.data import ArrayImages, DataSet
-from longtail.data.samplers import Instance
+from longtail.data.sampling.samplers import Instance
 from longtail.methods import Stage, find_method
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
@@ -26,7 +27,6 @@ from longtail.train.checkpoint import (
 )
 from longtail.train.device import pick_device
 from longtail.train.evaluation import write_statistics
-from longtail.train.files import write_json, write_tensors
 from longtail.train.folder import RunFolder
 from longtail.train.loading import Loaders, open_data
 from longtail.train.measuring import Measuring

@@ -19,7 +19,7 @@ from longtail.data.augment import (
     RandomResizedCrop,
     Resize,
 )
-from longtail.data.dataset import Normalisation
+from longtail.data.datasets.dataset import Normalisation
 
 __all__ = ["Family", "evaluation_view", "training_views"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.data.readers.cifar import (
+from longtail.data.datasets.readers.cifar import (
     CIFAR10_BATCHES,
     CIFAR10_CLASSES,
     CifarSplit,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.data.readers.idx import read_idx
+from longtail.data.datasets.readers.idx import read_idx
 
 
 def idx(array: np.ndarray, code: int = 8) -> bytes:

@@ -2,7 +2,8 @@
 
 Images are ``(B, C, H, W)``, uint8 or floating-point, both on the scale of [0, 255]; all but ``Normalise`` keep the
 dtype. A function takes its parameters as tensors with one number a sample; a class over it makes them from uniform
-numbers in [0, 1), ``draws`` of them a sample, which come from outside (``longtail.data.draws``). No shape depends on
+numbers in [0, 1), ``draws`` of them a sample, which come from outside (``longtail.data.sampling.draws``). No shape
+depends on
 data and nothing is read back from the device, so a CUDA graph can hold every one of them.
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._arguments import check_integer, told
+from longtail._checks import check_integer, told
 
 __all__: list[str] = []
 

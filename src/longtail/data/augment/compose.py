@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from longtail._arguments import told
+from longtail._checks import told
 from longtail.data.augment._batch import check_uniforms
 
 __all__ = ["Augmentation", "Compose"]

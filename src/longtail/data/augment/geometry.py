@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.data.augment._batch import (
     check_fraction,
     check_images,

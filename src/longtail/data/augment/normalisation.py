@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._arguments import check_number, told
+from longtail._checks import check_number, told
 from longtail.data.augment._batch import check_images, check_uniforms
 
 __all__ = ["Normalise", "normalise"]

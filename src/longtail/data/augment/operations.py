@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._arguments import told
+from longtail._checks import told
 from longtail.data.augment._batch import (
     check_colour,
     check_images,

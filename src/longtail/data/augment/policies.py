@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.data.augment._batch import check_colour, check_fraction, check_level, check_uniforms, integers, over
 from longtail.data.augment.operations import OPERATIONS, apply_operation, chosen
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._arguments import check_integer
+from longtail._checks import check_integer
 from longtail.data.augment._batch import (
     between,
     check_fraction,

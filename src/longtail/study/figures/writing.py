@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longtail._io import new_file
 from longtail.study.figures.style import WIDTH, families, our_settings
-from longtail.train.files import new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
+from longtail.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, curves_of, part_drawings
+from longtail.report.page import slug
+from longtail.report.parts import Part, mean_of, parts_of
 from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.figures.boxes import box_plots
 from longtail.study.figures.classwise import class_probability
@@ -11,9 +14,6 @@ from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.gradients import gradient_bars
 from longtail.study.figures.levels import level_bars
 from longtail.study.figures.style import Mark, marks_of
-from longtail.study.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, curves_of, part_drawings
-from longtail.study.report.page import slug
-from longtail.study.report.parts import Part, mean_of, parts_of
 from longtail.study.reproduction.material import MAIN, Material
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from longtail._io import write_text
 from longtail.data import CATALOG
 from longtail.study.balanced import measure_balanced
 from longtail.study.captions import numbers
@@ -21,7 +22,6 @@ from longtail.study.reproduction.sections import Section, sections_of
 from longtail.study.reproduction.standing import Standing, all_runs, standing_of
 from longtail.study.runs import Run, read_runs
 from longtail.study.untrained import measure_untrained
-from longtail.train.files import write_text
 
 __all__ = ["page_text", "write_page"]
 

@@ -1,0 +1,1 @@
+"""Data sets by name and from files, and everything that describes or changes them."""

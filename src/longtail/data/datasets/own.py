@@ -1,0 +1,245 @@
+"""Anybody's own data: a folder of class folders, a list of paths and labels, or a data set object."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail._checks import as_tensor, told
+from longtail.classes import class_counts
+from longtail.data.datasets.dataset import DataSet, FileImages, Split
+from longtail.data.datasets.readers.folders import folders_in, is_image, read_folder
+from longtail.data.datasets.readers.lists import inside, read_lines
+from longtail.data.datasets.readers.parquet import read_parquet
+from longtail.data.datasets.readers.tables import column, columns_of, read_table
+from longtail.data.loaders.decode import raw_pixels
+
+__all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
+
+_PARTS = {"train": "train", "training": "train", "test": "test"}
+_PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+
+
+def open_path(path: Path | str) -> DataSet:
+    """Your own data, as a data set.
+
+    Args:
+        path: a folder of class folders, or a folder of such folders named ``train``, ``val``, ``test``; or a list of
+            images: ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
+            ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` a line). Labels are class names; where
+            all of them are whole numbers, class indices. Paths are relative to the list's folder, or absolute; images
+            lie below that folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or a list of images, but it is not there.")
+    readers: dict[str, Callable[[Path], list[dict[str, str]]]] = {
+        ".csv": _read_csv,
+        ".tsv": _read_csv,
+        ".parquet": _read_parquet,
+        ".txt": _read_text,
+    }
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"Expected {path} to end in {', '.join(readers)}, or to be a folder, but got {path.suffix!r}.")
+    return _from_rows(path, readers[path.suffix.lower()](path))
+
+
+def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
+    """Folders in ``path`` that make a class which has no image in any split; without them there is no such class."""
+    if not Path(path).is_dir():
+        return []
+    counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
+    empty = {dataset.class_names[c] for c in (counts == 0).nonzero().flatten().tolist()}
+    return [
+        found for folder in _split_folders(Path(path)).values() for found in folders_in(folder) if found.name in empty
+    ]
+
+
+def _open_folder(root: Path) -> DataSet:
+    folders = _split_folders(root)
+    class_names = tuple(sorted({found.name for folder in folders.values() for found in folders_in(folder)}))
+    if not class_names:
+        raise ValueError(f"Expected {root} to have class folders, but it has none.")
+    splits = {part: read_folder(folder, class_names)[0] for part, folder in folders.items()}
+    return DataSet(root.name, class_names, splits["train"], splits.get("test"), splits.get("val"))
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """The folder of each split: the whole is the training split where there are none."""
+    visible = folders_in(root)
+    parts = [_PARTS.get(folder.name.lower()) for folder in visible]
+    if "train" not in parts:
+        return {"train": root}
+    if None in parts:
+        beside = visible[parts.index(None)]
+        if len(set(parts)) > 2 and _has_only_folders(visible[parts.index("train")]):
+            raise ValueError(
+                f"Expected the splits of {root} in folders called train, val and test, and no other beside them, but "
+                f"got {beside.name}: move or rename it."
+            )
+        return {"train": root}  # one of the classes is called train
+    inner: dict[str, Path] = {}
+    for part, folder in zip(parts, visible, strict=True):
+        if part is not None and inner.setdefault(part, folder) != folder:
+            raise ValueError(f"Expected one folder for {part} in {root}, but got {inner[part].name} and {folder.name}.")
+    return inner
+
+
+def _has_only_folders(root: Path) -> bool:
+    """Whether there are folders in it and no image, as in a split's folder."""
+    return bool(folders_in(root)) and not any(is_image(file.name) for file in root.iterdir())
+
+
+_COLUMNS = ("path", "label", "split")
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    return read_table(path, _COLUMNS[:2])
+
+
+def _read_parquet(path: Path) -> list[dict[str, str]]:
+    def chosen(names: list[str]) -> list[str]:
+        columns = columns_of(path, names, _COLUMNS[:2])
+        return [name for name, known in zip(names, columns, strict=True) if known in _COLUMNS]  # no pixels
+
+    table = read_parquet(path, chosen)
+    cells = [["" if value is None else str(value) for value in values] for values in table.values()]
+    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def _read_text(path: Path) -> list[dict[str, str]]:
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            name, _, label = line.strip().rpartition(" ")
+            if not name:
+                raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
+            rows.append({"path": name, "label": label})
+    return rows
+
+
+def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
+    if not rows:
+        raise ValueError(f"Expected {path} to list images, but it lists none.")
+    for number, row in enumerate(rows, 1):
+        if not row.get("path") or not row.get("label"):
+            raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
+        named = row["path"]
+        row["path"] = _below(path.parent, named)
+        if not inside(row["path"]):
+            raise ValueError(
+                f"Expected the path in row {number} of {path} to lie below {path.parent.absolute()}, "
+                f"the list's folder, to which paths are relative, but got {named!r}."
+            )
+    if all(row["label"].isascii() and row["label"].removeprefix("-").isdigit() for row in rows):
+        for number, row in enumerate(rows, 1):
+            if row["label"].startswith("-"):
+                found = row["label"]
+                raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {found}.")
+        rows = [{**row, "label": str(int(row["label"]))} for row in rows]  # 07 is 7
+    labels = {row["label"] for row in rows}
+    # Numbers far beyond the number of rows are names that look like numbers, not indices.
+    if all(label.isascii() and label.isdigit() and int(label) < 100 * len(rows) + 10_000 for label in labels):
+        class_names = tuple(str(c) for c in range(max(map(int, labels)) + 1))
+    else:
+        class_names = tuple(sorted(labels))
+    index = {name: c for c, name in enumerate(class_names)}
+    by_part: dict[str, list[dict[str, str]]] = {}
+    for number, row in enumerate(rows, 1):
+        part = (row.get("split") or "train").lower()
+        if part not in _PARTS:
+            raise ValueError(f"Expected `split` in row {number} of {path} to be train, val or test, but got {part!r}.")
+        by_part.setdefault(_PARTS[part], []).append(row)
+    if "train" not in by_part:
+        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(by_part)}.")
+    splits = {
+        part: Split(
+            FileImages(path.parent, [row["path"] for row in found]),
+            torch.tensor([index[row["label"]] for row in found]),
+        )
+        for part, found in by_part.items()
+    }
+    return DataSet(path.stem, class_names, splits["train"], splits.get("test"), splits.get("val"))
+
+
+def _below(folder: Path, name: str) -> str:
+    """An absolute path below a folder as one relative to it; any other path as it is."""
+    if inside(name) or not Path(name).is_absolute():
+        return name
+    for root in (folder.absolute(), folder.resolve()):  # the folder may be a link, and its images named either way
+        if Path(name).is_relative_to(root):
+            return Path(name).relative_to(root).as_posix()
+    return name
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedImages:
+    """Images of somebody's map-style data set."""
+
+    dataset: Any
+    key: str | int
+    """Where a sample has its image: a column's name, or a place in a tuple."""
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int, /) -> Tensor:
+        image = self.dataset[int(self.indices[index])][self.key]
+        pixels = raw_pixels(image)
+        if pixels is None:
+            raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
+        return pixels.contiguous()
+
+    def subset(self, indices: Tensor, /) -> "AdaptedImages":
+        """Some of them, in that order."""
+        return AdaptedImages(self.dataset, self.key, self.indices[indices])
+
+
+def from_dataset(
+    dataset: Any, *, image: str | int | None = None, label: str | int | None = None, class_names: Sequence[str] = ()
+) -> Split:
+    """A split from any map-style ``torch`` or Hugging Face data set.
+
+    Args:
+        dataset: has a length, and samples by index: tuples, or dictionaries. Give it without its transform, or with one
+            that leaves uint8: augmentation is ours.
+        image: where a sample has its image; default: ``"image"`` in a dictionary, 0 in a tuple.
+        label: where it has its label; default: ``"label"``, 1.
+        class_names: to check the labels against, where they are known.
+
+    Returns:
+        the split. Labels are read at once (from a column, ``targets`` or ``labels`` where there is one), images later.
+
+    Example:
+        >>> samples = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0), (torch.ones(3, 4, 4, dtype=torch.uint8), 1)]
+        >>> split = from_dataset(samples)
+        >>> split.labels, split.images[1].shape
+        (tensor([0, 1]), torch.Size([3, 4, 4]))
+    """
+    if len(dataset) == 0:
+        raise ValueError("Expected `dataset` to have samples, but it has none.")
+    by_name = isinstance(dataset[0], Mapping)
+    image_key = ("image" if by_name else 0) if image is None else image
+    label_key = ("label" if by_name else 1) if label is None else label
+    if by_name and hasattr(dataset, "column_names"):  # Hugging Face: a column without decoding the images
+        labels: Any = list(dataset[label_key])  # newer versions give a column that is read on use
+    else:
+        labels = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
+        if labels is None or label is not None:
+            labels = [dataset[i][label_key] for i in range(len(dataset))]
+    found = as_tensor("label", labels, what="class indices")
+    if found.is_floating_point():
+        raise TypeError(f"Expected `label` to hold class indices, but got dtype {found.dtype}.")
+    found = found.to(torch.int64)
+    if found.shape != (len(dataset),):
+        raise ValueError(f"Expected a label for each of {len(dataset)} samples, but got shape {tuple(found.shape)}.")
+    if int(found.min()) < 0 or (class_names and int(found.max()) >= len(class_names)):
+        wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
+        raise ValueError(f"Expected labels in 0…{len(class_names) - 1 if class_names else 'C-1'}, but got {wrong}.")
+    return Split(AdaptedImages(dataset, image_key, torch.arange(len(dataset))), found)

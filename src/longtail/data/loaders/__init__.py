@@ -1,0 +1,1 @@
+"""Batches of images on the device, from memory or from files."""

@@ -1,0 +1,186 @@
+"""Images of different sizes: held end to end in one tensor, and brought to one size, many at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail._gpus import checked, where_it_lies
+from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
+from longtail.data.augment._batch import check_size
+
+__all__ = ["ImagesInARow", "cut", "resized_by_kernel", "to_size", "windows_of"]
+
+_TOGETHER = 2**24  # positions that are gathered together: their indices take 128 MB
+_PIXELS = 256  # that a program of the kernel makes
+
+
+def cut(view: Augmentation) -> tuple[Compose, Compose]:
+    """A view in two: what brings images to one size, and the rest, which can then run on a whole batch.
+
+    Example:
+        >>> from longtail.data.augment import Normalise
+        >>> sized, rest = cut(Compose((Resize(256), CentreCrop(224), Normalise((0.5,), (0.5,)))))
+        >>> len(sized.augmentations), len(rest.augmentations)
+        (2, 1)
+    """
+    parts = view.augmentations if isinstance(view, Compose) else (view,)
+    sizing = [i for i, part in enumerate(parts) if isinstance(part, RandomResizedCrop | Resize | CentreCrop)]
+    first = sizing[-1] + 1 if sizing else 0
+    return Compose(tuple(parts[:first])), Compose(tuple(parts[first:]))
+
+
+@dataclass(frozen=True, eq=False)
+class ImagesInARow:
+    """Images of different sizes and three channels, one behind the other."""
+
+    pixels: Tensor
+    """uint8, one-dimensional: each image as ``(3, height, width)``, flattened. On any device."""
+    starts: Tensor
+    """Where in ``pixels`` each image begins, int64 ``(N,)``, on the CPU as the next two: shapes follow from them."""
+    heights: Tensor
+    widths: Tensor
+
+    @classmethod
+    def of(cls, images: Sequence[Tensor]) -> "ImagesInARow":
+        """Images of shape ``(3, height, width)``, put one behind the other on their device.
+
+        Example:
+            >>> row = ImagesInARow.of([torch.zeros(3, 2, 5, dtype=torch.uint8), torch.ones(3, 4, 3, dtype=torch.uint8)])
+            >>> row.starts, row.heights, row.widths, row[1].shape
+            (tensor([ 0, 30]), tensor([2, 4]), tensor([5, 3]), torch.Size([3, 4, 3]))
+        """
+        sizes = torch.tensor([image.shape[1:] for image in images])
+        lengths = 3 * sizes.prod(dim=1)
+        pixels = torch.cat([image.flatten() for image in images])
+        return cls(pixels, lengths.cumsum(0) - lengths, sizes[:, 0], sizes[:, 1])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> Tensor:
+        start, height, width = (int(values[index]) for values in (self.starts, self.heights, self.widths))
+        return self.pixels[start : start + 3 * height * width].view(3, height, width)
+
+    def subset(self, indices: Tensor) -> "ImagesInARow":
+        """Some of them, in that order; the pixels stay where they are."""
+        return ImagesInARow(self.pixels, self.starts[indices], self.heights[indices], self.widths[indices])
+
+
+def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
+    """The images brought to one size by the first half of a view (:func:`cut`).
+
+    Where it was checked, one kernel resizes windows of all images, whatever their sizes: those of
+    :class:`RandomResizedCrop`, or whole images (:class:`Resize`, :class:`CentreCrop`). Elsewhere the former are resized
+    many at a time too, and all else image by image.
+
+    Args:
+        images: as many as there are rows of numbers.
+        sized: what brings them to one size.
+        uniforms: the numbers it draws, float32 ``(B, draws)``, on the CPU.
+
+    Returns:
+        uint8 ``(B, 3, height, width)`` on the images' device.
+    """
+    parts, device = sized.augmentations, images.pixels.device
+    found = windows_of(images, parts, uniforms)
+    if found is not None:
+        windows, size = found
+        if checked(device) and 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31:  # it counts in 32 bits
+            return resized_by_kernel(images, windows, size)
+        if isinstance(parts[0], RandomResizedCrop):
+            return _resized_windows(images, windows[:4], size)
+    drawn = uniforms.to(device, non_blocking=True)
+    return torch.cat([sized(images[i][None], drawn[i : i + 1]) for i in range(len(images))])
+
+
+def windows_of(
+    images: ImagesInARow, parts: Sequence[Augmentation], uniforms: Tensor
+) -> tuple[Tensor, tuple[int, int]] | None:
+    """What augmentations make of each image, as a window that is resized and of which a part is kept.
+
+    Args:
+        images: of any sizes.
+        parts: :class:`RandomResizedCrop`, or :class:`Resize`, or the latter and :class:`CentreCrop`.
+        uniforms: the numbers that the first draws.
+
+    Returns:
+        int64 ``(8, B)``: the window's top, left, height and width, the height and width to which it is resized, and
+        which row and column of that is the first to be kept; and how many of these are kept. ``None`` where parts are
+        others, or more would be kept than there is.
+    """
+    heights, widths = images.heights, images.widths
+    zero = torch.zeros_like(heights)
+    window: Sequence[Tensor] = zero, zero, heights, widths
+    sides: tuple[Tensor | int, Tensor | int]
+    match parts:
+        case [RandomResizedCrop() as crop]:
+            size = check_size("size", crop.size)
+            window, sides = crop.parameters(uniforms, heights, widths), size
+        case [Resize(size=(_, _) as size)]:
+            sides = size
+        case [Resize(size=side), CentreCrop(size=kept)]:
+            size, shorter = check_size("size", kept), torch.minimum(heights, widths)
+            sides = (side * heights // shorter, side * widths // shorter) if isinstance(side, int) else side
+        case _:
+            return None
+    resized = [zero + side for side in sides]
+    spare = [side - kept for side, kept in zip(resized, size, strict=True)]
+    if any((side < 0).any() for side in spare):
+        return None
+    return torch.stack([*window, *resized, *((side / 2).round().long() for side in spare)]), size
+
+
+def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
+    """:func:`resized_crop` of a window of each image; ``windows`` is top, left, height and width, ``(4, B)``."""
+    device = images.pixels.device
+    found, places = [], []
+    for chosen in _of_like_size(windows[2], windows[3]):
+        some = images.subset(chosen)
+        top, left, height, width = windows[:, chosen]
+        # Everything is known on the CPU, so that the shapes below need not be read back from the device.
+        corner = some.starts + top * some.widths + left
+        plane = some.heights * some.widths
+        corner, plane, stride, height, width = (
+            torch.stack([corner, plane, some.widths, height, width]).to(device, non_blocking=True).unbind()
+        )
+        row = torch.arange(int(windows[2, chosen].max()), device=device).view(1, -1, 1)
+        column = torch.arange(int(windows[3, chosen].max()), device=device).view(1, 1, -1)
+        # Beyond its window a sample repeats the last row and column, which weigh nothing.
+        inside_row = torch.minimum(row, height.view(-1, 1, 1) - 1)
+        inside_column = torch.minimum(column, width.view(-1, 1, 1) - 1)
+        index = corner.view(-1, 1, 1) + inside_row * stride.view(-1, 1, 1) + inside_column
+        gathered = torch.stack([images.pixels[index + channel * plane.view(-1, 1, 1)] for channel in range(3)], dim=1)
+        zero = torch.zeros_like(height)
+        found.append(resized_crop(gathered, zero, zero, height, width, size))
+        places.append(chosen)
+    together, order = torch.cat(found), torch.cat(places)
+    return together[order.argsort().to(device, non_blocking=True)]
+
+
+def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
+    """:func:`windows_of` images, in one launch; sums of float32 in another order than torch's."""
+    from longtail.data.loaders.resize_kernel import resize_windows  # noqa: PLC0415 - Triton is imported on use
+
+    (high, wide), device = size, images.pixels.device
+    top, left, *others = windows
+    corner, plane = images.starts + top * images.widths + left, images.heights * images.widths
+    rows = torch.stack([corner, plane, images.widths, *others], dim=1).to(device, non_blocking=True)
+    resized = torch.empty((len(images), 3, high, wide), dtype=torch.uint8, device=device)
+    programs = (len(images), -(-high * wide // _PIXELS))
+    with where_it_lies(resized):
+        resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
+    return resized
+
+
+def _of_like_size(heights: Tensor, widths: Tensor) -> Iterator[Tensor]:
+    """Windows in groups, largest first, such that a group, filled up to its largest sides, stays within bounds."""
+    order = (heights * widths).argsort(descending=True, stable=True)
+    begin = 0
+    while begin < len(order):
+        rest = order[begin:]
+        filled = heights[rest].cummax(0).values * widths[rest].cummax(0).values * torch.arange(1, len(rest) + 1)
+        number = max(1, int((filled <= _TOGETHER).sum()))
+        yield rest[:number]
+        begin += number

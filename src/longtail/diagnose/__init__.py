@@ -1,0 +1,1 @@
+"""Diagnosis of a classifier from its predictions."""

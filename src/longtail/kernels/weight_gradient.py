@@ -1,0 +1,110 @@
+# mypy: ignore-errors
+# ruff: noqa: PLR0917
+"""The gradient of a convolution's weight and of the BatchNorm above it; sums in a fixed order, no atomics."""
+
+from longtail._triton import jit, tl
+from longtail.kernels.patches import patches
+
+__all__ = ["sum_parts", "weight_gradient"]
+
+
+@jit
+def weight_gradient(
+    x,
+    gradient,
+    y,
+    sums,
+    norm,
+    gamma,
+    through,
+    parts,
+    grad_gamma,
+    grad_beta,
+    pixels,
+    per,
+    runs,
+    HI: tl.constexpr,
+    WI: tl.constexpr,
+    HO: tl.constexpr,
+    WO: tl.constexpr,
+    CI: tl.constexpr,
+    CO: tl.constexpr,
+    STRIDE: tl.constexpr,
+    KEEP: tl.constexpr,
+    RUNS: tl.constexpr,
+    P: tl.constexpr,
+    KB: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """One run of pixels' part of KB rows of the weight's gradient, (9 * CI, CO).
+
+    On the way the gradient goes backward through BatchNorm: ``gradient`` is that of BatchNorm's output (masked by the
+    ReLU), ``y`` its input, ``sums`` (runs, 2, CO) what the kernel before summed up; ``through`` gets the gradient of
+    ``y``, which ``convolution`` reads next, if ``KEEP``. Here each pixel's is needed once, there nine times.
+    """
+    split = tl.program_id(0)
+    group = tl.program_id(1)
+    c = tl.arange(0, CO)
+    i = tl.arange(0, RUNS)
+    there = (i < runs)[:, None]
+    first = tl.sum(tl.load(sums + (2 * i[:, None]) * CO + c[None, :], mask=there, other=0.0), axis=0)
+    second = tl.sum(tl.load(sums + (2 * i[:, None] + 1) * CO + c[None, :], mask=there, other=0.0), axis=0)
+    if (split == 0) & (group == 0):
+        tl.store(grad_beta + c, first)
+        tl.store(grad_gamma + c, second)
+    mean = tl.load(norm + c)
+    rstd = tl.load(norm + CO + c)
+    scale = rstd * tl.load(gamma + c)
+    amount = pixels.to(tl.float32)
+    first = first / amount
+    second = rstd * (second / amount)
+    k = group * KB + tl.arange(0, KB)
+    kept = tl.where(group == 0, pixels, 0)  # every group computes it, one writes it
+    acc = tl.zeros([KB, CO], tl.float32)
+    for t in tl.range(per, num_stages=STAGES):
+        rows = (split * per + t) * P + tl.arange(0, P)
+        live = rows < pixels
+        held = live[:, None]
+        a = patches(x, rows, live, k, HI, WI, HO, WO, CI, STRIDE)
+        places = rows[:, None] * CO + c[None, :]
+        g = tl.load(gradient + places, mask=held, other=0.0).to(tl.float32)
+        v = tl.load(y + places, mask=held, other=0.0).to(tl.float32)
+        d = scale[None, :] * (g - first[None, :] - (v - mean[None, :]) * second[None, :])
+        d = tl.where(held, d, 0.0).to(through.dtype.element_ty)
+        if KEEP:
+            tl.store(through + places, d, mask=(rows < kept)[:, None])
+        acc = tl.dot(tl.trans(a), d, acc)
+    tl.store(parts + (split * (9 * CI) + k[:, None]) * CO + c[None, :], acc, mask=(k < 9 * CI)[:, None])
+
+
+@jit
+def sum_parts(parts, table, gradients, E: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr):
+    """All layers' parts of weight gradients summed up, each where its parameter's layout wants it.
+
+    A program sums E elements of one layer; its row of ``table`` says which: where the layer's parts begin, how many
+    there are, the first element, CI as computed, CI as it is, CO, where the gradient begins, and its four strides.
+    """
+    row = table + tl.program_id(0) * COLUMNS
+    begin = tl.load(row)
+    splits = tl.load(row + 1)
+    start = tl.load(row + 2)
+    ci = tl.load(row + 3)
+    real = tl.load(row + 4)
+    co = tl.load(row + 5)
+    size = 9 * ci * co
+    e = start + tl.arange(0, E)
+    total = tl.zeros([E], tl.float32)
+    for s in range(0, splits, S):
+        split = s + tl.arange(0, S)
+        some = tl.load(
+            parts + begin + split[:, None] * size + e[None, :],
+            mask=(split < splits)[:, None] & (e < size)[None, :],
+            other=0.0,
+        )
+        total += tl.sum(some, axis=0)
+    o = e % co
+    i = (e // co) % ci
+    tap = e // (co * ci)
+    to = tl.load(row + 6) + o * tl.load(row + 7) + i * tl.load(row + 8)
+    to += (tap // 3) * tl.load(row + 9) + (tap % 3) * tl.load(row + 10)
+    tl.store(gradients + to, total, mask=(e < size) & (i < real))

@@ -1,6 +1,0 @@
-"""Reports: one self-contained HTML page about a folder of runs. Needs ``longtail[report]``."""
-
-from longtail.study.report.build import Report, report_of_runs, write_report
-from longtail.study.report.page import Page, render
-
-__all__ = ["Page", "Report", "render", "report_of_runs", "write_report"]
