@@ -166,11 +166,11 @@ def check_logits(logits: Tensor, num_classes: int, *, of: str = "counts") -> Non
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant, as the end of a sentence; nothing where no name is near.
+    """Return a suggestion for a misspelled name, as the end of a sentence; empty if no known name is close.
 
     Example:
-        >>> f"got 'trian'{nearest('trian', ['train', 'study'])}."
-        "got 'trian'; the nearest is train."
+        >>> f"got 'trian'{nearest('trian', ['train', 'study'])}"
+        "got 'trian'; the closest match is train"
     """
     near = get_close_matches(name, list(known), n=1)
-    return f"; the nearest is {near[0]}" if near else ""
+    return f"; the closest match is {near[0]}" if near else ""

@@ -143,7 +143,9 @@ def test_get_an_unknown_name(run, tmp_path):
     for command in ("get", "check"):
         code, out, err = run("data", command, "cifar11", "--root", tmp_path)
         assert (code, out) == (2, "")
-        assert one_sentence(err).endswith("`longtail data list` shows, but got 'cifar11'; the nearest is cifar10.")
+        assert one_sentence(err).endswith(
+            "`longtail data list` shows, but got 'cifar11'; the closest match is cifar10."
+        )
 
 
 def test_get_says_where_it_is(run, tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ def test_an_unknown_command_is_one_sentence(run, word, near):
     code, out, err = run(word)
     assert code == 2
     assert out == ""
-    hint = f"; the nearest is {near}" if near else ""
+    hint = f"; the closest match is {near}" if near else ""
     assert err == f"longtail: Expected a command that `longtail --help` shows, but got {word!r}{hint}.\n"
 
 
@@ -226,7 +226,7 @@ def test_a_misspelt_word_is_told_with_the_nearest(run, arguments, near):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("longtail: Unrecognized options: ")
-    assert re.findall(r"; the nearest is ([^;]+); `longtail ", err) == ([] if near is None else [near])
+    assert re.findall(r"; the closest match is ([^;]+); `longtail ", err) == ([] if near is None else [near])
 
 
 @pytest.mark.parametrize("words", [["report"], ["diagnose"], ["predict"], ["evaluate"], ["data", "check"]])

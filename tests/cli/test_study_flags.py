@@ -13,7 +13,7 @@ def test_a_flag_that_is_not_known_is_told_with_the_nearest(flag, near):
     _, found = split_flags(["--methods", "cbs", flag, "1"])
     with pytest.raises(ValueError, match=r"^Expected a flag that `longtail study --help` shows, but got --") as told:
         plan_content(found)
-    hint = f"; the nearest is {near}." if near else "."
+    hint = f"; the closest match is {near}." if near else "."
     assert str(told.value).endswith(f"but got {flag.partition('=')[0]}{hint}")
 
 

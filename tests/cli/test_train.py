@@ -256,7 +256,7 @@ def test_a_mistake_in_a_file_is_one_sentence(run, tmp_path, content, said):
     [
         (
             ["--metod", "cbs"],
-            "Expected a flag that `longtail train --help` shows, but got --metod; the nearest is --method.",
+            "Expected a flag that `longtail train --help` shows, but got --metod; the closest match is --method.",
         ),
         (["--xyzzy=1"], "Expected a flag that `longtail train --help` shows, but got --xyzzy."),
         (["-b", "1"], "Expected a flag that `longtail train --help` shows, but got -b"),

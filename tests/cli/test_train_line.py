@@ -35,8 +35,8 @@ def test_a_data_set_that_is_misspelt(run, arguments):
     code, out, err = run("train", *arguments)
     assert (code, out) == (2, "")
     expected = "Expected a data set that `longtail data list` shows, or a path, but got 'digit-lt'"
-    assert one_sentence(err) == f"{expected}; the nearest is digits-lt."
+    assert one_sentence(err) == f"{expected}; the closest match is digits-lt."
 
 
 def test_a_flag_of_the_command_itself_that_is_misspelt(run):
-    assert run("train", "--togehter", "3")[2].endswith("but got --togehter; the nearest is --together.\n")
+    assert run("train", "--togehter", "3")[2].endswith("but got --togehter; the closest match is --together.\n")

@@ -123,7 +123,7 @@ def _sentence(box: str, prog: str, known: Iterable[str]) -> str:
     Example:
         >>> box = "╭─ Error ─╮\\n│ Unrecognized options: --rot, x │\\n│ ──── │\\n│ For … │\\n╰───╯"
         >>> _sentence(box, "longtail data", ["--root"])
-        'Unrecognized options: --rot, x; the nearest is --root; `longtail data --help` shows what there is.'
+        'Unrecognized options: --rot, x; the closest match is --root; `longtail data --help` shows what there is.'
     """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     said = " ".join(re.split(_RULE, plain)[1].replace("│", " ").split())

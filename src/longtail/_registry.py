@@ -1,0 +1,108 @@
+"""Names that users can extend: methods, heads and data sets, from our code, a plugin file or an installed package."""
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TypeVar
+
+from longtail._checks import nearest
+
+__all__ = ["ENTRY_POINTS", "Registry", "load_plugin", "load_plugins"]
+
+T = TypeVar("T")
+
+ENTRY_POINTS = "longtail.plugins"
+"""The entry-point group of installed packages whose import registers something."""
+
+_VARIABLE = "LONGTAIL_PLUGINS"  # plugin files for this process and the ones it starts, separated like PATH
+_loaded: set[str] = set()
+
+
+class Registry(Mapping[str, T]):
+    """Objects by name, in the order of registration.
+
+    Args:
+        kind: what the objects are called in messages, for example ``"method"``.
+
+    Example:
+        >>> heads = Registry[int]("head")
+        >>> heads.register("linear", 1)
+        1
+        >>> heads.find("linar")
+        Traceback (most recent call last):
+        ValueError: Expected `head` to be one of linear, but got 'linar'; the closest match is linear.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str, value: T) -> T:
+        """Add an object and return it; names are unique and fit for a folder name."""
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"Expected a {self.kind} name of letters, digits, '-', '_' and '.', but got {name!r}.")
+        if name in self._entries:
+            raise ValueError(f"Expected a new {self.kind} name, but {name!r} is already registered.")
+        self._entries[name] = value
+        return value
+
+    def unregister(self, name: str) -> None:
+        """Remove an object, for example at the end of a test."""
+        del self._entries[name]
+
+    def find(self, name: str) -> T:
+        """Return the object with this name; plugins are loaded when the name is unknown."""
+        if name not in self._entries:
+            load_plugins()
+        if name not in self._entries:
+            known = ", ".join(self._entries)
+            raise ValueError(
+                f"Expected `{self.kind}` to be one of {known}, but got {name!r}{nearest(name, self._entries)}."
+            )
+        return self._entries[name]
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def load_plugins() -> None:
+    """Import the plugin files of this process and the plugins of installed packages, each once."""
+    for path in filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep)):
+        _import_file(Path(path))
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.value not in _loaded:
+            _loaded.add(point.value)
+            point.load()
+
+
+def load_plugin(path: Path | str) -> None:
+    """Import a Python file that registers something, here and in every process that this one starts."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise FileNotFoundError(f"Expected a Python file with a plugin, but {path} does not exist.")
+    _import_file(file)
+    known = os.environ.get(_VARIABLE, "")
+    if str(file) not in known.split(os.pathsep):
+        os.environ[_VARIABLE] = os.pathsep.join(filter(None, [known, str(file)]))
+
+
+def _import_file(file: Path) -> None:
+    if str(file) in _loaded:
+        return
+    _loaded.add(str(file))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"Expected a Python file with a plugin, but got {file}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    spec.loader.exec_module(module)
