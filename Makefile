@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
+.PHONY: help demo test test-slow lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
 
 help:  ## This list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
@@ -31,6 +31,9 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+test-slow: $(VENV)/.dev  ## Exhaustive sweeps and chaos: the tests that `make test` leaves out
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
 chaos: $(VENV)/.dev  ## Runs killed at twenty random moments, and on a disk that is full: each must end as if nothing happened
 	LONGTAIL_CHAOS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_faults.py
