@@ -122,9 +122,7 @@ def test_a_knob_of_ones_own_takes_anything_unless_it_says_what():
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^Expected `method` to be one of .* the closest match is softmax\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^Expected `method` to be one of .* the closest match is softmax\.$"):
         find_method("sofmax")
     with pytest.raises(ValueError, match=r"but got 'supcon'; one's own is known to the file that adds it\.$"):
         find_method("supcon")
