@@ -1,78 +1,274 @@
-"""Files that are there whole or not at all, and tensors written without holding them in memory."""
+"""Atomic file writes, file locks and stop signals, each implemented once for the whole package."""
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["TensorWriter", "new_file", "plain", "read_tensors", "write_json", "write_tensors", "write_text"]
+__all__ = [
+    "TensorWriter",
+    "file_lock",
+    "new_file",
+    "plain",
+    "read_json",
+    "read_tensors",
+    "stop_signals",
+    "write_bytes",
+    "write_json",
+    "write_tensors",
+    "write_text",
+]
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A temporary name to write to; it becomes ``path`` when all is written and on disk, and is removed otherwise."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Yield a temporary path that becomes ``path`` after the block, or is removed when the block raises.
+
+    The content is on disk before the rename, so ``path`` never holds half a file, not even after a power failure.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "a.txt"
+        ...     with new_file(path) as temporary:
+        ...         _ = temporary.write_text("whole")
+        ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
+        ('whole', ['a.txt'])
+    """
+    temporary = _temporary(path)
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        with suppress(OSError):  # not every file system syncs folders
-            os.fsync(folder)
-        os.close(folder)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # not every file system can sync a folder
+        os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
     with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all; what is no number is null, so that every reader takes it."""
+    """Write a JSON file atomically; NaN and infinity become null."""
     write_text(path, json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ValueError: the file is not valid JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise ValueError(f"Expected {path} to be a JSON file, but it is damaged: {error}.") from error
+
+
 def plain(value: Any) -> Any:
-    """Plain data, as JSON has it: tensors as lists, what is no number as ``None``."""
+    """Convert tensors to lists and NaN and infinity to ``None``, as JSON needs it."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Tensor):
         return plain(value.tolist())
-    if isinstance(value, float) and (value != value or value in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
+# --- locks
+
+
+@dataclass(eq=False)
+class _Lock:
+    descriptor: int
+    holders: int = 0
+
+
+_locks: dict[Path, _Lock] = {}
+_locks_guard = threading.Lock()
+_forget_registered: list[bool] = []
+
+
+@contextmanager
+def file_lock(path: Path, busy: str, *, required: bool = True, remove: bool = False) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the operating system releases it when the process ends.
+
+    The process that has the lock can take it again. A forked child does not keep the lock.
+
+    Args:
+        path: the lock file; created if necessary.
+        busy: message of the ``BlockingIOError`` when another process has the lock.
+        required: raise when the file system has no locks; otherwise continue without one.
+        remove: delete the lock file afterwards.
+    """
+    place = path.parent.resolve() / path.name
+    with _locks_guard:
+        if place not in _locks:
+            _locks[place] = _Lock(_acquire(place, busy, required))
+        held = _locks[place]
+        held.holders += 1
+    try:
+        yield
+    finally:
+        with _locks_guard:
+            held.holders -= 1
+            if held.holders == 0 and _locks.get(place) is held:
+                del _locks[place]
+                if remove and os.name != "nt":  # an open file cannot be deleted on Windows
+                    place.unlink(missing_ok=True)
+                os.close(held.descriptor)
+                if remove and os.name == "nt":
+                    with suppress(OSError):  # another process has opened it
+                        place.unlink(missing_ok=True)
+
+
+def _acquire(path: Path, busy: str, required: bool) -> int:
+    if not _forget_registered and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget_locks)
+        _forget_registered.append(True)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock_descriptor(descriptor)
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                os.close(descriptor)
+                raise BlockingIOError(busy) from None
+            if required:
+                os.close(descriptor)
+                raise
+        if os.name == "nt":
+            return descriptor
+        # Its last holder may have deleted the file between open and lock; then another process can lock a new file.
+        with suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        os.close(descriptor)
+
+
+def _lock_descriptor(descriptor: int) -> None:
+    """Lock an open file or raise ``BlockingIOError``."""
+    if os.name == "nt":
+        import msvcrt  # noqa: PLC0415 - only on Windows
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except PermissionError as error:
+            raise BlockingIOError(str(error)) from None
+    else:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _forget_locks() -> None:
+    """Close the parent's lock files in a forked child, which may live longer than its parent."""
+    global _locks_guard  # noqa: PLW0603 - another thread of the parent may have held it
+    _locks_guard = threading.Lock()
+    for held in _locks.values():
+        os.close(held.descriptor)
+    _locks.clear()
+
+
+# --- signals
+
+
+@contextmanager
+def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) -> Iterator[None]:
+    """Call ``callback(number)`` on SIGINT, SIGTERM and SIGHUP, and restore the previous handlers after the block.
+
+    Signals that the process ignores (``nohup``, a background job of a shell) stay ignored. Outside the main thread
+    nothing changes.
+
+    Args:
+        callback: receives the signal's number; it may raise.
+        in_children: forked child processes act on the signal as Python does by default. By default they ignore it: the
+            parent decides, and a data loader's workers must survive until the parent has saved.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    owner = os.getpid()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if os.getpid() == owner:
+            callback(number)
+        elif in_children:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    before: dict[int, Any] = {}
+    try:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handle)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+# --- tensors
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Write named tensors and what is known of them, whole or not at all: safetensors with JSON in its header."""
+    """Write named tensors and JSON metadata atomically, as a safetensors file."""
+    from safetensors.torch import save  # noqa: PLC0415 - an extra
+
     content = save(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
         {"longtail": json.dumps(metadata)},
     )
-    with new_file(path) as temporary:
-        temporary.write_bytes(content)
+    write_bytes(path, content)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`write_tensors` wrote; nothing in the file is executed."""
+    """Return the tensors and the metadata of :func:`write_tensors`; nothing in the file is executed."""
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - an extra
+
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get("longtail", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - no mapping
-    except (SafetensorError, json.JSONDecodeError, ValueError) as error:
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
 
 
@@ -80,16 +276,16 @@ _NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 
 
 class TensorWriter:
-    """A safetensors file of known shapes, written row by row, so that memory does not grow with the rows.
+    """Writes a safetensors file of known shapes row by row, so that memory does not grow with the number of rows.
 
     Args:
-        path: where the file will be, once :meth:`close` was called.
-        shapes: for each tensor its type and shape.
+        path: the file that :meth:`close` creates.
+        shapes: type and shape of each tensor.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         self.path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._temporary = _temporary(path)
         header: dict[str, Any] = {}
         end = 0
         self._start: dict[str, int] = {}
@@ -111,7 +307,7 @@ class TensorWriter:
             raise
 
     def write(self, name: str, rows: Tensor, values: Tensor) -> None:
-        """Put ``values`` into the rows ``rows`` of a tensor, in ascending order."""
+        """Write ``values`` to the rows ``rows`` of a tensor; rows are in ascending order."""
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == len(rows):
             self._put(name, first, values)
@@ -124,16 +320,16 @@ class TensorWriter:
         self._file.write(values.detach().cpu().contiguous().numpy().tobytes())
 
     def close(self) -> None:
-        """Make the file appear under its name."""
+        """Finish the file and give it its name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._temporary.replace(self.path)
 
     def abandon(self) -> None:
-        """Leave nothing behind, unless it was closed."""
+        """Remove the temporary file, if the writer was not closed."""
         try:
-            with suppress(OSError):  # no room for what is still to be written
+            with suppress(OSError):  # the disk is full
                 self._file.close()
         finally:
             self._temporary.unlink(missing_ok=True)

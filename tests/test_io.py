@@ -1,0 +1,173 @@
+"""Atomic writes, locks and signals."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from longtail import _io
+from longtail._io import file_lock, new_file, read_json, stop_signals, write_json, write_text
+
+posix = pytest.mark.skipif(os.name == "nt", reason="needs fork and POSIX signals")
+
+
+def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old\n")
+    with pytest.raises(FileNotFoundError), new_file(path) as temporary:
+        (temporary.write_text("half"), (tmp_path / "missing").stat())
+    assert path.read_bytes() == b"old\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(_io.os, "fsync", lambda _: calls.append(sorted(file.name for file in tmp_path.iterdir())))
+    write_text(tmp_path / "a.txt", "x")
+    assert calls == [[f".a.txt.{os.getpid()}.part"], ["a.txt"]]  # the file, then the folder
+
+
+def test_json_has_null_for_values_that_json_lacks(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"x": [math.nan, math.inf, -math.inf, 1.5], "t": torch.tensor([[1, 2]]), 3: (True, None, "é")})
+    assert json.loads(path.read_text(encoding="utf-8")) == {
+        "x": [None, None, None, 1.5],
+        "t": [[1, 2]],
+        "3": [True, None, "é"],
+    }
+    assert read_json(path)["t"] == [[1, 2]]
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000])
+def test_damaged_json_names_the_file(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.json"):
+        read_json(tmp_path / "a.json")
+
+
+def is_free(path):
+    """Whether another process could take the lock: it opens the file anew."""
+    fcntl = pytest.importorskip("fcntl")
+    with path.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_lock_excludes_other_processes_and_can_be_taken_twice(tmp_path):
+    path = tmp_path / ".lock"
+    with file_lock(path, "in use"):
+        with file_lock(path, "in use"):
+            pass
+        assert not is_free(path)
+    assert is_free(path)
+    with path.open("r+") as other:
+        pytest.importorskip("fcntl").flock(other, 2)  # LOCK_EX
+        with pytest.raises(BlockingIOError, match="in use"), file_lock(path, "in use"):
+            pass
+    with file_lock(path, "in use"):
+        pass
+
+
+@posix
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+    path = tmp_path / ".lock"
+    ready, release = os.pipe(), os.pipe()
+    with file_lock(path, "in use"):
+        child = os.fork()
+        if child == 0:
+            os.write(ready[1], b"x")
+            os.read(release[0], 1)
+            os._exit(0)
+        os.read(ready[0], 1)
+    assert is_free(path)  # while the child lives
+    os.write(release[1], b"x")
+    os.waitpid(child, 0)
+
+
+@posix
+def test_a_lock_file_that_was_deleted_meanwhile_is_not_used(tmp_path, monkeypatch):
+    path = tmp_path / ".lock"
+    lock, opened = _io._lock_descriptor, []
+
+    def delete_first(descriptor):
+        if not opened:
+            path.unlink()  # as the previous holder does at its end
+        opened.append(descriptor)
+        lock(descriptor)
+
+    monkeypatch.setattr(_io, "_lock_descriptor", delete_first)
+    with file_lock(path, "in use", remove=True):
+        assert len(opened) == 2
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError("No locks available")
+
+    monkeypatch.setattr(_io, "_lock_descriptor", fail)
+    with pytest.raises(OSError, match="No locks"), file_lock(tmp_path / ".lock", "in use"):
+        pass
+    with file_lock(tmp_path / ".lock", "in use", required=False):
+        pass
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_reach_the_callback_and_handlers_are_restored(number):
+    seen, before = [], signal.getsignal(number)
+    with stop_signals(seen.append):
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+    assert seen == [number]
+    assert signal.getsignal(number) == before
+
+
+@posix
+def test_ignored_signals_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals(lambda number: pytest.fail(f"got signal {number}")):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@posix
+@pytest.mark.parametrize("in_children", [False, True])
+def test_forked_children_ignore_signals_or_die_of_them(in_children):
+    def fail(number):
+        pytest.fail(f"the callback ran in the parent for signal {number}")
+
+    with stop_signals(fail, in_children=in_children):
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (-signal.SIGTERM if in_children else 7)
+
+
+def test_threads_leave_signals_alone():
+    seen = []
+
+    def run():
+        before = signal.getsignal(signal.SIGINT)
+        with stop_signals(print):
+            seen.append(signal.getsignal(signal.SIGINT) == before)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [True]
