@@ -68,10 +68,11 @@ reproduce-cifar10: $(VENV)/.demo  ## The paper's CIFAR-10 rows on a GPU, resumab
 	test -d data/cifar-10-batches-py || $(BIN)/longtail data get cifar10
 	$(BIN)/longtail study $(PLANS)
 	$(BIN)/longtail study results/plans/digits-lt.toml --device cpu
+	$(BIN)/python -m reproduction measure $(patsubst results/plans/%.toml,runs/%,$(PLANS))
 	$(MAKE) results-page
 
 results-page: $(VENV)/.demo  ## results/README.md and README.md's table from the runs that are there
-	$(BIN)/longtail study page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
+	$(BIN)/python -m reproduction page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
 
 clean:  ## Remove .venv and what tools leave behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

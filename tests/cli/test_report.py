@@ -65,20 +65,11 @@ def test_without_figures_only_the_page_is_written(run, runs, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_the_papers_figures(run, tmp_path):
-    code, out, _ = run("report", "--paper", "--figures", tmp_path / "f")
-    assert code == 0
-    assert (tmp_path / "f" / "paper-imbalance-level.svg").exists()
-    assert (tmp_path / "f" / "paper-boxes-cifar.png").exists()
-    assert "one-sided as in the paper" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ([], "Expected a folder of runs, but got none."),
         (["/nowhere"], "Expected a folder of runs, but /nowhere is not there."),
-        (["--paper", "/nowhere"], "Expected --paper alone or with --figures, but got folders or --out too."),
     ],
 )
 def test_mistakes_are_one_sentence(run, arguments, sentence):

@@ -1,6 +1,5 @@
 """``longtail study`` as a person runs it."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -80,7 +79,7 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     assert way.startswith("β chosen on 2-fold cross-validation within training data")
     assert kept.selected["digits-lt-50-cbs-beta1.3-seed0"] == ["β as given"]
     assert "fewer than two seeds, so no test" in out
-    code, out, _ = run("study", "table", "out", "--format", "markdown", "--beside", "nothing")
+    code, out, _ = run("study", "table", "out", "--format", "markdown")
     assert code == 0
     assert out.count("| digits-lt 50 |") == 3  # no run on a fold
     assert "2-fold cross-validation" in out
@@ -102,8 +101,6 @@ def test_several_plans_are_trained_together_and_told_each(run, tmp_path):
     assert "2/2" in err  # one fleet
     for name in ("a", "b"):
         assert len(read_studies(tmp_path / "out" / name)[0].done) == 1
-    (asked,) = (tmp_path / "out" / "b").rglob("balanced.json")
-    assert list(json.loads(asked.read_text("utf-8"))) == ["digits-lt 50"]
     code, _, err = run("study", "a.toml", "b.toml", "--out", "other")
     assert code == 2
     assert "no --out beside several plans" in err
@@ -243,18 +240,10 @@ def test_a_beta_chosen_on_test_data_stays_so(run, tmp_path):
     assert "a search with `criterion` level to have a folder of its own" in err
 
 
-def test_the_papers_page(run, tmp_path):
-    code, out, _ = run("study", "paper")
-    assert code == 0
-    assert out.startswith("# Which of the paper's conclusions hold")
-    assert run("study", "paper", "--out", "page.md")[0] == 0
-    assert (tmp_path / "page.md").read_text("utf-8") == out
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("plan.yaml",), "a plan that ends in .toml, beta, table, page, paper, or flags, but got 'plan.yaml'"),
+        (("plan.yaml",), "a plan that ends in .toml, beta, table, or flags, but got 'plan.yaml'"),
         (("--methods", "cbs", "--methods", "focal"), "--methods once, with all its values, but it was given twice"),
         (("missing.toml",), "missing.toml"),
         (("--data", "digits-lt", "--methods", "cbs", "--seeds", "0"), "at least one seed"),
@@ -282,7 +271,6 @@ def test_the_papers_page(run, tmp_path):
         (("table", "nowhere"), "nowhere is not there"),
         (("table", ".", "--format", "html"), "--format to be one of"),
         (("table", "."), "finished runs in ., but there are none"),
-        (("paper", "x"), "nothing but --out FILE"),
     ],
 )
 def test_a_mistake_is_one_sentence(run, arguments, part):

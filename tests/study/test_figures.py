@@ -29,10 +29,8 @@ from longtail.study.figures import (
     target_probability,
     trade_off,
 )
-from longtail.study.figures.of_paper import paper_drawings
 from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
 from longtail.study.figures.writing import undrawn_in
-from longtail.study.paper import five_runs, imbalance_level
 from longtail.study.stats import Summary
 
 CURVES = Curves(
@@ -418,19 +416,6 @@ def test_no_axis_of_recall_runs_beyond_what_there_can_be(points):
 def test_nothing_to_draw_is_one_sentence(draw, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
         draw()
-
-
-def test_the_papers_figures_show_its_numbers():
-    drawings = {one.name: one for one in paper_drawings()}
-    assert {"paper-imbalance-level", "paper-boxes-cifar", "paper-gradients", "paper-beta-places"} <= set(drawings)
-    level = drawings["paper-imbalance-level"].figure.axes[0]
-    heights = [bar.get_height() for bars in level.containers for bar in bars]
-    assert imbalance_level("C10-LT100")["cbs"] in heights
-    boxes = drawings["paper-boxes-cifar"].figure
-    runs = five_runs()["C10-LT10"]
-    p = stats.ttest_ind(runs["cbs"], runs["balanced-softmax"], equal_var=False, alternative="greater").pvalue
-    assert boxes.axes[0].get_title().startswith(f"p = {p:.2g} (one-sided)")
-    assert "C10-LT10" in texts(boxes)
 
 
 # Characters that our font has not

@@ -52,16 +52,6 @@ def test_a_knob_goes_to_the_methods_that_take_it():
     assert [(run.recipe.method, run.recipe.gamma) for run in plan.runs()] == [("softmax", None), ("focal", 1.0)]
 
 
-def test_the_recipes_beta_is_the_authors(tmp_path):
-    from longtail.study.paper import beta, name_of
-    from longtail.study.plan import Plan
-
-    plan = Plan(("cifar10-lt",), ("cbs",), (0,), (10, 50, 100))
-    found = [plan.base(data, factor, "cbs").beta for data, factor in plan.places]
-    assert found == [plan.base(data, factor, "proco+cbs").beta for data, factor in plan.places]
-    assert found == [beta(name_of(data, factor)) for data, factor in plan.places] == [1.6, 1.5, 1.8]
-
-
 def test_a_beta_that_is_searched_for_comes_later():
     plan = make_plan({**GOOD, "betas": ["search", 1.4]})
     assert plan.searches == [("digits-lt", None, "cbs")]

@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from longtail.study.mechanism import balanced_shift_table, gradient_table, shift_table
-from longtail.study.paper import gradient_balance
-from longtail.study.runs import group_runs, one_cell, read_runs
+from longtail.study.runs import group_runs
 from longtail.study.stats import Summary
 from longtail.study.table import Row, Table, Value, show, to_csv, to_latex, to_markdown, write
-from longtail.study.tables import level_table, paper_table, recall_table, sensitivity_table
+from longtail.study.tables import level_table, recall_table, sensitivity_table
 
 BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
 CBS = [(87.0, 74.0, 81.0, 80.9), (87.9, 75.2, 82.1, 81.7), (87.5, 74.6, 81.5, 81.2)]
@@ -107,7 +105,6 @@ def test_without_test_data_validation_data_is_shown_and_said(made):
     assert levels.title == "Model imbalance level on validation data (there is no test data)"
     assert [row.values[0].summary.mean for row in levels.rows] == [20.0, 10.0]
     assert "No I" not in levels.caption
-    assert all(row.values[1] is None for row in levels.rows)  # the authors' are of test data
     both = recall_table(group_runs([*runs, made("softmax", imbalance=10)]))
     assert both.title == "Recall on test data, per cent"
     assert "C10-LT100: on validation data (there is no test data)." in both.caption
@@ -123,98 +120,9 @@ def test_without_either_it_is_said_and_no_false_reason_is_given(made):
     assert "nan" not in to_markdown(levels) + to_markdown(recall_table(cells)) + to_csv(recall_table(cells))
 
 
-def test_rows_from_elsewhere_are_marked(made):
-    from longtail.study.runs import Run
-
-    run = made("cbs")
-    run = Run(run.path, type(run.recipe)(**{**vars(run.recipe), "data": "imagenet-lt", "imbalance": None}), run.result)
-    quoted = recall_table([one_cell([run])])
-    assert [(row.labels[1], row.source) for row in quoted.rows[1:]] == [("CAL", "quoted"), ("DisA", "quoted")]
-    assert quoted.rows[1].values[0] is None  # CAL has no groups
-    assert "† quoted in the paper from its own publication, not run here." in quoted.full_caption
-    assert "| ImageNet-LT | CAL † | - | - | - | 49.70 |" in to_markdown(quoted)
-    everything = recall_table([one_cell([run])], beside="paper")
-    assert len(everything.rows) == 1 + 15
-    assert "‡ from the paper, not run here." in everything.full_caption
-    assert not any(value.best for row in everything.rows[1:] for value in row.values if value)
-    assert len(recall_table([one_cell([run])], beside="nothing").rows) == 1
-
-
-def test_the_papers_table_beside_ours_with_differences_and_tests(cells):
-    table = paper_table(cells)
-    row = next(row for row in table.rows if row.labels == ("C10-LT100", "CBS (β = 1.8)", "all"))
-    here, paper, difference, sds, p_value = row.values
-    assert (paper.summary.mean, paper.summary.sd, paper.summary.runs) == (81.43, 0.24, 5)
-    assert difference.summary.mean == pytest.approx(here.summary.mean - 81.43)
-    assert sds.summary.mean == pytest.approx((here.summary.mean - 81.43) / 0.24)
-    ours = [row[3] for row in CBS]
-    sd = (sum((v - sum(ours) / 3) ** 2 for v in ours) / 2) ** 0.5
-    expected = stats.ttest_ind_from_stats(sum(ours) / 3, sd, 3, 81.43, 0.24, 5, equal_var=False).pvalue
-    assert p_value.summary.mean == pytest.approx(expected)
-    far = one_cell([*(c for c in []), *cells[1].runs])
-    assert paper_table([far]).rows[-1].values[3].mark in {"", "!"}
-    with pytest.raises(ValueError, match="that the paper has"):
-        paper_table([one_cell(_as_digits(cells[0].runs))])
-
-
-def test_a_row_without_a_gradient_is_explained(made):
-    known, unknown = made("cbs"), made("focal")
-    for split in unknown.result["splits"].values():
-        split.pop("gradient_balance", None)
-    table = gradient_table(group_runs([known, unknown]))
-    assert "A row without values: the loss is not a cross entropy of shifted logits" in table.caption
-    assert "A row without values" not in gradient_table(group_runs([known])).caption
-
-
-def _on(run, data, **result):
-    from longtail.study.runs import Run
-
-    recipe = type(run.recipe)(**{**vars(run.recipe), "data": data, "imbalance": None})
-    return Run(run.path, recipe, {**run.result, **result})
-
-
-def test_beside_the_papers_lvis_a_class_without_test_boxes_counts_as_zero(made):
-    run = made("cbs", 0, (40.0, 30.0, 20.0, 28.0))
-    test = {
-        **run.result["splits"]["test"],
-        "recall_absent_as_zero": {"head": 0.4, "medium": 0.2, "tail": 0.1, "all": 0.24},
-    }
-    splits = {**run.result["splits"], "test": test}
-    said = "LVIS: a class without a test sample counts as 0 here, as in the paper."
-    for data, expected in (("lvis-crops", [40, 20, 10, 24]), ("imagenet-lt", [40, 30, 20, 28])):
-        cell = one_cell([_on(run, data, splits=splits)])
-        beside, alone = paper_table([cell]), recall_table([cell])
-        assert [row.values[0].summary.mean for row in beside.rows] == pytest.approx(expected)
-        everything = recall_table([cell], beside="paper")
-        assert [value.summary.mean for value in everything.rows[0].values] == pytest.approx(expected)
-        assert [value.summary.mean for value in alone.rows[0].values] == pytest.approx([40, 30, 20, 28])
-        told = [said in table.caption for table in (beside, everything, alone)]
-        assert told == ([True, True, False] if data == "lvis-crops" else [False] * 3)
-
-
-def test_the_papers_ldam_on_large_data_is_ldam_drw(made):
-    cells = {name: one_cell([_on(made(name), "imagenet-lt")]) for name in ("ldam", "ldam-drw")}
-    assert len(paper_table([cells["ldam-drw"]]).rows) == 4
-    assert {row.labels[1] for row in paper_table(list(cells.values())).rows} == {"LDAM-DRW"}
-    with pytest.raises(ValueError, match="that the paper has"):
-        paper_table([cells["ldam"]])
-
-
-def _as_digits(runs):
-    from longtail.study.runs import Run
-
-    return [Run(r.path, type(r.recipe)(**{**vars(r.recipe), "data": "digits-lt"}), r.result) for r in runs]
-
-
-def test_more_than_two_of_the_papers_sds_are_marked(made):
-    cell = one_cell(made("cbs", seed, (87.0, 74.0, 81.0, 70.0 + seed)) for seed in range(2))
-    assert paper_table([cell]).rows[-1].values[3].mark == "!"
-
-
-def test_levels_stand_beside_the_authors_lowest_in_bold(cells):
+def test_the_lowest_level_is_in_bold(cells):
     table = level_table(cells)
     assert [(row.values[0].summary.mean, row.values[0].best) for row in table.rows] == [(22.0, False), (13.0, True)]
-    assert [row.values[1].summary.mean for row in table.rows] == [20.96, 12.62]
     assert "Lower is fairer" in table.caption
 
 
@@ -223,30 +131,6 @@ def test_an_undefined_level_is_a_dash(made):
     assert math.isnan(table.rows[1].values[0].summary.mean)
     assert table.text(table.rows[1].values[0]) == "-"
     assert table.rows[0].values[0].best
-
-
-def test_gradients_and_shifts_stand_above_the_papers(made, study):
-    cells = group_runs([made("softmax"), made("cbs")])
-    table = gradient_table(cells)
-    assert [row.source for row in table.rows] == ["here", "paper", "here", "paper"]
-    expected = gradient_balance("C10-LT100")["softmax"]
-    assert [value.summary.mean for value in table.rows[1].values] == list(expected.values())
-    shifts = shift_table(cells)
-    assert [row.source for row in shifts.rows] == ["here", "paper", "here"]  # the paper has softmax only
-    assert [value.summary.mean for value in shifts.rows[1].values] == [0.84, -2.5, -20.1]
-    assert [row.source for row in gradient_table(group_runs(read_runs(study))).rows] == ["here"] * 3
-
-
-def test_what_a_balanced_model_says_stands_beside_the_paper(made):
-    (cell,) = group_runs([made("softmax", data="cifar10", imbalance=None)])
-    shift = {
-        "head": Summary(-10.0, math.nan, 1),
-        "medium": Summary(20.0, math.nan, 1),
-        "tail": Summary(300.0, math.nan, 1),
-    }
-    table = balanced_shift_table({"digits-lt 50": shift, "C10-LT100": shift}, [cell])
-    assert [row.source for row in table.rows] == ["here", "here", "paper"]
-    assert [value.summary.mean for value in table.rows[2].values] == [-17.21, 39.93, 501.08]
 
 
 def test_sensitivity_has_a_row_a_beta_with_the_best_in_bold(made):
@@ -280,7 +164,7 @@ TABLE = Table(
     (
         Row(("A_1", "CBS (β = 1.5)"), (Value(Summary(81.428, 0.2406, 5), best=True, mark="**"),)),
         Row(("A_1", "a|b & c"), (Value(Summary(70.0, math.nan, 1)),), "paper"),
-        Row(("B", "none"), (None,), "quoted"),
+        Row(("B", "none"), (None,)),
     ),
     "* p < 0.05; 5 seeds.",
 )
@@ -294,10 +178,9 @@ def test_markdown():
         "| --- | --- | ---: |",
         r"| A_1 | CBS (β = 1.5) | **81.43 ± 0.24**\*\* |",
         r"| A_1 | a\|b & c ‡ | 70.00 |",
-        "| B | none † | - |",
+        "| B | none | - |",
         "",
-        r"\* p < 0.05; 5 seeds. ‡ from the paper, not run here. "
-        "† quoted in the paper from its own publication, not run here.",
+        r"\* p < 0.05; 5 seeds. ‡ from the paper, not run here.",
     ]
 
 
@@ -305,7 +188,7 @@ def test_latex_is_booktabs_and_escaped():
     text = to_latex(TABLE)
     assert r"A\_1 & CBS ($\beta$ = 1.5) & \textbf{81.43$\pm$0.24}$^{**}$ \\" in text
     assert r"A\_1 & a|b \& c $\ddagger$ & 70.00 \\\midrule" in text
-    assert r"B & none $\dagger$ & - \\\bottomrule" in text
+    assert r"B & none & - \\\bottomrule" in text
     assert r"\begin{tabular}{llr}\toprule" in text
     assert r"Recall, 100 \%. * p $<$ 0.05" in text
     assert all(ord(sign) < 128 for sign in text), {sign for sign in text if ord(sign) > 127}
@@ -316,9 +199,6 @@ def test_latex_of_every_table_is_ascii(cells):
     for table in (
         recall_table(cells),
         level_table(cells),
-        gradient_table(cells),
-        shift_table(cells),
-        paper_table(cells),
     ):
         text = to_latex(table)
         assert all(ord(sign) < 128 for sign in text), {sign for sign in text if ord(sign) > 127}
@@ -400,16 +280,6 @@ def test_an_unknown_format_is_refused():
         write(TABLE, "html")
     with pytest.raises(ValueError, match="runs for a table"):
         recall_table([])
-
-
-def test_a_balance_next_to_no_reward_is_short_and_says_why(cells):
-    for run, balance in zip(cells[0].runs, (-1.1e32, 100.0, 100.0), strict=True):
-        run.result["splits"]["train_paper"]["gradient_balance"]["weight"] |= {"head": balance, "tail": -205910.5}
-    table = gradient_table(cells[:1])
-    ours = to_markdown(table).splitlines()[4].split(" | ")
-    assert (ours[2], ours[4]) == ("-3.7e31 ± 6.4e31", "-205910.50 ± 0.00 |")
-    assert "From a million per cent on there is next to no reward" in table.caption
-    assert "there is next to no reward" not in gradient_table(cells[1:]).caption
 
 
 def test_numbers_from_a_million_on_have_a_power_of_ten():

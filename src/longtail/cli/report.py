@@ -10,8 +10,7 @@ from rich.console import Console
 
 from longtail.cli.parsing import call
 from longtail.report import Report, report_of_runs, write_report
-from longtail.study.figures.of_paper import paper_drawings
-from longtail.study.figures.writing import save_figure, undrawn_in
+from longtail.study.figures.writing import undrawn_in
 
 __all__ = ["run", "tell_undrawn"]
 
@@ -42,14 +41,9 @@ def report(
             help="the method that others are tested against (default: the study's, or balanced-softmax, or softmax)",
         ),
     ] = None,
-    paper: Annotated[
-        bool, tyro.conf.arg(help="draw the paper's figures from the authors' numbers instead, into --figures")
-    ] = False,
 ) -> int:
     """Write one self-contained HTML page about finished runs: summary, tables, figures, every class, the worst classes
     with images, what tail classes are taken for, settings, and the commands to repeat it."""
-    if paper:
-        return _paper(paths, out, Path("figures/paper") if figures is None else figures)
     if not paths:
         raise ValueError("Expected a folder of runs, but got none.")
     given = {"--out": out, "--figures": figures, "--reference": reference}
@@ -71,17 +65,6 @@ def tell_undrawn(made: Report) -> None:
     sentence = undrawn_in(drawing.figure for drawing in made.drawings.values())
     if sentence:
         Console(stderr=True).print(sentence, soft_wrap=True, markup=False, highlight=False)
-
-
-def _paper(paths: Sequence[Path], out: Path | None, figures: Path) -> int:
-    if paths or out is not None:
-        raise ValueError("Expected --paper alone or with --figures, but got folders or --out too.")
-    drawings = paper_drawings()
-    for drawing in drawings:
-        save_figure(drawing.figure, figures / drawing.name)
-        _tell(f"{drawing.name}: {drawing.caption}")
-    _tell(f"Figures: {figures}, {len(drawings)} as SVG, PDF and PNG")
-    return 0
 
 
 def _tell(line: str) -> None:

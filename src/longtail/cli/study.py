@@ -11,25 +11,21 @@ from rich.console import Console
 
 from longtail._program import program
 from longtail.cli.study_ahead import dry_run
-from longtail.cli.study_flags import is_given, number_after, one_of, plan_content, split_flags
-from longtail.cli.study_tables import page, paper, save_table, table
+from longtail.cli.study_flags import is_given, number_after, plan_content, split_flags
+from longtail.cli.study_tables import save_table, table
 from longtail.cli.study_view import Progress
-from longtail.study.balanced import measure_balanced
 from longtail.study.captions import NO_DATA, measured_on, told_of
 from longtail.study.comparisons import contrasts_of
 from longtail.study.conduct import Found, More, Place, conduct, search_folder
 from longtail.study.execute import Outcome, execute
-from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import make_plan, read_plan
 from longtail.study.record import StudyRecord, missing_of, now, read_studies, write_study
-from longtail.study.redrawn import measure_redrawn
-from longtail.study.runs import Cell, Run, by_data, group_runs, held_out, read_run
+from longtail.study.runs import Cell, Run, by_data, data_title, group_runs, held_out, read_run
 from longtail.study.searching import trace_table
 from longtail.study.stats import Alternative
 from longtail.study.table import show
 from longtail.study.tables import level_table, recall_table
-from longtail.study.untrained import measure_untrained
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -37,9 +33,7 @@ __all__ = ["run"]
 USAGE = """usage: longtail study PLAN.toml … [--dry-run] [FLAGS]
        longtail study --data NAME … --methods NAME … --seeds N [--imbalance N …] [--betas B …] [FLAGS]
        longtail study beta --data NAME [--imbalance N] [--method NAME] [--dry-run] [SEARCH FLAGS]
-       longtail study table RUNS … [--format terminal|markdown|latex|csv] [--what recall|level|gradient|shift|paper]
-       longtail study page PLAN.toml … --out DIR [--readme README.md]
-       longtail study paper [--out docs/significance.md]
+       longtail study table RUNS … [--format terminal|markdown|latex|csv] [--what recall|level]
 
 Run methods on data sets with several seeds, and compare them. What is done is skipped; after a stop the same command
 goes on. A plan is TOML with the same names: data, imbalance, methods, betas, seeds, out, reference, and the tables
@@ -53,7 +47,6 @@ goes on. A plan is TOML with the same names: data, imbalance, methods, betas, se
   --out DIR             where the run folders go (default: runs/study)
   --reference NAME      the method that others are tested against (default: balanced-softmax, or the first method)
   --one-sided           test as the paper did, for `greater` only
-  --beside WHAT         rows from elsewhere: nothing, quoted (CAL, DisA; the default) or paper
   --together N          runs at a time on a device (default: 12 small models on a GPU, else 1)
   --dry-run             say what would be run and about how long it takes, going by finished runs or a few steps
   --FIELD VALUE …       any setting of `longtail train`, for all runs
@@ -68,8 +61,6 @@ The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is
   --select-on val|test  `test` looks at test data, and every caption says so
 
 `table` shows runs as their study tested them; --reference NAME, --one-sided and --no-one-sided say otherwise.
-`page` copies the small files of the plans' finished runs into DIR, and writes DIR/README.md about all that are there:
-the paper's numbers beside ours, and what is missing. With --readme, the part of that file between its two marks too.
 """
 
 console = Console()
@@ -94,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
 def _study(given: Sequence[str], command: str) -> int:
     alone, found = split_flags(given)
     together, dry = number_after("together", found), is_given("dry_run", found)
-    one_sided, beside = is_given("one_sided", found), one_of("beside", found, ("quoted", "nothing", "paper"))
+    one_sided = is_given("one_sided", found)
     wrong = [name for name in alone if not name.endswith(".toml")]
     if wrong:
         raise ValueError(f"Expected a plan that ends in .toml, {', '.join(_COMMANDS)}, or flags, but got {wrong[0]!r}.")
@@ -105,7 +96,6 @@ def _study(given: Sequence[str], command: str) -> int:
     if dry:
         dry_run(plans, together)
         return 0
-    _ask_models(plans)  # those that an earlier call left
 
     def begin() -> None:
         for plan in plans:
@@ -114,8 +104,7 @@ def _study(given: Sequence[str], command: str) -> int:
     searched, outcome = _conduct(plans, together, command, begin)
     for plan, of_plan in zip(plans, searched, strict=True):
         _show_searches(of_plan, command)
-        _results(plan, of_plan, command, one_sided=one_sided, beside=beside, outcome=outcome)
-    _ask_models(plans)
+        _results(plan, of_plan, command, one_sided=one_sided, outcome=outcome)
     return _told(outcome)
 
 
@@ -130,14 +119,6 @@ def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[Plan]:
     if wrong:
         raise ValueError("\n".join(wrong))
     return plans
-
-
-def _ask_models(plans: Sequence[Plan]) -> None:
-    """Have models asked what the paper tells of: balanced ones, softmax about another draw, and before training."""
-    done = [read_run(run.path) for plan in plans for run in plan.runs() if run.folder.done]
-    measure_balanced(done)
-    measure_redrawn(done)
-    measure_untrained(done)
 
 
 def _conduct(
@@ -158,7 +139,7 @@ def _conduct(
     def on_round(place: Place, betas: Sequence[float]) -> None:
         data, imbalance, method = place
         tried = ", ".join(f"{beta:g}" for beta in betas)
-        progress_console.print(f"{name_of(data, imbalance)}, {method}: trying β = {tried}", highlight=False)
+        progress_console.print(f"{data_title(data, imbalance)}, {method}: trying β = {tried}", highlight=False)
 
     return conduct(plans, train, on_round=on_round, searches_only=searches_only, command=command)
 
@@ -183,7 +164,6 @@ def _results(
     command: str,
     *,
     one_sided: bool,
-    beside: str,
     outcome: Outcome,
 ) -> None:
     """The tables, in the terminal and as files; what a report needs to know, in study.json."""
@@ -207,7 +187,6 @@ def _results(
     recalls = recall_table(
         cells,
         reference=plan.reference,
-        beside=beside,  # type: ignore[arg-type]
         alternative=record.alternative,
         selected=told.selected,
         command=commands,
@@ -244,7 +223,7 @@ def _begun(plan: Plan, command: str, searched: Found, *, one_sided: bool) -> Stu
         alternative="greater" if one_sided else "two-sided",
         planned=[_name(plan, run.path) for run in planned],
         selected=_selected(plan, searched),
-        searches={f"{name_of(place[0], place[1])} {place[2]}": beta for place, beta in searches.items()},
+        searches={f"{data_title(place[0], place[1])} {place[2]}": beta for place, beta in searches.items()},
         began=now(),
     )
 
@@ -319,9 +298,4 @@ def _show_searches(searches: Found, command: str) -> None:
         console.print(f"{searched.cells[0].data}: {searched.found.choice}", highlight=False, soft_wrap=True)
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str], str], int]] = {
-    "beta": _beta,
-    "table": table,
-    "page": page,
-    "paper": paper,
-}
+_COMMANDS: dict[str, Callable[[Sequence[str], str], int]] = {"beta": _beta, "table": table}

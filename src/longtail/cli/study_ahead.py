@@ -9,8 +9,8 @@ from longtail.report.page import many
 from longtail.study.conduct import Ahead, Place, look_ahead, search_folder
 from longtail.study.estimate import Estimate, estimate
 from longtail.study.execute import devices
-from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
+from longtail.study.runs import data_title
 from longtail.train.fleet import at_a_time
 from longtail.train.loading import open_data
 
@@ -38,7 +38,7 @@ def dry_run(plans: Sequence[Plan], together: int | None, *, searches_only: bool 
 
 def _search(plan: Plan, ahead: Ahead, place: Place, *, then: int) -> str:
     """How far a search is, in words; ``then`` is the number of runs with the beta that it finds."""
-    of = f"the search for the beta of {place[2]} on {name_of(place[0], place[1])}"
+    of = f"the search for the beta of {place[2]} on {data_title(place[0], place[1])}"
     if place in ahead.betas:
         return f"  done   {of}: beta = {ahead.betas[place]:g}"
     runs = ahead.rounds[place]

@@ -27,7 +27,7 @@ _SEARCH = {field.name: field.name for field in fields(SearchPlan)} | {"search_se
 del _SEARCH["seeds"]
 _VALUED = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe) if field.type is not bool)}
 """Flags that need a value."""
-_KNOWN = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe)), "together", "dry_run", "one_sided", "beside"}
+_KNOWN = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe)), "together", "dry_run", "one_sided"}
 
 
 def split_flags(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""What ``longtail study`` says of runs that are there: tables, the page about plans, the paper's tests."""
+"""``longtail study table``: a table of finished runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,14 +12,11 @@ from longtail._io import write_text
 from longtail.cli.study_flags import is_given, one_of, split_flags
 from longtail.study.captions import told_of
 from longtail.study.comparisons import check_reference
-from longtail.study.mechanism import gradient_table, shift_table
-from longtail.study.reproduction import write_page
 from longtail.study.runs import group_runs, read_runs
-from longtail.study.significance_text import significance_page
 from longtail.study.table import FORMATS, Table, show, write
-from longtail.study.tables import level_table, paper_table, recall_table
+from longtail.study.tables import level_table, recall_table
 
-__all__ = ["page", "paper", "save_table", "table"]
+__all__ = ["save_table", "table"]
 
 console = Console()
 
@@ -35,7 +32,6 @@ def table(given: Sequence[str], command: str) -> int:
     """``longtail study table``: a table of the runs in folders."""
     alone, found = split_flags(given)
     form = one_of("format", found, ("terminal", *FORMATS))
-    beside = one_of("beside", found, ("quoted", "nothing", "paper"))
     tests: dict[str, Any] = {}  # given here, they win over the study's
     if "reference" in found:
         tests["reference"] = _one_name(found.pop("reference"))
@@ -43,13 +39,7 @@ def table(given: Sequence[str], command: str) -> int:
         tests["alternative"] = "greater"
     if is_given("no_one_sided", found):
         tests["alternative"] = "two-sided"
-    tables: dict[str, Callable[..., Table]] = {
-        "recall": recall_table,
-        "level": level_table,
-        "gradient": gradient_table,
-        "shift": shift_table,
-        "paper": paper_table,
-    }
+    tables: dict[str, Callable[..., Table]] = {"recall": recall_table, "level": level_table}
     what = one_of("what", found, tuple(tables))
     make = tables[what]
     if found:
@@ -64,7 +54,7 @@ def table(given: Sequence[str], command: str) -> int:
         check_reference(tests["reference"], cells)
     commands = [*told.commands, *([command] if tests or told.untold else [])]
     if what == "recall":
-        make = partial(make, beside=beside, **{"reference": told.reference, "alternative": told.alternative, **tests})
+        make = partial(make, **{"reference": told.reference, "alternative": told.alternative, **tests})
     selected = told.selected if what == "recall" else told.selected(cells)
     made = make(cells, selected=selected, command="; ".join(commands))
     made = replace(made, caption=f"{told.missing}. {made.caption}") if told.missing else made
@@ -79,27 +69,3 @@ def _one_name(texts: Sequence[str]) -> str:
     if len(texts) != 1:
         raise ValueError(f"Expected a method after --reference, but got {' '.join(texts) or 'nothing'}.")
     return texts[0]
-
-
-def paper(given: Sequence[str], _: str) -> int:
-    """``longtail study paper``: the paper's own tests, two-sided and corrected."""
-    alone, found = split_flags(given)
-    out = found.pop("out", [""])
-    if alone or found or len(out) != 1:
-        raise ValueError("Expected nothing but --out FILE after `longtail study paper`, but got more.")
-    if out[0]:
-        write_text(Path(out[0]), significance_page())
-    else:
-        console.file.write(significance_page())
-    return 0
-
-
-def page(given: Sequence[str], _: str) -> int:
-    """``longtail study page``: what is there of the plans' runs, kept small, beside the paper's numbers."""
-    plans, found = split_flags(given)
-    out, readme = found.pop("out", []), found.pop("readme", [])
-    if found or len(out) != 1 or len(readme) > 1 or not plans:
-        raise ValueError("Expected plans, --out DIR and perhaps --readme FILE after `longtail study page`.")
-    for line in write_page(plans, Path(out[0]), Path(readme[0]) if readme else None):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return 0

@@ -31,7 +31,6 @@ from longtail.report.parts import Part, mean_of, parts_of
 from longtail.report.predictions import Confusions, predicted_by
 from longtail.report.settings import environments, repeat_command, settings_grid
 from longtail.report.summary import cards_of, caveats, points_of
-from longtail.study.balanced import measure_balanced
 from longtail.study.captions import Told, told_of, with_selected
 from longtail.study.comparisons import check_reference
 from longtail.study.figures.drawing import Drawing
@@ -70,13 +69,11 @@ def report_of_runs(*paths: Path | str, reference: str | None = None, command: st
     """The report of all finished runs in folders and below them.
 
     Args:
-        paths: folders; where one was written by ``longtail study``, what that wrote down is used. Where there are runs
-            on all of a data set beside runs on its long-tailed version, these balanced models are shown beside those.
+        paths: folders; where one was written by ``longtail study``, what that wrote down is used.
         reference: the method that others are tested against (default: the study's, or Balanced Softmax, or softmax).
         command: what made the report, for its last section.
     """
     everything, main = read_runs(*paths, searches=True), read_runs(*paths)
-    measure_balanced(main)
     searches = _searches(paths, everything)
     if not main and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, paths))}, but there are none.")

@@ -17,24 +17,17 @@ from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.gradients import gradient_bars
 from longtail.study.figures.levels import level_bars
 from longtail.study.figures.sensitivity import sensitivity
-from longtail.study.figures.style import INK, Mark
 from longtail.study.figures.tradeoff import Point, trade_off
 from longtail.study.runs import Cell, Held, Run, method_title, same_settings
 from longtail.study.stats import Alternative, Summary
 
 __all__ = [
-    "BALANCED",
-    "BALANCED_MARK",
     "beta_drawing",
     "curve_drawings",
     "curves_of",
     "overview_drawings",
     "part_drawings",
 ]
-
-BALANCED = "balanced model"
-"""What a legend calls a model that was trained on all of the data."""
-BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
 
 _OFF_SCALE = 10_000
 """Per cent: beyond it the balance of a gradient is not drawn."""
@@ -223,11 +216,7 @@ def _probability(part: Part) -> Drawing | None:
     if not values or not any(part.counts):
         return None
     caption = "Mean predicted probability of each class on training data (lines) against its frequency there (bars)"
-    marks = part.marks
-    if part.balanced:
-        values, marks = {**values, BALANCED: list(part.balanced)}, {**marks, BALANCED: BALANCED_MARK}
-        caption += "; the balanced model was trained on all of the data, where classes are of one size"
-    figure = class_probability(part.counts, values, names=part.class_names, marks=marks)
+    figure = class_probability(part.counts, values, names=part.class_names, marks=part.marks)
     return Drawing("class-probability", "Class probability", figure, caption + _means(part, values))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
 from longtail.study.runs import HELD_WORDS, Cell, Held, Run, distinct_titles, held_out, ordered, same_settings
@@ -25,8 +24,6 @@ class Part:
     """In the order of the tables."""
     titles: tuple[str, ...]
     """One a cell, all different."""
-    balanced: tuple[float, ...] = ()
-    """p(y=c) of a model trained on all of the data, on these training images; empty where there is no such model."""
 
     @property
     def split(self) -> Held:
@@ -140,9 +137,7 @@ def parts_of(cells: Sequence[Cell]) -> list[Part]:
     for name, group in zip(names, found.values(), strict=True):
         alike = [others[0].recipe for others, other in zip(found.values(), names, strict=True) if other == name]
         more = _differing(group[0].recipe, alike, [field for field in SAME_DATA if field != "imbalance"])
-        model = balanced_of(group[0].recipe, cells)
-        balanced = () if model is None else tuple(balanced_probability(model, name))
-        parts.append(Part(name + more, tuple(group), tuple(distinct_titles(group)), balanced))
+        parts.append(Part(name + more, tuple(group), tuple(distinct_titles(group))))
     return parts
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail.methods import METHODS
-from longtail.study.paper import ABSENT_AS_ZERO, name_of
 from longtail.study.plan import KNOBS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
@@ -21,6 +20,7 @@ __all__ = [
     "Measure",
     "Run",
     "by_data",
+    "data_title",
     "find_cell",
     "group_runs",
     "groups_of",
@@ -60,6 +60,31 @@ _TITLES = {
 }
 
 
+_DATA_TITLES = {
+    "imagenet-lt": "ImageNet-LT",
+    "places-lt": "Places-LT",
+    "inaturalist2018": "iNaturalist2018",
+    "lvis-crops": "LVIS",
+    "cifar10": "C10",
+    "cifar100": "C100",
+    "imagenet": "ImageNet-1K",
+}
+
+
+def data_title(data: str, imbalance: float | None = None) -> str:
+    """The name of a data set in tables.
+
+    Example:
+        >>> data_title("cifar10-lt", 100), data_title("imagenet-lt"), data_title("digits-lt", 50)
+        ('C10-LT100', 'ImageNet-LT', 'digits-lt 50')
+    """
+    if data in {"cifar10-lt", "cifar100-lt"}:
+        return f"{data[0].upper()}{data[5:-3]}-LT{100 if imbalance is None else imbalance:g}"
+    if data in _DATA_TITLES:
+        return _DATA_TITLES[data]
+    return data if imbalance is None else f"{data} {imbalance:g}"
+
+
 def method_title(name: str) -> str:
     """What a table calls a method; ``bcl+cbs`` is BCL with CBS as its balanced part.
 
@@ -85,8 +110,8 @@ class Run:
 
     @property
     def data(self) -> str:
-        """The data set, as the paper names it where it has it."""
-        return name_of(self.recipe.data, self.recipe.imbalance)
+        """The name of the data set in tables."""
+        return data_title(self.recipe.data, self.recipe.imbalance)
 
     @property
     def trained(self) -> Part:
@@ -102,11 +127,6 @@ class Run:
     def recall(self, group: str = "all", part: Part = "test") -> float:
         """Recall of a group, or over all classes, in per cent; NaN where there is none."""
         return 100 * self._number("splits", part, "recall", group)
-
-    def recall_as_published(self, group: str = "all") -> float:
-        """Recall on test data, with classes of which there is none counted as the paper counts them."""
-        name = "recall_absent_as_zero" if self.data in ABSENT_AS_ZERO else "recall"
-        return 100 * self._number("splits", "test", name, group)
 
     def level(self, part: Held = "test") -> float:
         """Model imbalance level I; NaN where it is undefined."""
@@ -204,7 +224,7 @@ class Cell:
 
     @property
     def data(self) -> str:
-        """The data set, as the paper names it where it has it."""
+        """The name of the data set in tables."""
         return self.runs[0].data
 
     @property

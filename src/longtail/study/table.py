@@ -27,12 +27,11 @@ __all__ = [
     "write",
 ]
 
-Source = Literal["here", "paper", "quoted"]
+Source = Literal["here", "paper"]
 
 SOURCES: dict[Source, str] = {
     "here": "",
     "paper": "‡ from the paper, not run here",
-    "quoted": "† quoted in the paper from its own publication, not run here",
 }
 """What a caption says of rows that are not ours."""
 

@@ -1,12 +1,10 @@
-"""The tables of a study, recall and imbalance level, from cells of runs; the paper's numbers beside ours."""
+"""The tables of a study, recall and imbalance level, from cells of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isnan, nan
-from typing import Literal
 
-from longtail.study import paper
 from longtail.study.captions import NO_DATA, caption_of, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, marks
 from longtail.study.runs import (
@@ -18,16 +16,12 @@ from longtail.study.runs import (
     distinct_titles,
     groups_of,
     held_out,
-    method_title,
-    ordered,
 )
-from longtail.study.stats import Alternative, Summary, compare_summaries, format_p
-from longtail.study.table import Compared, Row, Source, Table, Value
+from longtail.study.stats import Alternative
+from longtail.study.table import Compared, Row, Table, Value
 
 __all__ = [
     "level_table",
-    "paper_table",
-    "published_recalls",
     "recall_table",
     "sensitivity_table",
 ]
@@ -37,7 +31,6 @@ def recall_table(
     cells: Sequence[Cell],
     *,
     reference: Reference | None = "balanced-softmax",
-    beside: Literal["nothing", "quoted", "paper"] = "quoted",
     alternative: Alternative = "two-sided",
     selected: str | Callable[[Sequence[Cell]], str] = "",
     command: str = "",
@@ -49,7 +42,6 @@ def recall_table(
         cells: of any number of data sets.
         reference: the method that others are tested against, where it was run on the same data with the same settings;
             of all, or of any cells; ``None``: no tests.
-        beside: rows from elsewhere: those that the paper quotes (CAL, DisA), or all rows of the paper.
         alternative: of the tests.
         selected: how beta was chosen; of all, or of any cells.
         command: what repeats it.
@@ -67,8 +59,6 @@ def recall_table(
         columns = []
         for group in (*groups, "all"):
             measure: Measure = partial(Run.recall, group=group, part=part)
-            if beside == "paper" and part == "test":
-                measure = partial(Run.recall_as_published, group=group)
             tested: dict[Cell, Contrast] = {}
             if reference is not None:
                 found = contrasts_of(of_data, reference, measure, alternative=alternative)
@@ -81,9 +71,6 @@ def recall_table(
             row = Row((data, title), tuple(column[place] for column in columns), selected=_chosen(selected, [cell]))
             rows.append(_with_test(row, of_rows[place]))
         all_tested += [one for of_row in of_rows for one in of_row]
-        rows += _elsewhere(data, groups, beside)
-    if beside == "paper":
-        without |= dict.fromkeys(_absent_as_zero(cells))
     told = [how_tested(all_tested)] if all_tested else []
     if reference is not None and not all_tested and all(len(cell.runs) < 2 for cell in cells):
         told = ["No tests: fewer than two seeds."]
@@ -150,83 +137,16 @@ def _numbers(test: Contrast) -> Compared:
     return Compared(test.found.p_value, test.p_value, test.found.difference, test.found.low, test.found.high)
 
 
-def _elsewhere(data: str, groups: Sequence[str], beside: str) -> list[Row]:
-    rows = []
-    for method, row in paper.recalls(data).items():
-        quoted = method in paper.QUOTED
-        if beside == "nothing" or (beside == "quoted" and not quoted):
-            continue
-        values = tuple(Value(found) if (found := row.get(group)) else None for group in (*groups, "all"))
-        source: Source = "quoted" if quoted else "paper"
-        rows.append(Row((data, method_title(method)), values, source))
-    return rows
-
-
-def paper_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Our recall over all classes and of each group beside the paper's, with the difference in the paper's SDs.
-
-    A difference of more than two of the paper's SDs has an exclamation mark; p is Welch's, two-sided, from both means
-    and SDs.
-    """
-    rows = []
-    for cell in ordered(cells):
-        theirs = published_recalls(cell)
-        for group in (*cell.groups, "all"):
-            published = theirs.get(group)
-            if published is None:
-                continue
-            ours = cell.summary(partial(Run.recall_as_published, group=group))
-            off = (ours.mean - published.mean) / published.sd if published.sd > 0 else nan
-            tested = compare_summaries(ours, published).p_value if min(ours.runs, published.runs) > 1 else nan
-            values = (
-                Value(ours),
-                Value(published),
-                Value(Summary(ours.mean - published.mean, nan, 1)),
-                Value(Summary(off, nan, 1), mark="!" if abs(off) > 2 else ""),
-                Value(Summary(tested, nan, 1), shown="" if isnan(tested) else format_p(tested).removeprefix("= ")),
-            )
-            rows.append(Row((cell.data, cell.title, group), values))
-    if not rows:
-        raise ValueError("Expected runs of data sets and methods that the paper has, but got none.")
-    caption = " ".join([*_absent_as_zero(cells), caption_of(cells, selected=selected)])
-    return Table(
-        "Recall on test data beside the paper's, per cent",
-        ("Data", "Method", "Group"),
-        ("Here", "Paper", "Δ", "in SDs", "p"),
-        tuple(rows),
-        "Δ: here less paper, in points and in the paper's SDs; ! more than two of them. p: Welch's t-test, two-sided, "
-        f"not corrected. {caption}",
-        command=command,
-    )
-
-
-def published_recalls(cell: Cell) -> Mapping[str, Summary | None]:
-    """The paper's row of a cell's data set and method; on two data sets its LDAM is LDAM-DRW, and it has no other."""
-    name = cell.method
-    if cell.data in {"ImageNet-LT", "iNaturalist2018"}:
-        name = {"ldam-drw": "ldam", "ldam": ""}.get(name, name)
-    return paper.recalls(cell.data).get(name, {})
-
-
-def _absent_as_zero(cells: Sequence[Cell]) -> list[str]:
-    """What is to be said of classes without a test sample, where recalls are set beside the paper's."""
-    said = "a class without a test sample counts as 0 here, as in the paper"
-    return [f"{data}: {said}." for data in by_data(cells) if data in paper.ABSENT_AS_ZERO]
-
-
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Model imbalance level I, beside the authors' where they have one; the lowest of each data set in bold.
+    """Model imbalance level I; the lowest of each data set in bold.
 
     On test data, or where a data set has none, on validation data.
     """
     rows, undefined, unmeasured = [], False, False
-    beside = any(paper.imbalance_level(data) for data in by_data(cells))
     for data, of_data in by_data(cells).items():
         part = held_out(of_data) or "test"
-        theirs = paper.imbalance_level(data) if part == "test" else {}
         values = _column(of_data, partial(Run.level, part=part), min, {})
-        for cell, title, value in zip(of_data, distinct_titles(of_data), values, strict=True):
-            rows.append(Row((data, title), (value, *((_plain(theirs.get(cell.method)),) if beside else ()))))
+        rows += [Row((data, title), (value,)) for title, value in zip(distinct_titles(of_data), values, strict=True)]
         lacking = [run for cell in of_data for run in cell.runs if isnan(run.level(part))]
         known = [bool(run.result.get(f"preference_{part}")) for run in lacking]
         undefined, unmeasured = undefined or any(known), unmeasured or not all(known)
@@ -235,15 +155,8 @@ def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
         notes.append("No I: a group has no training recall at all in one of the runs, which leaves it undefined.")
     if unmeasured:
         notes.append("No I: a run was not measured on both training data and the data of this table.")
-    columns = ("I", "I, the authors’") if beside else ("I",)
     caption = " ".join([*notes, "Lower is fairer.", caption_of(cells, selected=selected)])
-    return Table(
-        f"Model imbalance level on {title}", ("Data", "Method"), columns, tuple(rows), caption, command=command
-    )
-
-
-def _plain(number: float | None) -> Value | None:
-    return None if number is None else Value(Summary(number, nan, 1))
+    return Table(f"Model imbalance level on {title}", ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
 
 
 def _titles(groups: Sequence[str]) -> tuple[str, ...]:

@@ -1,28 +1,23 @@
-"""From plans to the page: stopped, moved, gone on with, kept small; and what is committed is what the tool makes."""
+"""From plans to the page of results; and the committed page is what the command writes."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
-from tests.study.conftest import SHORT
+from tests.reproduction.conftest import ROOT
 
-from longtail.study import paper
 from longtail.study.plan_reading import read_plan
-from longtail.study.reproduction import write_page
-from longtail.study.reproduction.keeping import keep
-from longtail.study.reproduction.material import material_of
-from longtail.study.reproduction.readme import BEGIN, END, results_text, with_results
-from longtail.study.reproduction.standing import standing_of
 from longtail.study.runs import read_runs
+from reproduction import paper
+from reproduction.__main__ import main
+from reproduction.keeping import keep
+from reproduction.material import material_of
+from reproduction.page import write_page
+from reproduction.readme import BEGIN, END, results_text, with_results
+from reproduction.standing import standing_of
 
-ROOT = Path(__file__).parents[2]
 PLANS = sorted((ROOT / "results" / "plans").glob("*.toml"))
 
 PLAN = """
@@ -62,43 +57,16 @@ def written(folder):
     return ["plans/digits-lt.toml", "plans/digits.toml"]
 
 
-def test_a_study_that_is_stopped_and_moved_ends_as_one_that_was_not(run, tmp_path, monkeypatch):
-    """Plan, stop by SIGTERM, move the folder, go on, page: all as it is done between two machines."""
-    plans = written(tmp_path / "one")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "longtail", "study", *plans]
-    with subprocess.Popen(command, cwd=tmp_path / "one", env=environment, stderr=subprocess.PIPE, text=True) as process:
-        while not list((tmp_path / "one").rglob("result.json")) and process.poll() is None:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
-    assert "Stopped; the same command goes on." in told
-    assert 0 < len(list((tmp_path / "one" / "runs").rglob("result.json"))) < 11
-    monkeypatch.chdir(tmp_path / "one")
-    assert run("study", "page", *plans, "--out", "results")[0] == 0
-    page = (tmp_path / "one" / "results" / "README.md").read_text("utf-8")
-    assert "Missing of digits-lt.toml: " in page
-    assert "`longtail study plans/digits-lt.toml` runs it." in page
-    shutil.move(tmp_path / "one", tmp_path / "two")
-    monkeypatch.chdir(tmp_path / "two")
-    code, _, err = run("study", *plans)
-    assert code == 0, err
-    written(tmp_path / "whole")
-    monkeypatch.chdir(tmp_path / "whole")
+def test_from_plans_to_the_page_and_back(run, tmp_path, monkeypatch, capsys):
+    """Train, measure, write the page; write it again from what is kept; go on from what is kept."""
+    folder = tmp_path / "whole"
+    plans = written(folder)
+    monkeypatch.chdir(folder)
     assert run("study", *plans)[0] == 0
-    ours, theirs = (sorted((tmp_path / name / "runs").rglob("result.json")) for name in ("two", "whole"))
-    assert len(ours) == len(theirs) >= 11
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-    _check_page(run, tmp_path / "whole", plans)
-
-
-def _check_page(run, folder, plans):
+    assert main(["measure", "runs"]) == 0
     (folder / "README.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", "utf-8")
-    code, out, _ = run("study", "page", *plans, "--out", "results", "--readme", "README.md")
-    assert code == 0
-    assert "Missing" not in out
+    assert main(["page", *plans, "--out", "results", "--readme", "README.md"]) == 0
+    assert "Missing" not in capsys.readouterr().out
     page = (folder / "results" / "README.md").read_text("utf-8")
     for part in ("## Rows for a CPU", "The search for β on digits-lt 50", "Sensitivity to β on digits-lt 50"):
         assert part in page
@@ -110,24 +78,23 @@ def _check_page(run, folder, plans):
     kept = json.loads((folder / "results" / "digits" / "digits-softmax-seed0" / "balanced.json").read_text("utf-8"))
     assert set(kept) == {"digits-lt 50"}
     shutil.rmtree(folder / "runs")  # what is kept is enough to make the page again, and counts as done
-    assert run("study", "page", *plans, "--out", "results")[0] == 0
+    assert main(["page", *plans, "--out", "results"]) == 0
     assert (folder / "results" / "README.md").read_text("utf-8") == page
     shutil.copytree(folder / "results", folder / "runs", ignore=shutil.ignore_patterns("*.md", "figures"))
-    code, out, err = run("study", *plans)
+    code, _, err = run("study", *plans)
     assert code == 0
     assert "trying" not in err
     assert "1/" not in err  # nothing is trained
 
 
-def test_runs_are_kept_without_weights_and_without_where_data_lay(study, tmp_path):
-    copy = tmp_path / "runs"
-    shutil.copytree(study, copy)
-    one = sorted(copy.glob("*cbs*"))[0]
+def test_runs_are_kept_without_weights_and_without_the_path_of_the_data(runs, tmp_path):
+    one = sorted(runs.glob("*cbs*"))[0]
     recipe = (one / "recipe.toml").read_text("utf-8")
     (one / "recipe.toml").write_text(recipe.replace('root = "data"', 'root = "/somewhere/else"'), "utf-8")
-    (copy / "unfinished").mkdir()
-    (copy / "unfinished" / "recipe.toml").write_text(recipe, "utf-8")
-    assert keep(copy, tmp_path / "kept") == 6
+    (one / "model.safetensors").write_bytes(b"weights")
+    (runs / "unfinished").mkdir()
+    (runs / "unfinished" / "recipe.toml").write_text(recipe, "utf-8")
+    assert keep(runs, tmp_path / "kept") == 6
     names = {file.name for file in (tmp_path / "kept").rglob("*") if file.is_file()}
     assert names == {"recipe.toml", "environment.json", "log.jsonl", "result.json"}
     assert tomllib.loads((tmp_path / "kept" / one.name / "recipe.toml").read_text("utf-8"))["root"] == "data"
@@ -135,43 +102,43 @@ def test_runs_are_kept_without_weights_and_without_where_data_lay(study, tmp_pat
     assert keep(tmp_path / "nowhere", tmp_path / "kept") == 0
 
 
-def test_nothing_stays_of_another_run_of_the_same_name(study, tmp_path):
-    keep(study, tmp_path / "kept")
+def test_nothing_stays_of_another_run_of_the_same_name(runs, tmp_path):
+    keep(runs, tmp_path / "kept")
     (one, other) = sorted((tmp_path / "kept").glob("*softmax*"))[:2]
     for folder in (one, other):
         (folder / "statistics.safetensors").write_bytes(b"of the run that is kept")
     result = json.loads((one / "result.json").read_text("utf-8"))
     (one / "result.json").write_text(json.dumps({**result, "reported": "another run"}), "utf-8")
-    keep(study, tmp_path / "kept")
+    keep(runs, tmp_path / "kept")
     assert not (one / "statistics.safetensors").exists()
     assert (other / "statistics.safetensors").exists()
-    assert (one / "result.json").read_bytes() == (study / one.name / "result.json").read_bytes()
+    assert (one / "result.json").read_bytes() == (runs / one.name / "result.json").read_bytes()
 
 
-def test_runs_with_other_settings_than_the_plans_are_told(study, tmp_path, monkeypatch):
+def test_the_page_lists_missing_runs_and_settings_that_differ_from_the_plan(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in SHORT.items())
-    content = 'data = ["digits-lt"]\nimbalance = [50]\nmethods = ["softmax"]\nseeds = 3\nout = "runs"\n[recipe]\n'
-    (tmp_path / "plan.toml").write_text(content + settings.replace("epochs = 2", "epochs = 9"), "utf-8")
-    shutil.copytree(study, tmp_path / "runs")
+    content = 'data = ["digits-lt"]\nimbalance = [50]\nmethods = ["softmax"]\nseeds = 3\nout = "runs/digits-lt"\n'
+    settings = "[recipe]\nbatch_size = 32\nnesterov = true\nsubset_seed = 'run'\nevaluate_every = 0\nepochs = 9\n"
+    (tmp_path / "plan.toml").write_text(content + settings, "utf-8")
     write_page(["plan.toml"], tmp_path / "out")
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
     assert "| digits-lt 50 Softmax | 0, 1 | 2 |" in page
     assert "Missing of plan.toml: 1 runs. `longtail study plan.toml` runs it." in page
-    assert "differ from the plan (“here”) in `epochs` (2 there, 9 here)" in page
+    assert "differ from the plan (“here”) in `epochs` (60 there, 9 here)" in page
     (tmp_path / "out" / "notes.md").write_text("## Why\n\nIt is so.\n", "utf-8")
     write_page(["plan.toml"], tmp_path / "out")
     assert "## Why\n\nIt is so.\n\n## To repeat it" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
-def test_a_page_says_what_was_chosen_on_test_data_and_how_it_was_made(study, tmp_path, monkeypatch):
+def test_a_page_states_what_was_chosen_on_test_data_and_its_command(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(study, tmp_path / "runs")
-    content = 'data = ["digits-lt"]\nimbalance = [50]\nmethods = ["softmax", "cbs"]\nseeds = 2\nout = "runs"\n'
+    content = (
+        'data = ["digits-lt"]\nimbalance = [50]\nmethods = ["softmax", "cbs"]\nseeds = 2\nout = "runs/digits-lt"\n'
+    )
     (tmp_path / "plan.toml").write_text(content, "utf-8")
     write_page(["plan.toml"], Path("out"))
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
-    assert "\nlongtail study plan.toml\nlongtail study page plan.toml --out out\n" in page
+    assert "\nlongtail study plan.toml\npython -m reproduction page plan.toml --out out\n" in page
     assert "Nothing was chosen on test data." in page
     assert "| `plan.toml` |" in page  # no link to where it does not lie
     assert "cifar10" not in page
@@ -189,13 +156,6 @@ def test_a_readme_without_marks_is_refused():
     with pytest.raises(ValueError, match=r"^Expected the lines .* in README, once each"):
         with_results("no marks", material_of([]), Path("results"))
     assert results_text(material_of([]), Path("results")) == "No runs yet."
-
-
-@pytest.mark.parametrize("arguments", [(), ("plan.toml",), ("plan.toml", "--out", "a", "--what", "b")])
-def test_a_page_needs_plans_and_a_place(run, arguments):
-    code, _, err = run("study", "page", *arguments)
-    assert code == 2
-    assert "Expected plans, --out DIR" in err
 
 
 # --- What is committed

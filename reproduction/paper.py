@@ -2,7 +2,7 @@
 
 import json
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from longtail.study.stats import Summary
@@ -16,7 +16,6 @@ __all__ = [
     "five_runs",
     "gradient_balance",
     "imbalance_level",
-    "name_of",
     "recalls",
     "tables",
 ]
@@ -29,31 +28,6 @@ ABSENT_AS_ZERO = frozenset({"LVIS"})
 
 QUOTED = ("CAL", "DisA")
 """Methods whose rows the paper takes from their own publications, DisA's with another cut of the groups."""
-
-_NAMES = {
-    "imagenet-lt": "ImageNet-LT",
-    "places-lt": "Places-LT",
-    "inaturalist2018": "iNaturalist2018",
-    "lvis-crops": "LVIS",
-    "cifar10": "C10",
-    "cifar100": "C100",
-    "imagenet": "ImageNet-1K",
-}
-
-
-def name_of(data: str, imbalance: float | None = None) -> str:
-    """What the paper calls a data set; other data sets keep their name.
-
-    Example:
-        >>> name_of("cifar10-lt", 100), name_of("imagenet-lt"), name_of("digits-lt", 50)
-        ('C10-LT100', 'ImageNet-LT', 'digits-lt 50')
-    """
-    for ours, theirs in (("cifar10-lt", "C10"), ("cifar100-lt", "C100")):
-        if data == ours:
-            return f"{theirs}-LT{100 if imbalance is None else imbalance:g}"
-    if data in _NAMES:
-        return _NAMES[data]
-    return data if imbalance is None else f"{data} {imbalance:g}"
 
 
 @cache
@@ -69,8 +43,7 @@ def tables() -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    text = resources.files("longtail.study.paper").joinpath(name).read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = json.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
     return found
 
 

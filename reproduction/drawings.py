@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from functools import partial
 
-from longtail.report.drawings import BALANCED, BALANCED_MARK, beta_drawing, curves_of, part_drawings
+from longtail.report.drawings import beta_drawing, curves_of, part_drawings
 from longtail.report.page import slug
 from longtail.report.parts import Part, mean_of, parts_of
-from longtail.study.balanced import balanced_of, balanced_probability
 from longtail.study.figures.boxes import box_plots
 from longtail.study.figures.classwise import class_probability
 from longtail.study.figures.curves import recall_curves
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.gradients import gradient_bars
 from longtail.study.figures.levels import level_bars
-from longtail.study.figures.style import Mark, marks_of
-from longtail.study.reproduction.material import MAIN, Material
+from longtail.study.figures.style import INK, Mark, marks_of
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell
+from reproduction.balanced import balanced_of, balanced_probability
+from reproduction.material import MAIN, Material
 
 __all__ = [
     "beta_drawings",
@@ -26,6 +26,11 @@ __all__ = [
     "probability_drawings",
     "trade_offs",
 ]
+
+
+BALANCED = "balanced model"
+"""The name of a model that was trained on all of the data, in legends."""
+BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
 
 
 def level_drawing(material: Material) -> Drawing | None:

@@ -6,9 +6,11 @@ import pytest
 from scipy import stats
 
 from longtail.study import summarise
-from longtail.study.paper import beta, five_runs, gradient_balance, imbalance_level, name_of, recalls, tables
-from longtail.study.significance import claims, group_differences, other_runs, verdicts
-from longtail.study.significance_text import significance_page
+from longtail.study.runs import data_title
+from longtail.train import defaults
+from reproduction.paper import beta, five_runs, gradient_balance, imbalance_level, recalls, tables
+from reproduction.significance import claims, group_differences, other_runs, verdicts
+from reproduction.significance_text import significance_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "significance.md"
 BY_NAME = {one.data: one for one in verdicts()}
@@ -92,7 +94,7 @@ def test_the_head_pays_and_the_tail_gains_on_c10_lt100():
 
 def test_the_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == significance_page(), (
-        "run: longtail study paper --out docs/significance.md"
+        "run: python -m reproduction paper --out docs/significance.md"
     )
 
 
@@ -128,5 +130,6 @@ def test_what_ships_says_what_the_paper_says():
     assert recalls("ImageNet-LT")["CAL"]["head"] is None
 
 
-def test_names_are_the_papers():
-    assert [name_of("cifar100-lt", 50), name_of("cifar10"), name_of("lvis-crops")] == ["C100-LT50", "C10", "LVIS"]
+def test_the_recipes_beta_is_the_authors():
+    for data, imbalance in (("cifar10-lt", 10), ("cifar10-lt", 50), ("cifar10-lt", 100)):
+        assert defaults(data, "cbs", imbalance).beta == beta(data_title(data, imbalance))

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from longtail._io import write_text
-from longtail.study.balanced import BALANCED_FILE
-from longtail.study.redrawn import REDRAWN_FILE
 from longtail.study.runs import SEARCH_FILE
-from longtail.study.untrained import UNTRAINED_FILE
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, write_recipe
+from reproduction.balanced import BALANCED_FILE
+from reproduction.redrawn import REDRAWN_FILE
+from reproduction.untrained import UNTRAINED_FILE
 
 __all__ = ["KEPT", "keep"]
 

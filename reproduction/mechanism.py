@@ -5,14 +5,14 @@ from functools import partial
 from math import isnan, nan
 from typing import Literal
 
-from longtail.study import paper
-from longtail.study.asking import answers_in
 from longtail.study.captions import caption_of, how_measured, numbers
-from longtail.study.redrawn import REDRAWN_FILE, redrawn_shift
 from longtail.study.runs import Cell, Run, by_data, distinct_titles, groups_of, method_title, ordered
 from longtail.study.stats import Summary
 from longtail.study.table import Row, Table, Value, is_huge
-from longtail.study.untrained import untrained_gradients
+from reproduction import paper
+from reproduction.asking import answers_in
+from reproduction.redrawn import REDRAWN_FILE, redrawn_shift
+from reproduction.untrained import untrained_gradients
 
 __all__ = [
     "balanced_shift_table",
@@ -127,7 +127,7 @@ def balanced_shift_table(
     """Δp of a balanced model on long-tailed training data, beside the paper's.
 
     Args:
-        values: for each data set (``"C10-LT100"``) what :func:`longtail.study.balanced.balanced_shift` found.
+        values: for each data set (``"C10-LT100"``) what :func:`reproduction.balanced.balanced_shift` found.
         cells: the balanced model's runs, for the caption.
         command: what repeats it.
     """

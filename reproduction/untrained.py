@@ -14,11 +14,11 @@ from longtail._io import write_json
 from longtail.classes import Groups, GroupValues
 from longtail.losses import class_shift
 from longtail.metrics import gradient_balance
-from longtail.study import paper
-from longtail.study.asking import answers_in, asked_about, data_is_here, training_pass
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
 from longtail.train.recipe import Recipe, defaults
+from reproduction import paper
+from reproduction.asking import answers_in, asked_about, data_is_here, training_pass
 
 __all__ = ["UNTRAINED_FILE", "balance_at_chance", "losses_of", "measure_untrained", "untrained_gradients"]
 

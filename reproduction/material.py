@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.study import paper
-from longtail.study.balanced import is_balanced
-from longtail.study.reproduction.standing import Standing, all_runs
 from longtail.study.runs import Cell, Run, by_data, find_cell, group_runs, ordered
 from longtail.study.searching import Searched
 from longtail.train.recipe import defaults
+from reproduction import paper
+from reproduction.balanced import is_balanced
+from reproduction.standing import Standing, all_runs
 
 __all__ = ["MAIN", "Material", "material_of"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from longtail._io import write_json
 from longtail.data import CATALOG
 from longtail.metrics import probability_shift
-from longtail.study.asking import answers_in, asked_about, can_be_asked, training_pass
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
 from longtail.train.recipe import Recipe
+from reproduction.asking import answers_in, asked_about, can_be_asked, training_pass
 
 __all__ = [
     "BALANCED_FILE",

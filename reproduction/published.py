@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from longtail.study.runs import Cell, Run
@@ -14,8 +14,8 @@ _FAR = 2.0  # points
 
 def beside_published(data: str, cells: Sequence[Cell]) -> list[str]:
     """A table and what is to be said of large differences, in Markdown; empty where nothing is known of a data set."""
-    text = resources.files("longtail.study.reproduction").joinpath("published.json").read_text(encoding="utf-8")
-    published: dict[str, Any] = json.loads(text)
+    file = Path(__file__).parent / "data" / "published.json"
+    published: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     if published["data"] != data:
         return []
     lines = ["| Method | runs | here | published | difference | source |", "| --- | ---: | ---: | ---: | ---: | --- |"]

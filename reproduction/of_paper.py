@@ -1,6 +1,5 @@
 """The paper's figures, drawn from the numbers that its authors publish and from its tables."""
 
-from longtail.study import paper
 from longtail.study.figures.boxes import box_plots
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.gradients import gradient_bars
@@ -9,6 +8,7 @@ from longtail.study.figures.sensitivity import sensitivity
 from longtail.study.figures.tradeoff import Point, trade_off
 from longtail.study.runs import method_title
 from longtail.study.stats import Summary
+from reproduction import paper
 
 __all__ = ["paper_drawings"]
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from longtail.study.paper import AUTHORS_RUNS, five_runs, recalls
 from longtail.study.stats import Comparison, Summary, compare, compare_summaries, format_p, holm, summarise
+from reproduction.paper import AUTHORS_RUNS, five_runs, recalls
 
 __all__ = ["Claim", "Verdict", "claims", "group_differences", "other_runs", "verdicts"]
 

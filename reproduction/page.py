@@ -9,27 +9,24 @@ from pathlib import Path
 
 from longtail._io import write_text
 from longtail.data import CATALOG
-from longtail.study.balanced import measure_balanced
 from longtail.study.captions import numbers
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import save_figure
 from longtail.study.plan_reading import read_plan
-from longtail.study.redrawn import measure_redrawn
-from longtail.study.reproduction.keeping import keep
-from longtail.study.reproduction.material import material_of
-from longtail.study.reproduction.readme import with_results
-from longtail.study.reproduction.sections import Section, sections_of
-from longtail.study.reproduction.standing import Standing, all_runs, standing_of
-from longtail.study.runs import Run, read_runs
-from longtail.study.untrained import measure_untrained
+from longtail.study.runs import Run
+from reproduction.keeping import keep
+from reproduction.material import material_of
+from reproduction.readme import with_results
+from reproduction.sections import Section, sections_of
+from reproduction.standing import Standing, all_runs, standing_of
 
 __all__ = ["page_text", "write_page"]
 
 _INTRO = """# Results
 
-Made by `longtail study page`, as the end of the page has it, from the runs in this folder: settings, logs and results,
-without weights. All numbers are of the last epoch. {chosen} What a table's runs share, how beta was chosen and how
-training-set measures were taken is in its caption; every row says how many runs it has, and one run has no SD."""
+`python -m reproduction page` writes this page from the runs in this folder (settings, logs and results, without
+weights). All numbers are from the last epoch. {chosen} Captions state what the runs of a table have in common, how beta
+was chosen and how training-set measures were taken. Every row states its number of runs; one run has no SD."""
 
 _REPEAT = """## To repeat it
 
@@ -58,11 +55,6 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     if readme is not None and not readme.is_file():
         raise FileNotFoundError(f"Expected a file {readme} whose part is to be made, but there is none.")
     plans = [read_plan(file, to_run=False) for file in files]
-    folders = [Path(plan.out) for plan in plans if Path(plan.out).is_dir()]
-    found = read_runs(*folders) if folders else []
-    measure_balanced(found)
-    measure_redrawn(found)
-    measure_untrained(found)
     told = []
     for plan in plans:
         copied = keep(Path(plan.out), out / Path(plan.out).name)
@@ -71,7 +63,7 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     material = material_of(standings)
     sections = sections_of(material)
     _draw([drawing for _, _, drawings in sections for drawing in drawings], out / "figures")
-    command = shlex.join(["longtail", "study", "page", *map(str, files), "--out", str(out)])
+    command = shlex.join(["python", "-m", "reproduction", "page", *map(str, files), "--out", str(out)])
     write_text(out / "README.md", page_text(standings, sections, out, command))
     told.append(f"Page: {out / 'README.md'}")
     if readme is not None:

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
-from longtail.study.significance import Claim, Verdict, claims, group_differences, other_runs, verdicts
 from longtail.study.stats import Comparison, Summary, format_p
+from reproduction.significance import Claim, Verdict, claims, group_differences, other_runs, verdicts
 
 __all__ = ["significance_page"]
 
 _HEAD = """# Which of the paper's conclusions hold
 
-Made by `longtail study paper`; a test holds that this page is what the command writes. Nothing here was run by us: the
-numbers are the authors' own, five runs of Balanced Softmax and five of CBS on each data set, as their public repository
-states them (`src/longtail/study/paper/figures.json`), and the paper's tables (`tables.json` there).
-`longtail report --paper --figures DIR` draws the paper's figures from these numbers, as SVG, PDF and PNG.
+This page tests the paper's claims on the authors' own numbers: five runs of Balanced Softmax and five of CBS on each
+data set, from their public repository (`reproduction/data/figures.json`), and the paper's tables (`tables.json` in the
+same folder). We ran nothing for it. `python -m reproduction paper` writes the page, and a test checks that it is up to
+date; with `--figures DIR` the command also draws the paper's figures from these numbers, as SVG, PDF and PNG.
 
-The paper tests with Welch's t-test, *one-sided*: it asks only whether CBS is above Balanced Softmax. Two-sided is the
-usual question where either could have come out on top, and with ten data sets there are ten chances of a false find,
-for which Holm's correction makes up. Differences are in points of test recall over all classes, CBS less Balanced
-Softmax; d is Cohen's, with the pooled standard deviation.
+The paper uses Welch's t-test, *one-sided*: it only asks whether CBS is better than Balanced Softmax. A two-sided test
+is usual where either method could be better. With ten data sets there are ten chances of a false positive; Holm's
+correction accounts for them. Differences are CBS minus Balanced Softmax, in points of test recall over all classes; d
+is Cohen's d with the pooled standard deviation.
 """
 
 _CANNOT = """## What cannot be checked

@@ -6,7 +6,7 @@ from functools import partial
 
 from longtail.study.runs import Cell, Run, by_data, find_cell
 from longtail.study.stats import Summary
-from longtail.study.tables import published_recalls
+from reproduction.tables import published_recalls, recall_as_published
 
 __all__ = ["agreement", "far_off", "level_order", "level_orders", "same_order", "same_signs"]
 
@@ -21,7 +21,7 @@ def far_off(cells: Sequence[Cell]) -> list[str]:
             for group, published in published_recalls(cell).items():
                 if published is None or not published.sd > 0:
                     continue
-                ours = cell.summary(partial(Run.recall_as_published, group=group)).mean
+                ours = cell.summary(partial(recall_as_published, group=group)).mean
                 off = (ours - published.mean) / published.sd
                 if abs(off) > _FAR:
                     side = "above" if off > 0 else "below"

@@ -5,20 +5,17 @@ from dataclasses import replace
 from functools import partial
 from math import nan
 
-from longtail.study import paper
-from longtail.study.balanced import balanced_of, balanced_shift
 from longtail.study.beta import START
 from longtail.study.comparisons import contrasts_of
 from longtail.study.figures.drawing import Drawing
-from longtail.study.mechanism import (
-    balanced_shift_table,
-    gradient_table,
-    redrawn_shift_table,
-    shift_table,
-    untrained_gradient_table,
-)
-from longtail.study.redrawn import redrawn_shift
-from longtail.study.reproduction.drawings import (
+from longtail.study.runs import Cell, Run, by_data
+from longtail.study.searching import trace_table
+from longtail.study.stats import Summary
+from longtail.study.table import Table, Value, to_markdown
+from longtail.study.tables import recall_table
+from reproduction import paper
+from reproduction.balanced import balanced_of, balanced_shift
+from reproduction.drawings import (
     beta_drawings,
     box_drawing,
     curve_drawing,
@@ -27,15 +24,19 @@ from longtail.study.reproduction.drawings import (
     probability_drawings,
     trade_offs,
 )
-from longtail.study.reproduction.material import Material
-from longtail.study.reproduction.published import beside_published
-from longtail.study.reproduction.verdicts import agreement, far_off, level_orders
-from longtail.study.runs import Cell, Run, by_data
-from longtail.study.searching import trace_table
-from longtail.study.stats import Summary
-from longtail.study.table import Table, Value, to_markdown
-from longtail.study.tables import level_table, paper_table, recall_table
-from longtail.study.untrained import untrained_gradients
+from reproduction.material import Material
+from reproduction.mechanism import (
+    balanced_shift_table,
+    gradient_table,
+    redrawn_shift_table,
+    shift_table,
+    untrained_gradient_table,
+)
+from reproduction.published import beside_published
+from reproduction.redrawn import redrawn_shift
+from reproduction.tables import level_table_beside_authors, paper_table
+from reproduction.untrained import untrained_gradients
+from reproduction.verdicts import agreement, far_off, level_orders
 
 __all__ = ["Section", "sections_of"]
 
@@ -147,7 +148,7 @@ def _recalls(material: Material) -> Section:
     if not cells:
         return "The paper's table", [_NONE], []
     selected = material.selected(cells)
-    table = recall_table(cells, beside="nothing", selected=selected)
+    table = recall_table(cells, selected=selected)
     blocks = [_shown(_with_runs(table, cells)), _points(_sentences(cells))]
     if any(cell.method in paper.recalls(cell.data) for cell in cells):
         blocks.append(_shown(paper_table(cells, selected=selected)))
@@ -168,7 +169,7 @@ def _levels(material: Material) -> Section:
     title = "Model imbalance level"
     if not material.main:
         return title, [_NONE], []
-    table = level_table(material.main, selected=material.selected(material.main))
+    table = level_table_beside_authors(material.main, selected=material.selected(material.main))
     blocks = [_shown(_with_runs(table, material.main))]
     blocks.append("CBS lower than Balanced Softmax, that lower than softmax, as the authors found on all of them?")
     blocks.append(_points(level_orders(material.main)) or "Cannot be said yet: one of the three is missing.")
@@ -246,7 +247,7 @@ def _searches(material: Material) -> Section:
 
 def _others(material: Material, data: str, cells: Sequence[Cell]) -> Section:
     selected = material.selected(cells)
-    recalls, levels = recall_table(cells, beside="nothing", selected=selected), level_table(cells, selected=selected)
+    recalls, levels = recall_table(cells, selected=selected), level_table_beside_authors(cells, selected=selected)
     recalls, levels = (_with_plans(_with_runs(one, cells), cells, material) for one in (recalls, levels))
     blocks = [_shown(recalls), _QUOTED, _points(_sentences(cells)), *beside_published(data, cells), _shown(levels)]
     drawings = [one for one in trade_offs(material) if one.caption.startswith(f"{data}.")]
@@ -259,7 +260,7 @@ def _rest(material: Material) -> Section:
         return title, [_NONE], []
     selected = material.selected(material.rest)
     blocks = ["Not in the paper; minutes on two cores."]
-    blocks.append(_shown(recall_table(material.rest, beside="nothing", selected=selected)))
+    blocks.append(_shown(recall_table(material.rest, selected=selected)))
     blocks.append(_points(_sentences(material.rest)))
-    blocks.append(_shown(level_table(material.rest, selected=selected)))
+    blocks.append(_shown(level_table_beside_authors(material.rest, selected=selected)))
     return title, blocks, []

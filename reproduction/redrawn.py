@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from longtail._io import write_json
 from longtail.metrics import probability_shift, recall
-from longtail.study import paper
-from longtail.study.asking import answers_in, asked_about, can_be_asked, training_pass
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
+from reproduction import paper
+from reproduction.asking import answers_in, asked_about, can_be_asked, training_pass
 
 __all__ = ["REDRAWN_FILE", "measure_redrawn", "redrawn_shift"]
 

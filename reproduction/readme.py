@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from longtail.study import paper
-from longtail.study.reproduction.material import Material
 from longtail.study.runs import Cell, Run, ordered
 from longtail.study.stats import Summary
+from reproduction import paper
+from reproduction.material import Material
 
 __all__ = ["BEGIN", "END", "results_text", "with_results"]
 

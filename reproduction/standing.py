@@ -6,10 +6,9 @@ from pathlib import Path
 
 from longtail.study.captions import numbers
 from longtail.study.conduct import Found, Place, search_folder
-from longtail.study.paper import name_of
 from longtail.study.plan import Plan, Planned
 from longtail.study.plan_reading import read_plan
-from longtail.study.runs import Run, method_title, read_run, read_runs
+from longtail.study.runs import Run, data_title, method_title, read_run, read_runs
 from longtail.study.searching import searching
 from longtail.train.recipe import differing_settings, settings_of
 
@@ -65,7 +64,7 @@ class Standing:
         """What is missing, in words."""
         parts = [f"{name}, seed {numbers(seeds)}" for name, (_, seeds) in self.seeds().items() if seeds]
         parts += [
-            f"the search for β of {method_title(p[2])} on {name_of(p[0], p[1])}, and its runs"
+            f"the search for β of {method_title(p[2])} on {data_title(p[0], p[1])}, and its runs"
             for p in self.open_searches
         ]
         return "; ".join(parts)

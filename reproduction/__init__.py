@@ -1,0 +1,1 @@
+"""The paper's tables and figures beside ours, from finished runs. Not part of the wheel."""
