@@ -29,6 +29,7 @@ from team import DEVICE, FAST, Team
 from torch import Tensor
 
 from longtail.data import Resident
+from longtail.kernels import use_kernels
 from longtail.kernels.configs import use_tiles
 from longtail.models import build_model
 from longtail.train import stages
@@ -62,7 +63,7 @@ def check() -> dict[str, Any]:
         results: dict[str, tuple[float, Tensor]] = {}
         for name, kernels, bf16 in (("fp32", "torch", False), ("cudnn", "torch", True), ("triton", "triton", True)):
             model = build_model("resnet32", 10).to(DEVICE).to(memory_format=torch.channels_last)
-            model.backbone.kernels = kernels  # type: ignore[attr-defined]
+            use_kernels(model, DEVICE, kernels=kernels)
             with torch.autocast(DEVICE, torch.bfloat16, enabled=bf16):
                 logits = model(images).logits
             loss = F.cross_entropy(logits.float(), labels)

@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail.kernels import launch
 from longtail.kernels.configs import Operation, Tile
 from longtail.kernels.plan import Layer, Plan, layers_of
-from longtail.models.cifar_resnet import CifarResNet
+from longtail.models import CifarResNet
 
 SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32, 64, 2, 16)]
 """Channels, stride, height of the layers of a ResNet-32."""
@@ -59,7 +59,7 @@ def launches(batch: int = 128, depth: int = 32) -> Counter[Key]:
 
     Nothing is learnt below the images, and what a layer takes through BatchNorm itself is normalised by nobody else.
     """
-    convolutions, _ = CifarResNet(depth)._layers()
+    convolutions, _ = CifarResNet(depth).layers()
     weights = [one.weight for one in convolutions]
     plan = Plan(layers_of(batch, 32, 32, weights, [one.stride[0] for one in convolutions]), weights)
     found: Counter[Key] = Counter()

@@ -30,7 +30,7 @@ from torch import Tensor
 from longtail._io import write_json
 from longtail.kernels.chain import run_chain
 from longtail.kernels.configs import Tile, default_tile, tile_for, use_tiles
-from longtail.models.cifar_resnet import CifarResNet
+from longtail.models import CifarResNet
 
 MEMBERS = 12
 REPEATS = 32  # runs in a graph: a replay costs the host 20 us, which must not hide what they differ by
@@ -154,7 +154,7 @@ def whole(setting: Setting, depth: int = 32) -> float:
 
         def run(network: CifarResNet = network, images: Tensor = images, gradient: Tensor = gradient) -> Tensor:
             network.zero_grad(set_to_none=True)
-            maps = run_chain(network, images, *network._layers(), setting.dtype)
+            maps = run_chain(network, images, setting.dtype)
             maps.backward(gradient.to(maps.dtype))
             return maps
 

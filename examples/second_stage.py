@@ -113,7 +113,8 @@ class SoftmaxRun:
 
     def rows(self) -> Iterator[tuple[str, list[float]]]:
         """Each variant's name and recalls."""
-        head = self.model().head
+        model = self.model()
+        head = model.head
         weight, bias = head.weight.detach(), head.bias.detach()  # type: ignore[union-attr]
 
         def old(features: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ class SoftmaxRun:
             logits = self.trained(lambda features, scales=scales: scales * old(features), [scales], given)  # type: ignore[misc]
             yield f"LWS, BatchNorm {name}", self.recalls(logits)
             torch.manual_seed(self.recipe.seed + 1)
-            new = build_head("linear", weight.shape[1], self.data.num_classes, init="kaiming")
+            new = build_head("linear", model.backbone, self.data.num_classes)
             logits = self.trained(lambda features, new=new: new(features).logits, list(new.parameters()), given)  # type: ignore[misc]
             yield f"cRT, BatchNorm {name}", self.recalls(logits)
 

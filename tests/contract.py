@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from longtail.classes import Groups
 from longtail.data.sampling.plan import Batch
-from longtail.methods import METHODS, Stage, Task
-from longtail.models import Model, build_model, replace_head
+from longtail.methods import METHODS, Task
+from longtail.models import HeadSpec, Model, build_model, replace_head
 from longtail.objectives import Objective
 from longtail.ranks import Ranks
 from longtail.train.step import Step, make_optimizer
@@ -36,10 +36,6 @@ def knobs_of(name: str) -> dict[str, object]:
     return method.settings({knob: value for knob, value in SMALL.items() if knob in method.knobs})
 
 
-def head_of(stage: Stage) -> str:
-    return "reslt-cifar" if stage.head == "reslt" else stage.head
-
-
 def model_of(name: str, number: int = 0) -> tuple[Model, list[torch.nn.Parameter]]:
     """The method's model in a stage, and what of it trains."""
     method, knobs = METHODS[name], knobs_of(name)
@@ -47,14 +43,13 @@ def model_of(name: str, number: int = 0) -> tuple[Model, list[torch.nn.Parameter
     model = build_model(
         "small-cnn",
         len(COUNTS),
-        head=head_of(first),
+        head=HeadSpec(first.head, {"scale": knobs["scale"]} if first.head == "cosine" else {}),
         in_channels=1,
         projection=(SMALL["hidden"], SMALL["projection"]) if method.projection else None,
         prototypes=method.prototypes,
-        scale=knobs.get("scale", 30.0),
     )
     if number:
-        replace_head(model, head_of(stage), seed=number, keep_weights=not stage.reinit)
+        replace_head(model, stage.head, seed=number, keep_weights=not stage.reinit)
     return model, model.trainable(stage.train)
 
 

@@ -16,7 +16,7 @@ from longtail._io import read_tensors
 from longtail.data import FileImages, Normalisation, Plan, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import BadImages, as_tensor, raw_pixels
-from longtail.models import HeadName, Model, build_model
+from longtail.models import HeadSpec, Model, build_model
 from longtail.train.folder import RunFolder
 from longtail.train.posthoc import PostHoc, classifier_of
 from longtail.train.views import Family, evaluation_view
@@ -282,8 +282,14 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
             _read(card, "augment", str),
             bool(card.get("in_memory", False)),
         )
-        names, head = _read(card, "classes", list), _read(card, "head", str)
-        model = _model(card, len(names), head, transforms)
+        names = _read(card, "classes", list)
+        model = build_model(
+            _read(card, "model", str),
+            len(names),
+            head=HeadSpec(_read(card, "head", str), _read(card, "head_options", dict)),
+            in_channels=transforms.channels,
+            image_size=transforms.size,
+        )
         used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
         model.load_state_dict(used)  # projectors served training only
         counts = _read(card, "counts", list)
@@ -293,18 +299,6 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
             model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc)
         )
     return classifier.to(device).eval()
-
-
-def _model(card: Mapping[str, Any], num_classes: int, head: HeadName, transforms: Transforms) -> Model:
-    return build_model(
-        _read(card, "model", str),
-        num_classes,
-        head=head,
-        in_channels=transforms.channels,
-        image_size=transforms.size,
-        scale=card.get("scale", 30.0),
-        branches=card.get("branches", 3),
-    )
 
 
 def _read(card: Mapping[str, Any], name: str, kind: Callable[..., Any]) -> Any:

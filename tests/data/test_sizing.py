@@ -116,7 +116,7 @@ def test_one_kernel_makes_the_same_windows():
 
 @pytest.mark.gpu
 def test_a_gpu_cuts_the_same_windows(monkeypatch):
-    monkeypatch.setattr(sizing, "checked", lambda _: False)
+    monkeypatch.setattr(sizing, "is_checked", lambda _: False)
     row = ImagesInARow.of([image.cuda() for image in IMAGES])
     assert_within_a_level(to_size(row, Compose((CROP,)), UNIFORMS).cpu(), one_by_one(CROP, IMAGES, UNIFORMS))
 

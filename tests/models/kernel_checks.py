@@ -26,7 +26,7 @@ from longtail.kernels import configs, launch
 from longtail.kernels.chain import run_chain
 from longtail.kernels.configs import Tile
 from longtail.kernels.plan import Layer, Plan
-from longtail.models.cifar_resnet import CifarResNet
+from longtail.models import CifarResNet
 
 torch.set_num_threads(1)
 
@@ -127,7 +127,7 @@ def networks(memory_format: torch.memory_format) -> tuple[CifarResNet, CifarResN
 
 
 def step(ours: CifarResNet, images: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    maps = run_chain(ours, images, *ours._layers(), dtype)
+    maps = run_chain(ours, images, dtype)
     maps.backward(gradient.to(dtype))
     return maps.detach()
 
@@ -176,7 +176,7 @@ def check_modes() -> dict[str, float]:
         if isinstance(module, nn.BatchNorm2d):
             module.track_running_stats = False
     ours.requires_grad_(False)
-    again = run_chain(ours, images, *ours._layers(), torch.float32)
+    again = run_chain(ours, images, torch.float32)
     found["learnt"] = float(not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True)))
     found["frozen"] = float(again.requires_grad or not torch.equal(again, maps))
     return found
@@ -195,7 +195,7 @@ def check_evaluation() -> dict[str, float]:
     for batch in (3, 2):
         images = torch.randn(batch, 3, 9, 8)
         with torch.no_grad():
-            maps = run_chain(ours.eval(), images, *ours._layers(), torch.float32)
+            maps = run_chain(ours.eval(), images, torch.float32)
             found[f"batch {batch}"] = error(maps, wanted.eval().maps(images.double()))
     found["learnt"] = float(not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True)))
     return found

@@ -1,5 +1,6 @@
 """The Triton kernels: their arithmetic in Triton's interpreter on any CPU, their behaviour on a GPU."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ import torch.nn.functional as F
 from tests.interpreted import run_interpreted
 from torch import Tensor, nn
 
-from longtail.kernels import can_run, choice, configs, kernels_for
+from longtail.kernels import choice, configs, use_kernels
+from longtail.kernels.choice import can_run, fits
 from longtail.kernels.configs import Tile, tile_for, use_tiles
 from longtail.kernels.plan import Layer, Work
-from longtail.models import CifarResNet, Model, build_model
+from longtail.models import Model, build_model
 
 Found = dict[str, dict[str, float]]
 
@@ -90,30 +92,43 @@ def test_tiles_come_from_the_table_or_a_file(tmp_path: Path) -> None:
 
 
 def test_torch_runs_where_the_kernels_cannot() -> None:
-    ours, theirs = CifarResNet(8, kernels="triton"), CifarResNet(8)
-    ours.load_state_dict(theirs.state_dict())  # the same parameters and buffers
-    images = torch.randn(2, 3, 8, 8)
-    assert not can_run(images, *ours._layers())
-    assert torch.equal(ours(images), theirs(images))
-    assert kernels_for("cpu") == "torch"
-    assert kernels_for("cuda", torch.float32) == "torch"
-    convolutions, norms = ours._layers()
-    assert choice.fits(images, convolutions, norms)
-    assert not choice.fits(torch.randn(2, 5, 8, 8), convolutions, norms)
+    model, images = build_model("resnet20", 10), torch.randn(2, 3, 8, 8)
+    expected = copy.deepcopy(model)(images).logits
+    assert use_kernels(model, "cpu", kernels="triton")
+    network = copy.deepcopy(model).backbone
+    assert network.fast_maps is not None
+    assert not can_run(network, images)
+    assert torch.equal(model(images).logits, expected)
+    assert fits(network, images)
+    assert not fits(network, torch.randn(2, 5, 8, 8))
+    _, norms = network.layers()
     with torch.no_grad():
-        assert choice.fits(images, convolutions, norms)
-        ours.eval()
-        assert choice.fits(images, convolutions, norms)
-        norms[3].train()  # some by the batch, some not
-        assert not choice.fits(images, convolutions, norms)
-    ours.train()
-    for change in (ours.eval, lambda: setattr(norms[3], "momentum", None), ours.double):
+        assert fits(network, images)
+        network.eval()
+        assert fits(network, images)
+        norms[3].train()  # some BatchNorms use the batch, some do not
+        assert not fits(network, images)
+    network.train()
+    for change in (network.eval, lambda: setattr(norms[3], "momentum", None), network.double):
         change()
-        assert not choice.fits(images, convolutions, norms)
-        ours.float().train()
+        assert not fits(network, images)
+        network.float().train()
         norms[3].momentum = 0.1
-    with pytest.raises(ValueError, match=r"^Expected `kernels` to be one of 'torch', 'triton', but got 'cudnn'\.$"):
-        CifarResNet(8, kernels="cudnn")  # type: ignore[arg-type]
+
+
+def test_kernels_are_used_where_they_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model("resnet20", 10)
+    assert not use_kernels(model, "cpu")
+    monkeypatch.setattr(choice, "is_checked", lambda device: device.type == "cuda")
+    assert use_kernels(model, "cuda")
+    assert model.backbone.fast_maps is not None
+    assert not use_kernels(model, "cuda", torch.float32)
+    assert not use_kernels(model, "cuda", kernels="torch")
+    assert model.backbone.fast_maps is None
+    assert use_kernels(model, "cuda", torch.float32, "triton")  # the next forward pass decides
+    assert not use_kernels(build_model("small-cnn", 10), "cuda", kernels="triton")
+    with pytest.raises(ValueError, match="`kernels`"):
+        use_kernels(model, "cuda", kernels="cudnn")  # type: ignore[arg-type]
 
 
 # On a GPU
@@ -121,7 +136,7 @@ def test_torch_runs_where_the_kernels_cannot() -> None:
 
 def model_on_gpu(kernels: str) -> Model:
     model = build_model("resnet32", 10).cuda().to(memory_format=torch.channels_last).train()
-    model.backbone.kernels = kernels  # type: ignore[attr-defined]
+    use_kernels(model, "cuda", kernels=kernels)  # type: ignore[arg-type]
     return model
 
 
@@ -165,12 +180,12 @@ def test_a_step_errs_no_more_than_cudnns(batch: int) -> None:
 @pytest.mark.gpu
 def test_the_kernels_are_what_runs() -> None:
     images, _ = images_and_labels(4)
-    layers = model_on_gpu("triton").backbone._layers()  # type: ignore[attr-defined]
-    assert not can_run(images, *layers)
+    network = model_on_gpu("triton").backbone
+    assert not can_run(network, images)
     with torch.autocast("cuda", torch.bfloat16):
-        assert can_run(images, *layers)
+        assert can_run(network, images)
     with torch.autocast("cuda", torch.float16):
-        assert not can_run(images, *layers)
+        assert not can_run(network, images)
 
 
 @pytest.mark.gpu

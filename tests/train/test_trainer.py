@@ -12,7 +12,7 @@ from tests.train.conftest import assert_same_run, logged, recipe_for, trained
 from longtail._io import TensorWriter, read_tensors, write_json
 from longtail.data import load
 from longtail.metrics import class_statistics, preference_scores, recall
-from longtail.models import build_model
+from longtail.models import HeadSpec, build_model
 from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
 from longtail.train.evaluation import as_in_training, read_statistics
@@ -91,7 +91,8 @@ def test_the_environment(left):
 
 def test_a_model_is_what_its_file_says(left):
     tensors, card = read_tensors(left.model_file)
-    model = build_model(card["model"], len(card["classes"]), head=card["head"], in_channels=card["channels"])
+    head = HeadSpec(card["head"], card["head_options"])
+    model = build_model(card["model"], len(card["classes"]), head=head, in_channels=card["channels"])
     model.load_state_dict(tensors)
     model.eval()
     mean, std = (torch.tensor(card[key]).view(-1, 1, 1) for key in ("mean", "std"))

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from longtail._gpus import where_it_lies
+from longtail._gpu import device_guard
 from longtail.kernels import launch
 from longtail.kernels.launch import Below
 from longtail.kernels.plan import Layer, Plan, layers_of
+from longtail.models import CifarResNet
 
 __all__ = ["run_chain"]
 
@@ -191,38 +192,28 @@ class _Chain(torch.autograd.Function):
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def run_chain(
-    owner: nn.Module,
-    images: Tensor,
-    convolutions: Sequence[nn.Conv2d],
-    norms: Sequence[nn.BatchNorm2d],
-    dtype: torch.dtype = torch.bfloat16,
-) -> Tensor:
-    """The last maps of a network: a stem, then blocks of two convolutions with the shortcut without parameters.
+def run_chain(network: CifarResNet, images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """The last maps of a CIFAR ResNet, shape ``(B, channels, h, w)``, ``channels_last``.
 
-    BatchNorm is in training mode or, where nothing learns, in evaluation mode. Nothing waits for the device, and after
-    a first call with the same batch size nothing is copied to it: a CUDA graph can hold it.
+    BatchNorm is in training mode or, without gradients, in evaluation mode. Nothing waits for the device, and after
+    the first call with a batch size nothing is copied to it, so a CUDA graph can hold it.
 
     Args:
-        owner: the network; its plans are kept as long as it is.
+        network: its plans are kept as long as it exists.
         images: shape ``(B, channels, height, width)``, up to four channels, any strides.
-        convolutions: 3x3, padded by 1, without bias: the stem's, then two a block.
-        norms: the BatchNorm after each.
         dtype: of maps; float32 is for checking the kernels' arithmetic.
-
-    Returns:
-        shape ``(B, channels, h, w)``, ``channels_last``.
     """
+    convolutions, norms = network.layers()
     weights = [conv.weight for conv in convolutions]
-    plan = _plan_of(owner, images, weights, [conv.stride[0] for conv in convolutions], dtype)
+    plan = _plan_of(network, images, weights, [conv.stride[0] for conv in convolutions], dtype)
     parameters = [
         one for conv, norm in zip(convolutions, norms, strict=True) for one in (conv.weight, norm.weight, norm.bias)
     ]
     if torch.is_grad_enabled() and any(one.requires_grad for one in parameters):
-        with where_it_lies(images):
+        with device_guard(images):
             maps: Tensor = _Chain.apply(images, plan, norms, *parameters)
         return maps
-    with torch.no_grad(), where_it_lies(images):
+    with torch.no_grad(), device_guard(images):
         if not norms[0].training:
             return _as_images(_evaluate(images, plan, norms), plan.layers[-1])
         return _as_images(_forward(images, plan, norms, parameters).outputs[-1], plan.layers[-1])

@@ -1,54 +1,70 @@
-"""Which kernels a network uses: torch's everywhere, Triton's where they were checked."""
+"""Which networks run on our kernels, and when."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from longtail._gpus import TRITON, checked
+from longtail._checks import check_choice
+from longtail._gpu import TRITON, is_checked
 from longtail.kernels.configs import IMAGE_CHANNELS
+from longtail.models import CifarResNet, Model
 
-__all__ = ["Kernels", "can_run", "kernels_for"]
+__all__ = ["Kernels", "can_run", "fits", "use_kernels"]
 
-Kernels = Literal["torch", "triton"]
-"""cuDNN through torch, or the Triton kernels of this folder."""
+Kernels = Literal["auto", "torch", "triton"]
 
 
-def kernels_for(device: torch.device | str, precision: torch.dtype = torch.bfloat16) -> Kernels:
-    """The kernels to build a CIFAR ResNet with, for training on ``device``.
+def use_kernels(
+    model: Model, device: torch.device | str, precision: torch.dtype = torch.bfloat16, kernels: Kernels = "auto"
+) -> bool:
+    """Run the backbone of ``model`` with our kernels if they support it; return whether they do.
+
+    They train and evaluate a :class:`CifarResNet <longtail.models.CifarResNet>` on a GPU under autocast to bfloat16.
+    For every other input torch runs the same parameters as before.
 
     Args:
-        device: where it will train.
-        precision: of the forward pass; the Triton kernels know bfloat16 only.
+        model: its backbone is changed in place.
+        device: where it will run.
+        precision: of the forward pass; the kernels support bfloat16 only.
+        kernels: ``"auto"`` uses them on GPUs on which they were checked, ``"triton"`` on any, ``"torch"`` never.
 
     Example:
-        >>> kernels_for("cpu")
-        'torch'
+        >>> from longtail.models import build_model
+        >>> use_kernels(build_model("resnet32", 10), "cpu")
+        False
     """
-    return "triton" if precision == torch.bfloat16 and checked(torch.device(device)) else "torch"
-
-
-def can_run(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
-    """Whether the Triton kernels compute what torch would, here and now: in bfloat16, on a GPU.
-
-    Looks at nothing on the device.
-    """
-    if not TRITON or not images.is_cuda or not _in_bfloat16() or images.requires_grad:
+    check_choice("kernels", kernels, Kernels)
+    if not isinstance(model.backbone, CifarResNet):
         return False
-    return fits(images, convolutions, norms)
+    pays = precision == torch.bfloat16 and is_checked(torch.device(device))
+    used = kernels == "triton" or (kernels == "auto" and pays)
+    model.backbone.fast_maps = _fast_maps if used else None
+    return used
 
 
-def _in_bfloat16() -> bool:
-    return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+def _fast_maps(network: CifarResNet, images: Tensor) -> Tensor | None:
+    if not can_run(network, images):
+        return None
+    from longtail.kernels.chain import run_chain  # noqa: PLC0415 - Triton is imported on use
+
+    maps: Tensor = run_chain(network, images)
+    return maps
 
 
-def fits(images: Tensor, convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
-    """Whether these layers, in this mode, are what the kernels were written for.
+def can_run(network: CifarResNet, images: Tensor) -> bool:
+    """Whether the kernels compute what torch would in this call: in bfloat16, on a GPU. Reads nothing on the device."""
+    autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    return TRITON and images.is_cuda and autocast and not images.requires_grad and fits(network, images)
 
-    Training, with all BatchNorms by the batch; or evaluation, with all of them by their running statistics and no
-    gradient.
+
+def fits(network: CifarResNet, images: Tensor) -> bool:
+    """Whether the layers are in a state that the kernels support.
+
+    Either training, with all BatchNorms using the batch; or evaluation, with all of them using their running statistics
+    and no gradient.
     """
+    convolutions, norms = network.layers()
     single = torch.float32
     modes = {norm.training for norm in norms}
     return (

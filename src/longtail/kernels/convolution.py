@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0912, PLR0915, PLR0917
 """The 3x3 convolution as products of shifted pixels, forward and as the gradient of its input."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 from longtail.kernels.patches import patches
 
 __all__ = ["convolution"]

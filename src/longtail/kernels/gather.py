@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0917
 """A batch of small images gathered, cropped, flipped and normalised."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["gather_batch"]
 

@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0917
 """Images as the kernels read them: pixel after pixel, channels filled up, so that a pixel is one load."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["pack_images"]
 

@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0917
 """BatchNorm with skip and ReLU, and the first step of its backward at the end of the network."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["join_statistics", "mask_gradient", "normalise"]
 

@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0917
 """What a 3x3 convolution sees around each pixel, as the rows of a matrix: loaded from where it lies, never copied."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["patches"]
 

@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0917
 """The gradient of a convolution's weight and of the BatchNorm above it; sums in a fixed order, no atomics."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 from longtail.kernels.patches import patches
 
 __all__ = ["sum_parts", "weight_gradient"]

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """All convolutions' weights in bfloat16, as the kernels read them: one launch a step."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["cast_weights"]
 

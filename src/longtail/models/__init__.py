@@ -1,35 +1,43 @@
-"""Networks: backbones by name, the heads of the methods, and the model that puts them together."""
+"""Networks: backbones by name, registered heads, and the model that joins them."""
 
-from longtail.models.backbone import Backbone
-from longtail.models.build import HeadName, build_head, build_model, check_takes, replace_head
-from longtail.models.cifar_resnet import CifarResNet
-from longtail.models.heads import ClassScaledHead, CosineHead, Head, LinearHead
-from longtail.models.model import Model
-from longtail.models.normalisation import pretrained_normalisation
-from longtail.models.outputs import Outputs
-from longtail.models.projection import Projector, PrototypeProjector
-from longtail.models.registry import build_backbone
-from longtail.models.reslt import ResLTHead
-from longtail.models.small import SmallCNN
+from longtail.models.backbones import Backbone, CifarResNet, SmallCNN
+from longtail.models.heads import (
+    HEADS,
+    ClassScaledHead,
+    CosineHead,
+    Head,
+    HeadSpec,
+    LinearHead,
+    Outputs,
+    ResLTHead,
+    build_head,
+    register_head,
+)
+from longtail.models.libraries import CIFAR_RESNETS, SMALL_MODELS, build_backbone, check_name, pretrained_normalisation
+from longtail.models.model import Model, Projector, build_model, check_takes, replace_head
 
 __all__ = [
+    "CIFAR_RESNETS",
+    "HEADS",
+    "SMALL_MODELS",
     "Backbone",
     "CifarResNet",
     "ClassScaledHead",
     "CosineHead",
     "Head",
-    "HeadName",
+    "HeadSpec",
     "LinearHead",
     "Model",
     "Outputs",
     "Projector",
-    "PrototypeProjector",
     "ResLTHead",
     "SmallCNN",
     "build_backbone",
     "build_head",
     "build_model",
+    "check_name",
     "check_takes",
     "pretrained_normalisation",
+    "register_head",
     "replace_head",
 ]

@@ -1,6 +1,9 @@
-"""Networks of torchvision and timm as backbones: their classifier taken off, features and maps by our names."""
+"""Backbones by name: our CIFAR networks, and those of torchvision and timm without their classifier."""
 
-from collections.abc import Callable
+import difflib
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from types import ModuleType
 from typing import Any
@@ -8,56 +11,108 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail._checks import check_integer
-from longtail.models.backbone import taking
-from longtail.models.pretrained import load_weights
+from longtail._checks import check_integer, told
+from longtail.data.datasets.dataset import Normalisation
+from longtail.models.backbones import Backbone, CifarResNet, SmallCNN
+from longtail.models.pretrained import Pretrained, load_weights, read_normalisation
 
 __all__ = [
-    "MeanStd",
-    "Pretrained",
+    "CIFAR_RESNETS",
+    "SMALL_MODELS",
     "TimmBackbone",
     "TorchvisionBackbone",
-    "timm_mean_std",
-    "timm_names",
-    "torchvision_mean_std",
-    "torchvision_names",
+    "build_backbone",
+    "check_name",
+    "explain_size_errors",
+    "pretrained_normalisation",
 ]
 
-Pretrained = bool | str | PathLike[str]
-MeanStd = tuple[tuple[float, ...], tuple[float, ...]]
-"""What images are normalised by, channel by channel."""
+CIFAR_RESNETS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
+_SMALL = "small-cnn"
+SMALL_MODELS = (*CIFAR_RESNETS, _SMALL)
+"""Networks for small images, of which many fit on a GPU at once."""
 
 
-def torchvision_names(torchvision: ModuleType) -> list[str]:
-    """The classification networks of torchvision."""
-    names: list[str] = torchvision.models.list_models(module=torchvision.models)
-    return names
+def build_backbone(
+    name: str, *, in_channels: int = 3, pretrained: Pretrained = False, image_size: int | None = None
+) -> Backbone:
+    """Build a backbone by name; its parameters are drawn from torch's generator.
+
+    Args:
+        name: ``"resnet20"``, ``"resnet32"``, ``"resnet44"`` or ``"resnet56"``
+            (:class:`CifarResNet <longtail.models.CifarResNet>`); ``"small-cnn"``
+            (:class:`SmallCNN <longtail.models.SmallCNN>`); ``"torchvision:NAME"`` or ``"timm:NAME"``. Any other bare
+            name, such as ``"resnet50"``, is looked up in torchvision, then in timm.
+        in_channels: channels of the images.
+        pretrained: whether to download the library's weights; or a file of weights for the same network,
+            ``.safetensors`` or written by ``torch.save``, which may also hold a classifier.
+        image_size: side of the images, for networks with a fixed size, such as ViTs; default: the network's.
+
+    Example:
+        >>> build_backbone("resnet32").num_features
+        64
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"Expected `name` to be the name of a backbone, but got {told(name)}.")
+    if not isinstance(pretrained, bool | str | PathLike):
+        raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {told(pretrained)}.")
+    if name not in SMALL_MODELS:
+        kind, module, rest = _find(name)
+        return kind(module, rest, in_channels, pretrained, image_size)
+    if pretrained is True:
+        raise ValueError(f"Expected `pretrained` to be False or a file for {name}, but got True: none is published.")
+    backbone = SmallCNN(in_channels) if name == _SMALL else CifarResNet(CIFAR_RESNETS[name], in_channels)
+    if pretrained is not False:
+        load_weights(backbone, pretrained)
+    return backbone
 
 
-def timm_names(timm: ModuleType) -> list[str]:
-    """The networks of timm."""
-    names: list[str] = timm.list_models()
-    return names
+def check_name(name: str) -> None:
+    """Raise if no backbone has this name, without building one."""
+    if name not in SMALL_MODELS:
+        _find(name)
 
 
-def torchvision_mean_std(torchvision: ModuleType, name: str) -> MeanStd:
-    """What the images were normalised by that the published weights were trained on."""
-    view = torchvision.models.get_model_weights(name).DEFAULT.transforms()
-    return tuple(view.mean), tuple(view.std)
+def pretrained_normalisation(name: str, pretrained: Pretrained, channels: int = 3) -> Normalisation | None:
+    """Mean and standard deviation of the images on which pretrained weights were trained.
+
+    Args:
+        name: as in :func:`build_backbone`.
+        pretrained: as in :func:`build_backbone`. The model file of a run stores its own values; any other file is
+            taken for the published weights of the network's library.
+        channels: of the images; if the weights were trained with another number, each channel gets the mean.
+
+    Returns:
+        ``None`` without pretrained weights, or if the values are unknown.
+
+    Example:
+        >>> pretrained_normalisation("resnet50", True)
+        Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    """
+    if pretrained is False:
+        return None
+    found = None if pretrained is True else read_normalisation(pretrained)
+    if found is None and name not in SMALL_MODELS:
+        kind, module, rest = _find(name)
+        values = kind.weights_config(module, rest)
+        found = Normalisation(tuple(values.mean), tuple(values.std))
+    if found is None or len(found.mean) == channels:
+        return found
+    return Normalisation((sum(found.mean) / len(found.mean),) * channels, (sum(found.std) / len(found.std),) * channels)
 
 
-def timm_mean_std(timm: ModuleType, name: str) -> MeanStd:
-    """What the images were normalised by that the published weights were trained on."""
-    known = _known_by_timm(timm, name)
-    return tuple(known.mean), tuple(known.std)
-
-
-def _known_by_timm(timm: ModuleType, name: str) -> Any:
-    """What timm says of a network's published weights."""
+@contextmanager
+def explain_size_errors(name: str, size: int) -> Iterator[None]:
+    """Turn any error of a library's network for images of an unsuitable size into one sentence."""
     try:
-        return timm.get_pretrained_cfg(name)
-    except RuntimeError as error:  # a tag after the name's dot that there is not
-        raise ValueError(f"Expected `name` to be a network of timm, but got {name!r}: {_one_line(error)}.") from error
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        reason = _one_line(f"{type(error).__name__} {error}")
+        raise ValueError(
+            f"Expected {name} to take images of {size} x {size}, but got {reason}; choose another with `image_size`."
+        ) from error
 
 
 class TorchvisionBackbone(nn.Module):
@@ -66,9 +121,9 @@ class TorchvisionBackbone(nn.Module):
     Args:
         torchvision: the package.
         name: one of its classification networks.
-        in_channels: channels of the images; other than 3, the first convolution is made anew.
+        in_channels: channels of the images; the first convolution is replaced if this is not 3.
         pretrained: whether to download weights, or a file of them.
-        image_size: side of the images, for networks that are made for one.
+        image_size: side of the images, for networks with a fixed size.
     """
 
     num_features: int
@@ -86,17 +141,18 @@ class TorchvisionBackbone(nn.Module):
         in_channels = check_integer("in_channels", in_channels, minimum=1)
         if pretrained is not False and in_channels != 3:
             raise ValueError(f"Expected `in_channels` to be 3 for pretrained weights of {name}, but got {in_channels}.")
-        # These two warn unless told how to start; downloaded weights start them.
+        # Without this option these two warn about their initialisation.
         options: dict[str, Any] = {"init_weights": True} if name in _WITH_AUXILIARY and pretrained is not True else {}
-        size = _torchvision_size(torchvision, name, pretrained, image_size)
-        network = _created(
+        size = self._size_option(torchvision, name, pretrained, image_size)
+        network = _create(
             name,
+            lambda weights: torchvision.models.get_model(
+                name, weights="DEFAULT" if weights else None, **options, **size
+            ),
             pretrained,
-            lambda weights, **sized: torchvision.models.get_model(name, weights=weights, **options, **sized),
-            (None, "DEFAULT"),
             size,
         )
-        if name in _WITH_AUXILIARY:  # further classifiers on the way, whose logits training would give too
+        if name in _WITH_AUXILIARY:  # additional classifiers, whose logits training would return too
             network.aux_logits = False
             network.aux1 = network.aux2 = network.AuxLogits = None
         linear = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
@@ -107,10 +163,37 @@ class TorchvisionBackbone(nn.Module):
         if in_channels != 3:
             _replace_first_convolution(network, in_channels)
         if not isinstance(pretrained, bool):
-            load_weights(network, pretrained, (linear[-1], *_AUXILIARY))
+            load_weights(network, pretrained, (linear[-1], "aux1", "aux2", "AuxLogits"))
         self.network = network
-        # The families whose forward is the chain of its children up to the pool.
+        # In these families the forward pass is the chain of the children up to the pool.
         self.has_maps = isinstance(network, torchvision.models.ResNet | torchvision.models.RegNet)
+
+    @staticmethod
+    def names(torchvision: ModuleType) -> list[str]:
+        """The classification networks of torchvision."""
+        return list(torchvision.models.list_models(module=torchvision.models))
+
+    @staticmethod
+    def weights_config(torchvision: ModuleType, name: str) -> Any:
+        """``mean`` and ``std`` of the images for the published weights."""
+        return torchvision.models.get_model_weights(name).DEFAULT.transforms()
+
+    @staticmethod
+    def _size_option(
+        torchvision: ModuleType, name: str, pretrained: Pretrained, image_size: int | None
+    ) -> dict[str, Any]:
+        """The option that builds a network for images of this size; nothing if it takes any."""
+        if image_size is None or not name.startswith(("vit_", "maxvit_")):
+            return {}
+        if pretrained is not True:
+            return {"image_size": image_size} if name.startswith("vit_") else {"input_size": (image_size, image_size)}
+        side = torchvision.models.get_model_weights(name).DEFAULT.meta["min_size"][0]
+        if side != image_size:
+            raise ValueError(
+                f"Expected `image_size` to be {side} for pretrained weights of torchvision's {name}, but got "
+                f"{image_size}; timm adapts its weights to other sizes."
+            )
+        return {}
 
     def maps(self, images: Tensor) -> Tensor:
         """The last feature maps, shape ``(B, D, h, w)``, of a ResNet, ResNeXt or RegNet."""
@@ -139,9 +222,9 @@ class TimmBackbone(nn.Module):
     Args:
         timm: the package.
         name: one of its networks.
-        in_channels: channels of the images; timm fits pretrained first layers to it.
-        pretrained: whether to download weights, which timm fits to the images' size, or a file of them.
-        image_size: side of the images, for networks that are made for one.
+        in_channels: channels of the images; timm adapts pretrained first layers.
+        pretrained: whether to download weights, which timm adapts to the image size, or a file of them.
+        image_size: side of the images, for networks with a fixed size.
     """
 
     num_features: int
@@ -157,48 +240,60 @@ class TimmBackbone(nn.Module):
         super().__init__()
         in_channels = check_integer("in_channels", in_channels, minimum=1)
         self.in_channels = in_channels
-        known = _known_by_timm(timm, name)
+        config = self.weights_config(timm, name)
         self._name = name
-        self._side: int = known.input_size[-1]
+        self._side: int = config.input_size[-1]
         size = {}
-        if image_size is not None and known.fixed_input_size and image_size != self._side:
+        if image_size is not None and config.fixed_input_size and image_size != self._side:
             size["img_size"] = self._side = image_size
-        self.network = _created(
+        self.network = _create(
             name,
+            lambda weights: timm.create_model(name, num_classes=0, in_chans=in_channels, pretrained=weights, **size),
             pretrained,
-            lambda weights, **sized: timm.create_model(
-                name, num_classes=0, in_chans=in_channels, pretrained=weights, **sized
-            ),
-            (False, True),
             size,
         )
-        # Some have a layer between the maps and the classifier: what the classifier reads is as long as that gives.
+        # Some networks have a layer between maps and classifier; the classifier reads its output.
         self.num_features = getattr(self.network, "head_hidden_size", None) or self.network.num_features
         if not isinstance(pretrained, bool):
             classifier = self.network.default_cfg.get("classifier") or ()
             load_weights(self.network, pretrained, (classifier,) if isinstance(classifier, str) else tuple(classifier))
         self._has_maps: bool | None = None
 
+    @staticmethod
+    def names(timm: ModuleType) -> list[str]:
+        """The networks of timm."""
+        return list(timm.list_models())
+
+    @staticmethod
+    def weights_config(timm: ModuleType, name: str) -> Any:
+        """timm's description of the published weights, with ``mean`` and ``std``."""
+        try:
+            return timm.get_pretrained_cfg(name)
+        except RuntimeError as error:  # the tag after the name's dot is unknown
+            raise ValueError(
+                f"Expected `name` to be a network of timm, but got {name!r}: {_one_line(error)}."
+            ) from error
+
     @property
     def has_maps(self) -> bool:
-        """Whether its last features are maps of D channels: found by a forward, once, because timm does not say."""
+        """Whether the last features are maps of D channels; timm does not say, so the first call runs a forward."""
         if self._has_maps is None:
             like = next(self.network.parameters())
             training = self.network.training
             self.network.eval()
-            with torch.no_grad(), taking(self._name, self._side):
+            with torch.no_grad(), explain_size_errors(self._name, self._side):
                 maps = self.maps(like.new_zeros(1, self.in_channels, self._side, self._side))
             self.network.train(training)
             self._has_maps = maps.ndim == 4 and maps.shape[1] == self.num_features
         return self._has_maps
 
     def maps(self, images: Tensor) -> Tensor:
-        """What the network has before it pools; maps of shape ``(B, D, h, w)`` where :attr:`has_maps` says so."""
+        """The network's output before the pool: maps of shape ``(B, D, h, w)`` if :attr:`has_maps`."""
         maps: Tensor = self.network.forward_features(images)
         return maps
 
     def pool(self, maps: Tensor) -> Tensor:
-        """Features of shape ``(B, D)``, as the network pools."""
+        """Features of shape ``(B, D)``, by the network's own pool."""
         features: Tensor = self.network.forward_head(maps, pre_logits=True)
         return features
 
@@ -208,67 +303,71 @@ class TimmBackbone(nn.Module):
 
 
 _WITH_AUXILIARY = ("googlenet", "inception_v3")
-_AUXILIARY = ("aux1", "aux2", "AuxLogits")
+
+_Library = type[TorchvisionBackbone] | type[TimmBackbone]
+_LIBRARIES: dict[str, _Library] = {"torchvision": TorchvisionBackbone, "timm": TimmBackbone}
+"""The libraries in which a bare name is looked up, in this order."""
 
 
-_SIZED: dict[str, Callable[[int], dict[str, Any]]] = {
-    "vit_": lambda side: {"image_size": side},
-    "maxvit_": lambda side: {"input_size": (side, side)},
-}
-"""How torchvision's networks that are made for one size of image are told it, by how their names begin."""
+def _find(name: str) -> tuple[_Library, ModuleType, str]:
+    """The class of a library's networks, the library, and the network's name there."""
+    library, _, rest = name.rpartition(":")
+    if library and library not in _LIBRARIES:
+        raise ValueError(f"Expected `name` to have 'torchvision' or 'timm' before its colon, but got {name!r}.")
+    installed = {one: module for one in _LIBRARIES if library in ("", one) and (module := _import(one))}
+    if not installed:
+        missing = library or "torchvision or timm"
+        raise ImportError(f"The backbone {name} needs {missing}: pip install 'longtail[vision]'.")
+    known = set() if library else set(SMALL_MODELS)
+    for one, module in installed.items():
+        listed = _LIBRARIES[one].names(module)
+        if rest in listed or (one == "timm" and rest.partition(".")[0] in listed):
+            return _LIBRARIES[one], module, rest
+        known.update(listed)
+    near = difflib.get_close_matches(rest, sorted(known), n=3)
+    advice = f"; close matches are {', '.join(near)}" if near else ""
+    for one in _LIBRARIES if not library else ():
+        if one not in installed:
+            advice += f"; {one}, which may have it, is not installed"
+    where = library or "longtail, torchvision or timm"
+    raise ValueError(f"Expected `name` to be a backbone of {where}, but got {name!r}{advice}.")
 
 
-def _torchvision_size(
-    torchvision: ModuleType, name: str, pretrained: Pretrained, image_size: int | None
-) -> dict[str, Any]:
-    """What makes a network of torchvision one for images of this size; nothing where it takes any."""
-    told = next((option for prefix, option in _SIZED.items() if name.startswith(prefix)), None)
-    if told is None or image_size is None:
-        return {}
-    if pretrained is not True:
-        return told(image_size)
-    side = torchvision.models.get_model_weights(name).DEFAULT.meta["min_size"][0]
-    if side != image_size:
-        raise ValueError(
-            f"Expected `image_size` to be {side} for pretrained weights of torchvision's {name}, but got {image_size}; "
-            "timm fits its networks' weights to other sizes."
-        )
-    return {}
+def _import(library: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        return None
 
 
-def _created(
-    name: str, pretrained: Pretrained, create: Callable[..., Any], weights: tuple[Any, Any], size: dict[str, Any]
-) -> Any:
-    """A network by ``create``, with downloaded weights or without: ``weights`` says how to ask for either."""
-    without, published = weights
-    if pretrained is not True or size:  # whose weights are asked for only if it can be made for that size
+def _create(name: str, create: Callable[[bool], Any], pretrained: Pretrained, size: dict[str, Any]) -> Any:
+    """``create(weights)``, with a clear error for a wrong size or a failed download."""
+    if pretrained is not True or size:  # weights are downloaded only if the network exists in this size
         try:
-            network = create(without, **size)
+            network = create(False)
         except Exception as error:
             if not size:
                 raise
-            told = ", ".join(map(str, size.values()))
+            given = ", ".join(map(str, size.values()))
             raise ValueError(
-                f"Expected `image_size` to be one that {name} can be made for, but got {told}: {_one_line(error)}."
+                f"Expected `image_size` to be one that {name} supports, but got {given}: {_one_line(error)}."
             ) from error
         if pretrained is not True:
             return network
     try:
-        return create(published, **size)
-    except Exception as error:  # every library has its own for a network that does not answer
+        return create(True)
+    except Exception as error:  # each library has its own error for a failed download
         raise OSError(
             f"Expected to download pretrained weights of {name}, but got {type(error).__name__} "
-            f"({_one_line(error)[:100]}); a local file can be given instead "
-            "(`--weights FILE`, in Python `pretrained='FILE'`)."
+            f"({_one_line(error)[:100]}); use a local file instead (`--weights FILE`, in Python `pretrained='FILE'`)."
         ) from error
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
 def _replace_first_convolution(network: nn.Module, in_channels: int) -> None:
-    """A first convolution that reads ``in_channels``, otherwise like the one there."""
     path, old = next((path, each) for path, each in network.named_modules() if isinstance(each, nn.Conv2d))
     new = nn.Conv2d(
         in_channels,

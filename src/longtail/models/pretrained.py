@@ -1,4 +1,4 @@
-"""Weights from a local file, read without running code from it, and put into a network strictly."""
+"""Weights from a local file, read without running code from it."""
 
 import json
 from os import PathLike
@@ -8,62 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import shown
+from longtail.data.datasets.dataset import Normalisation
 
-__all__ = ["load_weights", "read_mean_std", "read_weights"]
+__all__ = ["Pretrained", "load_weights", "read_normalisation"]
 
-
-def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
-    """The state dict in a ``.safetensors`` file, or in a file of ``torch.save`` (tensors only: no code is run).
-
-    A state dict under the key ``state_dict`` or ``model`` is found, and ``module.`` of DataParallel taken off.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"Expected weights in {path}, but there is no such file.")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # noqa: PLC0415
-
-            found: object = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except ImportError as error:
-        raise ImportError("Files of safetensors need safetensors: pip install 'longtail[vision]'.") from error
-    except Exception as error:
-        raise ValueError(
-            f"Expected {path} to hold tensors only, in safetensors or torch's format, but got {type(error).__name__}."
-        ) from error
-    for key in ("state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ValueError(f"Expected {path} to hold a state dict, but got something else.")
-    return {str(key).removeprefix("module."): value for key, value in found.items()}
-
-
-def read_mean_std(path: str | PathLike[str]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """The mean and standard deviation that a run's model was trained with, from its file; ``None`` in any other."""
-    if Path(path).suffix != ".safetensors" or not Path(path).is_file():
-        return None
-    try:
-        from safetensors import safe_open  # noqa: PLC0415 - an extra
-
-        with safe_open(path, framework="pt") as file:
-            card = json.loads((file.metadata() or {}).get("longtail", "{}"))
-        return tuple(map(float, card["mean"])), tuple(map(float, card["std"]))
-    except Exception:  # which of them it is, reading the weights will tell
-        return None
+Pretrained = bool | str | PathLike[str]
+"""Whether to download published weights, or a file of weights."""
 
 
 def load_weights(network: nn.Module, path: str | PathLike[str], classifier: tuple[str, ...] = ()) -> None:
-    """Put the weights in a file into ``network``: all of them and no others, apart from a classifier's.
+    """Load the weights in a file into ``network``; the file must hold all of them and, but for a classifier, no others.
 
     Args:
         network: a backbone.
-        path: as in :func:`read_weights`: weights of this network, or of a ``Model`` that holds it as ``backbone``.
-        classifier: names of the modules that the file may have and the network has not.
+        path: a ``.safetensors`` file, or one of ``torch.save`` with tensors only, with the weights of this network or
+            of a ``Model`` that has it as ``backbone``.
+        classifier: modules that the file may have and the network does not.
     """
-    weights = read_weights(path)
+    weights = _read_weights(Path(path))
     ours = {key.removeprefix("backbone."): value for key, value in weights.items() if key.startswith("backbone.")}
     if ours:
         weights = {key.removeprefix("network."): value for key, value in ours.items()}
@@ -78,6 +40,45 @@ def load_weights(network: nn.Module, path: str | PathLike[str], classifier: tupl
     ]
     if not wrong:
         missing, unexpected = network.load_state_dict(weights, strict=False)
-        wrong = [f"{key} missing" for key in missing] + [f"{key} too many" for key in unexpected]
+        wrong = [f"{key} missing" for key in missing] + [f"{key} unexpected" for key in unexpected]
     if wrong:
         raise ValueError(f"Expected {path} to hold the weights of the network, but got {shown(wrong)}.")
+
+
+def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:
+    """The normalisation of the run that wrote a model file; ``None`` for any other file."""
+    if Path(path).suffix != ".safetensors" or not Path(path).is_file():
+        return None
+    try:
+        from safetensors import safe_open  # noqa: PLC0415 - an extra
+
+        with safe_open(path, framework="pt") as file:
+            card = json.loads((file.metadata() or {}).get("longtail", "{}"))
+        return Normalisation(tuple(map(float, card["mean"])), tuple(map(float, card["std"])))
+    except Exception:  # reading the weights will report what is wrong
+        return None
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict, from under the key ``state_dict`` or ``model`` if needed, without DataParallel's ``module.``."""
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected weights in {path}, but there is no such file.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # noqa: PLC0415
+
+            found: object = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError as error:
+        raise ImportError("A .safetensors file needs safetensors: pip install 'longtail[vision]'.") from error
+    except Exception as error:
+        raise ValueError(
+            f"Expected {path} to hold tensors only, in safetensors or torch's format, but got {type(error).__name__}."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ValueError(f"Expected {path} to hold a state dict, but got something else.")
+    return {str(key).removeprefix("module."): value for key, value in found.items()}

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from longtail.data import CATALOG, long_tail_counts
 from longtail.data.datasets.long_tail import Profile
 from longtail.methods import METHODS
-from longtail.models.registry import check_name
+from longtail.models import check_name
 from longtail.study.beta import START, wrong_settings
 from longtail.study.criteria import Criterion
 from longtail.study.plan import (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from longtail._gpu import is_checked
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.sampling.plan import Batch, PlannedBatch
-from longtail.kernels import kernels_for
 from longtail.train.capturing import tell_why_not
 from longtail.train.graphs import StepGraphs
 from longtail.train.step import Step
@@ -294,7 +294,7 @@ class Captured:
 
     def _fused(self) -> "Gathering | None":
         """The batches by one launch each, where there is one view that can be made so."""
-        if kernels_for(self.device) != "triton" or len(self.uniforms) != 1:
+        if not is_checked(self.device) or len(self.uniforms) != 1:
             return None
         from longtail.train.gathering import Gathering, can_gather  # noqa: PLC0415 - Triton is imported on use
 

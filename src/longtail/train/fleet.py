@@ -9,7 +9,7 @@ import torch
 
 from longtail._checks import check_integer
 from longtail.data import ArrayImages, DataSet
-from longtail.models.registry import SMALL_MODELS
+from longtail.models import SMALL_MODELS
 from longtail.train.recipe import Recipe
 from longtail.train.streams import meet
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer

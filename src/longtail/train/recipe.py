@@ -11,12 +11,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 
 from longtail._checks import check_integer, check_number
-from longtail._gpus import checked
+from longtail._gpu import is_checked
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
 from longtail.methods import find_method
-from longtail.models import HeadName
-from longtail.models.registry import CIFAR_RESNETS
+from longtail.models import CIFAR_RESNETS, HEADS
 from longtail.train.schedules import Schedule
 from longtail.train.views import Family
 
@@ -113,7 +112,7 @@ class Recipe:
     """begin with the model's published ImageNet weights, and normalise images as they expect"""
     weights: str | None = None
     """begin with the backbone in this file (safetensors)"""
-    head: HeadName | None = None
+    head: str | None = None
     """the classifier; default: the method's"""
     sampler: Sampling | None = None
     """which samples an epoch visits; default: the method's"""
@@ -222,6 +221,8 @@ class Recipe:
                 f"Expected one micro-batch with {self.method}, which compares the images of a batch, "
                 f"but got `accumulate` = {self.accumulate}."
             )
+        if self.head is not None:
+            HEADS.find(self.head)
         if self.head is not None and not method.takes_any_head:
             raise ValueError(f"Expected no `head` with {self.method}, which has its own, but got {self.head!r}.")
         if self.sampler == "instance" and not method.stages[0].instance:
@@ -381,7 +382,7 @@ def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
     """
     if recipe.precision != "auto":
         return recipe
-    ours = recipe.model in CIFAR_RESNETS and not recipe.compile and recipe.kernels != "torch" and checked(device)
+    ours = recipe.model in CIFAR_RESNETS and not recipe.compile and recipe.kernels != "torch" and is_checked(device)
     return replace(recipe, precision="bf16", channels_last=True) if ours else replace(recipe, precision="fp32")
 
 

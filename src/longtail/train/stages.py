@@ -9,10 +9,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from longtail.data import Resident
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
-from longtail.kernels import kernels_for
+from longtail.kernels import use_kernels
 from longtail.methods import Stage, Task, find_method
-from longtail.models import CifarResNet, HeadName, Model, build_model, check_takes, replace_head
-from longtail.models.registry import SMALL_MODELS
+from longtail.models import SMALL_MODELS, HeadSpec, Model, build_model, check_takes, replace_head
 from longtail.objectives import Objective
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.loading import Loader, Loaders
@@ -57,12 +56,11 @@ class Stages:
         """Epochs of each stage."""
         return [self.recipe.epochs if s.epochs is None else int(self.knobs[s.epochs]) for s in self.method.stages]
 
-    def head(self, stage: Stage) -> HeadName:
+    def head(self, stage: Stage) -> HeadSpec:
         """The classifier of a stage."""
         name = self.recipe.head if self.recipe.head is not None and stage.head == "linear" else stage.head
-        if name == "reslt":
-            return "reslt-cifar" if self.recipe.model in SMALL_MODELS else "reslt-imagenet"
-        return name  # type: ignore[return-value]
+        options = {"cosine": ("scale",), "reslt": ("branches",)}.get(name, ())
+        return HeadSpec(name, {option: self.knobs[option] for option in options if option in self.knobs})
 
     def build(self) -> Model:
         """The model of the first stage, on the device."""
@@ -75,14 +73,11 @@ class Stages:
             pretrained=recipe.weights or recipe.pretrained,
             projection=(knobs["hidden"], knobs["projection"]) if self.method.projection else None,
             prototypes=self.method.prototypes,
-            scale=knobs.get("scale", 30.0),
-            branches=knobs.get("branches", 3),
             image_size=self.loaders.image_size,
             seed=recipe.seed,
         )
-        if isinstance(model.backbone, CifarResNet) and not recipe.compile:
-            checked = kernels_for(self.loaders.device, self.precision)
-            model.backbone.kernels = checked if recipe.kernels == "auto" else recipe.kernels
+        if not recipe.compile:
+            use_kernels(model, self.loaders.device, self.precision, recipe.kernels)
         model = model.to(self.loaders.device)
         if recipe.model not in SMALL_MODELS:
             check_takes(model, recipe.model, self.loaders.channels, self.loaders.image_size)

@@ -391,9 +391,8 @@ class Trainer:
         """What is needed to use the model."""
         return {
             "model": self.recipe.model,
-            "head": self.stages.head(stage),
-            "scale": self.knobs.get("scale", 30.0),
-            "branches": self.knobs.get("branches", 3),
+            "head": self.stages.head(stage).name,
+            "head_options": dict(self.stages.head(stage).options),
             "classes": list(self.dataset.class_names),
             "channels": self.loaders.channels,
             "image_size": self.loaders.image_size,

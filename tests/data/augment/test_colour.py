@@ -145,7 +145,7 @@ def test_two_kernels_make_the_same_colours() -> None:
 
 
 def test_only_what_the_kernels_take_goes_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "checked", lambda _: True)
+    monkeypatch.setattr(module, "is_checked", lambda _: True)
     monkeypatch.setattr(module, "jittered_by_kernels", lambda images, *_: "by kernels")
     images, factors, order = pictures(), torch.ones(8, 3), torch.arange(3).repeat(8, 1)
     assert jitter(images, factors, order) == "by kernels"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._gpus import checked, where_it_lies
+from longtail._gpu import device_guard, is_checked
 from longtail.data.augment._batch import (
     as_pixels,
     between,
@@ -206,7 +206,7 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor, changed: Tensor | Non
     if changed.dtype != torch.bool:
         raise TypeError(f"Expected `changed` to be bool, but got {changed.dtype}.")
     fits = images.shape[1] == 3 and images.shape[2:].numel() <= _LARGEST
-    if checked(images.device) and fits and (images.dtype, factors.dtype) == (torch.uint8, torch.float32):
+    if is_checked(images.device) and fits and (images.dtype, factors.dtype) == (torch.uint8, torch.float32):
         return jittered_by_kernels(images, factors, order, changed)
     return torch.where(per_sample(changed), _jittered(images, factors, order), images)
 
@@ -222,7 +222,7 @@ def jittered_by_kernels(images: Tensor, factors: Tensor, order: Tensor, changed:
     sums = torch.empty((samples, parts), dtype=torch.int32, device=images.device)
     result = torch.empty_like(images)
     sizes = {"STEPS": steps, "PIXELS": pixels, "E": _PIXELS, "num_warps": 8, "enable_fp_fusion": False}
-    with where_it_lies(images):
+    with device_guard(images):
         sum_levels[samples, parts](images, factors, order, sums, **sizes)
         change_colours[samples, parts](
             images, factors, order, changed.contiguous(), sums, result, PARTS=1 << (parts - 1).bit_length(), **sizes

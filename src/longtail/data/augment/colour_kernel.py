@@ -5,7 +5,7 @@
 Levels are whole numbers in float32. Both are launched without fused multiply-adds, so that they cut off as torch does.
 """
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["change_colours", "sum_levels"]
 

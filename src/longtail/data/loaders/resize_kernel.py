@@ -2,7 +2,7 @@
 # ruff: noqa: PLR0917
 """A window of each of many images, resized by one launch."""
 
-from longtail._triton import jit, tl
+from longtail._gpu import jit, tl
 
 __all__ = ["resize_windows"]
 

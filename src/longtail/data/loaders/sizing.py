@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._gpus import checked, where_it_lies
+from longtail._gpu import device_guard, is_checked
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
 from longtail.data.augment._batch import check_size
 
@@ -87,7 +87,7 @@ def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
     found = windows_of(images, parts, uniforms)
     if found is not None:
         windows, size = found
-        if checked(device) and 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31:  # it counts in 32 bits
+        if is_checked(device) and 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31:  # it counts in 32 bits
             return resized_by_kernel(images, windows, size)
         if isinstance(parts[0], RandomResizedCrop):
             return _resized_windows(images, windows[:4], size)
@@ -169,7 +169,7 @@ def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, in
     rows = torch.stack([corner, plane, images.widths, *others], dim=1).to(device, non_blocking=True)
     resized = torch.empty((len(images), 3, high, wide), dtype=torch.uint8, device=device)
     programs = (len(images), -(-high * wide // _PIXELS))
-    with where_it_lies(resized):
+    with device_guard(resized):
         resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
     return resized
 

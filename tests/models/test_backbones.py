@@ -6,7 +6,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from longtail.models import CifarResNet, SmallCNN, build_model
-from longtail.models.cifar_resnet import shortcut
+from longtail.models.backbones import shortcut
 
 DEPTHS = [20, 32, 44, 56]
 
