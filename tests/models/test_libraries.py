@@ -198,7 +198,9 @@ def test_no_network_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_unknown_names_come_with_near_ones(name: str, near: str) -> None:
     pytest.importorskip("timm")
-    with pytest.raises(ValueError, match=rf"^Expected `name` to be a backbone of .*, but got '{name}'; close matches are.* {near}"):
+    with pytest.raises(
+        ValueError, match=rf"^Expected `name` to be a backbone of .*, but got '{name}'; close matches are.* {near}"
+    ):
         build_backbone(name)
 
 
