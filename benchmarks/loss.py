@@ -59,7 +59,7 @@ class Problem:
         return F.cross_entropy(F.linear(self.h, self.w, self.b), self.y)
 
     def shifted_linear(self) -> torch.Tensor:
-        return F.cross_entropy(shifted_linear(self.h, self.w, self.b, self.loss.shift), self.y)
+        return F.cross_entropy(shifted_linear(self.h, self.w, self.b, self.loss.logit_shift), self.y)
 
     def module(self) -> torch.Tensor:
         return self.loss(F.linear(self.h, self.w, self.b), self.y)

@@ -364,7 +364,7 @@ def test_the_balanced_part_is_chosen_in_both_branches(name, knobs, beta):
     expected = cross_entropy(outputs.logits[:rows] + torch.from_numpy(shift), batch.labels).sum()
     assert number_of(objective(outputs, batch.labels)["classifier"]) == pytest.approx(expected, rel=1e-6)
     if name == "proco":
-        held = objective.loss.shift.double().numpy()
+        held = objective.loss._shift.double().numpy()
         np.testing.assert_allclose(held - held.mean(), shift - shift.mean(), rtol=1e-6, atol=1e-6)
 
 

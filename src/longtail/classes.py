@@ -63,7 +63,7 @@ def imbalance_factor(counts: Vector) -> float:
         100.0
     """
     counts = positive_counts(counts)
-    return int(counts.max()) / int(counts.min())
+    return counts.max().item() / counts.min().item()
 
 
 class GroupValues(dict[str, float]):
@@ -142,7 +142,10 @@ class Groups:
             raise ValueError(
                 f"Expected `tail_under` to be at most `head_over` + 1, but got {tail_under} and {head_over}."
             )
-        index = [0 if count > head_over else 2 if count < tail_under else 1 for count in as_counts(counts).tolist()]
+        index = [
+            0 if count > head_over else 2 if count < tail_under else 1
+            for count in as_counts(counts, fractions=True).tolist()
+        ]
         return cls(("head", "medium", "tail"), tuple(index))
 
     @classmethod

@@ -97,7 +97,7 @@ class SupervisedLoss(Objective):
 
     def __init__(self, loss: Loss, scale: float = 1.0) -> None:
         super().__init__()
-        if loss.options.get("reduction") != "none":
+        if loss.reduction != "none":
             raise ValueError(f"Expected `loss` to be made with reduction='none', but got {loss}.")
         self.loss = loss
         self.scale = scale
@@ -105,17 +105,17 @@ class SupervisedLoss(Objective):
     @property
     def shift(self) -> Tensor | None:
         """The loss's, where it has one."""
-        return getattr(self.loss, "shift", None)
+        return self.loss.logit_shift
 
     @property
     def only_shifts(self) -> bool:
         """It has a shift, and neither weights nor smoothed labels."""
-        return self.shift is not None and self.loss.weight is None and not self.loss.options.get("label_smoothing")
+        return self.loss.is_pure_shift
 
     @property
     def corrects(self) -> bool:
         """By its shift or its weights."""
-        return super().corrects or self.loss.weight is not None
+        return self.loss.rebalances
 
     def denominators(self, target: Tensor) -> Sums:
         """The samples, each with its class's weight."""

@@ -337,7 +337,7 @@ class TestShift:
         loss = ClassBalancedSoftmaxLoss(counts, beta=1.5)
         assert loss.counts.dtype == torch.int64
         assert loss.counts.tolist() == COUNTS
-        assert torch.equal(loss.shift, class_shift(COUNTS, 1.5))
+        assert torch.equal(loss.logit_shift, class_shift(COUNTS, 1.5))
 
 
 class TestGradients:
@@ -529,7 +529,7 @@ class TestState:
         z, y = batch()
         assert other(z, y) != loss(z, y)
         other.load_state_dict(torch.load(file, weights_only=True))
-        assert torch.equal(other.shift, loss.shift)
+        assert torch.equal(other.logit_shift, loss.logit_shift)
         assert torch.equal(other(z, y), loss(z, y))
 
     def test_the_state_of_a_prior_shift(self) -> None:
@@ -545,7 +545,7 @@ class TestState:
         one = nn.ModuleDict({"head": nn.Linear(2, 3), "loss": BalancedSoftmaxLoss([100, 10, 1])})
         other = nn.ModuleDict({"head": nn.Linear(2, 3), "loss": BalancedSoftmaxLoss([1, 1, 1])})
         other.load_state_dict(one.state_dict())
-        assert torch.equal(other["loss"].shift, one["loss"].shift)
+        assert torch.equal(other["loss"].logit_shift, one["loss"].logit_shift)
 
     def test_loading_counts_with_zeros(self) -> None:
         """Which classes are masked follows the counts as well."""
@@ -583,10 +583,10 @@ class TestState:
         weight = torch.rand(len(COUNTS))
         model = nn.ModuleDict({"head": nn.Linear(4, len(COUNTS)), "loss": MODULES[name](weight=weight)})
         z, y = batch()
-        expected, shift = model["loss"](z, y), model["loss"].shift.clone()
+        expected, shift = model["loss"](z, y), model["loss"].logit_shift.clone()
         getattr(model, cast)()
-        assert model["loss"].shift.dtype == torch.float32
-        assert torch.equal(model["loss"].shift, shift)
+        assert model["loss"].logit_shift.dtype == torch.float32
+        assert torch.equal(model["loss"].logit_shift, shift)
         assert torch.equal(model["loss"].weight, weight)
         assert torch.equal(model["loss"](z, y), expected)
         if name != "prior":
@@ -606,7 +606,7 @@ class TestState:
         assert repr(twin) == repr(loss)
         if name != "prior":
             twin.load_state_dict({"counts": torch.ones(len(COUNTS), dtype=torch.int64)})
-            assert_allclose(twin.shift, 0.0, atol=1e-7)
+            assert_allclose(twin.logit_shift, 0.0, atol=1e-7)
             assert torch.equal(loss(z, y), expected)
 
     def test_repr(self) -> None:
@@ -639,7 +639,7 @@ class TestShiftedLinear:
         loss = MODULES[name](label_smoothing=0.1)
         inputs = [h, *head.parameters()]
         expected = loss(head(h), y)
-        value = F.cross_entropy(shifted_linear(h, head.weight, head.bias, loss.shift), y, label_smoothing=0.1)
+        value = F.cross_entropy(shifted_linear(h, head.weight, head.bias, loss.logit_shift), y, label_smoothing=0.1)
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(
             torch.autograd.grad(value, inputs), torch.autograd.grad(expected, inputs), rtol=1e-9, atol=1e-10
@@ -705,7 +705,7 @@ class TestShiftedLinear:
 
         outside = train(lambda head, h, t: loss(head(h), t), copy.deepcopy(start))
         inside = train(
-            lambda head, h, t: F.cross_entropy(shifted_linear(h, head.weight, head.bias, loss.shift), t),
+            lambda head, h, t: F.cross_entropy(shifted_linear(h, head.weight, head.bias, loss.logit_shift), t),
             copy.deepcopy(start),
         )
         for one, other in zip(inside.parameters(), outside.parameters(), strict=True):
@@ -714,9 +714,9 @@ class TestShiftedLinear:
         assert moved > 0.5
 
         naive = copy.deepcopy(start)
-        naive.bias.data += loss.shift
+        naive.bias.data += loss.logit_shift
         train(lambda head, h, t: F.cross_entropy(head(h), t), naive)
-        assert (naive.bias.data - loss.shift - outside.bias).abs().max() > 0.1
+        assert (naive.bias.data - loss.logit_shift - outside.bias).abs().max() > 0.1
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
     @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=needs_compiler)])
@@ -727,7 +727,7 @@ class TestShiftedLinear:
         loss = ClassBalancedSoftmaxLoss(COUNTS, beta=1.5)
 
         def step(features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            logits = shifted_linear(features, head.weight, head.bias, loss.shift)
+            logits = shifted_linear(features, head.weight, head.bias, loss.logit_shift)
             return F.cross_entropy(logits, target), loss(head(features), target)
 
         inside, outside = torch.compile(step, backend=backend, fullgraph=True)(h, y)

@@ -151,10 +151,10 @@ def test_a_class_masked_out_of_the_softmax():
     label[label == 2] = 0
     loss = ClassBalancedSoftmaxLoss(counts, beta=1.5, zero_counts="mask", reduction="sum")
     of_weight, of_bias = autograd(classifier, loss, features, label)
-    reward, penalty = gradient_sums(classifier(features), label, features, shift=loss.shift)
+    reward, penalty = gradient_sums(classifier(features), label, features, shift=loss.logit_shift)
     torch.testing.assert_close(penalty - reward, of_weight, rtol=1e-11, atol=1e-11)
     assert reward[2].tolist() == penalty[2].tolist() == [0.0] * 6
-    reward, penalty = gradient_sums(classifier(features), label, shift=loss.shift)
+    reward, penalty = gradient_sums(classifier(features), label, shift=loss.logit_shift)
     torch.testing.assert_close(penalty - reward, of_bias, rtol=1e-11, atol=1e-11)
 
 
@@ -264,9 +264,9 @@ def test_dense_predictions(where):
     logits = torch.einsum("cd,nd...->nc...", weight, features) + bias.view(-1, *[1] * len(where))
     loss = ClassBalancedSoftmaxLoss(COUNTS, beta=1.2, reduction="sum")
     of_weight, of_bias = torch.autograd.grad(loss(logits, label), (weight, bias))
-    reward, penalty = gradient_sums(logits, label, features, shift=loss.shift)
+    reward, penalty = gradient_sums(logits, label, features, shift=loss.logit_shift)
     torch.testing.assert_close(penalty - reward, of_weight, rtol=1e-11, atol=1e-11)
-    reward, penalty = gradient_sums(logits, label, shift=loss.shift)
+    reward, penalty = gradient_sums(logits, label, shift=loss.logit_shift)
     torch.testing.assert_close(penalty - reward, of_bias, rtol=1e-11, atol=1e-11)
 
 

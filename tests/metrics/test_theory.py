@@ -239,7 +239,6 @@ def test_power_laws_give_class_balanced_softmax():
     [
         (lambda: initial_gradient([3, 0]), ValueError, "`counts`.*0 for class 1"),
         (lambda: initial_gradient([3, -1]), ValueError, "`counts`.*-1"),
-        (lambda: initial_gradient([3, 1.5]), ValueError, r"`counts`.*1\.5"),
         (lambda: initial_gradient([]), ValueError, "`counts`"),
         (lambda: initial_gradient([3, 1], -0.5), ValueError, r"`beta`.*-0\.5"),
         (lambda: initial_gradient([3, 1], math.nan), ValueError, "`beta`.*nan"),

@@ -11,12 +11,12 @@ from longtail._checks import (
     ZeroCounts,
     as_vector,
     check_choice,
+    check_fraction,
     check_integer,
     check_logits,
-    check_number,
     class_dim,
+    describe,
     shown,
-    told,
     training_counts,
 )
 
@@ -24,10 +24,10 @@ Reduction = Literal["none", "mean", "sum"]
 
 
 class LossOptions(TypedDict, total=False):
-    """Keyword options that every loss takes: those of ``F.cross_entropy``, as it means them, and ``check_labels``."""
+    """Keyword options of every loss: those of ``F.cross_entropy``, with the same meaning, and ``check_labels``."""
 
     weight: Tensor | None
-    """What each class weighs, shape ``(C,)``; default: all the same."""
+    """Weight per class, shape ``(C,)``; default: all the same."""
     ignore_index: int
     """Samples with this label are left out; default: -100."""
     reduction: Reduction
@@ -35,97 +35,141 @@ class LossOptions(TypedDict, total=False):
     label_smoothing: float
     """How much of a target is spread evenly over the classes, in [0, 1]; default: 0."""
     check_labels: bool | None
-    """Check each batch's labels. Default: on for CPU tensors; off for others, where it would wait for the device, and
-    under ``torch.compile`` and ``torch.func``'s transforms (``vmap``, ``grad``), where values are not to be read."""
+    """Check the labels of each batch. Default: on for CPU tensors; off for others, where it would wait for the device,
+    and under ``torch.compile`` and the transforms of ``torch.func`` (``vmap``, ``grad``), which cannot read values."""
 
 
-class Loss(nn.Module):
-    """A loss with the options of ``F.cross_entropy``; what it holds in floating point keeps its precision."""
+_DEFAULTS: LossOptions = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0, "check_labels": None}
+
+
+class Loss(nn.CrossEntropyLoss):
+    """Base class of losses of logits and targets, with the options of ``nn.CrossEntropyLoss`` as attributes.
+
+    A loss declares what it does in three properties: :attr:`logit_shift`, :attr:`is_pure_shift`, :attr:`rebalances`.
+    A subclass that overrides ``forward`` and nothing else declares the cautious answer: no shift, no rebalancing
+    except by class weights.
+
+    ``.to(device)`` moves the tensors of a loss; ``.half()`` and ``.to_empty()`` leave their values as they are.
+    """
 
     weight: Tensor | None
+    _derived: tuple[str, ...] = ()
+    """Names of tensors that are computed from the state. They are no buffers, because libraries such as Transformers
+    overwrite buffers that are missing in a checkpoint."""
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
-        super().__init__()
         check_options(**options)
-        self.register_buffer("weight", options.pop("weight", None))
-        self._options = options
+        check_labels = options.pop("check_labels", None)
+        super().__init__(**options)  # type: ignore[misc]  # check_labels is gone
+        self.check_labels = check_labels
+
+    @property
+    def logit_shift(self) -> Tensor | None:
+        """What the loss adds to the logits, shape ``(C,)``; ``None`` if it does something else."""
+        return None
+
+    @property
+    def is_pure_shift(self) -> bool:
+        """Whether the loss is exactly the cross entropy of logits + :attr:`logit_shift`, without weights or smoothing.
+
+        Rewards and penalties of :class:`ClassStatistics <longtail.metrics.ClassStatistics>` are its gradient then.
+        """
+        return self.logit_shift is not None and self.weight is None and not self.label_smoothing
+
+    @property
+    def rebalances(self) -> bool:
+        """Whether the loss corrects for class counts in any way. A sampler that does so too would correct twice."""
+        return self.weight is not None or shifts(self.logit_shift)
 
     @property
     def options(self) -> LossOptions:
-        """The options, as the loss's function takes them."""
-        return {**self._options, "weight": self.weight}
+        """The options as keyword arguments of the loss's function."""
+        return {
+            "weight": self.weight,
+            "ignore_index": self.ignore_index,
+            "reduction": self.reduction,  # type: ignore[typeddict-item]  # torch declares a string
+            "label_smoothing": self.label_smoothing,
+            "check_labels": self.check_labels,
+        }
 
     def extra_repr(self) -> str:
-        """What differs from the defaults."""
-        options: dict[str, Any] = {**self._options}
+        """Options that differ from the defaults."""
+        changed = {name: getattr(self, name) for name, value in _DEFAULTS.items() if getattr(self, name) != value}
         if self.weight is not None:
-            options["weight"] = f"({self.weight.numel()} classes)"
-        return ", ".join(f"{name}={value}" for name, value in options.items())
+            changed["weight"] = f"({self.weight.numel()} classes)"
+        return ", ".join(f"{name}={value}" for name, value in changed.items())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.to(device)` moves the buffers, but `.half()` must not round them: a shift of 30 would be off by 0.01.
-        kept = {name: buffer for name, buffer in self.named_buffers(recurse=False) if buffer.is_floating_point()}
+        # A shift of 30 in half precision would be off by 0.01, so only the device of fn's result is used.
+        names = (*dict(self.named_buffers(recurse=False)), *self._derived)
+        before: dict[str, Tensor | None] = {name: getattr(self, name) for name in names}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in kept.items():
-            if not buffer.is_meta:
-                setattr(self, name, buffer.to(getattr(self, name).device))
+        for name, tensor in before.items():
+            if tensor is not None:
+                moved = fn(tensor)
+                setattr(self, name, moved if tensor.is_meta else tensor.to(moved.device))
         return self
 
 
 class CountedLoss(Loss):
-    """A loss that is made from class counts: they are its state, and what it derives from them follows them."""
+    """A loss made from class counts. The counts are its state; what it derives from them follows them."""
 
     counts: Tensor
     present: Tensor | None
+    _derived: tuple[str, ...] = ("present",)
 
     def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.zero_counts: ZeroCounts = zero_counts
-        self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # theirs may change
+        self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # the caller may change theirs
         if self.weight is not None:
             as_vector("weight", self.weight, self.counts.numel())
-        self.register_buffer("present", None, persistent=False)
-        self.register_load_state_dict_post_hook(_counts_loaded)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_read_loaded_counts)  # type: ignore[no-untyped-call]
 
     def read_counts(self) -> None:
-        """Derive from ``counts`` what the loss needs: at construction, and when other counts were loaded."""
+        """Derive from ``counts`` what the loss needs; called at construction and after loading a state."""
         self.counts = training_counts(self.counts, self.zero_counts)
         self.present = None if self.counts.all() else self.counts.nonzero().flatten()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}counts" in state_dict:
-            training_counts(state_dict[f"{prefix}counts"], self.zero_counts)  # refused before anything is changed
+            loaded = training_counts(state_dict[f"{prefix}counts"], self.zero_counts)  # raises before anything changes
+            self.counts = self.counts.to(loaded.dtype)  # copying fractions into integers would cut them
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """Number of classes, the loss's own knobs, and options that differ from the defaults."""
-        knobs = self.knobs() + ([f"zero_counts={self.zero_counts}"] if self.zero_counts != "error" else [])
-        return ", ".join(filter(None, [f"{self.counts.numel()} classes", *knobs, super().extra_repr()]))
+        """Number of classes, parameters of the loss, and options that differ from the defaults."""
+        zeros = [f"zero_counts={self.zero_counts}"] if self.zero_counts != "error" else []
+        parts = [f"{self.counts.numel()} classes", *self.parameter_repr(), *zeros, super().extra_repr()]
+        return ", ".join(filter(None, parts))
 
-    def knobs(self) -> list[str]:
-        """The loss's own settings, for its ``repr``."""
+    def parameter_repr(self) -> list[str]:
+        """The parameters of the loss, for its ``repr``."""
         return []
 
 
-def _counts_loaded(loss: nn.Module, _: object) -> None:
+def _read_loaded_counts(loss: nn.Module, _: object) -> None:
     assert isinstance(loss, CountedLoss)
     loss.read_counts()
 
 
+def shifts(shift: Tensor | None) -> bool:
+    """Return whether a shift differs from zero; -inf masks a class that has no examples, which corrects nothing."""
+    return shift is not None and bool(shift[shift.isfinite()].any())
+
+
 def check_options(**options: Unpack[LossOptions]) -> None:
-    """Refuse options that ``F.cross_entropy`` would refuse, or worse, at the first batch."""
+    """Raise for options that ``F.cross_entropy`` would refuse, or misread, at the first batch."""
     unknown = sorted(options.keys() - LossOptions.__annotations__.keys())
     if unknown:
         raise TypeError(f"Expected the options {', '.join(LossOptions.__annotations__)}, but got `{unknown[0]}`.")
     check_choice("reduction", options.get("reduction", "mean"), Reduction)
-    smoothing = check_number("label_smoothing", options.get("label_smoothing", 0.0))
-    if smoothing > 1:
-        raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {smoothing}.")
+    check_fraction("label_smoothing", options.get("label_smoothing", 0.0))
     check_integer("ignore_index", options.get("ignore_index", -100))
     weight = options.get("weight")
     if weight is not None and (not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point()):
         raise TypeError(
-            f"Expected `weight` to be a floating-point tensor with one entry a class, but got {told(weight)}."
+            f"Expected `weight` to be a floating-point tensor with one entry per class, but got {describe(weight)}."
         )
 
 
@@ -138,23 +182,23 @@ def check_batch(
     held: Tensor | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Refuse logits and targets that do not fit together, and labels out of range where that costs no waiting.
+    """Check that logits and targets fit together, and the range of the labels if that needs no waiting.
 
     Args:
         logits: the batch's logits.
         target: its labels or class probabilities.
-        num_classes: how many classes the loss knows.
-        of: the argument that the loss knows them from.
-        held: what the loss holds; it must be on the same device.
+        num_classes: how many classes the loss has.
+        of: the argument that gives this number.
+        held: a tensor of the loss, which must be on the same device.
         options: the loss's options.
 
     Returns:
-        the target, class indices as int64.
+        the target; class indices as int64.
     """
     check_logits(logits, num_classes, of=of)
     if not isinstance(target, Tensor) or target.dtype == torch.bool or target.is_complex():
         raise TypeError(
-            f"Expected `target` to be a tensor of class indices or of class probabilities, but got {told(target)}."
+            f"Expected `target` to be a tensor of class indices or of class probabilities, but got {describe(target)}."
         )
     weight = options.get("weight")
     if weight is not None and weight.numel() != num_classes:
@@ -189,7 +233,7 @@ def check_batch(
 
 
 def _refuse_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
-    """Refuse labels out of range that are not to be ignored."""
+    """Raise for labels out of range that are not ignored."""
     wrong = ((target < 0) | (target >= num_classes)) & (target != ignore_index)
     if wrong.any():
         raise ValueError(
@@ -199,38 +243,45 @@ def _refuse_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
 
 
 def reads_labels(target: Tensor, check_labels: bool | None) -> bool:
-    """Whether this batch's labels are checked: by default on the CPU, where nothing has to be waited for."""
+    """Return whether to check the labels of this batch: by default on the CPU, where this waits for nothing."""
     if check_labels is None:
-        plain = not torch.compiler.is_compiling() and torch.func.debug_unwrap(target) is target  # not in a transform
-        return plain and target.device.type == "cpu"
+        return not torch.compiler.is_compiling() and not _in_transform(target) and target.device.type == "cpu"
     return check_labels
 
 
+def _in_transform(tensor: Tensor) -> bool:
+    """Return whether a tensor belongs to a transform of ``torch.func``, where its values cannot be read."""
+    unwrap: Callable[[Tensor], Tensor] | None = getattr(torch.func, "debug_unwrap", None)
+    if unwrap is not None:
+        return unwrap(tensor) is not tensor
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))  # before torch 2.8
+
+
 def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
-    """``F.cross_entropy`` under our options, with targets and weights in the types that it wants."""
+    """Return ``F.cross_entropy`` under our options, with targets and weights in the types that it wants."""
     given, ignore_index = options.get("weight"), options.get("ignore_index", -100)
     reduction, smoothing = options.get("reduction", "mean"), options.get("label_smoothing", 0.0)
     weight = None if given is None else given.to(logits.dtype)
     labels = not target.is_floating_point()
     # torch 2.11 waits for the GPU in this one combination, so we divide by the weight of the labels ourselves.
-    by_hand = labels and smoothing > 0 and reduction == "mean" and weight is not None
+    own_mean = labels and smoothing > 0 and reduction == "mean" and weight is not None
     loss = F.cross_entropy(
         logits,
         target if labels else target.to(logits.dtype),
         weight=weight,
         ignore_index=ignore_index,
-        reduction="none" if by_hand else reduction,
+        reduction="none" if own_mean else reduction,
         label_smoothing=smoothing,
     )
-    if weight is not None and by_hand:
+    if weight is not None and own_mean:
         ignored = target == ignore_index
-        own = weight.gather(0, target.masked_fill(ignored, 0).flatten()).view(target.shape)  # vmap takes one label, too
+        own = weight.gather(0, target.masked_fill(ignored, 0).flatten()).view(target.shape)  # works under vmap, too
         return loss.sum() / own.masked_fill(ignored, 0.0).sum()
     return loss
 
 
 def present_classes(vector: Tensor) -> Tensor | None:
-    """The classes for which ``vector`` has a value, or ``None`` where it has one for all. Reads values."""
+    """Return the classes whose entry of ``vector`` is finite, or ``None`` if all are. Reads values."""
     finite = vector.isfinite()
     return None if finite.all() else finite.nonzero().flatten()
 
@@ -238,20 +289,17 @@ def present_classes(vector: Tensor) -> Tensor | None:
 def leave_out(
     logits: Tensor, target: Tensor, present: Tensor, **options: Unpack[LossOptions]
 ) -> tuple[Tensor, Tensor, LossOptions]:
-    """The same loss over the classes ``present`` alone: logits, targets and weights without the others.
+    """Return logits, target and options of the same loss over the classes ``present`` alone.
 
     Args:
         logits: logits of all classes.
         target: indices or probabilities over all classes.
         present: the classes that stay, ascending.
         options: the loss's options.
-
-    Returns:
-        logits, target and options of the smaller problem.
     """
     dim = class_dim(logits)
     num_classes = logits.shape[dim]
-    position = torch.full((num_classes,), present.numel(), device=present.device)  # of no class: out of range
+    position = torch.full((num_classes,), present.numel(), device=present.device)  # out of range: an absent class
     position[present] = torch.arange(present.numel(), device=present.device)
     ignore_index = options.get("ignore_index", -100)
     if target.is_floating_point():

@@ -121,6 +121,7 @@ class LDAMLoss(CountedLoss):
     """
 
     margins: Tensor
+    _derived = ("present", "margins")
 
     def __init__(
         self,
@@ -134,13 +135,18 @@ class LDAMLoss(CountedLoss):
         super().__init__(counts, zero_counts, **options)
         self._max_margin = check_number("max_margin", max_margin)
         self.scale = check_number("scale", scale)
-        self.register_buffer("margins", None, persistent=False)
         self.read_counts()
 
     @property
     def max_margin(self) -> float:
         """The margin of the rarest class; for another make another loss."""
         return self._max_margin
+
+    @property
+    def rebalances(self) -> bool:
+        """By its margins, which differ by class, or by class weights."""
+        margins = self.margins[self.margins.isfinite()]
+        return super().rebalances or bool((margins != margins[0]).any())
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of cosines ``logits``, shape ``(N, C, …)``, and ``target``, indices."""
@@ -151,6 +157,6 @@ class LDAMLoss(CountedLoss):
         super().read_counts()
         self.margins = ldam_margins(self.counts, self.max_margin, zero_counts=self.zero_counts)
 
-    def knobs(self) -> list[str]:
+    def parameter_repr(self) -> list[str]:
         """Margin and scale."""
         return [f"max_margin={self.max_margin:g}", f"scale={self.scale:g}"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from longtail._checks import Vector, ZeroCounts, check_integer, check_number
-from longtail.losses._common import CountedLoss, LossOptions, check_options
+from longtail.losses._common import CountedLoss, LossOptions, check_options, shifts
 from longtail.losses._embeddings import (
     at_least_float32,
     check_features,
@@ -220,13 +220,14 @@ class VonMisesFisherStatistics(nn.Module):
         super().__init__()
         num_classes = check_integer("num_classes", num_classes, minimum=1)
         dim = check_integer("dim", dim, minimum=2)
-        generator = torch.Generator().manual_seed(check_integer("seed", seed))
-        start = torch.randn(num_classes, dim, dtype=torch.float64, generator=generator)
+        generator = torch.Generator("cpu").manual_seed(check_integer("seed", seed))
+        start = torch.randn(num_classes, dim, dtype=torch.float64, generator=generator, device="cpu")
+        start = (0.9 * start / start.norm(dim=1, keepdim=True)).to(dtype)
         self.max_kappa = check_number("max_kappa", max_kappa)
-        self.register_buffer("mean", (0.9 * start / start.norm(dim=1, keepdim=True)).to(dtype))
-        self.register_buffer("mean_counts", torch.zeros(num_classes, dtype=torch.int64))
-        self.register_buffer("sums", torch.zeros(num_classes, dim, dtype=dtype))
-        self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
+        self.register_buffer("mean", start)
+        self.register_buffer("mean_counts", torch.zeros(num_classes, dtype=torch.int64, device="cpu"))
+        self.register_buffer("sums", torch.zeros_like(start))
+        self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64, device="cpu"))
 
     @torch.no_grad()
     def update(
@@ -334,7 +335,8 @@ class ProCoLoss(CountedLoss):
         >>> loss.end_epoch()
     """
 
-    shift: Tensor
+    _shift: Tensor
+    _derived = ("present", "_shift")
 
     def __init__(
         self,
@@ -351,7 +353,6 @@ class ProCoLoss(CountedLoss):
         super().__init__(counts, zero_counts, **options)
         self._beta = check_number("beta", beta)
         self.temperature = check_temperature(temperature)
-        self.register_buffer("shift", None, persistent=False)
         self.read_counts()
         self.statistics = VonMisesFisherStatistics(self.counts.numel(), dim, seed=seed, max_kappa=max_kappa)
         self.statistics.to(self.counts.device)
@@ -360,6 +361,11 @@ class ProCoLoss(CountedLoss):
     def beta(self) -> float:
         """How strongly the logits are shifted; for another beta make another loss."""
         return self._beta
+
+    @property
+    def rebalances(self) -> bool:
+        """By its shift or by class weights. It shifts its own logits, not the classifier's."""
+        return super().rebalances or shifts(self._shift)
 
     def forward(
         self,
@@ -404,7 +410,7 @@ class ProCoLoss(CountedLoss):
         else:
             mu, kappa = self.statistics.estimate()
         logits = proco_logits(features, mu, kappa, self.temperature)
-        return _over_views(logits, target, self.shift, self.present, of="counts", **self.options)
+        return _over_views(logits, target, self._shift, self.present, of="counts", **self.options)
 
     def end_epoch(self) -> None:
         """The features counted so far become the last epoch's."""
@@ -413,8 +419,8 @@ class ProCoLoss(CountedLoss):
     def read_counts(self) -> None:
         """Make the shift from the counts."""
         super().read_counts()
-        self.shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
+        self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
 
-    def knobs(self) -> list[str]:
+    def parameter_repr(self) -> list[str]:
         """Beta and temperature."""
         return [f"beta={self.beta:g}", f"temperature={self.temperature:g}"]

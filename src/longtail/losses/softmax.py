@@ -20,7 +20,7 @@ from longtail._checks import (
     as_vector,
     check_logits,
     check_number,
-    told,
+    describe,
     training_counts,
 )
 from longtail.losses._common import (
@@ -109,7 +109,7 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         features: shape ``(..., D)``.
         weight: the classifier's weight, shape ``(C, D)``.
         bias: its bias, shape ``(C,)``, or ``None``.
-        shift: shape ``(C,)``, from :func:`class_shift`, :func:`prior_shift` or a loss's ``shift``.
+        shift: shape ``(C,)``, from :func:`class_shift`, :func:`prior_shift` or a loss's ``logit_shift``.
 
     Returns:
         shifted logits of shape ``(..., C)``, for ``F.cross_entropy``. Where the shift masks a class they are -inf,
@@ -118,7 +118,7 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
     Example:
         >>> head, h, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 0, 0])
         >>> loss = ClassBalancedSoftmaxLoss([500, 50, 5], beta=1.5)
-        >>> logits = shifted_linear(h, head.weight, head.bias, loss.shift)
+        >>> logits = shifted_linear(h, head.weight, head.bias, loss.logit_shift)
         >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
         True
     """
@@ -137,7 +137,7 @@ def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
     given = {"weight": weight, "features": features, "shift": shift} | ({} if bias is None else {"bias": bias})
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"Expected `{name}` to be a tensor, but got {told(tensor)}.")
+            raise TypeError(f"Expected `{name}` to be a tensor, but got {describe(tensor)}.")
         if tensor.device != weight.device:
             raise ValueError(
                 f"Expected `{name}` and `weight` on one device, but got {tensor.device} and {weight.device}."
@@ -283,7 +283,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
     Balanced Softmax, to logit adjustment and to class-balanced *weighting* stands with the function,
     :func:`class_balanced_softmax`, as does the meaning of the arguments.
 
-    The integer ``counts`` are part of the state; ``shift`` is made from them once, in float32, and stays so under
+    The ``counts`` are its state; ``logit_shift`` is computed from them once, in float32, and stays so under
     ``.half()`` and autocast. On CUDA nothing is read back, so a captured graph can hold the loss.
 
     Example:
@@ -294,14 +294,14 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         tensor(3.2200)
     """
 
-    shift: Tensor
+    _shift: Tensor
+    _derived = ("present", "_shift")
 
     def __init__(
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
     ) -> None:
         super().__init__(counts, zero_counts, **options)
         self._beta = check_number("beta", beta)
-        self.register_buffer("shift", None, persistent=False)
         self.read_counts()
 
     @property
@@ -309,16 +309,21 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         """How strongly the logits are shifted; for another beta make another loss."""
         return self._beta
 
+    @property
+    def logit_shift(self) -> Tensor:
+        """:math:`\\beta \\log N_c` less its mean, float32 ``(C,)``; -inf for a masked class."""
+        return self._shift
+
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
-        return _shifted_cross_entropy(logits, target, self.shift, self.present, of="counts", **self.options)
+        return _shifted_cross_entropy(logits, target, self._shift, self.present, of="counts", **self.options)
 
     def read_counts(self) -> None:
         """Make the shift from the counts."""
         super().read_counts()
-        self.shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
+        self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
 
-    def knobs(self) -> list[str]:
+    def parameter_repr(self) -> list[str]:
         """Beta."""
         return [f"beta={self.beta:g}"]
 
@@ -337,7 +342,7 @@ class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     def __init__(self, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]) -> None:
         super().__init__(counts, beta=1.0, zero_counts=zero_counts, **options)
 
-    def knobs(self) -> list[str]:
+    def parameter_repr(self) -> list[str]:
         """None."""
         return []
 
@@ -362,7 +367,7 @@ class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
         """How strongly the logits are adjusted."""
         return self.beta
 
-    def knobs(self) -> list[str]:
+    def parameter_repr(self) -> list[str]:
         """Tau."""
         return [f"tau={self.tau:g}"]
 
@@ -385,6 +390,11 @@ class PriorShiftedSoftmaxLoss(Loss):
         self.register_buffer("shift", prior_shift(p_hat, p))
         if self.weight is not None:
             as_vector("weight", self.weight, self.shift.numel())
+
+    @property
+    def logit_shift(self) -> Tensor:
+        """The log ratio of the priors less its mean, float32 ``(C,)``."""
+        return self.shift
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
