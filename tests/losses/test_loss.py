@@ -106,8 +106,9 @@ class TestMeta:
         model.load_state_dict(saved.state_dict(), assign=assign)
         assert torch.equal(model["loss"](Z, Y), saved["loss"](Z, Y))
 
-    def test_from_pretrained(self) -> None:
-        """As Transformers does it: meta init, then tensor by tensor; what the checkpoint lacks is overwritten."""
+    @pytest.mark.parametrize("counts_saved", [True, False])
+    def test_from_pretrained(self, counts_saved: bool) -> None:
+        """As Transformers 5 does it: built on meta, loaded tensors are assigned, all other buffers are emptied."""
 
         class Model(nn.Module):
             def __init__(self, counts: list[int]) -> None:
@@ -117,16 +118,15 @@ class TestMeta:
 
         saved = Model(COUNTS)
         with torch.device("meta"):
-            model = Model([1, 2, 3, 4])
-        for name, tensor in saved.state_dict().items():
+            model = Model([1, 2, 3, 4] if counts_saved else COUNTS)
+        state = {name: tensor for name, tensor in saved.state_dict().items() if counts_saved or name != "loss.counts"}
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             path, _, key = name.rpartition(".")
-            model.get_submodule(path).load_state_dict({key: tensor}, strict=False, assign=True)
-        persistent = model.state_dict()
-        for name, buffer in list(model.named_buffers()):
-            if name not in persistent:  # nothing must depend on them
-                path, _, key = name.rpartition(".")
-                setattr(model.get_submodule(path), key, torch.full_like(buffer, 7, device="cpu"))
+            value = state[name].clone() if name in state else torch.full_like(tensor, 7, device="cpu")
+            value._is_hf_initialized = name in state
+            setattr(model.get_submodule(path), key, nn.Parameter(value) if key in ("weight", "bias") else value)
         h = torch.randn(6, 4)
+        assert model.state_dict()["loss.counts"].tolist() == COUNTS
         assert torch.equal(model.loss(model.head(h), Y), saved.loss(saved.head(h), Y))
 
     def test_to_empty_keeps_the_values(self) -> None:

@@ -101,7 +101,7 @@ class Loss(nn.CrossEntropyLoss):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # A shift of 30 in half precision would be off by 0.01, so only the device of fn's result is used.
-        names = (*dict(self.named_buffers(recurse=False)), *self._derived)
+        names = (*self._derived, *dict(self.named_buffers(recurse=False)))
         before: dict[str, Tensor | None] = {name: getattr(self, name) for name in names}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
@@ -112,29 +112,47 @@ class Loss(nn.CrossEntropyLoss):
 
 
 class CountedLoss(Loss):
-    """A loss made from class counts. The counts are its state; what it derives from them follows them."""
+    """A loss made from class counts. The counts are its state; what it derives from them follows them.
+
+    They change by loading a state only; for other counts make another loss.
+    """
 
     counts: Tensor
     present: Tensor | None
-    _derived: tuple[str, ...] = ("present",)
+    _derived: tuple[str, ...] = ("_counts", "present")
 
     def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.zero_counts: ZeroCounts = zero_counts
-        self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # the caller may change theirs
+        self._counts = training_counts(counts, zero_counts).clone()  # the caller may change theirs
+        self.register_buffer("counts", self._counts)
         if self.weight is not None:
             as_vector("weight", self.weight, self.counts.numel())
         self.register_load_state_dict_post_hook(_read_loaded_counts)  # type: ignore[no-untyped-call]
 
     def read_counts(self) -> None:
         """Derive from ``counts`` what the loss needs; called at construction and after loading a state."""
-        self.counts = training_counts(self.counts, self.zero_counts)
         self.present = None if self.counts.all() else self.counts.nonzero().flatten()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "counts" and self._buffers.get(name) is not None:
+            # `from_pretrained` of Transformers assigns what it loads, with this mark, and uninitialised memory to
+            # buffers that the checkpoint lacks.
+            loaded, moved = getattr(value, "_is_hf_initialized", False), value.device != self._counts.device
+            self._counts = training_counts(value, self.zero_counts) if loaded else self._counts.to(value.device)
+            super().__setattr__(name, self._counts)
+            if loaded or moved:
+                self.read_counts()
+        else:
+            super().__setattr__(name, value)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}counts" in state_dict:
             loaded = training_counts(state_dict[f"{prefix}counts"], self.zero_counts)  # raises before anything changes
-            self.counts = self.counts.to(loaded.dtype)  # copying fractions into integers would cut them
+            state_dict = {**state_dict, f"{prefix}counts": loaded}
+            if loaded.shape == self.counts.shape:
+                self._counts = loaded.to(self.counts.device, copy=True)
+                self.counts = self._counts
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:

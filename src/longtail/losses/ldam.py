@@ -121,7 +121,7 @@ class LDAMLoss(CountedLoss):
     """
 
     margins: Tensor
-    _derived = ("present", "margins")
+    _derived = ("_counts", "present", "margins")
 
     def __init__(
         self,

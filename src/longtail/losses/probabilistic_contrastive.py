@@ -336,7 +336,7 @@ class ProCoLoss(CountedLoss):
     """
 
     _shift: Tensor
-    _derived = ("present", "_shift")
+    _derived = ("_counts", "present", "_shift")
 
     def __init__(
         self,

@@ -295,7 +295,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
     """
 
     _shift: Tensor
-    _derived = ("present", "_shift")
+    _derived = ("_counts", "present", "_shift")
 
     def __init__(
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
