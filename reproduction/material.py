@@ -94,7 +94,7 @@ def _is_usual(cell: Cell) -> bool:
     recipe = cell.recipe
     if recipe.beta is None or paper.beta(cell.data) is not None:
         return False
-    return bool(recipe.beta == defaults(recipe.data, "cbs", recipe.imbalance).knobs["beta"])
+    return bool(recipe.beta == defaults(recipe.data, "cbs", recipe.imbalance).beta)
 
 
 def _known(run: Run) -> bool:

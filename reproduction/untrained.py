@@ -28,7 +28,7 @@ UNTRAINED_FILE = "untrained.json"
 
 def losses_of(recipe: Recipe) -> dict[str, float]:
     """The losses under which a network is asked, by their beta: CBS with that of the data set's recipe."""
-    cbs = defaults(recipe.data, "cbs", recipe.imbalance).knobs["beta"]
+    cbs = defaults(recipe.data, "cbs", recipe.imbalance).beta or 0.0
     return {"softmax": 0.0, "balanced-softmax": 1.0, "cbs": cbs}
 
 

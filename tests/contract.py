@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from longtail.classes import Groups
 from longtail.data.sampling.plan import Batch
-from longtail.methods import METHODS, Task
+from longtail.methods import METHODS, Objective, Task
 from longtail.models import HeadSpec, Model, build_model, replace_head
-from longtail.objectives import Objective
 from longtail.ranks import Ranks
 from longtail.train.step import Step, make_optimizer
 
@@ -26,35 +25,41 @@ EPOCHS = 10
 LABELS = ([0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0], [1, 4, 0, 2, 0, 3, 3, 3, 3, 1, 0])
 """Of either rank: one sees the head only, so that a mean of the ranks' means is not the mean; and sums of class weights
 in float32 would depend on how the batch is cut."""
-STAGES = [(name, number) for name, method in METHODS.items() for number in range(len(method.stages))]
+_ALL = [(name, number) for name, method in METHODS.items() for number in range(len(method.stages))]
+STAGES = list({(METHODS[n].stages[k].objective, METHODS[n].stages[k].head): (n, k) for n, k in reversed(_ALL)}.values())
+"""Stages of methods, one for each pair of objective and head."""
 ACCUMULATED = ("cbs", "class-balanced-weights", "ldam-drw", "reslt")
 SMALL = {"projection": 8, "hidden": 16}
 
 
-def knobs_of(name: str) -> dict[str, object]:
+def params_of(name: str, **given: object) -> object:
     method = METHODS[name]
-    return method.settings({knob: value for knob, value in SMALL.items() if knob in method.knobs})
+    return method.make_params({key: value for key, value in SMALL.items() if key in method.parameters} | given)
+
+
+def head_of(name: str, number: int = 0) -> HeadSpec:
+    return METHODS[name].stages[number].head_of(params_of(name))
 
 
 def model_of(name: str, number: int = 0) -> tuple[Model, list[torch.nn.Parameter]]:
     """The method's model in a stage, and what of it trains."""
-    method, knobs = METHODS[name], knobs_of(name)
-    first, stage = method.stages[0], method.stages[number]
+    method = METHODS[name]
+    stage = method.stages[number]
     model = build_model(
         "small-cnn",
         len(COUNTS),
-        head=HeadSpec(first.head, {"scale": knobs["scale"]} if first.head == "cosine" else {}),
+        head=head_of(name),
         in_channels=1,
         projection=(SMALL["hidden"], SMALL["projection"]) if method.projection else None,
         prototypes=method.prototypes,
     )
     if number:
-        replace_head(model, stage.head, seed=number, keep_weights=not stage.reinit)
+        replace_head(model, head_of(name, number), seed=number, keep_weights=not stage.reinit)
     return model, model.trainable(stage.train)
 
 
-def objective_of(name: str, number: int = 0, *, label_smoothing: float = 0.0, **knobs: object) -> Objective:
-    task = Task(COUNTS, GROUPS, EPOCHS, knobs_of(name) | knobs, label_smoothing=label_smoothing)
+def objective_of(name: str, number: int = 0, *, label_smoothing: float = 0.0, **given: object) -> Objective:
+    task = Task(COUNTS, GROUPS, EPOCHS, params_of(name, **given), label_smoothing=label_smoothing)
     return METHODS[name].stages[number].objective(task)
 
 

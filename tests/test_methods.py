@@ -1,7 +1,7 @@
-"""Every method: what it says of itself, that it trains, and that its stages and post-hoc steps do what they say."""
+"""Every method: what it declares, that it trains, and that its stages and post-hoc steps do what they say."""
 
 import re
-import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,29 +13,17 @@ from tests.train.conftest import recipe_for, trained
 from longtail._program import program
 from longtail.cli.train_line import resume_command
 from longtail.data import load
-from longtail.methods import METHODS, Knob, find_method
+from longtail.losses import class_shift
+from longtail.methods import METHODS, Method, Stage, find_method, param, parse_method, register_method
+from longtail.methods.softmax import SOFTMAX, softmax
 from longtail.ranks import Ranks
-from longtail.train import RunFolder, Trainer
+from longtail.train import Recipe, RunFolder, Trainer, defaults
 from longtail.train.evaluation import read_statistics
-from longtail.train.recipe import Recipe
 
-TAIL_SEEDS = range(3)
 PAPER = {  # the rows of the paper's tables, and what issue 4 names
-    *(
-        "softmax",
-        "focal",
-        "tau-norm",
-        "logit-adjust",
-        "logit-adjust-posthoc",
-        "reslt",
-        "crt",
-        "lws",
-        "ldam",
-        "ldam-drw",
-    ),
-    *("balanced-softmax", "cbs", "class-balanced-sampling", "class-balanced-weights", "bcl", "proco"),
+    *("softmax", "focal", "tau-norm", "logit-adjust", "logit-adjust-posthoc", "reslt", "crt", "lws", "ldam"),
+    *("ldam-drw", "balanced-softmax", "cbs", "class-balanced-sampling", "class-balanced-weights", "bcl", "proco"),
 }
-SHIFTED = ["balanced-softmax", "cbs", "logit-adjust"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,95 +34,149 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-# --- what a method says of itself
+@pytest.fixture
+def registered():
+    """Registers a method for one test."""
+    names = []
+
+    def register(method):
+        names.append(register_method(method).name)
+        return method
+
+    yield register
+    for name in names:
+        METHODS.unregister(name)
 
 
-def test_all_methods_are_there():
+# --- what a method declares
+
+
+def test_all_methods_are_registered_with_title_summary_and_reference():
     assert set(METHODS) >= PAPER
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_has_a_line_a_reference_and_knobs(name):
-    method = METHODS[name]
-    assert method.name == name
-    assert method.summary
-    assert "\n" not in method.summary
-    assert method.reference
-    for knob, one in method.knobs.items():
-        assert one.what
-        assert hasattr(Recipe, knob), "a knob is a field of the recipe, and so of the command line"
-    assert method.settings({}) == {knob: one.default for knob, one in method.knobs.items()}
-
-
-def test_longtail_methods_shows_every_method(capsys):
-    from longtail import cli
-
-    assert cli.main(["methods"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
     for name, method in METHODS.items():
-        assert name in out
-        assert all(f"--{knob.replace('_', '-')}" in out for knob in method.knobs)
+        assert method.name == name
+        assert method.title
+        assert method.reference
+        assert method.summary
+        assert "\n" not in method.summary
+        for parameter in method.parameters.values():
+            assert parameter.help
+            parameter.check(parameter.default)
+            for wrong in (-1, float("nan"), True, []):
+                with pytest.raises(ValueError, match=rf"^Expected `{parameter.name}` to be [^\n]*, but got [^\n]*\.$"):
+                    parameter.check(wrong)
 
 
-def test_a_knob_of_another_method_is_refused():
-    with pytest.raises(ValueError, match=r"Expected the knobs of cbs \(`beta`\), but got `gamma`\."):
-        find_method("cbs").settings({"gamma": 1.0})
-    with pytest.raises(ValueError, match=r"Expected the knobs of softmax \(none\), but got `beta`\."):
-        find_method("softmax").settings({"beta": 1.0})
+def test_labels_say_beta():
+    def label(name, **given):
+        return METHODS[name].label(METHODS[name].make_params(given))
+
+    assert label("cbs", beta=1.8) == "CBS (β = 1.8)"
+    assert label("softmax") == "Softmax"
+    assert label("logit-adjust", tau=2.0) == "Logit adjustment"
+    assert label("bcl") == "BCL + Balanced Softmax"
+    assert label("bcl", beta=1.8) == "BCL + CBS (β = 1.8)"
+    assert label("proco", beta=0) == "ProCo + Softmax"
+
+
+def test_the_declared_shift_is_that_of_the_loss():
+    counts = torch.tensor([100, 10, 1])
+    for name, given, factor in [
+        ("cbs", {"beta": 1.2}, 1.2),
+        ("balanced-softmax", {}, 1.0),
+        ("logit-adjust", {"tau": 0.5}, 0.5),
+        ("bcl", {}, 1.0),
+    ]:
+        method = METHODS[name]
+        assert torch.equal(method.logit_shift(counts, method.make_params(given)), class_shift(counts, factor))
+    assert SOFTMAX.logit_shift(counts, SOFTMAX.params()) is None
+
+
+def test_a_parameter_of_another_method_is_refused():
+    with pytest.raises(ValueError, match=r"parameters of cbs \(`beta`\), but got `gamma`"):
+        find_method("cbs").make_params({"gamma": 1.0})
+    with pytest.raises(ValueError, match=r"parameters of softmax \(none\), but got `beta`"):
+        find_method("softmax").make_params({"beta": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("name", "knob", "value", "wanted"),
+    ("name", "parameter", "value", "wanted"),
     [
         ("crt", "classifier_epochs", 0, "an integer >= 1"),
-        ("crt", "classifier_epochs", -1, "an integer >= 1"),
-        ("lws", "classifier_lr", -1.0, "a number > 0"),
         ("lws", "classifier_lr", 0.0, "a number > 0"),
         ("crt", "classifier_lr", float("inf"), "a number > 0"),
-        ("bcl", "classifier_weight", -1.0, "a number >= 0"),
-        ("proco", "contrast_weight", float("nan"), "a number >= 0"),
-        ("bcl", "balance", "cbss", "one of softmax, balanced-softmax, cbs"),
         ("ldam-drw", "defer", 2.0, "a number >= 0 and <= 1"),
         ("class-balanced-weights", "effective_b", 1.0, "a number >= 0 and < 1"),
         ("reslt", "branches", 4, "an integer >= 2 and <= 3"),
-        ("tau-norm", "tau", -0.1, "a number >= 0"),
+        ("tau-norm", "tau", "much", "a number >= 0"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused_before_anything_starts(name, knob, value, wanted):
-    with pytest.raises(ValueError, match=rf"^Expected `{knob}` to be {re.escape(wanted)}, but got {value!r}\.$"):
-        recipe_for(name, **{knob: value})
-
-
-@pytest.mark.parametrize(("name", "knob"), [(name, knob) for name, one in METHODS.items() for knob in one.knobs])
-def test_every_knob_has_a_range(name, knob):
-    one = METHODS[name].knobs[knob]
-    one.check(knob, one.default)
-    for wrong in (-1, float("nan"), True, []):
-        with pytest.raises(ValueError, match=rf"^Expected `{knob}` to be [^\n]*, but got [^\n]*\.$"):
-            METHODS[name].settings({knob: wrong})
-
-
-def test_a_knob_of_ones_own_takes_anything_unless_it_says_what():
-    for value in (-3.5, "adam", None):
-        Knob(1.0, "anything").check("mine", value)
-    with pytest.raises(ValueError, match=r"^Expected `mine` to be a number < 3, but got inf\.$"):
-        Knob(1.0, "something", below=3).check("mine", float("inf"))
+def test_a_value_out_of_range_is_refused_by_the_recipe(name, parameter, value, wanted):
+    with pytest.raises(ValueError, match=rf"^Expected `{parameter}` to be {re.escape(wanted)}, but got {value!r}\.$"):
+        recipe_for(name, **{parameter: value})
 
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(ValueError, match=r"^Expected `method` to be one of .* the closest match is softmax\.$"):
         find_method("sofmax")
-    with pytest.raises(ValueError, match=r"but got 'supcon'; one's own is known to the file that adds it\.$"):
-        find_method("supcon")
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_mixup_is_for_methods_of_single_samples(name):
-    if name in {"bcl", "proco"}:
-        with pytest.raises(ValueError, match=f"Expected no `mixup` with {name}, which compares images, but got 0.2"):
+def test_a_method_with_parameters_as_text():
+    method, given = parse_method("reslt:alpha=0.9,tail_from=none,branches=2")
+    assert method is METHODS["reslt"]
+    assert given == {"alpha": 0.9, "tail_from": None, "branches": 2}
+    assert parse_method("softmax") == (SOFTMAX, {})
+    for wrong, said in [
+        ("softmax:beta=1", "`beta`"),
+        ("cbs:beta", "NAME:PARAMETER=VALUE"),
+        ("cbs:beta=1,beta=2", "NAME:PARAMETER=VALUE"),
+        ("cbs:beta=x", "`beta` to be a number >= 0, but got 'x'"),
+        ("bcl+cbs", "`method`"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            parse_method(wrong)
+
+
+def test_a_registered_method_must_have_the_parameters_that_it_uses(registered):
+    with pytest.raises(ValueError, match="parameter `beta`, which its `beta` uses"):
+        Method("mine", "Mine", "", "", (Stage(softmax),), beta="beta")
+    with pytest.raises(ValueError, match="parameter `tau`, which its `posthoc` uses"):
+        Method("mine", "Mine", "", "", (Stage(softmax),), posthoc="tau")
+
+    @dataclass(frozen=True)
+    class Taken:
+        epochs: int = param(3, "a name that a recipe has")
+
+    registered(Method("mine", "Mine", "", "", (Stage(softmax),), Taken))
+    with pytest.raises(ValueError, match="no recipe settings, but got `epochs`"):
+        Recipe(method="mine")
+
+
+def test_mixup_and_micro_batches_are_for_methods_of_single_samples():
+    for name in ("bcl", "proco"):
+        with pytest.raises(ValueError, match=f"no `mixup` with {name}"):
             recipe_for(name, mixup=0.2)
-    else:
-        recipe_for(name, mixup=0.2, **({"validation": 0.2} if name == "tau-norm" else {}))
+    recipe_for("cbs", mixup=0.2)
+
+
+def test_a_run_of_a_method_that_is_not_registered_can_be_read():
+    settings = defaults("digits-lt", "cbs").settings() | {"method": "theirs", "beta": 1.2, "other": "x"}
+    with pytest.raises(ValueError, match="`method`"):
+        Recipe.from_settings(settings)
+    recipe = Recipe.from_settings(settings, unknown_methods=True)
+    assert (recipe.beta, recipe.params.other, recipe.spec.label(recipe.params)) == (1.2, "x", "theirs (β = 1.2)")
+    assert recipe.settings() == settings
+    assert recipe == Recipe.from_settings(settings, unknown_methods=True)
+    assert recipe.changed(epochs=3).settings() == settings | {"epochs": 3}
+
+
+def test_a_run_is_named_after_what_differs():
+    assert defaults("cifar10-lt", "cbs", 100).label == "cifar10-lt-100-cbs-beta1.8-seed0"
+    assert defaults("cifar10-lt", "bcl", 100).changed(seed=2).label == "cifar10-lt-100-bcl-beta1-seed2"
+    reslt = defaults("cifar10-lt", "reslt", 100)
+    assert reslt.label == "cifar10-lt-100-reslt-seed0"
+    assert reslt.changed(alpha=0.9).label == "cifar10-lt-100-reslt-alpha0.9-seed0"
+    assert defaults("some/pets", "logit-adjust").label == "pets-logit-adjust-tau1-seed0"
 
 
 # --- every method trains
@@ -151,22 +193,20 @@ def test_every_method_learns_the_digits(tmp_path, name):
     assert folder.done
 
 
-@pytest.fixture(scope="module")
-def tail_recalls(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tail")
-    found = {}
-    for name in ["softmax", *SHIFTED]:
-        results = [
-            trained(folder / f"{name}-{seed}", name, epochs=15, evaluate_every=0, seed=seed)[1] for seed in TAIL_SEEDS
-        ]
-        found[name] = float(np.mean([result["splits"]["test"]["recall"]["tail"] for result in results]))
-    return found
-
-
-@pytest.mark.parametrize("name", SHIFTED)
-def test_shifted_losses_find_more_of_the_tail(tail_recalls, name):
-    """Means of three seeds, 15 epochs: softmax 0.14, Balanced Softmax and logit adjustment 0.50, CBS 0.62."""
-    assert tail_recalls[name] > tail_recalls["softmax"] + 0.15
+def test_shifted_losses_find_more_of_the_tail(tmp_path):
+    """Means of three seeds, 15 epochs: softmax 0.14, CBS 0.62."""
+    tails = {
+        name: np.mean(
+            [
+                trained(tmp_path / f"{name}-{seed}", name, epochs=15, evaluate_every=0, seed=seed)[1]["splits"]["test"][
+                    "recall"
+                ]["tail"]
+                for seed in range(3)
+            ]
+        )
+        for name in ("softmax", "cbs")
+    }
+    assert tails["cbs"] > tails["softmax"] + 0.15
 
 
 # --- the same thing under two names
@@ -185,13 +225,11 @@ def test_cbs_with_beta_1_is_balanced_softmax_and_with_beta_0_softmax(tmp_path):
         same_model(cbs, trained(tmp_path / name, name)[0])
 
 
-def test_bcl_and_proco_take_the_balanced_part(tmp_path):
+def test_beta_of_bcl_and_proco_is_used(tmp_path):
     for name in ("bcl", "proco"):
         plain, _ = trained(tmp_path / name, name, epochs=1)
-        named, _ = trained(tmp_path / f"{name}-cbs", name, epochs=1, balance="cbs", beta=1.0)
-        same_model(named, plain)
-        other, result = trained(tmp_path / f"{name}-cbs1.2", name, epochs=1, balance="cbs", beta=1.2)
-        assert result["knobs"]["beta"] == 1.2
+        other, result = trained(tmp_path / f"{name}1.2", name, epochs=1, beta=1.2)
+        assert result["params"]["beta"] == 1.2
         assert other.predictions_file.read_bytes() != plain.predictions_file.read_bytes()
 
 
@@ -199,7 +237,7 @@ def test_bcl_and_proco_take_the_balanced_part(tmp_path):
 
 
 def stages_of(tmp_path, name):
-    """A run's model after its first stage, after the second's first step, and at the end."""
+    """A run's model after its first stage, after the first step of the second, and at the end."""
     folder = RunFolder(tmp_path / name)
     recipe = recipe_for(name, epochs=3, classifier_epochs=2, checkpoint_minutes=0.0, keep=1000)
     Trainer(recipe, folder).run()
@@ -215,7 +253,7 @@ def stages_of(tmp_path, name):
     return model(first[-1]), model(second[0]), load_file(folder.model_file)
 
 
-def moved(before, after, part):
+def changed(before, after, part):
     names = [name for name in before if part(name)]
     assert names
     return [name for name in names if not torch.equal(before[name], after[name])], names
@@ -226,27 +264,21 @@ def is_statistic(name):
 
 
 @pytest.mark.parametrize("name", ["crt", "lws"])
-def test_a_second_stage_leaves_the_backbone_but_for_its_statistics(tmp_path, name):
-    before, _, after = stages_of(tmp_path, name)
-    weights, _ = moved(before, after, lambda key: key.startswith("backbone.") and not is_statistic(key))
+def test_a_second_stage_trains_the_classifier(tmp_path, name):
+    before, first, after = stages_of(tmp_path, name)
+    weights, _ = changed(before, after, lambda key: key.startswith("backbone.") and not is_statistic(key))
     assert weights == []
-    statistics, all_statistics = moved(before, after, lambda key: key.startswith("backbone.") and is_statistic(key))
+    statistics, all_statistics = changed(before, after, lambda key: key.startswith("backbone.") and is_statistic(key))
     assert statistics == all_statistics
-
-
-def test_crt_begins_with_a_new_classifier(tmp_path):
-    before, first, after = stages_of(tmp_path, "crt")
-    old, new, last = (model["head.linear.weight"] for model in (before, first, after))
-    assert torch.nn.functional.cosine_similarity(old, new).abs().max() < 0.5  # one step away from a new draw
-    assert not torch.equal(new, last)
-
-
-def test_lws_trains_scales_only(tmp_path):
-    before, _, after = stages_of(tmp_path, "lws")
-    assert torch.equal(before["head.linear.weight"], after["head.linear.weight"])
-    assert torch.equal(before["head.linear.bias"], after["head.linear.bias"])
-    assert after["head.scales"].shape == (10,)
-    assert bool((after["head.scales"] != 1).all())
+    if name == "crt":  # a new classifier
+        old, new, last = (model["head.linear.weight"] for model in (before, first, after))
+        assert torch.nn.functional.cosine_similarity(old, new).abs().max() < 0.5  # one step away from a new draw
+        assert not torch.equal(new, last)
+    else:  # scales only
+        assert torch.equal(before["head.linear.weight"], after["head.linear.weight"])
+        assert torch.equal(before["head.linear.bias"], after["head.linear.bias"])
+        assert after["head.scales"].shape == (10,)
+        assert bool((after["head.scales"] != 1).all())
 
 
 # --- after training
@@ -269,20 +301,17 @@ def test_tau_is_chosen_on_validation_data_as_by_brute_force(tmp_path):
 
     taus = [round(0.1 * step, 1) for step in range(21)]
     found = [recall_at(tau, "val") for tau in taus]
-    best = taus[int(np.argmax(found))]  # of equals the smallest
+    best = taus[int(np.argmax(found))]  # the smallest of equals
     assert result["posthoc"] == f"tau={best:g}"
     np.testing.assert_allclose(list(result["posthoc_chosen_on_val"].values()), found, atol=1e-9)
     assert result["splits"]["test"]["recall"]["all"] == pytest.approx(recall_at(best, "test"), abs=1e-9)
 
 
-def test_tau_may_be_given(tmp_path):
+def test_tau_may_be_given_but_needs_validation_data_otherwise(tmp_path):
     _, result = trained(tmp_path / "run", "tau-norm", tau=0.7)
     assert result["posthoc"] == "tau=0.7"
-
-
-def test_tau_without_validation_data_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Expected `tau` for tau-norm, or validation data to choose it on"):
-        Trainer(recipe_for("tau-norm"), RunFolder(tmp_path / "run"))
+        Trainer(recipe_for("tau-norm"), RunFolder(tmp_path / "other"))
 
 
 def test_logit_adjustment_after_training_is_the_papers(tmp_path):
@@ -292,13 +321,13 @@ def test_logit_adjustment_after_training_is_the_papers(tmp_path):
     adjusted = stored["test.logits"].double() - counts.log()
     assert result["splits"]["test"]["recall"]["all"] == pytest.approx(mean_recall(adjusted, stored["test.labels"]))
     assert result["posthoc"] == "adjust=1"
-    softmax, plain = trained(tmp_path / "softmax", "softmax", epochs=6)
-    same_model(folder, softmax)
+    plain_folder, plain = trained(tmp_path / "softmax", "softmax", epochs=6)
+    same_model(folder, plain_folder)
     assert plain["splits"]["test"]["recall"] != result["splits"]["test"]["recall"]
 
 
 def test_the_measured_gradient_is_the_losses(tmp_path):
-    """The reward and penalty of a shifted loss are taken from shifted logits, its recalls from plain ones."""
+    """The reward and penalty of a shifted loss come from shifted logits, its recalls from plain ones."""
     from longtail.metrics import class_statistics
 
     folder, _ = trained(tmp_path / "run", "cbs")
@@ -313,7 +342,7 @@ def test_the_measured_gradient_is_the_losses(tmp_path):
 # --- samplers
 
 
-def test_a_rebalancing_sampler_beside_a_shifted_loss_must_be_asked_for(tmp_path):
+def test_a_rebalancing_sampler_with_a_rebalancing_loss_needs_permission(tmp_path):
     with pytest.raises(ValueError, match="correct"):
         Trainer(recipe_for("cbs", sampler="class-aware"), RunFolder(tmp_path / "a"))
     Trainer(recipe_for("cbs", sampler="class-aware", correct_twice=True), RunFolder(tmp_path / "b"))
@@ -326,23 +355,17 @@ def test_every_sampler_trains_and_leaves_the_second_stage_its_own(tmp_path, samp
     assert folder.done
 
 
-def test_sampling_by_class_is_class_aware_sampling(tmp_path):
+def test_class_balanced_sampling_is_class_aware_sampling(tmp_path):
     named, _ = trained(tmp_path / "a", "class-balanced-sampling")
-    asked, _ = trained(tmp_path / "b", "softmax", sampler="class-aware")
-    same_model(named, asked)
+    chosen, _ = trained(tmp_path / "b", "softmax", sampler="class-aware")
+    same_model(named, chosen)
 
 
-def test_a_printed_command_names_the_file_that_adds_a_method(monkeypatch):
-    """``longtail`` alone would not know it."""
-    monkeypatch.setattr(sys, "argv", ["my method.py", "study"])
+def test_a_printed_command_names_the_plugin_file(monkeypatch):
     assert program() == "longtail"
     folder = RunFolder("runs/one")
     assert resume_command([folder], Ranks()) == "`longtail train --resume runs/one`"
-    monkeypatch.setitem(METHODS, "mine", METHODS["softmax"])
-    assert program() == "python 'my method.py'"
-    assert resume_command([folder], Ranks()) == "`python 'my method.py' train --resume runs/one`"
+    monkeypatch.setenv("LONGTAIL_PLUGINS", "/x/my method.py")
+    assert program() == "longtail --plugin '/x/my method.py'"
     two = resume_command([folder], SimpleNamespace(world=2))
-    assert two == "`torchrun … 'my method.py' train --resume runs/one`, with torchrun's flags as they were,"
-    for nothing in ("", "-c", "/opt/site-packages/ipykernel_launcher.py"):
-        monkeypatch.setattr(sys, "argv", [nothing])
-        assert program() == "python FILE.py"
+    assert two.startswith("`torchrun … -m longtail --plugin '/x/my method.py' train --resume runs/one`")

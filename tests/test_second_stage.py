@@ -25,7 +25,7 @@ def runs(tmp_path_factory, script):
             defaults("digits-lt", method), epochs=4, evaluate_every=0, device="cpu", weight_decay=script.DECAY
         )
         if method != "softmax":
-            recipe = replace(recipe, classifier_epochs=EPOCHS, classifier_lr=script.LR, per_class=4)
+            recipe = recipe.changed(classifier_epochs=EPOCHS, classifier_lr=script.LR, per_class=4)
         found[method] = RunFolder(tmp_path_factory.mktemp("runs") / method)
         Trainer(recipe, found[method]).run()
     return found

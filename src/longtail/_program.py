@@ -1,18 +1,12 @@
-"""How the commands that we print begin."""
+"""The command that users type, for messages and reports."""
 
+import os
 import shlex
-import sys
-from pathlib import Path
-
-from longtail.methods import BUILT_IN, METHODS
 
 __all__ = ["program"]
 
 
 def program() -> str:
-    """``longtail``, or where a method of one's own is there the file that adds it (``FILE.py`` if no file was run)."""
-    if METHODS.keys() <= BUILT_IN:
-        return "longtail"
-    file = Path(sys.argv[0])
-    named = file.suffix == ".py" and file.name != "ipykernel_launcher.py"  # Jupyter's
-    return shlex.join(["python", str(file) if named else "FILE.py"])
+    """``longtail``, with the plugin files that this process was started with."""
+    files = filter(None, os.environ.get("LONGTAIL_PLUGINS", "").split(os.pathsep))
+    return shlex.join(["longtail", *(word for file in files for word in ("--plugin", file))])

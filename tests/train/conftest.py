@@ -1,7 +1,6 @@
 """What tests of training share: short runs on the embedded digits."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from longtail.train import RunFolder, Trainer, defaults
 
 def recipe_for(method, *, imbalance=None, **settings):
     """The digits' recipe, short."""
-    return replace(defaults("digits-lt", method, imbalance), **{"epochs": 2, "device": "cpu", **settings})
+    return defaults("digits-lt", method, imbalance).changed(**{"epochs": 2, "device": "cpu", **settings})
 
 
 def trained(path, method, **settings):

@@ -1,7 +1,7 @@
 """What tests of steps share that a loader feeds: loaders of forty photographs, a step, and all that it may change."""
 
 import torch
-from tests.contract import METHODS, Task, knobs_of
+from tests.contract import METHODS, Task, head_of, params_of
 
 from longtail.classes import Groups
 from longtail.data import Plan, ResidentFiles, Streaming
@@ -25,11 +25,11 @@ def loader_of(split, how="streaming", device="cpu", *, views=1, bad_images="skip
 
 
 def step_of(method="cbs", device="cpu"):
-    stage, knobs = METHODS[method].stages[0], knobs_of(method)
+    stage, params = METHODS[method].stages[0], params_of(method)
     groups = Groups.from_indices(head=range(5), tail=range(5, 10))
-    objective = stage.objective(Task(torch.arange(10, 0, -1), groups, 3, knobs)).to(device)
-    projection = (knobs["hidden"], knobs["projection"]) if METHODS[method].projection else None
-    made = {"head": stage.head, "projection": projection, "prototypes": METHODS[method].prototypes}
+    objective = stage.objective(Task(torch.arange(10, 0, -1), groups, 3, params)).to(device)
+    projection = (params.hidden, params.projection) if METHODS[method].projection else None
+    made = {"head": head_of(method), "projection": projection, "prototypes": METHODS[method].prototypes}
     model = build_model("small-cnn", 10, **made).to(device)
     optimizer = make_optimizer(model.trainable("all"), momentum=0.9, nesterov=False, weight_decay=5e-4)
     step = Step(model, objective, optimizer)

@@ -12,8 +12,7 @@ from tests.train.conftest import assert_same_run, logged, recipe_for, trained
 from tests.train.emulated_gpu import FakeStream
 
 from longtail.data.augment import resizing
-from longtail.methods import METHODS
-from longtail.objectives import Objective
+from longtail.methods import METHODS, Objective
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer
 from longtail.train import fleet as fleets
 from longtail.train.drivers import Captured

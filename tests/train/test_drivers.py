@@ -13,8 +13,8 @@ from longtail.classes import Groups
 from longtail.data import DataSet, Draws, FileImages, Plan, Resident, ResidentFiles, Split, Streaming, load
 from longtail.data.augment import Compose, Normalise, RandomCrop
 from longtail.data.sampling.samplers import ClassAware, Progressive
+from longtail.methods import Objective
 from longtail.models import build_model
-from longtail.objectives import Objective
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer, stages
 from longtail.train.drivers import Captured, Eager, mixed_shares
@@ -41,8 +41,8 @@ def driver_of(kind, device, method="cbs", mixup=0.0, sampler=None):
     dataset = load("digits-lt")
     augment = Compose((RandomCrop(8, padding=1), Normalise((0.3,), (0.4,))))
     method = METHODS[method]
-    knobs = method.settings({name: 16 for name in ("hidden", "projection") if name in method.knobs})
-    objective = method.stages[0].objective(Task(dataset.counts, dataset.groups, 2, knobs)).to(device)
+    params = method.make_params({name: 16 for name in ("hidden", "projection") if name in method.parameters})
+    objective = method.stages[0].objective(Task(dataset.counts, dataset.groups, 2, params)).to(device)
     plan = Plan(dataset.train.labels, (augment,) * len(objective.views), 48, sampler or ClassAware(1))
     loader = Resident(dataset.train, plan, device)
     projection = (16, 16) if method.projection else None

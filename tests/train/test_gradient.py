@@ -5,10 +5,9 @@ import pytest
 import torch
 from tests.train.conftest import recipe_for, trained
 
-from longtail.methods import METHODS, Task
+from longtail.methods import METHODS, SupervisedLoss, Task
 from longtail.metrics import gradient_balance
 from longtail.models import Outputs
-from longtail.objectives import SupervisedLoss
 from longtail.train import RunFolder, evaluate_run
 from longtail.train.evaluation import stored_batches
 from longtail.train.loading import open_data
@@ -27,8 +26,8 @@ def by_autograd(objective, logits, labels, classes):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_it_is_the_losses_or_is_not_told(tmp_path, method):
-    knobs = {"classifier_epochs": 1, "tau": 1.0}
-    given = {name: value for name, value in knobs.items() if name in METHODS[method].knobs}
+    given = {"classifier_epochs": 1, "tau": 1.0}
+    given = {name: value for name, value in given.items() if name in METHODS[method].parameters}
     folder, result = trained(tmp_path / "run", method, epochs=2, **given)
     told = ["gradient_balance" in split for split in result["splits"].values()]
     assert set(told) == {method in KNOWN}
@@ -38,7 +37,7 @@ def test_it_is_the_losses_or_is_not_told(tmp_path, method):
         return
     recipe = recipe_for(method, epochs=2, **given)
     dataset = open_data(recipe)
-    task = Task(dataset.counts, dataset.groups, 2, METHODS[method].settings(recipe.given), recipe.seed)
+    task = Task(dataset.counts, dataset.groups, 2, recipe.params, recipe.seed)
     objective = METHODS[method].stages[-1].objective(task)
     objective = objective if isinstance(objective, SupervisedLoss) else objective.classifier
     parts = list(stored_batches(folder.predictions_file, "train"))

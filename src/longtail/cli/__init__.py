@@ -19,12 +19,13 @@ from types import FrameType
 
 from longtail import __version__
 from longtail._checks import nearest
+from longtail._registry import load_plugin
 
 __all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
 
 COMMANDS = {
     "data": ("data sets: list, get, build-lvis-crops, check, and describe your own", "longtail.cli.data"),
-    "methods": ("the methods, with their references and knobs", "longtail.cli.methods"),
+    "methods": ("the methods, with their references and parameters", "longtail.cli.methods"),
     "train": ("train a model, several at once, or go on with one", "longtail.cli.train"),
     "study": ("many runs: methods, betas and seeds, compared in tables", "longtail.cli.study"),
     "evaluate": ("the measures of a finished run again, or after a post-hoc step", "longtail.cli.evaluate"),
@@ -79,6 +80,7 @@ def _is_unread() -> bool:
 
 def _run(given: Sequence[str]) -> int:
     """Run a command, and say what a person did wrong."""
+    plugins, given = _split_plugins(given)
     answer = _ANSWERS.get(given[0] if given else "--help")
     if answer is not None:
         sys.stdout.write(answer())
@@ -90,6 +92,8 @@ def _run(given: Sequence[str]) -> int:
     try:
         with _heeding_signals():
             with _leaving_at_once():
+                for plugin in plugins:
+                    load_plugin(plugin)
                 command = import_module(COMMANDS[name][1])
             return int(command.run(rest))
     except ModuleNotFoundError as error:
@@ -102,6 +106,16 @@ def _run(given: Sequence[str]) -> int:
     except KeyboardInterrupt as error:
         sys.stderr.write(_INTERRUPTED)
         return 128 + (signal.SIGTERM if isinstance(error, _TerminatedError) else signal.SIGINT)
+
+
+def _split_plugins(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files of ``--plugin FILE``, which may stand anywhere, and the other arguments."""
+    plugins, others = [], list(given)
+    while "--plugin" in others[:-1]:
+        place = others.index("--plugin")
+        plugins.append(others[place + 1])
+        del others[place : place + 2]
+    return plugins, others
 
 
 _INTERRUPTED = "longtail: Interrupted.\n"

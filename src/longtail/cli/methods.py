@@ -13,15 +13,15 @@ __all__ = ["run"]
 
 
 def show_methods() -> int:
-    """Show the methods: one line each, its reference and its knobs."""
+    """Show the methods: one line each, its reference and its parameters."""
     console = Console()
     for method in METHODS.values():
         reference = f" ({method.reference})" if method.reference else ""
         _tell(console, f"{method.name}  {method.summary}{reference}", bold=len(method.name))
-        for name, knob in method.knobs.items():
-            default = "" if knob.default is None else f", default {knob.default}"
+        for name, parameter in method.parameters.items():
+            default = "" if parameter.default is None else f", default {parameter.default}"
             flag = name.replace("_", "-")
-            _tell(console, f"    --{flag}  {knob.what}{default}")
+            _tell(console, f"    --{flag}  {parameter.help}{default}")
     return 0
 
 

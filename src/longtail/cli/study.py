@@ -41,7 +41,7 @@ goes on. A plan is TOML with the same names: data, imbalance, methods, betas, se
 
   --data NAME …         data sets that `longtail data list` shows, or paths
   --imbalance N …       imbalance factors, for data sets that are made long-tailed here
-  --methods NAME …      that `longtail methods` shows; bcl+cbs is BCL with CBS as its balanced part
+  --methods NAME …      that `longtail methods` shows; with parameters as in bcl:beta=1.8
   --betas B …           of CBS: numbers, `recipe` (the data set's recipe, the default) or `search`
   --seeds N | N N …     how many seeds, or which
   --out DIR             where the run folders go (default: runs/study)

@@ -7,7 +7,7 @@ from typing import Any
 
 from longtail._checks import nearest
 from longtail.study.plan import SearchPlan
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import setting_types
 
 __all__ = ["is_given", "number_after", "one_of", "plan_content", "split_flags"]
 
@@ -25,9 +25,9 @@ _ONE = {"out", "reference"}
 _LISTS = {"data", "imbalance", "methods", "betas", "start", "bounds", "milestones"}
 _SEARCH = {field.name: field.name for field in fields(SearchPlan)} | {"search_seeds": "seeds"}
 del _SEARCH["seeds"]
-_VALUED = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe) if field.type is not bool)}
+_VALUED = {*_PLAN, *_SEARCH, *(name for name, kind in setting_types().items() if kind is not bool)}
 """Flags that need a value."""
-_KNOWN = {*_PLAN, *_SEARCH, *(field.name for field in fields(Recipe)), "together", "dry_run", "one_sided"}
+_KNOWN = {*_PLAN, *_SEARCH, *setting_types(), "together", "dry_run", "one_sided"}
 
 
 def split_flags(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass
 from itertools import product
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args
 
 import tyro
 
@@ -15,12 +14,20 @@ from longtail._program import program
 from longtail.cli.parsing import DEFAULT
 from longtail.data import CATALOG
 from longtail.methods import METHODS, find_method
+from longtail.methods.params import parse_setting
 from longtail.ranks import Ranks
 from longtail.study.captions import some_of
 from longtail.train.folder import RunFolder
 from longtail.train.loading import HELD_OUT, is_small, lacks_validation
 from longtail.train.processes import check_seen_by_all
-from longtail.train.recipe import Recipe, check_fields, defaults, read_recipe
+from longtail.train.recipe import (
+    Recipe,
+    check_settings,
+    defaults,
+    read_recipe,
+    setting_help,
+    setting_types,
+)
 
 __all__ = ["Line", "asked_for", "parse", "read_line", "recipes_of", "resume_command", "resumed", "show_help", "unfit"]
 
@@ -69,7 +76,7 @@ def read_line(given: Sequence[str]) -> Line:
             continue
         flag, attached, value = word.partition("=")
         name, on = _meant(flag)
-        switch = name not in _OWN and _HINTS[name] is bool
+        switch = name not in _OWN and setting_types()[name] is bool
         values = [value] if attached else []
         while rest and not attached and not _is_flag(rest[0]) and (not switch or rest[0].lower() in _SWITCH):
             values.append(rest.pop(0))
@@ -101,7 +108,6 @@ def _put(line: Line, name: str, flag: str, values: list[str]) -> None:
     setattr(line, name, values[0])
 
 
-_HINTS = get_type_hints(Recipe)
 _SWITCH = {"true": True, "false": False}
 
 
@@ -113,37 +119,23 @@ def _meant(flag: str) -> tuple[str, bool]:
     """The field, or flag of our own, that is meant, and whether to switch it on; both - and _ join words."""
     name = flag.removeprefix("--").replace("-", "_")
     if flag.startswith("--"):
-        if name in _OWN or name in _HINTS:
+        if name in _OWN or name in setting_types():
             return name, True
-        if _HINTS.get(name.removeprefix("no_")) is bool:
+        if setting_types().get(name.removeprefix("no_")) is bool:
             return name.removeprefix("no_"), False
-    near = nearest(flag, (f"--{one.replace('_', '-')}" for one in (*_OWN, *_HINTS)))
+    near = nearest(flag, (f"--{one.replace('_', '-')}" for one in (*_OWN, *setting_types())))
     raise ValueError(f"Expected a flag that `longtail train --help` shows, but got {flag}{near}.")
 
 
 def _converted(name: str, text: str) -> Any:
     """A value as its field has it."""
-    hint = _HINTS[name]
-    kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-    for kind in sorted(kinds, key=lambda kind: kind is not NoneType):  # a text may be anything but none
-        try:
-            return _as(get_args(kind)[0] if get_origin(kind) is tuple else kind, text)
-        except (ValueError, KeyError):
-            continue
-    several = f"; several values have a space between them, as in --{name.replace('_', '-')} 1 2" if "," in text else ""
+    value = parse_setting(text, setting_types()[name])
     try:
-        check_fields({name: text}, "the command line")
+        check_settings({name: (value,) if name == "milestones" else value}, "the command line")
     except ValueError as error:
-        raise ValueError(f"{str(error).removesuffix('.')}{several}.") from None
-    return text
-
-
-def _as(kind: Any, text: str) -> Any:
-    if get_origin(kind) is Literal:
-        return {str(one): one for one in get_args(kind)}[text]
-    if kind is NoneType:
-        return {"none": None}[text.lower()]
-    return _SWITCH[text.lower()] if kind is bool else kind(text)
+        several = f"; several values have a space between them, as in --{name.replace('_', '-')} 1 2"
+        raise ValueError(f"{str(error).removesuffix('.')}{several if ',' in text else ''}.") from None
+    return value
 
 
 def _is_source(name: str, word: str) -> bool:
@@ -154,7 +146,7 @@ def _is_source(name: str, word: str) -> bool:
         return False
     if name == "method":
         return word not in METHODS
-    if str in {_HINTS[name], *get_args(_HINTS[name])}:
+    if str in {setting_types()[name], *get_args(setting_types()[name])}:
         return word in CATALOG or Path(word).is_dir()
     try:
         _converted(name, word)
@@ -169,11 +161,17 @@ def show_help(given: Sequence[str]) -> NoReturn:
         default = parse(given)
     except (ValueError, OSError):
         default = Recipe()
-    settings = [(one.name, Annotated[_HINTS[one.name], DEFAULT], getattr(default, one.name)) for one in fields(Recipe)]
+    values = default.settings()
+    settings = [
+        (name, Annotated[hint, DEFAULT, *([tyro.conf.arg(help=help_)] if help_ else [])], values.get(name))
+        for name, hint in setting_types().items()
+        for help_ in [setting_help(name)]
+    ]
     own = [
         (name, Annotated[str | None, DEFAULT, tyro.conf.arg(metavar=metavar, help=told)], None)
         for name, (metavar, told) in _OWN.items()
     ]
+    settings.append(("params", Annotated[Any, tyro.conf.Suppress], None))
     shown = make_dataclass("shown", [*settings, *own], bases=(Recipe,), frozen=True)  # its texts are Recipe's
     prog = "longtail train [RECIPE.toml | FOLDER | LIST]"
     tyro.cli(shown, args=["--help"], prog=prog, description=_ABOUT, config=(tyro.conf.DisallowNone,))
@@ -232,7 +230,7 @@ def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
     check_seen_by_all(folders, ranks)
     recipes = [folder.recipe() for folder in folders]
     _check_apart(recipes, [folder.path for folder in folders])
-    return [(replace(recipe, **here), folder) for recipe, folder in zip(recipes, folders, strict=True)]
+    return [(recipe.changed(**here), folder) for recipe, folder in zip(recipes, folders, strict=True)]
 
 
 def resume_command(folders: Sequence[RunFolder], ranks: Ranks) -> str:
@@ -259,8 +257,9 @@ def _check_apart(recipes: Sequence[Recipe], folders: Sequence[Path]) -> None:
 def _told_apart(recipe: Recipe, recipes: Sequence[Recipe]) -> str:
     """A run's name: its label, and what else differs among the runs that would have the same."""
     namesakes = [one for one in recipes if one.label == recipe.label]
-    differing = [f.name for f in fields(Recipe) if len({getattr(one, f.name) for one in namesakes}) > 1]
-    more = [f"{name}{getattr(recipe, name)}".replace("/", "_") for name in differing if name != "data"]
+    settings = [one.settings() for one in namesakes]
+    differing = [name for name in setting_types() if len({one.get(name) for one in settings}) > 1]
+    more = [f"{name}{recipe.settings()[name]}".replace("/", "_") for name in differing if name != "data"]
     return "-".join([recipe.label, *more])
 
 
@@ -288,7 +287,7 @@ def recipes_of(line: Line) -> tuple[list[Recipe], list[str]]:
             left = {name: value for name, value in left.items() if value is not None}  # open again
         recipe = _recipe(left, chosen)
         if "validation" not in {**left, **chosen} and lacks_validation(recipe):
-            recipe = replace(recipe, validation=HELD_OUT)
+            recipe = recipe.changed(validation=HELD_OUT)
             told = f"{recipe.data}'s training data to choose `tau` of {recipe.method} on"
             left_out[f"Held out {HELD_OUT:.0%} of {told}; --validation or --tau says otherwise."] = None
         recipes.append(recipe)
@@ -303,19 +302,15 @@ def _recipe(written: Mapping[str, Any], chosen: Mapping[str, Any]) -> Recipe:
         near = nearest(data, CATALOG)
         raise ValueError(f"Expected a data set that `longtail data list` shows, or a path, but got {data!r}{near}.")
     small = data not in CATALOG and is_small(data)
-    base = asdict(defaults(data, settings["method"], settings.get("imbalance"), small=small))
-    return Recipe(**{**base, **settings})
+    return defaults(data, settings["method"], settings.get("imbalance"), small=small).changed(**settings)
 
 
 def unfit(written: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
-    """The knobs of a file's method that the method of the command line does not take."""
+    """The parameters of a file's method that the method of the command line does not have."""
     if chosen.get("method", written.get("method")) == written.get("method") or "method" not in written:
         return []
-    old, new = find_method(written["method"]).knobs, find_method(chosen["method"]).knobs
-    unfit = [name for name in old if written.get(name) is not None and name not in new]
-    if written.get("beta") is not None and "beta" in new and "balance" in new and "balance" not in old:
-        unfit += [] if chosen.get("balance", new["balance"].default) == "cbs" else ["beta"]
-    return unfit
+    old, new = find_method(written["method"]).parameters, find_method(chosen["method"]).parameters
+    return [name for name in old if written.get(name) is not None and name not in new]
 
 
 # Training

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail.classes import Groups
 from longtail.diagnose.outside import Outside
-from longtail.methods import balance_beta
+from longtail.methods import METHODS
 from longtail.metrics import recall
 from longtail.train.posthoc import TAUS, Classifier, PostHoc
 
@@ -23,33 +23,28 @@ class TrainedShift:
     """The shift in the loss that a run was trained on."""
 
     loss: str
-    """The method, with its balanced part where it has one."""
-    knob: str
+    """What tables call the method."""
+    name: str
     """What its strength is called."""
     strength: float
     searched: str
-    """The method of which ``longtail study beta`` finds the strength; empty where it cannot."""
+    """The method for which ``longtail study beta`` finds the strength; empty if it cannot."""
 
 
-def trained_shift(method: str, knobs: Mapping[str, Any]) -> TrainedShift | None:
-    """The shift in a method's loss; ``None`` where it has none, or is not known.
+def trained_shift(method: str, params: Mapping[str, Any]) -> TrainedShift | None:
+    """The shift in a method's loss; ``None`` if it has none, or the method is not registered.
 
     Example:
         >>> trained_shift("cbs", {"beta": 1.5})
-        TrainedShift(loss='cbs', knob='beta', strength=1.5, searched='cbs')
+        TrainedShift(loss='CBS', name='beta', strength=1.5, searched='cbs')
     """
-    balance = str(knobs.get("balance"))
-    losses = {
-        "balanced-softmax": TrainedShift(method, "beta", 1.0, "cbs"),
-        "cbs": TrainedShift(method, "beta", knobs.get("beta", 0.0), "cbs"),
-        "logit-adjust": TrainedShift(method, "tau", knobs.get("tau", 0.0), ""),
-    }
-    if balance in {"balanced-softmax", "cbs"}:
-        losses[method] = TrainedShift(
-            f"{method}+{balance}", "beta", balance_beta(balance, knobs.get("beta")), f"{method}+cbs"
-        )
-    found = losses.get(method)
-    return found if found is not None and found.strength > 0 else None
+    known = METHODS.get(method)
+    values = None if known is None else known.make_params(params)
+    strength = None if known is None else known.shift_factor(values)
+    if known is None or not strength:
+        return None
+    searched = method if known.beta else "cbs" if isinstance(known.shift, float) else ""
+    return TrainedShift(known.title, str(known.shift) if isinstance(known.shift, str) else "beta", strength, searched)
 
 
 @dataclass(frozen=True)

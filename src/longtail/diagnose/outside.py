@@ -117,10 +117,10 @@ def _record(path: Path) -> Record | None:
         names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
         counts = tuple(as_counts(found["counts"], len(names)).tolist())
         said = {name: str(found.get(name) or "") for name in ("posthoc", "method")}
-        knobs = dict(found.get("knobs") or {})
+        params = dict(found.get("params") or {})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return Record(path, names, groups, counts, **said, knobs=knobs) if groups.num_classes == len(names) else None
+    return Record(path, names, groups, counts, **said, params=params) if groups.num_classes == len(names) else None
 
 
 def _fits(opened: Opened, names: tuple[str, ...]) -> bool:

@@ -63,7 +63,7 @@ class Record:
     """The run's own step after training, which is not in the logits that it stored; empty where it had none."""
     method: str
     """What it was trained by; empty where it does not say."""
-    knobs: Mapping[str, Any]
+    params: Mapping[str, Any]
     """The method's settings."""
 
     def ordered(self, names: Sequence[str]) -> "Record":

@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from longtail.study.captions import with_selected
 from longtail.study.runs import Cell as Runs
 from longtail.study.runs import Run
 from longtail.train.loading import is_small
-from longtail.train.recipe import HOUSEKEEPING, Recipe, defaults
+from longtail.train.recipe import HOUSEKEEPING, defaults
 
 __all__ = ["environments", "repeat_command", "settings_grid"]
 
@@ -33,9 +32,9 @@ def repeat_command(cell: Runs) -> str:
     known = recipe.method in METHODS
     base = defaults(recipe.data, recipe.method if known else "softmax", recipe.imbalance, small=small)
     words = ["train", "--data", recipe.data, "--method", recipe.method]
-    for field in fields(Recipe):
-        name, value = field.name, getattr(recipe, field.name)
-        if name in {"data", "method"} | _LEFT_OUT or value == getattr(base, name):
+    usual = base.settings()
+    for name, value in recipe.settings().items():
+        if name in {"data", "method"} | _LEFT_OUT or value == usual.get(name):
             continue
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
@@ -62,15 +61,16 @@ def _word(value: object) -> str:
 
 def settings_grid(part: Part, name: str, selected: str = "") -> Grid:
     """All settings: one column where they are the same for all methods, otherwise one a method."""
-    recipes = [asdict(cell.recipe) for cell in part.cells]
-    same = [f.name for f in fields(Recipe) if f.name not in _LEFT_OUT and len({repr(r[f.name]) for r in recipes}) == 1]
-    different = [f.name for f in fields(Recipe) if f.name not in _LEFT_OUT and f.name not in same]
+    recipes = [cell.recipe.settings() for cell in part.cells]
+    names = [name for name in dict.fromkeys(name for one in recipes for name in one) if name not in _LEFT_OUT]
+    same = [name for name in names if len({repr(one.get(name)) for one in recipes}) == 1]
+    different = [name for name in names if name not in same]
     columns = [Column("Setting", numeric=False), Column("Value", numeric=False)]
     rows = [[Cell(key, key), Cell(_shown(recipes[0][key]), "")] for key in same if recipes[0][key] is not None]
     for key in different:
         values: dict[str, list[str]] = {}
         for title, recipe in zip(part.titles, recipes, strict=True):
-            values.setdefault(_shown(recipe[key]), []).append(title)
+            values.setdefault(_shown(recipe.get(key)), []).append(title)
         text = "; ".join(f"{value}: {', '.join(titles)}" for value, titles in values.items())
         rows.append([Cell(key, key), Cell(_shorten(text) if key != "method" else ", ".join(values), "")])
     caption = with_selected("Resolved: what was not given is what the recipe has.", part.cells, selected)

@@ -63,7 +63,7 @@ def next_steps(found: Diagnosis) -> list[str]:
     first, last = found.commonest, found.rarest
     unseen = next((name for name in (last, first) if name not in test), None)
     behind = found.compares and unseen is None and test[first] - test[last] > _APART
-    trained = None if found.run is None else trained_shift(found.run.method, found.run.knobs)
+    trained = None if found.run is None else trained_shift(found.run.method, found.run.params)
     if not found.compares:
         lines.append(_one_group(found))
     elif unseen is not None:
@@ -108,8 +108,8 @@ def _while_training(found: Diagnosis, trained: TrainedShift | None) -> str:
 
 def _other_strength(trained: TrainedShift, where: Literal["above", "below"]) -> str:
     own = f"{trained.strength:g}"
-    text = f"The model was trained with a shift, {method_title(trained.loss)} with {trained.knob} = {own}: one with "
-    text += f"{trained.knob} {where} {own}, chosen on validation data, is worth a try"
+    text = f"The model was trained with a shift, {trained.loss} with {trained.name} = {own}: one with "
+    text += f"{trained.name} {where} {own}, chosen on validation data, is worth a try"
     return text + (
         f"; `longtail study beta --data … --method {trained.searched}` looks for it." if trained.searched else "."
     )

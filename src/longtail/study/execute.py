@@ -14,7 +14,6 @@ import torch
 import torch.multiprocessing
 
 from longtail._checks import check_integer
-from longtail.methods import find_method
 from longtail.study.plan import Planned
 from longtail.train.device import pick_device
 from longtail.train.fleet import TOGETHER, Fleet
@@ -256,8 +255,8 @@ def epochs_of(recipe: Recipe) -> int:
         >>> epochs_of(defaults("digits-lt", "crt"))
         50
     """
-    stages = find_method(recipe.method).stages
-    return sum(recipe.epochs if stage.epochs is None else int(recipe.knobs[stage.epochs]) for stage in stages)
+    stages = recipe.spec.stages
+    return sum(recipe.epochs if one.epochs is None else int(getattr(recipe.params, one.epochs)) for one in stages)
 
 
 def epochs_done(run: Planned) -> int:

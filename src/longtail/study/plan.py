@@ -1,21 +1,18 @@
 """A plan: data sets x imbalance x methods x betas x seeds, as recipes and their folders."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from longtail.data import CATALOG
-from longtail.methods import METHODS
+from longtail.methods import METHODS, parse_method
 from longtail.study.beta import START, Settings
 from longtail.train.folder import RunFolder
 from longtail.train.loading import is_small
-from longtail.train.recipe import Recipe, defaults, name_in_label, resolved
+from longtail.train.recipe import Recipe, defaults, name_in_label
 
-__all__ = ["BETA_WORDS", "KNOBS", "Plan", "Planned", "SearchPlan"]
-
-KNOBS = frozenset(knob for method in METHODS.values() for knob in method.knobs)
-"""Settings that only some methods take: in a plan, those that take them."""
+__all__ = ["BETA_WORDS", "Plan", "Planned", "SearchPlan"]
 
 BETA_WORDS = ("recipe", "search")
 """Betas by word: the data set's recipe's (the authors', where they have one), and what a search finds."""
@@ -97,16 +94,13 @@ class Plan:
 
     def base(self, data: str, imbalance: float | None, method: str, beta: float | None = None) -> Recipe:
         """The recipe of a method on a data set, with the plan's settings, for the first seed."""
-        name, balance = split_method(method)
-        made = defaults(data, name, imbalance, small=data not in CATALOG and is_small(data))
-        taken = METHODS[name].knobs
-        given = {field: value for field, value in self.recipe.items() if field not in KNOBS or field in taken}
-        given["seed"] = self.seeds[0] if self.seeds else 0
-        if balance:
-            given["balance"] = balance
-        if takes_beta(method):  # a balanced part has the beta that CBS alone has there
-            given["beta"] = defaults(data, "cbs", imbalance).knobs["beta"] if beta is None else beta
-        return resolved(replace(made, **given))
+        known, given = parse_method(method)
+        made = defaults(data, known.name, imbalance, small=data not in CATALOG and is_small(data))
+        others = parameter_names() - known.parameters.keys()
+        settings = {field: value for field, value in self.recipe.items() if field not in others} | given
+        if known.beta is not None and beta is not None:
+            settings[known.beta] = beta
+        return made.changed(**settings, seed=self.seeds[0] if self.seeds else 0)
 
     def runs(self, searched: Mapping[tuple[str, float | None, str], float] | None = None) -> list[Planned]:
         """The runs, each once; those whose beta is yet to be searched for are left out unless ``searched`` has it."""
@@ -119,7 +113,7 @@ class Plan:
                         continue
                     base = self.base(data, imbalance, method, None if isinstance(value, str) else value)
                     for seed in self.seeds:
-                        recipe = replace(base, seed=seed)
+                        recipe = base.changed(seed=seed)
                         path = Path(self.out) / recipe.label
                         found[path] = Planned(recipe, path)
         return list(found.values())
@@ -132,20 +126,20 @@ class Plan:
         return [(*place, method) for place in self.places for method in self.methods if takes_beta(method)]
 
 
-def split_method(method: str) -> tuple[str, str]:
-    """A method and its balanced part: ``bcl+cbs`` is BCL with CBS.
+def takes_beta(method: str) -> bool:
+    """Whether a method has a beta that is not given with it.
 
     Example:
-        >>> split_method("bcl+cbs"), split_method("softmax")
-        (('bcl', 'cbs'), ('softmax', ''))
+        >>> takes_beta("cbs"), takes_beta("bcl:beta=1.8"), takes_beta("softmax")
+        (True, False, False)
     """
-    name, _, balance = method.partition("+")
-    return name, balance
+    known, given = parse_method(method)
+    return known.beta is not None and known.beta not in given
 
 
-def takes_beta(method: str) -> bool:
-    """Whether a method has a beta."""
-    return method == "cbs" or method.endswith("+cbs")
+def parameter_names() -> frozenset[str]:
+    """Settings that only some methods take; in a plan, the methods that have them take them."""
+    return frozenset(name for method in METHODS.values() for name in method.parameters)
 
 
 def takes_imbalance(data: str) -> bool:

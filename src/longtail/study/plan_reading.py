@@ -9,23 +9,22 @@ from typing import Any, get_args
 
 from longtail.data import CATALOG, long_tail_counts
 from longtail.data.datasets.long_tail import Profile
-from longtail.methods import METHODS
+from longtail.methods import METHODS, parse_method
 from longtail.models import check_name
 from longtail.study.beta import START, wrong_settings
 from longtail.study.criteria import Criterion
 from longtail.study.plan import (
     BETA_WORDS,
-    KNOBS,
     Plan,
     Planned,
     SearchPlan,
     is_here,
-    split_method,
+    parameter_names,
     takes_beta,
     takes_imbalance,
 )
 from longtail.train.device import pick_device
-from longtail.train.recipe import Recipe, differing_settings, settings_of
+from longtail.train.recipe import Recipe, differing_settings, setting_types, settings_of
 
 __all__ = ["PlanError", "find_problems", "make_plan", "read_plan"]
 
@@ -184,11 +183,10 @@ def _leaves_none(data: str, factor: float, profile: Any) -> bool:
 def _wrong_methods(plan: Plan) -> list[str]:
     found = [] if plan.methods else ["Expected a method, but got none."]
     for method in plan.methods:
-        name, balance = split_method(method)
-        if name not in METHODS:
-            found.append(f"Expected `methods` to be among {', '.join(METHODS)}, but got {name!r}.")
-        elif balance and "balance" not in METHODS[name].knobs:
-            found.append(f"Expected a balanced part after bcl or proco only, but got {method!r}.")
+        try:
+            parse_method(method)
+        except ValueError as error:
+            found.append(str(error))
     return found
 
 
@@ -200,8 +198,9 @@ def _wrong_betas(plan: Plan) -> list[str]:
                 found.append(f"Expected `betas` to be numbers, `recipe` or `search`, but got {beta!r}.")
         elif isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
             found.append(f"Expected `betas` to be numbers >= 0, but got {beta!r}.")
-    if tuple(plan.betas) != ("recipe",) and not any(map(takes_beta, plan.methods)):
-        found.append("Expected `betas` beside a method that takes one (cbs, bcl+cbs, proco+cbs), but got none.")
+    if tuple(plan.betas) != ("recipe",) and not _wrong_methods(plan) and not any(map(takes_beta, plan.methods)):
+        known = ", ".join(method.name for method in METHODS.values() if method.beta is not None)
+        found.append(f"Expected `betas` with a method that has a beta ({known}), but got none.")
     return found
 
 
@@ -218,14 +217,14 @@ def _wrong_seeds(seeds: Sequence[Any]) -> list[str]:
 def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], methods: Sequence[str]) -> list[str]:
     """What the recipes themselves refuse, each sentence once: first each setting alone, then all together."""
     found: dict[str, None] = {}
-    known = {one.name for one in fields(Recipe)}
-    taken = ("data", "imbalance", "method", "beta", "balance", "seed", "folds", "fold")
+    known = setting_types().keys()
+    taken = ("data", "imbalance", "method", "beta", "seed", "folds", "fold")
     good: dict[str, Any] = {}
     for name, value in plan.recipe.items():
         if name not in known or name in taken:
             why = "the plan itself says" if name in taken else "no recipe has"
             found[f"Expected the settings of a recipe, but got `{name}`, which {why}."] = None
-        elif name in KNOBS:
+        elif name in parameter_names():
             wrong = _wrong_knob(name, value, methods)
             found |= dict.fromkeys(wrong)
             good |= {} if wrong else {name: value}
@@ -248,7 +247,7 @@ def _wrong_recipes(plan: Plan, places: Sequence[tuple[str, float | None]], metho
                 found[str(error)] = None
                 continue
             held = recipe.validation or (data in CATALOG and "val" in CATALOG[data].sizes)
-            if METHODS[recipe.method].posthoc and recipe.tau is None and not held:
+            if recipe.spec.chooses_tau(recipe.params) and not held:
                 found[
                     f"Expected `tau` for {method}, or validation data to choose it on (`validation` = 0.1 holds some "
                     f"out), but {data} has none."
@@ -266,13 +265,13 @@ def _check_model(name: str) -> None:
 
 def _wrong_knob(name: str, value: Any, methods: Sequence[str]) -> list[str]:
     """What the methods that take a knob say of its value; one of them must take it."""
-    known = [METHODS[split_method(method)[0]].knobs for method in methods]
-    taking = [knobs[name] for knobs in known if name in knobs]
+    known = [parse_method(method)[0].parameters for method in methods]
+    taking = [parameters[name] for parameters in known if name in parameters]
     if not taking:
         return [f"Expected a method that takes `{name}`, but none of {', '.join(methods)} does."]
     try:
-        for knob in taking:
-            knob.check(name, value)
+        for parameter in taking:
+            parameter.check(value)
     except ValueError as error:
         return [str(error)]
     return []

@@ -3,17 +3,16 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from longtail.methods import METHODS
-from longtail.study.plan import KNOBS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, settings_of
+from longtail.train.recipe import Recipe, defaults, setting_types, settings_of
 
 __all__ = [
     "Cell",
@@ -39,25 +38,6 @@ HELD_WORDS: dict[Held, str] = {"test": "test data", "val": "validation data"}
 
 SEARCH_FILE = "beta.json"
 """What a search for beta leaves beside its runs."""
-
-_TITLES = {
-    "softmax": "Softmax",
-    "focal": "Focal loss",
-    "tau-norm": "τ-norm",
-    "logit-adjust": "Logit adjustment",
-    "logit-adjust-posthoc": "Adjust logit",
-    "reslt": "ResLT",
-    "crt": "cRT",
-    "lws": "LWS",
-    "ldam": "LDAM",
-    "ldam-drw": "LDAM-DRW",
-    "balanced-softmax": "Balanced Softmax",
-    "cbs": "CBS",
-    "class-balanced-sampling": "Class-balanced sampling",
-    "class-balanced-weights": "Class-balanced weights",
-    "bcl": "BCL",
-    "proco": "ProCo",
-}
 
 
 _DATA_TITLES = {
@@ -86,13 +66,13 @@ def data_title(data: str, imbalance: float | None = None) -> str:
 
 
 def method_title(name: str) -> str:
-    """What a table calls a method; ``bcl+cbs`` is BCL with CBS as its balanced part.
+    """What a table calls a method; the name of one that is not registered here.
 
     Example:
-        >>> method_title("balanced-softmax"), method_title("bcl+cbs")
-        ('Balanced Softmax', 'BCL + CBS')
+        >>> method_title("balanced-softmax")
+        'Balanced Softmax'
     """
-    return " + ".join(_TITLES.get(part, part) for part in name.split("+"))
+    return METHODS[name].title if name in METHODS else name
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +85,8 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method, with its balanced part where it has one."""
-        return f"{self.recipe.method}+{self.recipe.balance}" if self.recipe.balance else self.recipe.method
+        """Name of the method."""
+        return self.recipe.method
 
     @property
     def data(self) -> str:
@@ -160,20 +140,7 @@ Measure = Callable[[Run], float]
 def read_run(path: Path | str) -> Run:
     """The finished run in a folder."""
     folder = RunFolder(path)
-    written = folder.settings()
-    kind = _Foreign if written.get("method", "") not in ("", *METHODS) else Recipe
-    return Run(folder.path, kind(**written), folder.result())
-
-
-class _Foreign(Recipe):
-    """Settings with a method that is not known here, as another file adds it: all knobs are said, none are checked."""
-
-    def _check_method(self) -> None:
-        pass
-
-    @property
-    def knobs(self) -> dict[str, Any]:
-        return self.given
+    return Run(folder.path, Recipe.from_settings(folder.settings(), unknown_methods=True), folder.result())
 
 
 def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
@@ -219,7 +186,7 @@ class Cell:
 
     @property
     def method(self) -> str:
-        """The method, with its balanced part where it has one."""
+        """Name of the method."""
         return self.runs[0].method
 
     @property
@@ -230,8 +197,7 @@ class Cell:
     @property
     def title(self) -> str:
         """What a table calls it: the method and its beta."""
-        beta = self.recipe.beta
-        return method_title(self.method) + (f" (β = {beta:g})" if beta is not None else "")
+        return self.recipe.spec.label(self.recipe.params)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -257,8 +223,8 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    names = [field.name for field in fields(Recipe) if field.name in first]
-    return [f"`{name}` ({first[name]} and {second[name]})" for name in names if first[name] != second[name]]
+    names = [name for name in {**first, **second} if name in setting_types()]
+    return [f"`{n}` ({first.get(n)} and {second.get(n)})" for n in names if first.get(n) != second.get(n)]
 
 
 def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
@@ -312,10 +278,8 @@ def _shared(cell: Cell) -> dict[str, Any]:
     shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
     plain = _shipped(recipe.data, "softmax", recipe.imbalance)
     own = _shipped(recipe.data, recipe.method, recipe.imbalance) if recipe.method in METHODS else plain
-    for name, value in shared.items():
-        if value == own[name] != plain[name]:
-            shared[name] = plain[name]
-    return {name: value for name, value in shared.items() if name not in KNOBS | {"method", "seed"}}
+    shared = {n: v for n, v in shared.items() if n not in {*recipe.spec.parameters, "method", "seed"}}
+    return {name: plain[name] if value == own[name] != plain[name] else value for name, value in shared.items()}
 
 
 @cache
@@ -343,7 +307,7 @@ def distinct_titles(cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         own = _settings(cell.runs[0])
         alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
-        names = [name for name in own if name in apart or any(own[name] != other[name] for other in alike)]
+        names = [name for name in own if name in apart or any(own[name] != other.get(name) for other in alike)]
         told = [_short(name, own[name]) for name in names if name not in _TITLED and own[name]]
         full = ", ".join([cell.title, *told])
         same = sum(one == full or one.startswith(f"{full}, no. ") for one in found)
@@ -351,7 +315,7 @@ def distinct_titles(cells: Sequence[Cell]) -> list[str]:
     return found
 
 
-_TITLED = {"data", "imbalance", "method", "balance", "beta"}  # a row says these already
+_TITLED = {"data", "imbalance", "method", "beta"}  # a row says these already
 
 
 def _short(name: str, value: Any) -> str:
@@ -367,7 +331,7 @@ def ordered(cells: Iterable[Cell]) -> list[Cell]:
 
     def key(cell: Cell) -> tuple[Any, ...]:
         recipe = cell.recipe
-        method = (places.get(recipe.method, len(places)), recipe.method, recipe.balance or "")
+        method = (places.get(recipe.method, len(places)), recipe.method)
         return recipe.data, recipe.imbalance or 0.0, *method, recipe.beta or 0.0
 
     return sorted(cells, key=key)
@@ -376,7 +340,7 @@ def ordered(cells: Iterable[Cell]) -> list[Cell]:
 def check_same(cells: Sequence[Cell], names: Iterable[str], what: str) -> None:
     """Refuse cells that differ in settings which they must share."""
     for cell in cells[1:]:
-        first, other = asdict(cells[0].recipe), asdict(cell.recipe)
+        first, other = cells[0].recipe.settings(), cell.recipe.settings()
         differing = [f"`{name}` ({first[name]} and {other[name]})" for name in names if first[name] != other[name]]
         if differing:
             raise ValueError(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -104,9 +104,9 @@ def _brings_validation(recipe: Recipe) -> bool:
 def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) -> list[Recipe]:
     """The runs of one beta: every fold with every seed."""
     if not folds:
-        return [replace(base, beta=beta, seed=seed) for seed in seeds]
+        return [base.changed(beta=beta, seed=seed) for seed in seeds]
     return [
-        replace(base, beta=beta, validation=0.0, folds=folds, fold=fold, seed=seed)
+        base.changed(beta=beta, validation=0.0, folds=folds, fold=fold, seed=seed)
         for seed in seeds
         for fold in range(folds)
     ]

@@ -14,7 +14,7 @@ from longtail._io import read_tensors, write_tensors
 from longtail.data import ArrayImages, DataSet, FileImages, Split
 from longtail.data.datasets.own import AdaptedImages
 from longtail.data.datasets.shards import ShardImages
-from longtail.objectives import Objective
+from longtail.methods import Objective
 from longtail.train.recipe import Recipe, differing_settings, settings_of
 from longtail.train.step import Step
 

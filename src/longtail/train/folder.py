@@ -84,7 +84,7 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         """The run's settings."""
-        return Recipe(**self.settings())
+        return Recipe.from_settings(self.settings())
 
     def settings(self) -> dict[str, Any]:
         """As they were written down."""

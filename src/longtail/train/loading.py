@@ -33,7 +33,6 @@ from longtail.data.datasets.own import empty_folders
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 from longtail.data.loaders.resident_files import NoRoomError
 from longtail.data.sampling.samplers import Instance, Sampler
-from longtail.methods import find_method
 from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
@@ -54,8 +53,7 @@ _EVALUATION_PIXELS = 2**24  # a batch of evaluation: 64 MB as float32
 
 def lacks_validation(recipe: Recipe) -> bool:
     """Whether the method has a strength to choose after training, and the data set by name nothing to choose it on."""
-    chooses = find_method(recipe.method).posthoc is not None and recipe.knobs["tau"] is None
-    if not chooses or recipe.validation or recipe.folds:
+    if not recipe.spec.chooses_tau(recipe.params) or recipe.validation or recipe.folds:
         return False
     return recipe.data in CATALOG and "val" not in CATALOG[recipe.data].sizes
 

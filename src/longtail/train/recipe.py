@@ -1,12 +1,13 @@
-"""A recipe: every setting of a run, flat as the command line is."""
+"""A recipe: every setting of a run. Outside it is flat, as the command line and `recipe.toml` are."""
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
@@ -14,7 +15,8 @@ from longtail._checks import check_integer, check_number
 from longtail._gpu import is_checked
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
-from longtail.methods import find_method
+from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
+from longtail.methods.params import check_type
 from longtail.models import CIFAR_RESNETS, HEADS
 from longtail.train.schedules import Schedule
 from longtail.train.views import Family
@@ -26,7 +28,8 @@ __all__ = [
     "differing_settings",
     "name_in_label",
     "read_recipe",
-    "resolved",
+    "setting_help",
+    "setting_types",
     "settings_of",
     "with_precision",
     "write_recipe",
@@ -35,16 +38,25 @@ __all__ = [
 HOUSEKEEPING = frozenset(
     {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
 )
-"""Settings that say where and how a run is kept, not what is trained: a run may go on with others."""
+"""Settings that say where and how a run is kept, not what is trained: a run may continue with other values."""
 
-_NONE = "none"  # what a file says for None, as the command line does
+_NONE = "none"  # how a file and the command line write None
 
 Sampling = Literal["instance", "class-aware", "square-root", "progressive"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every setting of a run. Fields that stay ``None`` are chosen by the data set's recipe or by the method."""
+    """Every setting of a run: fields that all methods have, and the parameters of the method.
+
+    Use :func:`defaults` for the recipe of a data set and :meth:`changed` to change settings by name, parameters
+    included.
+
+    Example:
+        >>> recipe = defaults("cifar10-lt", "cbs", 100).changed(beta=1.5, epochs=10)
+        >>> recipe.beta, recipe.params, recipe.epochs
+        (1.5, CBSParams(beta=1.5), 10)
+    """
 
     data: str = "cifar10-lt"
     """a data set that `longtail data list` shows, or a path: a folder of class folders, or a list of images"""
@@ -55,93 +67,55 @@ class Recipe:
     profile: Profile = "exp"
     """how class counts fall: exp, step or pareto"""
     subset_seed: int | Literal["run"] = 0
-    """chooses the long-tailed subset: 0 as in the literature, `run`: the run's own seed, as the paper's authors did"""
+    """seed of the long-tailed subset: 0 as in the literature, `run`: the seed of the run, as the paper's authors did"""
     validation: float = 0.0
-    """share of each class's training images to hold out for validation, where the data set brings none"""
+    """fraction of the training images of each class to hold out, if the data set has no validation split"""
     folds: int = 0
-    """cross-validation: into how many folds training images are dealt, class by class; 0: none"""
+    """number of cross-validation folds, stratified by class; 0: none"""
     fold: int = 0
-    """which of the folds is for validation"""
+    """the fold that is held out for validation"""
 
     method: str = "cbs"
     """a method that `longtail methods` shows"""
-    beta: float | None = None
-    """of cbs: exponent of the class counts; 0 is softmax, 1 Balanced Softmax"""
-    tau: float | None = None
-    """of tau-norm and logit adjustment: strength"""
-    gamma: float | None = None
-    """of focal"""
-    max_margin: float | None = None
-    """of ldam"""
-    scale: float | None = None
-    """of ldam: what cosines are multiplied with"""
-    effective_b: float | None = None
-    """of class-balanced-weights and ldam-drw: b of the effective numbers"""
-    defer: float | None = None
-    """of ldam-drw: share of the epochs before the weights begin"""
-    alpha: float | None = None
-    """of reslt: how much the branches count"""
-    branches: int | None = None
-    """of reslt: 3 or 2"""
-    medium_from: int | None = None
-    """of reslt: how many classes, most frequent first, the second branch leaves out; default: the data set's groups"""
-    tail_from: int | None = None
-    """of reslt: how many the third branch leaves out"""
-    per_class: int | None = None
-    """of class-aware sampling: samples of a class in a row"""
-    classifier_epochs: int | None = None
-    """of crt and lws: epochs of the second stage"""
-    classifier_lr: float | None = None
-    """of crt and lws: its learning rate"""
-    balance: str | None = None
-    """of bcl and proco: the balanced part: softmax, balanced-softmax or cbs"""
-    temperature: float | None = None
-    """of bcl and proco"""
-    classifier_weight: float | None = None
-    """of bcl and proco: how much the classifier's loss counts"""
-    contrast_weight: float | None = None
-    """of bcl and proco: how much the contrastive loss counts"""
-    hidden: int | None = None
-    """of bcl and proco: hidden width of the projection head"""
-    projection: int | None = None
-    """of bcl and proco: its output width"""
+    params: Any = None
+    """the parameters of the method, an instance of its dataclass"""
 
     model: str = "resnet32"
-    """resnet20/32/44/56 are CIFAR's; any torchvision or timm model by name"""
+    """resnet20, 32, 44 or 56 (the CIFAR networks), or any torchvision or timm model"""
     pretrained: bool = False
-    """begin with the model's published ImageNet weights, and normalise images as they expect"""
+    """start from the published ImageNet weights of the model, with their normalisation"""
     weights: str | None = None
-    """begin with the backbone in this file (safetensors)"""
+    """start from the backbone in this safetensors file"""
     head: str | None = None
-    """the classifier; default: the method's"""
+    """the classifier: linear, cosine, class-scaled, reslt or a registered one; default: the method's"""
     sampler: Sampling | None = None
     """which samples an epoch visits; default: the method's"""
     correct_twice: bool = False
-    """allow a re-balancing sampler together with a shifted loss"""
+    """allow a re-balancing sampler with a loss that corrects for class counts"""
 
     augment: Family = "cifar"
     """the family of augmentations: cifar, imagenet, imagenet-plain (no colour), shift (small grey images), none"""
     image_size: int | None = None
-    """side of the images that the model sees; default: as they are, or 224 for files"""
+    """side of the images that the model sees; default: that of the images, or 224 for files"""
     mixup: float = 0.0
-    """alpha of mixup; 0 is none"""
+    """alpha of mixup; 0: no mixup"""
     label_smoothing: float = 0.0
-    """how much of a target is spread evenly over the classes"""
+    """label smoothing, as in nn.CrossEntropyLoss"""
 
     epochs: int = 200
     batch_size: int = 128
-    """samples of a step, over all ranks and micro-batches"""
+    """samples per step, over all ranks and micro-batches"""
     accumulate: int = 1
-    """micro-batches of a step"""
+    """micro-batches per step"""
     drop_last: bool = False
-    """leave out a last batch that is not full"""
+    """drop the last batch of an epoch if it is not full"""
     lr: float = 0.1
     schedule: Schedule = "steps"
     """steps, cosine or constant"""
     milestones: tuple[float, ...] = (0.8, 0.9)
-    """epochs at which `steps` decays; below 1, shares of all epochs"""
+    """epochs at which `steps` decays; values below 1 are fractions of all epochs"""
     decay: float = 0.1
-    """what it multiplies with"""
+    """factor at each milestone"""
     warmup: int = 5
     """epochs of warm-up"""
     momentum: float = 0.9
@@ -150,38 +124,38 @@ class Recipe:
 
     seed: int = 0
     device: str = "auto"
-    """auto (CUDA where there is one, else the CPU), cpu, cuda, cuda:1"""
+    """auto (CUDA if available, else the CPU), cpu, cuda, cuda:1"""
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """of the forward pass; auto: bf16, channels_last, where our kernels were checked, else fp32"""
+    """of the forward pass; auto: bf16 with channels_last where our kernels were verified, else fp32"""
     channels_last: bool = False
     kernels: Literal["auto", "torch", "triton"] = "auto"
-    """of CIFAR's ResNets in bf16 on a GPU: torch's, or ours in Triton; auto: ours where they were checked"""
+    """of the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified"""
     compile: bool = False
     """torch.compile the model"""
     workers: int = 4
-    """processes or threads that read files, at most as many as there are cores"""
+    """processes or threads that read files, at most one per core"""
     loading: Literal["streaming", "resident"] = "streaming"
-    """image files: read in every epoch, or held on the device, shrunk to a short side of 256"""
+    """image files: read in every epoch, or kept on the device, resized to a short side of 256"""
     bad_images: Literal["error", "skip"] = "error"
-    """an image that cannot be read stops the run, or is left out and listed in `unreadable.json`; class counts that a
-    loss takes still have it"""
+    """an unreadable image stops the run (error), or is skipped and listed in `unreadable.json` (skip); the class counts
+    of the loss still include it"""
 
     train_stats: Literal["eval", "paper"] = "eval"
-    """how training-set measures are taken; paper: training mode, augmented, as its authors did"""
+    """how training-set measures are computed; paper: in training mode, with augmentation, as its authors did"""
     evaluate_every: int = 10
-    """epochs between recalls on train and test in the log; 0: at the end only"""
+    """epochs between evaluations in the log; 0: only at the end"""
     checkpoint_epochs: int = 10
     """epochs between checkpoints"""
     checkpoint_minutes: float = 10.0
     """minutes between checkpoints"""
     keep: int = 2
-    """checkpoints that are kept"""
+    """number of checkpoints to keep"""
     tensorboard: bool = False
-    """write TensorBoard's files too"""
+    """also write TensorBoard files"""
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            _check_type(name, getattr(self, name), hint)
+        for name, hint in _field_types().items():
+            check_type(name, getattr(self, name), hint)
         for name in ("epochs", "batch_size", "accumulate", "keep"):
             check_integer(name, getattr(self, name), minimum=1)
         for name in ("folds", "fold", "seed", "evaluate_every", "checkpoint_epochs", "workers", "warmup"):
@@ -190,6 +164,8 @@ class Recipe:
             check_number(name, getattr(self, name))
         check_number("momentum", self.momentum, below=1.0)
         check_number("validation", self.validation, below=1.0)
+        if self.label_smoothing > 1:
+            raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {self.label_smoothing}.")
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"Expected `accumulate` to divide `batch_size` = {self.batch_size}, but got {self.accumulate}."
@@ -201,52 +177,97 @@ class Recipe:
         if self.folds and self.validation:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
         if self.pretrained and self.weights:
-            raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} beside it.")
-        self._check_method()
+            raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} and pretrained.")
+        if not isinstance(self.params, UnknownParams):
+            self._check_method(find_method(self.method))
 
-    def _check_method(self) -> None:
-        """Refuse settings that the method does not take."""
-        method = find_method(self.method)
-        method.settings(self.given)
-        unknown = [name for name in method.knobs if name not in _knobs()]
-        if unknown:
-            raise ValueError(
-                f"Expected the knobs of {self.method} to be fields of a recipe, but got `{unknown[0]}`; make it a "
-                "constant of the method's file."
-            )
-        if self.label_smoothing > 1:
-            raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {self.label_smoothing}.")
+    def _check_method(self, method: Method) -> None:
+        taken = next((name for name in method.parameters if name in _field_types()), None)
+        if taken is not None:
+            raise ValueError(f"Expected parameters of {method.name} that are no recipe settings, but got `{taken}`.")
+        if self.params is None:
+            object.__setattr__(self, "params", method.params())
+        if type(self.params) is not method.params:
+            wanted = f"the parameters of {self.method}, {method.params.__name__}"
+            raise TypeError(f"Expected `params` to be {wanted}, but got {self.params!r}; `changed` sets them by name.")
+        for name, parameter in method.parameters.items():
+            parameter.check(getattr(self.params, name))
         if self.accumulate > 1 and not method.mixes:
             raise ValueError(
-                f"Expected one micro-batch with {self.method}, which compares the images of a batch, "
-                f"but got `accumulate` = {self.accumulate}."
+                f"Expected `accumulate` = 1 with {self.method}, which compares the images of a batch, "
+                f"but got {self.accumulate}."
             )
         if self.head is not None:
             HEADS.find(self.head)
         if self.head is not None and not method.takes_any_head:
             raise ValueError(f"Expected no `head` with {self.method}, which has its own, but got {self.head!r}.")
-        if self.sampler == "instance" and not method.stages[0].instance:
-            raise ValueError(f"Expected no `sampler` with {self.method}, which is one, but got 'instance'.")
+        if self.sampler == "instance" and method.stages[0].sampler is not None:
+            raise ValueError(f"Expected no `sampler` with {self.method}, which has its own, but got 'instance'.")
         if self.mixup and not method.mixes:
             raise ValueError(f"Expected no `mixup` with {self.method}, which compares images, but got {self.mixup}.")
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The knobs that are set."""
-        return {name: getattr(self, name) for name in _knobs() if getattr(self, name) is not None}
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], *, unknown_methods: bool = False) -> "Recipe":
+        """The recipe with these settings, fields and parameters in one flat mapping; others have their defaults.
+
+        Args:
+            settings: values by name.
+            unknown_methods: whether the method may be one that is not registered here. Such a recipe can be read and
+                compared but not trained.
+        """
+        flat: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+        }
+        own = {name: flat.pop(name) for name in _field_types() if name in flat}
+        name = own.get("method", cls.method)
+        check_type("method", name, str)
+        if unknown_methods and name not in METHODS:
+            return cls(**own, params=unknown_method(name, flat)[1])
+        method = find_method(name)
+        for unknown in flat.keys() - method.parameters.keys() - _all_parameters().keys():
+            raise ValueError(f"Expected the settings of a recipe, but got `{unknown}`.")
+        return cls(**own, params=method.make_params(flat))
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by name: fields, and the method's parameters after `method`."""
+        found: dict[str, Any] = {}
+        for one in fields(self):
+            found |= self.spec.values(self.params) if one.name == "params" else {one.name: getattr(self, one.name)}
+        return found
+
+    def changed(self, **settings: Any) -> "Recipe":
+        """A copy with other settings, by name; another method starts from its own default parameters."""
+        kept = self.settings()
+        if settings.get("method", self.method) != self.method:
+            kept = {name: value for name, value in kept.items() if name in _field_types()}
+        return type(self).from_settings({**kept, **settings}, unknown_methods=isinstance(self.params, UnknownParams))
 
     @property
-    def knobs(self) -> dict[str, Any]:
-        """All knobs of the method."""
-        return find_method(self.method).settings(self.given)
+    def spec(self) -> Method:
+        """The method."""
+        if isinstance(self.params, UnknownParams):
+            return unknown_method(self.method, vars(self.params))[0]
+        return find_method(self.method)
+
+    @property
+    def beta(self) -> float | None:
+        """The value of the method's beta; ``None`` if it has none."""
+        return self.spec.beta_of(self.params)
 
     @property
     def label(self) -> str:
-        """A name for the run, of what most often differs."""
-        factor = f"{self.imbalance:g}" if self.imbalance else ""
-        parts = [name_in_label(self.data), factor, self.method, self.balance or ""]
-        parts += [f"{name}{getattr(self, name):g}" for name in ("beta", "tau") if getattr(self, name) is not None]
-        return "-".join([part for part in parts if part] + [f"seed{self.seed}"])
+        """A name for the run: data, imbalance, method, parameters, seed.
+
+        Beta and tau are always part of it, other parameters where they differ from the data set's recipe.
+        """
+        parts = [name_in_label(self.data), *([f"{self.imbalance:g}"] if self.imbalance else []), self.method]
+        values = self.spec.values(self.params)
+        usual = {} if isinstance(self.params, UnknownParams) else _usual_params(self.data, self.method, self.imbalance)
+        for name, value in values.items():
+            always = name in {self.spec.beta, "tau"}
+            if value is not None and (always or value != usual.get(name)):
+                parts.append(f"{name}{value:g}" if isinstance(value, int | float) else f"{name}{value}")
+        return "-".join([*parts, f"seed{self.seed}"]).replace("/", "_")
 
 
 def name_in_label(data: str) -> str:
@@ -259,54 +280,69 @@ def name_in_label(data: str) -> str:
     return Path(data).name if "/" in data or "." in data else data
 
 
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    """A setting must be what its annotation says; a file may say anything."""
-    kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-    if not any(_is(value, kind) for kind in kinds):
-        wanted = " or ".join(_told(kind) for kind in kinds if kind is not NoneType)
-        raise ValueError(f"Expected `{name}` to be {wanted}, but got {value!r}.")
+# Settings by name
 
 
-def _is(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_is(one, get_args(kind)[0]) for one in value)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
+@cache
+def _field_types() -> dict[str, Any]:
+    """The types of a recipe's fields, without `params`."""
+    return {name: hint for name, hint in get_type_hints(Recipe).items() if name != "params"}
 
 
-def _told(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if get_origin(kind) is tuple:
-        return "a list of numbers"
-    return {int: "an integer", float: "a number", str: "a text", bool: "true or false"}[kind]
-
-
-def _knobs() -> tuple[str, ...]:
-    names = [field.name for field in fields(Recipe)]
-    return tuple(names[names.index("method") + 1 : names.index("model")])
-
-
-def check_fields(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings as a recipe takes them, ``none`` as ``None``; a name that it does not know is refused."""
-    known = {field.name for field in fields(Recipe)}
-    unknown = sorted(settings.keys() - known)
-    if unknown:
-        raise ValueError(f"Expected the settings of a recipe in {where}, but got `{unknown[0]}`.")
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    hints = get_type_hints(Recipe)
-    for name, value in found.items():
-        if value == _NONE and NoneType in get_args(hints[name]):
-            found[name] = None
-        _check_type(name, found[name], hints[name])
+def _all_parameters() -> dict[str, list[str]]:
+    """The parameters of all registered methods, with the methods that have them."""
+    found: dict[str, list[str]] = {}
+    for method in METHODS.values():
+        for name in method.parameters:
+            found.setdefault(name, []).append(method.name)
     return found
 
 
+def setting_types() -> dict[str, Any]:
+    """The type of every setting: fields of a recipe, and parameters of all registered methods after `method`.
+
+    A parameter of several methods has the types of all of them, and may be ``None``, which stands for its default.
+    """
+    found: dict[str, Any] = {}
+    for name, hint in _field_types().items():
+        found[name] = hint
+        if name == "method":
+            for parameter, methods in _all_parameters().items():
+                hints: Any = None
+                for one in methods:
+                    hints = METHODS[one].parameters[parameter].hint | hints
+                found[parameter] = hints
+    return found
+
+
+def setting_help(name: str) -> str:
+    """The help text of a method's parameter, with the methods that have it; empty for a recipe's own field."""
+    methods = _all_parameters().get(name, [])
+    return f"{METHODS[methods[0]].parameters[name].help} ({', '.join(methods)})" if methods else ""
+
+
+def check_settings(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings from a file, with ``none`` as ``None`` and lists as tuples; unknown names and types are refused."""
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    hints = setting_types()
+    method = found.get("method", Recipe.method)
+    unknown_method = isinstance(method, str) and method not in METHODS
+    for name, value in found.items():
+        if name not in hints and not unknown_method:
+            raise ValueError(f"Expected the settings of a recipe in {where}, but got `{name}`.")
+        hint = hints.get(name, Any)
+        if value == _NONE and (hint is Any or NoneType in get_args(hint)):
+            found[name] = None
+        if not unknown_method:
+            check_type(name, found[name], hint)
+    return found
+
+
+# Recipes in files
+
+
 def _shipped(name: str) -> dict[str, Any]:
-    """A data set's recipe; one that is made long-tailed here may share that of the whole."""
+    """The recipe of a data set; one that is made long-tailed here may share that of the whole data set."""
     folder = resources.files("longtail").joinpath("recipes")
     file = folder.joinpath(f"{name}.toml")
     if not file.is_file():
@@ -318,18 +354,17 @@ def defaults(data: str, method: str, imbalance: float | None = None, *, small: b
     """The recipe that ships with a data set, for one method.
 
     Args:
-        data: a data set by name, or the path of one's own.
-        method: a method by name; a data set's recipe may say more about some.
-        imbalance: settings may depend on it.
-        small: of one's own data: images are small, and all of one size.
+        data: a data set by name, or the path of your own.
+        method: a method by name; the recipe may have special settings for it.
+        imbalance: the recipe may have special settings for it.
+        small: of your own data: images are small, and all have one size.
 
     Example:
         >>> defaults("cifar10-lt", "cbs", 100).beta
         1.8
     """
     find_method(method)
-    own = "own-small" if small else "own"
-    content = _shipped(data if data in CATALOG else own)
+    content = _shipped(data if data in CATALOG else "own-small" if small else "own")
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
     special = content.get("method", {}).get(method, {})
     settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
@@ -338,43 +373,38 @@ def defaults(data: str, method: str, imbalance: float | None = None, *, small: b
     if imbalance is not None:
         settings |= special.get("imbalance", {}).get(f"{imbalance:g}", {})
         settings["imbalance"] = float(imbalance)
-    return Recipe(**check_fields({**settings, "data": data, "method": method}, f"the recipe of {data}"))
+    settings |= {"data": data, "method": method}
+    return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
+
+
+def _usual_params(data: str, method: str, imbalance: float | None) -> dict[str, Any]:
+    recipe = defaults(data, method, imbalance)
+    return recipe.spec.values(recipe.params)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
-    """The settings that a TOML file names."""
+    """The settings in a TOML file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"Expected a recipe in {path}, but there is no such file.")
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"Expected {path} to be TOML, but it is not: {error}.") from error
-    return check_fields(content, str(path))
+    return check_settings(content, str(path))
 
 
 def write_recipe(recipe: Recipe) -> str:
     """A recipe as TOML, all settings resolved: reading it gives the same run.
 
-    What is ``None`` is written as ``none``, so that no data set's recipe fills it in; knobs of other methods are left
-    out.
+    ``None`` is written as ``none``, so that the recipe of a data set does not fill it in.
     """
     import tomli_w  # noqa: PLC0415 - an extra
 
-    others = set(_knobs()) - recipe.knobs.keys()
-    settings = {name: value for name, value in asdict(resolved(recipe)).items() if name not in others}
-    return tomli_w.dumps({name: _NONE if value is None else value for name, value in settings.items()})
-
-
-# Two recipes side by side
-
-
-def resolved(recipe: Recipe) -> Recipe:
-    """Every knob of the method said."""
-    return replace(recipe, **recipe.knobs)
+    return tomli_w.dumps({name: _NONE if value is None else value for name, value in recipe.settings().items()})
 
 
 def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
-    """The precision said, if that was left to the device.
+    """The recipe with the precision that ``auto`` stands for on a device.
 
     Example:
         >>> with_precision(Recipe(precision="auto"), torch.device("cpu")).precision
@@ -387,20 +417,20 @@ def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """All settings that say what is trained; milestones as shares of the epochs, however they were given."""
-    settings = {name: value for name, value in asdict(resolved(recipe)).items() if name not in HOUSEKEEPING}
+    """All settings that say what is trained, with milestones as fractions of the epochs."""
+    settings = {name: value for name, value in recipe.settings().items() if name not in HOUSEKEEPING}
     return settings | {"milestones": [m if m < 1 else m / recipe.epochs for m in recipe.milestones]}
 
 
 def differing_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Settings in which a run that is there differs from one that is wanted, each with both values.
+    """Settings in which an existing run differs from a new one, each with both values.
 
-    A precision that is left to the device is any that the run has.
+    A precision of ``auto`` agrees with every precision.
 
     Example:
         >>> differing_settings(settings_of(Recipe(lr=0.1, device="cpu")), settings_of(Recipe(lr=0.2)))
         ['`lr` (0.1 there, 0.2 here)']
     """
-    left_open = {"precision", "channels_last"} if here.get("precision") == "auto" else set()
-    both = [name for name in here if name in there and name not in left_open]
+    ignored = {"precision", "channels_last"} if here.get("precision") == "auto" else set()
+    both = [name for name in here if name in there and name not in ignored]
     return [f"`{name}` ({there[name]} there, {here[name]} here)" for name in both if there[name] != here[name]]

@@ -39,7 +39,7 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     kept = run.result()
     statistics, classifier = read_statistics(run.statistics_file)
     try:
-        about = {name: kept[name] for name in ("data", "method", "knobs", "seed", "epochs", "reported")}
+        about = {name: kept[name] for name in ("data", "method", "params", "seed", "epochs", "reported")}
         groups = Groups.from_indices(**kept["groups"])
         named, train_stats = tuple(kept["classes"]), kept["train_stats"]
         trace = kept["posthoc_chosen_on_val"]

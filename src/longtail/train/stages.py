@@ -10,9 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from longtail.data import Resident
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
 from longtail.kernels import use_kernels
-from longtail.methods import Stage, Task, find_method
+from longtail.methods import Objective, Stage, Task
 from longtail.models import SMALL_MODELS, HeadSpec, Model, build_model, check_takes, replace_head
-from longtail.objectives import Objective
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.loading import Loader, Loaders
 from longtail.train.schedules import learning_rate
@@ -46,7 +45,7 @@ class Stages:
 
     def __init__(self, loaders: Loaders) -> None:
         self.loaders, self.recipe = loaders, loaders.recipe
-        self.method, self.knobs = find_method(self.recipe.method), self.recipe.knobs
+        self.method, self.params = self.recipe.spec, self.recipe.params
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
         if self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice:
             self._check_sampler()
@@ -54,25 +53,24 @@ class Stages:
     @property
     def epochs(self) -> list[int]:
         """Epochs of each stage."""
-        return [self.recipe.epochs if s.epochs is None else int(self.knobs[s.epochs]) for s in self.method.stages]
+        return [self.recipe.epochs if s.epochs is None else getattr(self.params, s.epochs) for s in self.method.stages]
 
     def head(self, stage: Stage) -> HeadSpec:
-        """The classifier of a stage."""
-        name = self.recipe.head if self.recipe.head is not None and stage.head == "linear" else stage.head
-        options = {"cosine": ("scale",), "reslt": ("branches",)}.get(name, ())
-        return HeadSpec(name, {option: self.knobs[option] for option in options if option in self.knobs})
+        """The classifier of a stage: the recipe's in place of a linear one, else the method's."""
+        own = stage.head_of(self.params)
+        return HeadSpec(self.recipe.head) if self.recipe.head is not None and own == HeadSpec("linear") else own
 
     def build(self) -> Model:
         """The model of the first stage, on the device."""
-        knobs, recipe = self.knobs, self.recipe
+        method, recipe = self.method, self.recipe
         model = build_model(
             recipe.model,
             self.loaders.dataset.num_classes,
-            head=self.head(self.method.stages[0]),
+            head=self.head(method.stages[0]),
             in_channels=self.loaders.channels,
             pretrained=recipe.weights or recipe.pretrained,
-            projection=(knobs["hidden"], knobs["projection"]) if self.method.projection else None,
-            prototypes=self.method.prototypes,
+            projection=None if method.projection is None else method.projection(self.params),
+            prototypes=method.prototypes,
             image_size=self.loaders.image_size,
             seed=recipe.seed,
         )
@@ -118,7 +116,7 @@ class Stages:
 
         def rate(epoch: float) -> float:
             if stage.lr is not None:
-                return learning_rate(epoch, lr=self.knobs[stage.lr], epochs=epochs, schedule="cosine")
+                return learning_rate(epoch, lr=getattr(self.params, stage.lr), epochs=epochs, schedule="cosine")
             return learning_rate(
                 epoch,
                 lr=recipe.lr,
@@ -134,8 +132,8 @@ class Stages:
     def _sampler(self, stage: Stage, number: int) -> Sampler:
         chosen = self.recipe.sampler
         if chosen is None or stage.train == "classifier":  # which a second stage is about
-            return stage.sampler(self.knobs)
-        per_class = self.knobs.get("per_class", 4)
+            return Instance() if stage.sampler is None else stage.sampler(self.params)
+        per_class = getattr(self.params, "per_class", 4)
         made: dict[str, Callable[[], Sampler]] = {
             "instance": Instance,
             "class-aware": lambda: ClassAware(per_class),
@@ -145,7 +143,7 @@ class Stages:
         return made[chosen]()
 
     def _check_sampler(self) -> None:
-        if self._objective(self.method.stages[0], self.epochs[0]).corrects:
+        if self._objective(self.method.stages[0], self.epochs[0]).rebalances:
             raise ValueError(
                 f"Expected the instance sampler with {self.recipe.method}, whose loss corrects for class counts "
                 f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
@@ -154,5 +152,5 @@ class Stages:
     def _objective(self, stage: Stage, epochs: int) -> Objective:
         recipe, dataset = self.recipe, self.loaders.dataset
         return stage.objective(
-            Task(dataset.counts, dataset.groups, epochs, self.knobs, recipe.seed, recipe.label_smoothing)
+            Task(dataset.counts, dataset.groups, epochs, self.params, recipe.seed, recipe.label_smoothing)
         )

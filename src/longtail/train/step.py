@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from longtail.data.sampling.plan import Batch
+from longtail.methods.objective import Objective, Sums
 from longtail.models import Outputs
-from longtail.objectives import Objective, Sums
 
 __all__ = ["Step", "make_optimizer"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from longtail._io import write_json, write_tensors
 from longtail.data import ArrayImages, DataSet
 from longtail.data.sampling.samplers import Instance
-from longtail.methods import Stage, find_method
+from longtail.methods import Stage
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
@@ -87,8 +87,7 @@ class Trainer:
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
         self.recipe = recipe = self._with_precision(recipe)
-        self.method = find_method(recipe.method)
-        self.knobs = recipe.knobs
+        self.method, self.params = recipe.spec, recipe.params
         self._handed_over = dataset is not None
         self.dataset = open_data(recipe, dataset)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
@@ -107,7 +106,7 @@ class Trainer:
             raise ValueError(
                 "Expected `bad_images` = error with several processes, whose batches must be of one size, but got skip."
             )
-        if self.method.posthoc is not None and self.knobs["tau"] is None and self.dataset.val is None:
+        if self.method.chooses_tau(self.params) and self.dataset.val is None:
             raise ValueError(
                 f"Expected `tau` for {recipe.method}, or validation data to choose it on (`validation` = 0.1 holds "
                 "some out), but got neither."
@@ -310,7 +309,7 @@ class Trainer:
 
     def _finish(self, model: Model, running: Running) -> Iterator[None]:
         """Measure the model and write what a run leaves; the result last."""
-        shift = running.objective.shift
+        shift = running.objective.logit_shift
         self.ranks.agree(model.buffers())  # each rank's BatchNorm has seen its own last batch
         classifier = classifier_of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, trace = self._posthoc(model, classifier)
@@ -359,7 +358,7 @@ class Trainer:
         about = {
             "data": self.dataset.name,
             "method": self.recipe.method,
-            "knobs": self.knobs,
+            "params": self.method.values(self.params),
             "seed": self.recipe.seed,
             "epochs": self.epochs,
             "reported": "last epoch",
@@ -371,7 +370,7 @@ class Trainer:
     def _measures_gradient(self, running: Running) -> bool:
         """Whether class statistics, over every training image once, have the gradient of the classifier's loss."""
         plain = isinstance(running.loader.plan.sampler, Instance) and not self.recipe.mixup
-        return plain and running.objective.only_shifts
+        return plain and running.objective.is_pure_shift
 
     def _unless_stopped(self) -> None:
         """All was saved before the last evaluation; one process may leave it at any batch."""
@@ -383,8 +382,8 @@ class Trainer:
         kind = self.method.posthoc
         if kind is None:
             return None, {}
-        if self.knobs["tau"] is not None:
-            return PostHoc(kind, self.knobs["tau"]), {}
+        if self.params.tau is not None:
+            return PostHoc(kind, self.params.tau), {}
         return self.measuring.choose_posthoc(model, kind, classifier)
 
     def _card(self, stage: Stage) -> dict[str, Any]:

@@ -1,0 +1,151 @@
+"""Parameters of methods and settings of recipes: their types, their bounds, and how to read them from text."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["NoParams", "Parameter", "UnknownParams", "check_type", "param", "parameters_of", "parse_setting"]
+
+_KEY = "longtail"  # in the metadata of a dataclass field
+_SWITCH = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """The parameters of a method that has none."""
+
+
+@dataclass(frozen=True)
+class UnknownParams:
+    """Base of the parameters of a method that is not registered here; they are kept as they were written."""
+
+
+def param(
+    default: Any,
+    help: str,
+    *,
+    at_least: float = -math.inf,
+    above: float = -math.inf,
+    at_most: float = math.inf,
+    below: float = math.inf,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field of a method's parameter dataclass, with its default, help text and bounds.
+
+    The type comes from the annotation: ``int``, ``float``, ``str``, ``bool``, or one of them ``| None``.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class MyParams:
+        ...     beta: float = param(1.5, "exponent of the class counts", at_least=0)
+        >>> MyParams().beta
+        1.5
+    """
+    bounds = {">=": at_least, ">": above, "<=": at_most, "<": below}
+    return field(default=default, metadata={_KEY: {"help": help, "bounds": bounds, "choices": choices}})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a method."""
+
+    name: str
+    hint: Any
+    """Its type."""
+    default: Any
+    help: str = ""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    choices: tuple[str, ...] = ()
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether ``None`` is a value; otherwise it stands for the default."""
+        return NoneType in _kinds(self.hint)
+
+    def check(self, value: Any) -> None:
+        """Raise an error unless the value has the right type and is in range."""
+        if value is None and self.may_be_none:
+            return
+        bounds = {sign: bound for sign, bound in self.bounds.items() if math.isfinite(bound)}
+        fits = any(_is(value, kind) for kind in _kinds(self.hint))
+        if fits and self.choices:
+            fits = value in self.choices
+        elif fits and isinstance(value, int | float) and not isinstance(value, bool):
+            compare = {">=": value.__ge__, ">": value.__gt__, "<=": value.__le__, "<": value.__lt__}
+            fits = math.isfinite(value) and all(compare[sign](bound) is True for sign, bound in bounds.items())
+        if not fits:
+            wanted = f"one of {', '.join(self.choices)}" if self.choices else _described(self.hint)
+            range_ = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
+            raise ValueError(f"Expected `{self.name}` to be {wanted}{range_ and ' '}{range_}, but got {value!r}.")
+
+
+def parameters_of(kind: type) -> dict[str, Parameter]:
+    """The parameters that a dataclass declares, by name."""
+    hints = get_type_hints(kind)
+    found = {}
+    for one in fields(kind):
+        if one.default is MISSING:
+            raise ValueError(
+                f"Expected every parameter of {kind.__name__} to have a default, but `{one.name}` has none."
+            )
+        found[one.name] = Parameter(one.name, hints[one.name], one.default, **one.metadata.get(_KEY, {}))
+    return found
+
+
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Raise an error unless a setting has the type of its annotation; a file may hold anything."""
+    if not any(_is(value, kind) for kind in _kinds(hint)):
+        raise ValueError(f"Expected `{name}` to be {_described(hint)}, but got {value!r}.")
+
+
+def parse_setting(text: str, hint: Any) -> Any:
+    """A value of type ``hint`` from text; text that does not fit is returned as it is, for :func:`check_type`.
+
+    Example:
+        >>> parse_setting("1.5", float | None), parse_setting("none", float | None), parse_setting("true", bool)
+        (1.5, None, True)
+    """
+    for kind in sorted(_kinds(hint), key=lambda kind: kind is not NoneType):  # a text may be anything but none
+        try:
+            return _parse(get_args(kind)[0] if get_origin(kind) is tuple else kind, text)
+        except (ValueError, KeyError):
+            continue
+    return text
+
+
+def _parse(kind: Any, text: str) -> Any:
+    if get_origin(kind) is Literal:
+        return {str(one): one for one in get_args(kind)}[text]
+    if kind is NoneType:
+        return {"none": None}[text.lower()]
+    return _SWITCH[text.lower()] if kind is bool else kind(text)
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if kind is Any:
+        return True
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is(one, get_args(kind)[0]) for one in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _described(hint: Any) -> str:
+    return " or ".join(_described_kind(kind) for kind in _kinds(hint) if kind is not NoneType)
+
+
+def _described_kind(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        return "a list of numbers"
+    return {int: "an integer", float: "a number", str: "a text", bool: "true or false"}.get(kind, str(kind))
