@@ -1,6 +1,7 @@
 """Parameters of methods and settings of recipes: their types, their bounds, and how to read them from text."""
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
@@ -9,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 __all__ = ["NoParams", "Parameter", "UnknownParams", "check_type", "param", "parameters_of", "parse_setting"]
 
 _KEY = "longtail"  # in the metadata of a dataclass field
+_COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _SWITCH = {"true": True, "false": False}
 
 
@@ -73,8 +75,7 @@ class Parameter:
         if fits and self.choices:
             fits = value in self.choices
         elif fits and isinstance(value, int | float) and not isinstance(value, bool):
-            compare = {">=": value.__ge__, ">": value.__gt__, "<=": value.__le__, "<": value.__lt__}
-            fits = math.isfinite(value) and all(compare[sign](bound) is True for sign, bound in bounds.items())
+            fits = math.isfinite(value) and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
         if not fits:
             wanted = f"one of {', '.join(self.choices)}" if self.choices else _described(self.hint)
             range_ = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
