@@ -9,7 +9,7 @@ def test_every_method_with_its_knobs(run):
     names = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
     assert names == list(METHODS)
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("    --")]
-    assert flags == [f"--{knob.replace('_', '-')}" for method in METHODS.values() for knob in method.knobs]
+    assert flags == [f"--{knob.replace('_', '-')}" for method in METHODS.values() for knob in method.parameters]
 
 
 def test_lines_are_broken_between_words(run, monkeypatch):

@@ -15,7 +15,6 @@ from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, defaults, write_recipe
-from longtail.train.recipe import resolved
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -111,7 +110,7 @@ def test_a_resolved_recipe_is_the_same_recipe_whatever_the_data_sets_says(tmp_pa
         for recipe in (asked, replace(asked, **none)):
             path = tmp_path / "recipe.toml"
             path.write_text(write_recipe(recipe))
-            assert train_line.parse([str(path)]) == resolved(recipe)
+            assert train_line.parse([str(path)]) == recipe
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_what_was_set_to_none_stays_none(tmp_path, words, name):
     assert train_line.parse([str(path), "--method", "bcl"]).head == "cosine"
 
 
-@pytest.mark.parametrize("flag", ["--weights", "--balance"])
+@pytest.mark.parametrize("flag", ["--weights", "--beta"])
 def test_none_is_no_text(flag):
     assert getattr(train_line.parse(["--data", "digits-lt", "--method", "bcl", flag, "none"]), flag[2:]) is None
 
@@ -182,15 +181,15 @@ def test_every_setting_is_in_the_help(run):
     code, out, _ = run("train", "--help")
     assert code == 0
     assert "--resume RUN" in out
-    for name in ("beta", "balance", "batch-size", "checkpoint-minutes", "train-stats"):
+    for name in ("beta", "batch-size", "checkpoint-minutes", "train-stats"):
         assert f"--{name}" in out
 
 
 def test_no_method_is_the_papers(run, tmp_path):
     assert run("train", "--data", "digits-lt", "--epochs", 1)[0] == 0
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name == "digits-lt-50-cbs-seed0"
-    assert json.loads((folder / "result.json").read_text())["knobs"] == {"beta": 1.5}
+    assert folder.name == "digits-lt-50-cbs-beta1.5-seed0"
+    assert json.loads((folder / "result.json").read_text())["params"] == {"beta": 1.5}
 
 
 # --- mistakes
@@ -205,11 +204,9 @@ def test_no_method_is_the_papers(run, tmp_path):
         (["--data", "digits-lt", "--method", "sbc"], "Expected `method` to be one of softmax"),
         (
             ["--data", "digits-lt", "--method", "cbs", "--gamma", "1"],
-            "Expected the knobs of cbs (`beta`), but got `gamma`",
+            "Expected the parameters of cbs (`beta`), but got `gamma`",
         ),
         (["--data", "digits-lt", "--method", "bcl", "--mixup", "0.2"], "Expected no `mixup` with bcl"),
-        (["--data", "digits-lt", "--method", "bcl", "--beta", "1.2"], "Expected `beta` beside balance 'cbs' only"),
-        (["--data", "digits-lt", "--method", "bcl", "--balance", "x"], "Expected `balance` to be one of"),
         (["--data", "digits-lt", "--imbalance", "much"], "Expected `imbalance` to be a number, but got 'much'"),
         (["--data", "digits-lt", "--epochs", "0"], "`epochs`"),
         (["--data", "digits-lt", "--model", "resnot"], "resnot"),
@@ -237,7 +234,7 @@ def test_a_mistake_is_one_sentence(run, arguments, said):
         ("epochs = = 3", "to be TOML, but it is not"),
         ('data = "digits-lt"\nepoch = 3', "`epoch`"),
         ('data = "digits-lt"\nepochs = "3"', "Expected `epochs` to be an integer, but got '3'"),
-        ('data = "digits-lt"\nmethod = "cbs"\ngamma = 2.0', "Expected the knobs of cbs"),
+        ('data = "digits-lt"\nmethod = "cbs"\ngamma = 2.0', "Expected the parameters of cbs"),
         ('data = "digits-lt"\nschedule = "line"', "Expected `schedule` to be one of steps, cosine, constant"),
         ('data = "digits-lt"\nmethod = ["cbs"]', "`method`"),
         ("data = 3", "`data`"),
@@ -345,18 +342,14 @@ def test_knobs_of_a_files_method_are_left_out_for_another(run, tmp_path):
     code, _, err = run("train", "mine.toml", "--method", "softmax", "--out", "run")
     assert code == 0
     assert one_sentence(err) == "Left out `beta` of mine.toml, which softmax does not take."
-    assert RunFolder("run").recipe().given == {}
+    assert RunFolder("run").recipe().method == "softmax"
     code, _, err = run("train", "mine.toml", "--method", "softmax", "--beta", 1.2)
     assert code == 2
-    assert "Expected the knobs of softmax (none), but got `beta`" in one_sentence(err)
+    assert "Expected the parameters of softmax (none), but got `beta`" in one_sentence(err)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "left"),
-    [({"method": "bcl"}, ["beta"]), ({"method": "bcl", "balance": "cbs"}, []), ({"method": "cbs"}, []), ({}, [])],
-)
-def test_beta_is_kept_where_it_means_the_same(chosen, left):
-    assert train_line.unfit({"method": "cbs", "beta": 1.2}, chosen) == left
+def test_beta_is_kept_for_another_method_that_has_one():
+    assert train_line.unfit({"method": "cbs", "beta": 1.2}, {"method": "bcl"}) == []
 
 
 def asked_for(words):

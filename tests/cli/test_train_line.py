@@ -1,12 +1,11 @@
 """The command line of ``longtail train``: its help, and names that are misspelt."""
 
 import re
-from dataclasses import fields
 
 import pytest
 from tests.cli.conftest import one_sentence
 
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import setting_types
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -15,9 +14,7 @@ def test_the_help_has_every_flag_once_and_no_default_that_is_nothing(run):
     code, out, err = run("train", "--help")
     assert (code, err) == (0, "")
     words = re.findall(r"(?m)^[│ ] (--[a-z-]+)", out)
-    flags = [
-        f"--{name.replace('_', '-')}" for name in (*(one.name for one in fields(Recipe)), "out", "together", "resume")
-    ]
+    flags = [f"--{name.replace('_', '-')}" for name in (*setting_types(), "out", "together", "resume")]
     assert words == flags
     assert out.count("usage:") == 1
     assert "None" not in out

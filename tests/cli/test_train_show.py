@@ -111,7 +111,7 @@ def test_a_log_has_a_line_now_and_then(tmp_path, monkeypatch):
     train._drive(train.Fleet([trainer]), Console(file=file, width=30, color_system=None))
     found = file.getvalue().splitlines()
     assert len(found) == trainer.steps_total
-    assert re.fullmatch(r"digits-lt-50-cbs-seed0  \d+%  [-:\d]+ left  epoch 1/2", found[0])
+    assert re.fullmatch(r"digits-lt-50-cbs-beta1.5-seed0  \d+%  [-:\d]+ left  epoch 1/2", found[0])
     assert "epoch 2/2  loss " in found[-2]
     quiet = io.StringIO()
     other = train.Trainer(recipe, RunFolder(tmp_path / "other"))

@@ -35,7 +35,7 @@ def test_a_folder_of_runs_is_no_run(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--seed", 0, 1, "--out", "several")[0] == 0
     code, _, err = run("train", "--resume", "several")
     assert code == 2
-    names = [f"several/digits-lt-50-cbs-seed{seed}" for seed in (0, 1)]
+    names = [f"several/digits-lt-50-cbs-beta1.5-seed{seed}" for seed in (0, 1)]
     told = f"Expected a run in several, but it has none of its own; those below it are {', '.join(names)}."
     assert one_sentence(err) == told
     assert run("train", "--resume", *names)[0] == 0

@@ -3,7 +3,6 @@
 import copy
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,8 +44,7 @@ def made(a_result, tmp_path):
 
     def make(method="cbs", seed=0, recalls=(90.0, 80.0, 70.0, 79.0), *, level=10.0, data="cifar10-lt", **more):
         imbalance = more.pop("imbalance", 100)
-        recipe = replace(defaults(data, method.partition("+")[0], imbalance), seed=seed, **more)
-        recipe = replace(recipe, **recipe.knobs)
+        recipe = defaults(data, method, imbalance).changed(seed=seed, **more)
         result = copy.deepcopy(a_result) | {"train_stats": recipe.train_stats, "epochs": [recipe.epochs]}
         values = dict(zip(("head", "medium", "tail", "all"), (value / 100 for value in recalls), strict=True))
         for split in result["splits"].values():

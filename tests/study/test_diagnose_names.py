@@ -260,7 +260,7 @@ def _in_run(folder, method, knobs, *, ahead=False):
     labels, logits = make(0, 400, bias=-1.5 if ahead else 0.9)
     np.savez(folder / "predictions.npz", labels=labels, logits=logits)
     groups = {"head": [0, 1], "medium": [2], "tail": [3]}
-    record = {"classes": NAMES, "groups": groups, "counts": COUNTS, "method": method, "knobs": knobs}
+    record = {"classes": NAMES, "groups": groups, "counts": COUNTS, "method": method, "params": knobs}
     (folder / "result.json").write_text(json.dumps(record), "utf-8")
     return " ".join(next_steps(diagnose(folder / "predictions.npz")))
 
@@ -271,8 +271,8 @@ def _in_run(folder, method, knobs, *, ahead=False):
         ("cbs", {"beta": 1.5}, "CBS with beta = 1.5", "cbs"),
         ("balanced-softmax", {}, "Balanced Softmax with beta = 1", "cbs"),
         ("logit-adjust", {"tau": 0.5}, "Logit adjustment with tau = 0.5", None),
-        ("bcl", {"balance": "balanced-softmax", "beta": None}, "BCL + Balanced Softmax with beta = 1", "bcl+cbs"),
-        ("proco", {"balance": "cbs", "beta": 1.2}, "ProCo + CBS with beta = 1.2", "proco+cbs"),
+        ("bcl", {"beta": 1.0}, "BCL with beta = 1", "bcl"),
+        ("proco", {"beta": 1.2}, "ProCo with beta = 1.2", "proco"),
     ],
 )
 def test_a_run_trained_with_a_shift_is_told_to_try_another_strength(tmp_path, method, knobs, loss, search):

@@ -198,7 +198,7 @@ def test_the_commands_repeat_the_runs(finished, method, changes):
         "subset_seed",
     ):
         assert getattr(again, name) == getattr(run.recipe, name), name
-    assert again.knobs == run.recipe.knobs
+    assert again.params == run.recipe.params
 
 
 def test_text_from_files_is_never_markup(study, tmp_path):

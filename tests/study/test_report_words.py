@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 from tests.study.pages import Reader, changed
@@ -111,13 +110,13 @@ def test_a_search_for_beta_is_shown_with_what_was_chosen(study, tmp_path):
 def run_of(study, method, seed, *, balance=None, **changes):
     """A record made by hand: a run of a method, with the balance of its gradient in each group."""
     like = read_run(study / "softmax-0")
-    recipe = replace(defaults("digits-lt", method), seed=seed, **changes)
+    recipe = defaults("digits-lt", method).changed(seed=seed, **changes)
     result = copy.deepcopy(like.result)
     if balance is not None:
         result["splits"][like.trained]["gradient_balance"]["weight"] = dict(
             zip(like.result["groups"], balance, strict=True)
         )
-    return Run(like.path, replace(recipe, **recipe.knobs), result)
+    return Run(like.path, recipe, result)
 
 
 def test_betas_with_different_numbers_of_runs_are_told_as_they_are(study):

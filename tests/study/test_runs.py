@@ -42,7 +42,7 @@ def test_runs_of_a_method_that_is_not_known_here_are_read_as_any_other(study, tm
     cells = ordered(group_runs(read_runs(tmp_path / "runs")))
     assert distinct_titles(cells) == ["Balanced Softmax", "CBS (β = 1.5)", "mine"]  # the unknown last
     assert same_settings(cells) == [cells]
-    assert cells[2].recipe.knobs == {"gamma": 0.5}
+    assert cells[2].recipe.params.gamma == 0.5
     known = cells[0].runs[0].path / "recipe.toml"
     known.write_text(
         known.read_text("utf-8").replace('method = "balanced-softmax"', 'method = "cbs"\nbeta = -1'), "utf-8"

@@ -137,7 +137,7 @@ def test_folds_share_seed_and_subset_over_betas():
     one, other = (fold_recipes(BASE, beta, 3, [0, 1]) for beta in (1.0, 1.2))
     assert len(one) == 6
     for a, b in zip(one, other, strict=True):
-        assert replace(a, beta=1.2) == b
+        assert a.changed(beta=1.2) == b
         assert open_data(a).val.labels.equal(open_data(b).val.labels)
     assert len(open_data(one[0]).val) > 0
     assert open_data(one[0]).counts.sum() < open_data(BASE).counts.sum()
