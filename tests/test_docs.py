@@ -3,21 +3,20 @@
 import importlib.util
 import json
 import re
-import runpy
 import shlex
 import signal
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from longtail import cli
+from longtail import _registry, cli
 from longtail.methods import METHODS, Task
 from longtail.models import Outputs
 from longtail.train import Recipe
+from longtail.train.recipe import setting_types
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -33,29 +32,21 @@ def here(tmp_path, monkeypatch):
     """An empty folder to work in; what commands change in the process is put back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    known, handlers = dict(METHODS), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setenv("LONGTAIL_PLUGINS", "")
+    known, loaded = set(METHODS), set(_registry._loaded)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield tmp_path
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    METHODS.clear()
-    METHODS.update(known)
+    for name in set(METHODS) - known:
+        METHODS.unregister(name)
+    _registry._loaded &= loaded
     sys.modules.pop("my_method", None)
 
 
 def command(line, more=()):
     """Run a line of a page as a shell would, in this process."""
     words = shlex.split(line) + list(more)
-    if words[0] == "python":
-        known = dict(METHODS)
-        before, sys.argv = sys.argv, words[1:]
-        try:
-            runpy.run_path(words[1], run_name="__main__")
-        except SystemExit as left:
-            return left.code
-        finally:
-            sys.argv = before
-            METHODS.clear()
-            METHODS.update(known)
     assert words[0] == "longtail"
     try:
         return cli.main(words[1:])
@@ -78,10 +69,10 @@ def test_training(here, capsys):
         for number in range(20 // (label + 1)):
             pixels = torch.randint(80 * label, 80 * label + 90, (8, 8, 3), generator=generator, dtype=torch.uint8)
             Image.fromarray(pixels.numpy()).save(here / "pets" / name / f"{number}.png")
-    names = {}
+    space = {}
     for language, text in blocks("training.md"):
         if language == "python":
-            exec(text, names)
+            exec(text, space)
         for line in text.splitlines() if language == "bash" else ():
             quick = (
                 ["--epochs", "10", "--batch-size", "8", "--model", "small-cnn"]
@@ -94,9 +85,9 @@ def test_training(here, capsys):
     left = results(here)
     assert len(left) == 10
     assert {name for name in left if name.startswith("runs/sweep/")} == {
-        f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "cbs") for seed in (0, 1)
+        f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "cbs-beta1.5") for seed in (0, 1)
     }
-    assert left["runs/cbs"]["knobs"] == left["runs/again"]["knobs"] == {"beta": 1.5}
+    assert left["runs/cbs"]["params"] == left["runs/again"]["params"] == {"beta": 1.5}
     assert left["runs/again"]["seed"] == 1
     assert len(left["runs/again"]["classes"]) == 10
     # What the page says of the run folder.
@@ -107,21 +98,21 @@ def test_training(here, capsys):
     chosen = json.loads((here / "tau.json").read_text())
     assert chosen["posthoc"].startswith("tau=")
     assert max(chosen["posthoc_chosen_on_val"].values()) == chosen["splits"]["val"]["recall"]["all"]
-    assert names["adjusted"]["posthoc"] == "adjust=1"
+    assert space["adjusted"]["posthoc"] == "adjust=1"
     # Its Python.
-    assert names["result"]["data"] == "mine"
-    assert [names["model"].class_names[label] for label in names["labels"]] == ["cat", "dog"]
-    torch.testing.assert_close(names["logits"].softmax(1), names["probabilities"][:1])
+    assert space["result"]["data"] == "mine"
+    assert [space["model"].class_names[label] for label in space["labels"]] == ["cat", "dog"]
+    torch.testing.assert_close(space["logits"].softmax(1), space["probabilities"][:1])
     assert len(json.loads((here / "labels.json").read_text())) == 20 + 10 + 6
 
 
 def test_commands_that_are_not_run_are_there_with_their_settings():
     lines = [line for language, text in blocks("training.md") if language == "text" for line in text.splitlines()]
     assert len(lines) == 2
-    settings = {field.name for field in fields(Recipe)}
+    settings = set(setting_types())
     for line in lines:
         words = line.partition(" train ")[2].split()
-        assert Recipe(**{name[2:]: value for name, value in pairs(words)}).method == "cbs"
+        assert Recipe.from_settings({name[2:]: value for name, value in pairs(words)}).method == "cbs"
         assert settings >= {word[2:].replace("-", "_") for word in words if word.startswith("--")}
 
 
@@ -142,21 +133,22 @@ def test_a_method_of_ones_own(here, monkeypatch, capsys):
     assert first == "python"
     (here / "my_method.py").write_text(file, encoding="utf-8")
     monkeypatch.syspath_prepend(here)
-    names = {}
+    space = {}
     for language, text in rest:
         if language == "python":
-            exec(text, names)  # imports the file, which registers the method
+            exec(text, space)  # imports the file, which registers the method
         for line in text.splitlines() if language == "bash" else ():
             assert command(line) == 0, line
     assert "Traceback" not in capsys.readouterr().err
     left = results(here)
     assert len(left) == 4
-    apart = [left[f"runs/weights/digits-lt-50-supcon-seed0-contrast_weight{w}"] for w in (0.0, 0.5)]
+    names = [f"runs/weights/digits-lt-50-supcon-beta1.5{w}-seed0" for w in ("-supcon_weight0", "")]
+    apart = [left[name] for name in names]
     assert apart[0]["splits"]["test"] != apart[1]["splits"]["test"]  # the contrast does something
     assert apart[1]["splits"] == left["runs/mine"]["splits"]
-    assert names["result"] == left["runs/from-python"]
-    assert names["result"]["splits"]["test"]["recall"]["all"] > 0.8  # and it learns
-    with pytest.raises(ValueError, match="a name that none has yet, but got 'supcon'"):
+    assert space["result"] == left["runs/from-python"]
+    assert space["result"]["splits"]["test"]["recall"]["all"] > 0.8  # and it learns
+    with pytest.raises(ValueError, match="'supcon' is already registered"):
         module(here / "my_method.py")
 
 
@@ -164,8 +156,7 @@ def test_the_pages_loss_is_supervised_contrast(here):
     (here / "my_method.py").write_text(blocks("new_method.md")[0][1], encoding="utf-8")
     mine = module(here / "my_method.py")
     counts = torch.tensor([50, 20, 5])
-    knobs = METHODS["supcon"].settings({"temperature": 0.2, "beta": 1.25})
-    objective = mine.SupervisedContrast(Task(counts, None, 1, knobs))
+    objective = mine.SupervisedContrast(Task(counts, None, 1, mine.SupConParams(beta=1.25, temperature=0.2)))
     target = torch.tensor([0, 1, 0, 2])
     unit = torch.nn.functional.normalize(torch.randn(12, 6, dtype=torch.float64), dim=1)
     logits = torch.randn(12, 3, dtype=torch.float64)
