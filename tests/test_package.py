@@ -35,6 +35,7 @@ LOSSES = {
 }
 MORE_LOSSES = {  # in longtail.losses only: they take more than logits
     "BalancedContrastiveLoss",
+    "Loss",
     "ProCoLoss",
     "ResLTLoss",
     "ResLTTerms",

@@ -1,9 +1,9 @@
 """Convert committed runs to the settings of today: `python tools/convert_runs.py results`.
 
 Before, BCL and ProCo had the setting `balance` beside `beta`, `result.json` had `knobs` instead of `params`, and the
-name of a run folder left out settings that had their default. The script rewrites `recipe.toml` and `result.json`, renames
-folders to the label of their recipe, and replaces old folder names in text files. Numbers do not change. Running it
-again changes nothing.
+name of a run folder left out settings that had their default. The script rewrites `recipe.toml` and `result.json`,
+renames folders to the label of their recipe, and replaces old folder names in text files. Numbers do not change.
+Running it again changes nothing.
 """
 
 import json

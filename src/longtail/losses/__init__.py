@@ -1,6 +1,6 @@
 """One file a loss; a pure function and the module over it."""
 
-from longtail.losses._common import LossOptions
+from longtail.losses._common import Loss, LossOptions
 from longtail.losses.balanced_contrastive import BalancedContrastiveLoss, balanced_contrastive_loss
 from longtail.losses.bessel import vmf_log_normalizer, vmf_mean_length
 from longtail.losses.focal import FocalLoss, focal_loss
@@ -42,6 +42,7 @@ __all__ = [
     "FocalLoss",
     "LDAMLoss",
     "LogitAdjustedLoss",
+    "Loss",
     "LossOptions",
     "PriorShiftedSoftmaxLoss",
     "ProCoLoss",

@@ -10,8 +10,7 @@ from torch import Tensor
 from longtail._registry import Registry
 from longtail.classes import Groups
 from longtail.data.sampling.samplers import Sampler
-from longtail.losses import LossOptions, class_shift
-from longtail.losses._common import Loss
+from longtail.losses import Loss, LossOptions, class_shift
 from longtail.methods.objective import Objective, SupervisedLoss
 from longtail.methods.params import NoParams, Parameter, UnknownParams, parameters_of, parse_setting
 from longtail.models import HeadSpec

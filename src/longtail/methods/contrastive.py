@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.losses import ClassBalancedSoftmaxLoss, ProCoLoss, balanced_contrastive_loss
-from longtail.losses._common import Loss
+from longtail.losses import ClassBalancedSoftmaxLoss, Loss, ProCoLoss, balanced_contrastive_loss
 from longtail.methods.base import Method, Stage, Task
 from longtail.methods.objective import Objective, Sums, SupervisedLoss
 from longtail.methods.params import param

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.losses import LDAMLoss, LossOptions, effective_number_weights
-from longtail.losses._common import Loss
+from longtail.losses import LDAMLoss, Loss, LossOptions, effective_number_weights
 from longtail.methods.base import Method, Stage, Task
 from longtail.methods.objective import SupervisedLoss
 from longtail.methods.params import param

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from longtail.losses._common import Loss
+from longtail.losses import Loss
 from longtail.metrics._batch import wide
 from longtail.models import Outputs
 from longtail.ranks import Ranks

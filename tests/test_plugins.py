@@ -1,0 +1,114 @@
+"""Methods, losses and heads from a file outside the package: the examples work like built-in methods."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import longtail
+from longtail import _registry, cli
+from longtail.methods import METHODS, SupervisedLoss, Task
+from longtail.models import HEADS, Outputs
+from longtail.train import RunFolder, Trainer, defaults
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SHORT = {"epochs": 2, "device": "cpu", "evaluate_every": 0}
+FLAGS = ("--epochs", "2", "--device", "cpu", "--evaluate-every", "0")
+
+
+@pytest.fixture
+def plugin(monkeypatch, tmp_path):
+    """Loads an example as `--plugin` does; what it registers is removed at the end of the test."""
+    monkeypatch.setenv("LONGTAIL_PLUGINS", "")
+    monkeypatch.chdir(tmp_path)
+    before = [(registry, set(registry)) for registry in (METHODS, HEADS)]
+    loaded = set(_registry._loaded)
+    yield lambda name: _registry.load_plugin(EXAMPLES / name)
+    for registry, names in before:
+        for name in set(registry) - names:
+            registry.unregister(name)
+    _registry._loaded &= loaded
+
+
+def run(*arguments):
+    return cli.main([str(one) for one in arguments])
+
+
+def test_vs_loss_is_the_formula(plugin):
+    plugin("vs_loss.py")
+    counts, method = torch.tensor([100, 20, 5]), METHODS["vs"]
+    params = method.make_params({"gamma": 0.3, "vs_tau": 0.8, "vs_power": 0.5})
+    objective = method.stages[0].objective(Task(counts, None, 1, params))
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(6, 3, generator=generator), torch.tensor([0, 1, 2, 0, 1, 2])
+    n = counts.double()
+    scaled = (n / 100) ** 0.3 * logits + 0.8 * (n / 125).log()
+    weights = n**-0.5 / (n**-0.5).mean()
+    each = weights[labels] * F.cross_entropy(scaled, labels, reduction="none")
+    outputs = Outputs(logits, logits, {})
+    torch.testing.assert_close(objective(outputs, labels)["loss"].double(), each.sum(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(objective.denominators(labels)["loss"].double(), weights[labels].sum())
+
+
+def test_vs_loss_trains_and_gets_no_gradient_balance(plugin, tmp_path):
+    """It scales logits, so the gradient of a pure shift is not its own, although it has an attribute `shift`."""
+    plugin("vs_loss.py")
+    recipe = defaults("digits-lt", "vs").changed(**SHORT, vs_tau=1.0)
+    result = Trainer(recipe, tmp_path / "run").run()
+    assert result["params"] == {"gamma": 0.15, "vs_tau": 1.0, "vs_power": 0.0}
+    assert not any("gradient_balance" in split for split in result["splits"].values())
+    assert (recipe.beta, recipe.spec.label(recipe.params)) == (1.0, "VS loss (β = 1)")
+    with pytest.raises(ValueError, match="corrects for class counts"):
+        Trainer(recipe.changed(sampler="class-aware"), tmp_path / "other")
+
+
+def test_an_own_method_with_its_own_head_from_the_command_line(plugin, tmp_path):
+    file = EXAMPLES / "own_method.py"
+    words = ("train", "--plugin", file, "--data", "digits-lt", "--method", "cbs-mlp", "--mlp-width", 16, *FLAGS)
+    assert run(*words, "--out", "run") == 0
+    folder = RunFolder(tmp_path / "run")
+    assert folder.recipe().params.mlp_width == 16
+    assert folder.recipe().label == "digits-lt-50-cbs-mlp-beta1.5-mlp_width16-seed0"
+    result = json.loads(folder.result_file.read_text())
+    assert result["params"] == {"beta": 1.5, "mlp_width": 16, "mlp_slope": 0.01}
+    assert "gradient_balance" in result["splits"]["test"]  # its loss is a pure shift
+    loaded = longtail.load(folder.path)
+    assert loaded.model.head.hidden.out_features == 16
+    assert run(*words[:-2], "--mlp-width", 0) == 2
+    assert run("evaluate", "run") == 0
+
+
+def test_an_own_head_can_be_chosen_for_other_methods_and_for_a_second_stage(plugin, tmp_path):
+    plugin("own_method.py")
+    Trainer(defaults("digits-lt", "cbs").changed(**SHORT, head="mlp"), tmp_path / "one").run()
+    assert longtail.load(tmp_path / "one").model.head.hidden.out_features == 32
+    from longtail.methods import Method, Stage, register_method
+
+    own = METHODS["cbs-mlp"]
+    second = Stage(own.stages[0].objective, own.stages[0].head, train="classifier", reinit=True)
+    register_method(
+        Method("two-mlp", "Two", "", "", (Stage(METHODS["softmax"].stages[0].objective), second), own.params)
+    )
+    Trainer(defaults("digits-lt", "two-mlp").changed(**SHORT, mlp_width=24), tmp_path / "two").run()
+    assert longtail.load(tmp_path / "two").model.head.hidden.out_features == 24
+
+
+def test_a_run_is_resumed_with_the_plugin(plugin, tmp_path):
+    plugin("own_method.py")
+    recipe = defaults("digits-lt", "cbs-mlp").changed(**SHORT)
+    trainer = Trainer(recipe, tmp_path / "run")
+    for _ in trainer.steps():
+        trainer.stop_asked = True
+        break
+    whole = Trainer(recipe, tmp_path / "whole").run()
+    assert Trainer(recipe, tmp_path / "run").run() == whole
+
+
+def test_supervised_loss_refuses_a_loss_that_averages(plugin):
+    plugin("vs_loss.py")
+    import vs_loss
+
+    with pytest.raises(ValueError, match="reduction='none'"):
+        SupervisedLoss(vs_loss.VSLoss(torch.tensor([3, 1]), gamma=0.1, tau=1.0))
