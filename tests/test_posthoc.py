@@ -25,7 +25,7 @@ class TestAdjustLogits:
     @property_test
     @given(
         counts=st.lists(st.integers(1, 10**9), min_size=1, max_size=8),
-        tau=st.floats(0, 3),
+        tau=st.floats(0, 3, allow_subnormal=False),
         samples=st.sampled_from([(), (0,), (4,), (3, 2), (2, 2, 3)]),
         dtype=st.sampled_from(DTYPES),
         known=st.booleans(),
@@ -241,7 +241,7 @@ class TestTauNormalize:
 
     @property_test
     @given(
-        tau=st.floats(0, 2),
+        tau=st.floats(0, 2, allow_subnormal=False),
         samples=st.sampled_from([(), (0,), (4,), (3, 2), (2, 2, 3)]),
         dtype=st.sampled_from(DTYPES),
         bias=st.booleans(),

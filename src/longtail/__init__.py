@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longtail import metrics
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
-    from longtail.inference import load
+    from longtail.inference import load as load
     from longtail.losses import (
         BalancedSoftmaxLoss,
         ClassBalancedSoftmaxLoss,
@@ -58,7 +58,6 @@ __all__ = [
     "imbalance_factor",
     "ldam_loss",
     "ldam_margins",
-    "load",
     "logit_adjusted_softmax",
     "metrics",
     "prior_shift",
@@ -73,14 +72,16 @@ _MODULES = ("classes", "losses", "metrics", "posthoc")
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported on use: the command can answer, and be stopped, before torch is there."""
+    """Import public names on use, so that the command line answers before torch is imported."""
     if name in _MODULES:
         return import_module(f"longtail.{name}")
-    if name == "load":  # what uses trained models needs more than torch
+    if name == "load":  # needs an extra, so it is not in __all__: `from longtail import *` works without
         try:
             from longtail.inference import load  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise ImportError(f"{error}; `pip install 'longtail[train]'` brings what `longtail.load` needs.") from error
+            raise ImportError(
+                f"{error}; install what `longtail.load` needs with `pip install 'longtail[train]'`."
+            ) from error
         return load
     if name in __all__:
         modules = (import_module(f"longtail.{module}") for module in _MODULES)
@@ -90,4 +91,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "load"})

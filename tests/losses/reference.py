@@ -151,7 +151,7 @@ def problems(
         target = torch.tensor(present[rng.integers(present.size, size=samples)])
         if draw(st.booleans()):
             options["ignore_index"] = ignore = draw(st.sampled_from([-100, -1, classes - 1, 255]))
-            target[torch.tensor(rng.random(samples) < draw(st.sampled_from([0.3, 1.0])))] = ignore
+            target[torch.tensor(np.asarray(rng.random(samples) < draw(st.sampled_from([0.3, 1.0]))))] = ignore
         elif draw(st.booleans()):
             target = target.to(draw(st.sampled_from([torch.int32, torch.int16, torch.uint8])))
     beta = draw(st.sampled_from([0.0, 0.3, 1.0, 1.5, 5.0]))

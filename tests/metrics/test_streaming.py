@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from longtail import Groups, class_shift
-from longtail.metrics import ClassStatistics, ClassStatisticsMetric, class_statistics, gradient_balance, recall
+from longtail.metrics import (
+    ClassStatistics,
+    ClassStatisticsMetric,
+    GroupRecallMetric,
+    class_statistics,
+    gradient_balance,
+    recall,
+)
 
 SHIFT = class_shift([1000, 100, 10, 1], 1.5)
 
@@ -270,12 +277,57 @@ def test_a_bad_shift_is_refused_at_construction(shift):
         ClassStatisticsMetric(4, shift=shift)
 
 
+# --- recall of groups, for loggers
+
+
+def test_group_recall_is_recall_as_a_flat_dict():
+    logits, label, _ = data()
+    groups = Groups.from_indices(head=[0, 1], medium=[], tail=[2, 3])
+    metric = GroupRecallMetric(groups)
+    for part in torch.arange(90).split(20):
+        metric.update(logits[part], label[part])
+    statistics = class_statistics(logits, label)
+    wanted = recall(statistics.correct, statistics.samples, groups)
+    found = metric.compute()
+    assert list(found) == ["recall", "recall_head", "recall_tail"]
+    assert all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in found.values())
+    assert found["recall"].item() == pytest.approx(wanted.all, rel=1e-6)
+    assert found["recall_head"].item() == pytest.approx(wanted.groups["head"], rel=1e-6)
+    assert found["recall_tail"].item() == pytest.approx(wanted.groups["tail"], rel=1e-6)
+
+
+def test_group_recall_leaves_out_classes_without_a_sample():
+    metric = GroupRecallMetric(Groups.from_indices(head=[0], tail=[1, 2]), ignore_index=255)
+    metric.update(torch.eye(3)[[0, 1, 1, 0]], torch.tensor([0, 1, 0, 255]))
+    assert {name: value.item() for name, value in metric.compute().items()} == {
+        "recall": 0.75,
+        "recall_head": 0.5,
+        "recall_tail": 1.0,
+    }
+    metric.reset()
+    metric.update(torch.eye(3)[[0]], torch.tensor([0]))
+    assert metric.compute()["recall_tail"].isnan()
+
+
+def test_group_recall_is_a_metric_like_any_other():
+    logits, label, _ = data()
+    groups = Groups.from_indices(head=[0, 1], tail=[2, 3])
+    one, other = GroupRecallMetric(groups), pickle.loads(pickle.dumps(GroupRecallMetric(groups)))
+    one.update(logits[:50], label[:50])
+    other.half().update(logits[50:], label[50:])
+    one.merge_state(other)
+    whole = GroupRecallMetric(groups)
+    assert whole(logits, label) == one.compute()
+    with pytest.raises(ValueError, match=r"`logits`.*4.*3"):
+        one.update(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
 # --- imported only on use
 
 
 def test_torchmetrics_is_imported_only_on_use():
     script = (
-        "import sys, longtail, longtail.metrics, longtail.metrics.theory\n"
+        "import sys, longtail, longtail.metrics\n"
         "assert 'torchmetrics' not in sys.modules, 'imported too early'\n"
         "from longtail.metrics import class_statistics\n"
         "assert 'torchmetrics' not in sys.modules, 'imported too early'\n"

@@ -1,4 +1,4 @@
-"""Balanced contrastive learning (BCL): a supervised contrastive loss in which every class weighs the same."""
+"""Balanced contrastive learning (BCL): a supervised contrastive loss in which every class has the same weight."""
 
 import torch
 from torch import Tensor, nn
@@ -30,32 +30,32 @@ def balanced_contrastive_loss(
 ) -> Tensor:
     r"""The loss of balanced contrastive learning (Zhu et al., 2022).
 
-    Keys :math:`k` are the features of the batch (all views) and one prototype a class, so that every class is there.
-    For a query :math:`i` with similarities :math:`s_{ik} = q_i \cdot k / T`, the members :math:`M_{ic}` of class
-    :math:`c` among the keys, :math:`i` itself not among them,
+    The keys are the features of the batch (all views) and one prototype per class, so that every class has a key. Let
+    :math:`s_{ik} = q_i \cdot k / T` be the similarities of query :math:`i`, and :math:`M_{ic}` the keys of class
+    :math:`c`, without :math:`i` itself. Then
 
     .. math:: l_i = \log \sum_c \frac{1}{|M_{ic}|} \sum_{k \in M_{ic}} e^{s_{ik}}
               - \frac{1}{|M_{i y_i}|} \sum_{k \in M_{i y_i}} s_{ik}
 
-    That is what the published code computes (FlamieZhu/Balanced-Contrastive-Learning, ``loss/contrastive.py``), from
-    which the published numbers came: each class of the denominator is averaged over its members, its prototype
-    included, and the query's own class over those but the query, so the number it is divided by is less by one; the
-    positives, its other members, stay in. The mean is over the queries of both views.
+    This is what the published code computes (FlamieZhu/Balanced-Contrastive-Learning, ``loss/contrastive.py``), which
+    gave the published numbers. Each class of the denominator is averaged over its members, the prototype included; the
+    query's own class over all members but the query. The mean is over the queries of all views.
 
-    The classes' sums are never made: a key of class :math:`c` counts :math:`1 / |M_{ic}|`, so that the denominator is a
-    log-sum-exp over :math:`s_{ik} - \log |M_{i y_k}|`. One product of queries and keys, some passes over its result.
+    A key of class :math:`c` counts :math:`1 / |M_{ic}|`, so the denominator is computed as a log-sum-exp over
+    :math:`s_{ik} - \log |M_{i y_k}|`: one product of queries and keys and a few passes over its result.
 
-    A batch on several ranks: each passes its own queries and the keys of all, with ``reduction="sum"``; the sums add up
-    and are divided by the number of all queries. Gradients flow to queries, keys and prototypes.
+    For a batch on several ranks, each rank passes its own queries and the keys of all ranks with ``reduction="sum"``;
+    add the sums and divide by the number of all queries. Gradients flow to queries, keys and prototypes.
 
     Args:
         queries: normalised features, shape ``(Q, p)``.
         query_labels: their classes, shape ``(Q,)``.
         keys: normalised features of the batch, all views, shape ``(K, p)``.
         key_labels: their classes, shape ``(K,)``.
-        prototypes: normalised, one a class, shape ``(C, p)``. The authors': a projection of the classifier's weights.
-        temperature: :math:`T`, above 0. The authors': 0.1 on CIFAR-LT, 0.07 on larger sets.
-        query_index: where each query is among the keys, shape ``(Q,)``; ``None``: they are not among them.
+        prototypes: normalised, one per class, shape ``(C, p)``. The authors use a projection of the classifier's
+            weights.
+        temperature: :math:`T`, above 0. The authors use 0.1 on CIFAR-LT, 0.07 on larger data sets.
+        query_index: the position of each query among the keys, shape ``(Q,)``; ``None`` if they are not keys.
         reduction: ``"mean"`` over the queries, ``"sum"`` or ``"none"``.
         check_labels: check labels and ``query_index``; default: on the CPU.
 
@@ -83,10 +83,33 @@ def balanced_contrastive_loss(
         read = all(reads_labels(labels, check_labels) for labels in (query_index, query_labels, key_labels))
         if read and (key_labels[query_index] != query_labels).any():
             raise ValueError("Expected `query_index` to point to keys of the queries' classes, but got other classes.")
+    return _contrast(
+        queries,
+        query_labels,
+        keys,
+        key_labels,
+        prototypes,
+        temperature=temperature,
+        query_index=query_index,
+        reduction=reduction,
+    )
 
+
+def _contrast(
+    queries: Tensor,
+    query_labels: Tensor,
+    keys: Tensor,
+    key_labels: Tensor,
+    prototypes: Tensor,
+    *,
+    temperature: float,
+    query_index: Tensor | None,
+    reduction: Reduction,
+) -> Tensor:
     queries, keys, prototypes = at_least_float32(queries), at_least_float32(keys), at_least_float32(prototypes)
     with full_precision(queries):
         similarity = (queries / temperature) @ torch.cat([keys, prototypes]).T  # (Q, K + C)
+    classes = prototypes.shape[0]
     labels = torch.cat([key_labels, torch.arange(classes, device=key_labels.device)])
     members = torch.ones(classes, device=labels.device, dtype=similarity.dtype)  # the prototypes
     members = members.index_add(0, key_labels, torch.ones_like(key_labels, dtype=members.dtype))
@@ -106,8 +129,6 @@ class BalancedContrastiveLoss(nn.Module):
 
     Example:
         >>> loss = BalancedContrastiveLoss(temperature=0.1)
-        >>> loss
-        BalancedContrastiveLoss(temperature=0.1)
         >>> views = torch.nn.functional.normalize(torch.randn(2, 8, 16), dim=-1)
         >>> prototypes = torch.nn.functional.normalize(torch.randn(10, 16), dim=-1)
         >>> loss(views, torch.arange(8), prototypes).shape
@@ -129,10 +150,11 @@ class BalancedContrastiveLoss(nn.Module):
         With ``reduction="none"`` of shape ``(views, N)``. For a batch on several ranks use the function.
         """
         check_features("features", features, ndim=3)
+        check_features("prototypes", prototypes, like=features)
         target = check_row_labels("target", target, features[0], prototypes.shape[0], self.check_labels)
         views, samples = features.shape[:2]
         rows, labels = features.flatten(0, 1), target.repeat(views)
-        loss = balanced_contrastive_loss(
+        loss = _contrast(
             rows,
             labels,
             rows,
@@ -141,11 +163,10 @@ class BalancedContrastiveLoss(nn.Module):
             temperature=self.temperature,
             query_index=torch.arange(views * samples, device=rows.device),
             reduction=self.reduction,
-            check_labels=False,  # they are what they must be
         )
         return loss.view(views, samples) if self.reduction == "none" else loss
 
     def extra_repr(self) -> str:
-        """What differs from the defaults."""
+        """Temperature, and reduction unless it is the default."""
         text = f"temperature={self.temperature:g}"
         return text + (f", reduction={self.reduction}" if self.reduction != "mean" else "")

@@ -98,7 +98,7 @@ def log_bessel(
     ratio = None
     if slope or steps:
         # d/ds: s / (top + s) - (1/2 + t d/dt of the sum) / s; and 2 dx = 4 s ds
-        falling = _polynomial([n * c for n, c in enumerate(coefficients, start=1)], t).add_(0.5)
+        falling = _polynomial([(n + 1) * c for n, c in enumerate(coefficients)], t).add_(0.5)
         ratio = beyond.reciprocal_().addcdiv_(falling, s.square_(), value=-1)
     for step in range(steps):
         assert ratio is not None

@@ -1,4 +1,4 @@
-"""Focal loss: a softmax cross entropy that looks away from what is already right."""
+"""Focal loss: a softmax cross entropy that gives less weight to samples that are already right."""
 
 from typing import Unpack
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._checks import along_classes, check_number, class_dim, told
+from longtail._checks import along_classes, check_number, class_dim, describe
 from longtail.losses._common import Loss, LossOptions, Reduction, check_batch, check_options
 
 __all__ = ["FocalLoss", "focal_loss"]
@@ -17,13 +17,13 @@ def focal_loss(logits: Tensor, target: Tensor, *, gamma: float, **options: Unpac
 
     .. math:: l_n = -\sum_c t_{nc} (1 - p_{nc})^\gamma \log p_{nc}
 
-    with the target distribution :math:`t`: the label alone, or what label smoothing or class probabilities make of it.
-    ``gamma=0`` is cross entropy, whose reductions and class weights it follows.
+    with the target distribution :math:`t`: the label, or the result of label smoothing, or class probabilities.
+    ``gamma=0`` is cross entropy; reductions and class weights are those of cross entropy.
 
     Args:
         logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
         target: class indices, shape ``()``, ``(N,)`` or ``(N, d1, …)``, or class probabilities of the logits' shape.
-        gamma: how far to look away, >= 0; 1 and 2 are usual.
+        gamma: how strongly to reduce the weight of easy samples, >= 0; 1 and 2 are usual.
         **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`.
 
     Returns:
@@ -34,10 +34,13 @@ def focal_loss(logits: Tensor, target: Tensor, *, gamma: float, **options: Unpac
         >>> focal_loss(logits, torch.tensor([0, 2]), gamma=2.0)
         tensor(0.1057)
     """
-    gamma = check_number("gamma", gamma)
     check_options(**options)
+    return _focal_loss(logits, target, check_number("gamma", gamma), **options)
+
+
+def _focal_loss(logits: Tensor, target: Tensor, gamma: float, **options: Unpack[LossOptions]) -> Tensor:
     if not isinstance(logits, Tensor):
-        raise TypeError(f"Expected `logits` to be a floating-point tensor, but got {told(logits)}.")
+        raise TypeError(f"Expected `logits` to be a floating-point tensor, but got {describe(logits)}.")
     dim = class_dim(logits)
     num_classes = logits.shape[dim] if logits.ndim else 0
     target = check_batch(logits, target, num_classes, of="logits", **options)
@@ -54,7 +57,7 @@ def focal_loss(logits: Tensor, target: Tensor, *, gamma: float, **options: Unpac
     ignored = target == options.get("ignore_index", -100)
     label = target.masked_fill(ignored, 0).unsqueeze(dim)
     label_weight = weight.gather(dim, label).squeeze(dim).masked_fill(ignored, 0.0)
-    # Of the label alone, where that is all there is to it: a logit of -inf elsewhere must not make a NaN.
+    # Without smoothing only the label's term: a logit of -inf elsewhere must not give a NaN.
     loss = _focal(log_p.gather(dim, label), gamma).squeeze(dim) * label_weight
     if smoothing:
         loss = (1 - smoothing) * loss + smoothing / num_classes * (_focal(log_p, gamma) * weight).sum(dim)
@@ -88,7 +91,7 @@ class FocalLoss(Loss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
-        return focal_loss(logits, target, gamma=self.gamma, **self.options)
+        return _focal_loss(logits, target, self.gamma, **self.options)
 
     def extra_repr(self) -> str:
         """Gamma, and options that differ from the defaults."""

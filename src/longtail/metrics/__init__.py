@@ -1,8 +1,11 @@
-"""Measures: pure functions of class statistics, and one streaming metric that gathers those."""
+"""Measures: pure functions of class statistics, and streaming metrics that gather these.
+
+``ClassStatisticsMetric`` and ``GroupRecallMetric`` need torchmetrics, so they are imported on use and not part of
+``__all__``: ``from longtail.metrics import *`` works without it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from longtail.metrics import theory
 from longtail.metrics.calibration import CalibrationError, expected_calibration_error
 from longtail.metrics.gradients import GradientBalance, gradient_balance, gradient_sums
 from longtail.metrics.preference import Preference, preference_scores
@@ -15,14 +18,15 @@ from longtail.metrics.probability import (
 )
 from longtail.metrics.recall import Recall, recall, wilson_interval
 from longtail.metrics.statistics import ClassStatistics, class_statistics
+from longtail.metrics.summary import summary
 
 if TYPE_CHECKING:
-    from longtail.metrics.streaming import ClassStatisticsMetric
+    from longtail.metrics.streaming import ClassStatisticsMetric as ClassStatisticsMetric
+    from longtail.metrics.streaming import GroupRecallMetric as GroupRecallMetric
 
 __all__ = [
     "CalibrationError",
     "ClassStatistics",
-    "ClassStatisticsMetric",
     "GradientBalance",
     "Preference",
     "ProbabilityShift",
@@ -37,14 +41,19 @@ __all__ = [
     "preference_scores",
     "probability_shift",
     "recall",
-    "theory",
+    "summary",
     "wilson_interval",
 ]
+_STREAMING = ("ClassStatisticsMetric", "GroupRecallMetric")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ClassStatisticsMetric":  # the only one that needs torchmetrics
-        from longtail.metrics.streaming import ClassStatisticsMetric  # noqa: PLC0415
+    if name in _STREAMING:
+        from longtail.metrics import streaming  # noqa: PLC0415
 
-        return ClassStatisticsMetric
+        return getattr(streaming, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_STREAMING})
