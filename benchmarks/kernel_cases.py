@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail.kernels import launch
 from longtail.kernels.configs import Operation, Tile
-from longtail.kernels.plan import Layer, Plan, layers_of
+from longtail.kernels.plan import Layer, NetworkPlan, layers_of
 from longtail.models import CifarResNet
 
 SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32, 64, 2, 16)]
@@ -61,7 +61,7 @@ def launches(batch: int = 128, depth: int = 32) -> Counter[Key]:
     """
     convolutions, _ = CifarResNet(depth).layers()
     weights = [one.weight for one in convolutions]
-    plan = Plan(layers_of(batch, 32, 32, weights, [one.stride[0] for one in convolutions]), weights)
+    plan = NetworkPlan(layers_of(batch, 32, 32, weights, [one.stride[0] for one in convolutions]), weights)
     found: Counter[Key] = Counter()
     for number, layer in enumerate(plan.layers):
         found.update([key_of("forward", layer), key_of("weight", layer)])
@@ -149,7 +149,7 @@ class Problem:
             return torch.empty(channels).uniform_(0.5, 1.5, generator=generator).to(setting.device)
 
         self.weight = torch.randn(layer.written, layer.real, 3, 3, generator=generator).to(setting.device) / 10
-        self.plan = Plan([layer], [self.weight], setting.dtype)
+        self.plan = NetworkPlan([layer], [self.weight], setting.dtype)
         self.cast = launch.cast(self.plan)
         if layer.image:
             size = (layer.batch, layer.real, layer.height, layer.width)
@@ -159,10 +159,10 @@ class Problem:
             self.x = maps(layer.pixels_in, layer.real, positive=True)
         self.y, self.gradient = maps(layer.pixels, layer.written), maps(layer.pixels, layer.written)
         self.out = maps(layer.pixels, layer.written, positive=True)
-        self.below = launch.Below(
+        self.below = launch.NormState(
             maps(layer.pixels_in, layer.read), vector(2 * layer.read), vector(layer.read), vector(layer.read)
         )
-        self.above = launch.Below(self.y, vector(2 * layer.written), vector(layer.written), vector(layer.written))
+        self.above = launch.NormState(self.y, vector(2 * layer.written), vector(layer.written), vector(layer.written))
         self.sums = launch._rows(layer.work("forward"), layer.written, self.y)
         self.sums.rows.copy_(torch.randn(self.sums.rows.shape, generator=generator).square())
         self.running = (

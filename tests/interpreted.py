@@ -1,4 +1,4 @@
-"""Checks of Triton kernels in Triton's interpreter, on any CPU."""
+"""Run checks of Triton kernels in Triton's interpreter, on any CPU."""
 
 import os
 import subprocess
@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 
-def run_interpreted(module: str) -> str:
-    """What a module of checks prints, run in a process of its own: the interpreter is chosen when a kernel is defined.
+def run_interpreted(module: str, *arguments: str) -> str:
+    """Run a module of checks in a new process, since the interpreter is chosen when a kernel is defined.
 
     Args:
-        module: such as ``"tests.data.resize_checks"``.
+        module: for example ``"tests.data.resize_checks"``.
+        arguments: of the module's command line.
+
+    Returns:
+        what the module prints.
     """
     pytest.importorskip("triton")
     ran = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "1"},

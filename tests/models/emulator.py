@@ -1,4 +1,4 @@
-"""The kernels of ``kernels/cuda/`` on a CPU: compiled as C++ together with ``emulated.h``, one library a shape."""
+"""The kernels of ``kernels/cuda/`` on a CPU: compiled as C++ with ``emulated.h``, one library per shape."""
 
 import ctypes
 import subprocess
@@ -54,5 +54,5 @@ def launch(
 
 
 def use() -> None:
-    """Have the launches of these kernels go here."""
+    """Redirect the launches of these kernels here."""
     halo.launch_cuda = launch

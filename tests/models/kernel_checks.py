@@ -1,16 +1,16 @@
-"""What the Triton kernels compute, against float64, in Triton's interpreter: on any CPU, on tiny shapes.
+"""The Triton kernels against float64, in Triton's interpreter: on any CPU, with tiny shapes.
 
-``test_kernels.py`` runs this in a process of its own, because the interpreter is chosen when a kernel is defined, and
-reads the JSON that it prints: one number a check, the largest error found.
+``test_kernels.py`` runs this in a new process, with the names of the checks as arguments, and reads the JSON that it
+prints: the largest error of each quantity.
 
-Most checks let maps be float32: the interpreter rounds nothing then, and a wrong index or formula shows as one.
-It multiplies the bits of bfloat16 numbers as if they were integers, and cuts digits off instead of rounding, so for the
-check in bfloat16 both are mended here.
+In most checks maps are float32: without rounding, a wrong index or formula is obvious. The interpreter multiplies the
+bits of bfloat16 numbers as integers and truncates instead of rounding, so the check in bfloat16 patches both.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -25,19 +25,19 @@ from triton.runtime import interpreter
 from longtail.kernels import configs, launch
 from longtail.kernels.chain import run_chain
 from longtail.kernels.configs import Tile
-from longtail.kernels.plan import Layer, Plan
+from longtail.kernels.plan import Layer, NetworkPlan
 from longtail.models import CifarResNet
 
 torch.set_num_threads(1)
 
 
 def use(tiles: dict[str, Tile]) -> None:
-    """One tile an operation, whatever the shape."""
+    """Use one tile per operation for all shapes."""
     for operation, width in list(configs.DEFAULTS):
         configs.DEFAULTS[operation, width] = tiles[operation]
 
 
-# Several tiles a program and several programs, the last of each not full; chunks of more and of fewer than one tap.
+# Several tiles per program and several programs, the last of each not full; chunks of more and of less than one tap.
 MANY = {
     "forward": Tile(16, 64, 3, unrolled=True),
     "input": Tile(16, 64, 3, unrolled=True),
@@ -46,7 +46,7 @@ MANY = {
 }
 WIDE = {
     "forward": Tile(128, 16, 5),
-    "input": Tile(256, 32, 2, warps=1),  # so wide that sums are taken tile by tile
+    "input": Tile(256, 32, 2, warps=1),  # so wide that it sums tile by tile
     "weight": Tile(64, 128, 2),
     "normalise": Tile(64, 0, 2),
 }
@@ -61,7 +61,7 @@ def rows(maps: Tensor) -> Tensor:
 
 
 def check_convolution() -> dict[str, float]:
-    """Convolution and its statistics, program by program; the weight both ways."""
+    """Convolution and its statistics per program; the cast weight, plain and transposed."""
     found = dict.fromkeys(("cast", "convolution", "mean", "m2"), 0.0)
 
     def note(name: str, value: float) -> None:
@@ -72,7 +72,7 @@ def check_convolution() -> dict[str, float]:
     ]:  # fmt: skip
         weight = torch.randn(written, channels, 3, 3)
         layer = Layer(3, channels, written, stride, height, width, image=channels < 16)
-        plan = Plan([layer], [weight], torch.float32)
+        plan = NetworkPlan([layer], [weight], torch.float32)
         cast = launch.cast(plan)
         start, turned, end = plan.cast_at[0]
         forward = cast[start:turned].view(9, layer.read, written)
@@ -93,11 +93,11 @@ def check_convolution() -> dict[str, float]:
 
 
 def check_large_mean() -> dict[str, float]:
-    """Statistics of maps with mean 100 and deviation 0.01, of which E[x²] - E[x]² would leave nothing."""
+    """Statistics of maps with mean 100 and deviation 0.01, for which E[x²] - E[x]² fails."""
     layer = Layer(4, 16, 16, 1, 8, 8)
     weight = torch.zeros(16, 16, 3, 3)
-    weight[:, :, 1, 1] = torch.eye(16)  # what goes in comes out
-    plan = Plan([layer], [weight], torch.float32)
+    weight[:, :, 1, 1] = torch.eye(16)  # the identity
+    plan = NetworkPlan([layer], [weight], torch.float32)
     x = 100 + 0.01 * torch.randn(layer.pixels, 16)
     cast = launch.cast(plan)
     y, statistics = launch.convolve(x, cast[: layer.size], layer)
@@ -144,7 +144,7 @@ def check_network(height: int, width: int, memory_format: torch.memory_format, d
     gradient = torch.randn_like(maps) / maps[0].numel()
     maps.backward(gradient)
     found = {"maps": error(step(ours, images, gradient, dtype), maps)}
-    if dtype == torch.bfloat16:  # so small a batch makes BatchNorm magnify every rounding: what does torch's do?
+    if dtype == torch.bfloat16:  # BatchNorm magnifies rounding in so small a batch: compare with torch
         others, _ = networks(memory_format)
         with torch.autocast("cpu", torch.bfloat16):
             theirs = others.maps(images)
@@ -157,13 +157,13 @@ def check_network(height: int, width: int, memory_format: torch.memory_format, d
     buffers = zip(ours.buffers(), wanted.buffers(), strict=True)
     found["buffers"] = max(float((one.double() - other.double()).abs().max()) for one, other in buffers)
     found["layout"] = float(any(one.grad.stride() != one.stride() for one, _ in pairs))
-    # Autograd copies a gradient that it may not take as it is: a launch a parameter.
+    # Autograd copies a gradient that it cannot use as it is: one launch per parameter.
     found["copied"] = float(any(one.grad.untyped_storage().nbytes() == one.grad.nbytes for one, _ in pairs))
     return found
 
 
 def check_modes() -> dict[str, float]:
-    """Twice the same bits; a pass that learns nothing; frozen parameters."""
+    """Two runs are bit-identical; a pass without running statistics and with frozen parameters."""
     images, gradient = torch.randn(2, 3, 8, 8), torch.randn(2, 64, 2, 2)
     twice = []
     for _ in range(2):
@@ -177,13 +177,15 @@ def check_modes() -> dict[str, float]:
             module.track_running_stats = False
     ours.requires_grad_(False)
     again = run_chain(ours, images, torch.float32)
-    found["learnt"] = float(not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True)))
+    found["changed"] = float(
+        not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True))
+    )
     found["frozen"] = float(again.requires_grad or not torch.equal(again, maps))
     return found
 
 
 def check_evaluation() -> dict[str, float]:
-    """Evaluation mode after some steps; nothing moves."""
+    """Evaluation mode; no buffer changes."""
     ours, wanted = networks(torch.channels_last)
     for module, other in zip(ours.modules(), wanted.modules(), strict=True):
         if isinstance(module, nn.BatchNorm2d) and isinstance(other, nn.BatchNorm2d):
@@ -192,17 +194,18 @@ def check_evaluation() -> dict[str, float]:
             other.load_state_dict(module.state_dict())
     before = [one.clone() for one in ours.buffers()]
     found = {}
-    for batch in (3, 2):
-        images = torch.randn(batch, 3, 9, 8)
-        with torch.no_grad():
-            maps = run_chain(ours.eval(), images, torch.float32)
-            found[f"batch {batch}"] = error(maps, wanted.eval().maps(images.double()))
-    found["learnt"] = float(not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True)))
+    images = torch.randn(2, 3, 9, 8)
+    with torch.no_grad():
+        maps = run_chain(ours.eval(), images, torch.float32)
+        found["maps"] = error(maps, wanted.eval().maps(images.double()))
+    found["changed"] = float(
+        not all(torch.equal(one, other) for one, other in zip(before, ours.buffers(), strict=True))
+    )
     return found
 
 
 def mend_bfloat16() -> None:
-    """Let the interpreter multiply and round bfloat16 numbers as a GPU does."""
+    """Make the interpreter multiply and round bfloat16 numbers as a GPU does."""
     builder = interpreter.InterpreterBuilder
     dot, cast = builder.create_dot, builder.cast_impl
 
@@ -225,19 +228,34 @@ def mend_bfloat16() -> None:
     builder.create_fp_trunc = mended_cast
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    found: dict[str, dict[str, float]] = {}
-    use(MANY)
-    found["convolution"] = check_convolution()
-    found["large mean"] = check_large_mean()
-    found["network"] = check_network(9, 8, torch.channels_last, torch.float32)
+def check_wide_network() -> dict[str, float]:
     use(WIDE)
-    found["network, wide"] = check_network(8, 8, torch.contiguous_format, torch.float32)
-    found["modes"] = check_modes()
-    found["evaluation"] = check_evaluation()
+    return check_network(8, 8, torch.contiguous_format, torch.float32)
+
+
+def check_bfloat16_network() -> dict[str, float]:
+    use(WIDE)
     mend_bfloat16()
-    found["network, bfloat16"] = check_network(8, 8, torch.channels_last, torch.bfloat16)
+    return check_network(8, 8, torch.channels_last, torch.bfloat16)
+
+
+CHECKS: dict[str, Callable[[], dict[str, float]]] = {
+    "convolution": check_convolution,
+    "large mean": check_large_mean,
+    "network": lambda: check_network(9, 8, torch.channels_last, torch.float32),
+    "evaluation": check_evaluation,
+    "modes": check_modes,
+    "network, wide": check_wide_network,
+    "network, bfloat16": check_bfloat16_network,
+}
+
+
+def main() -> None:
+    use(MANY)
+    found = {}
+    for name in sys.argv[1:]:
+        torch.manual_seed(0)
+        found[name] = CHECKS[name]()
     json.dump(found, sys.stdout)
 
 

@@ -1,8 +1,8 @@
-"""The CIFAR ResNet in Triton, and in CUDA where a tile should hold its halo: a few fat programs a kernel, so that many
-small networks share a GPU.
+"""The CIFAR ResNet in Triton and CUDA: few large programs per kernel, so that many small networks share a GPU.
 
-bfloat16 maps that lie pixel after pixel, float32 weights and sums. ``chain.run_chain`` is the whole pass, forward and
-backward or for evaluation; ``use_kernels`` says where to use it; ``configs`` says which kernel, with which tile.
+Maps are bfloat16 with the channels of a pixel together; weights and sums are float32. ``use_kernels`` attaches the
+kernels to a model, ``chain`` is the whole pass (forward and backward, or evaluation), ``launch`` has one function per
+kernel, and ``configs`` says which kernel and tile computes which shape.
 """
 
 from longtail.kernels.choice import use_kernels

@@ -1,4 +1,4 @@
-"""A whole network of blocks, forward and backward, as one function of autograd over the kernels."""
+"""A whole CIFAR ResNet, forward and backward, as one autograd function over the kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,51 +11,50 @@ from torch.autograd.function import once_differentiable
 
 from longtail._gpu import device_guard
 from longtail.kernels import launch
-from longtail.kernels.launch import Below
-from longtail.kernels.plan import Layer, Plan, layers_of
+from longtail.kernels.launch import NormState
+from longtail.kernels.plan import Layer, NetworkPlan, layers_of
 from longtail.models import CifarResNet
 
 __all__ = ["run_chain"]
 
-# Plans are kept as long as the network, since captured graphs read their tables.
-_plans: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Plan]] = WeakKeyDictionary()
+# Plans are kept as long as the network, because captured graphs read their tables.
+_plans: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], NetworkPlan]] = WeakKeyDictionary()
 
 
 def _plan_of(
     owner: nn.Module, images: Tensor, weights: Sequence[Tensor], strides: Sequence[int], dtype: torch.dtype
-) -> Plan:
+) -> NetworkPlan:
     batch, _, height, width = images.shape
-    # A parameter that moved, or lies another way, is another one to the tables.
+    # The tables hold addresses and strides of the parameters.
     key = (batch, height, width, dtype, *((weight.data_ptr(), weight.stride()) for weight in weights))
     plans = _plans.setdefault(owner, {})
     if key not in plans:
-        plans[key] = Plan(layers_of(batch, height, width, weights, strides), weights, dtype)
+        plans[key] = NetworkPlan(layers_of(batch, height, width, weights, strides), weights, dtype)
     return plans[key]
 
 
 @dataclass
-class _Kept:
-    """What the forward pass leaves for the backward pass, a row a layer."""
+class _Saved:
+    """Results of the forward pass for the backward pass, one entry per layer."""
 
-    plan: Plan
+    plan: NetworkPlan
     weights: Tensor
-    """As cast, all of them both ways."""
+    """As cast, plain and transposed."""
     norms: Tensor
     images: Tensor
     """As packed."""
     y: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    """After BatchNorm and ReLU; without the last, which autograd keeps. In the middle of a block whose second layer
-    takes them there itself: as ``y``."""
+    """After BatchNorm and ReLU, but for the last, which autograd saves; ``y`` if the next layer applies them itself."""
 
     def norm(self, number: int) -> Tensor:
         """Mean and 1/std."""
         start, end = self.plan.channels_at[number : number + 2]
         return self.norms[2 * start : 2 * end]
 
-    def below(self, number: int, parameters: Sequence[Tensor]) -> Below:
-        """A layer's BatchNorm."""
-        return Below(self.y[number], self.norm(number), parameters[3 * number + 1], parameters[3 * number + 2])
+    def state(self, number: int, parameters: Sequence[Tensor]) -> NormState:
+        """BatchNorm of a layer."""
+        return NormState(self.y[number], self.norm(number), parameters[3 * number + 1], parameters[3 * number + 2])
 
 
 _Running = tuple[Tensor, Tensor, Tensor]
@@ -68,39 +67,41 @@ def _running(norm: nn.BatchNorm2d) -> _Running:
     return norm.running_mean, norm.running_var, norm.num_batches_tracked
 
 
-def _forward(images: Tensor, plan: Plan, norms: Sequence[nn.BatchNorm2d], parameters: Sequence[Tensor]) -> _Kept:
+def _forward(
+    images: Tensor, plan: NetworkPlan, norms: Sequence[nn.BatchNorm2d], parameters: Sequence[Tensor]
+) -> _Saved:
     device = images.device
-    norms_kept = torch.empty(2 * plan.channels_at[-1], dtype=torch.float32, device=device)
-    kept = _Kept(plan, launch.cast(plan), norms_kept, launch.pack(images, plan.layers[0], plan.dtype))
+    norms_found = torch.empty(2 * plan.channels_at[-1], dtype=torch.float32, device=device)
+    saved = _Saved(plan, launch.cast(plan), norms_found, launch.pack(images, plan.layers[0], plan.dtype))
 
     def layer(number: int, x: Tensor, skip: Tensor | None = None, entry: Layer | None = None) -> Tensor:
         shape, norm = plan.layers[number], norms[number]
         start, end, _ = plan.cast_at[number]
-        enter = kept.below(number - 1, parameters) if plan.enters[number] else None
-        y, found = launch.convolve(x, kept.weights[start:end], shape, enter)
-        kept.y.append(y)
+        enter = saved.state(number - 1, parameters) if plan.enters[number] else None
+        y, found = launch.convolve(x, saved.weights[start:end], shape, enter)
+        saved.y.append(y)
         assert norm.momentum is not None
         running = _running(norm) if norm.track_running_stats else None
         if plan.enters[number + 1]:
-            launch.join(shape, found, kept.norm(number), running, momentum=norm.momentum, eps=norm.eps)
-            kept.outputs.append(y)
+            launch.join(shape, found, saved.norm(number), running, momentum=norm.momentum, eps=norm.eps)
+            saved.outputs.append(y)
             return y
         out = launch.normalised(
-            shape, y, found, kept.norm(number), (parameters[3 * number + 1], parameters[3 * number + 2]), running,
+            shape, y, found, saved.norm(number), (parameters[3 * number + 1], parameters[3 * number + 2]), running,
             momentum=norm.momentum, eps=norm.eps, skip=skip, entry=entry,
         )  # fmt: skip
-        kept.outputs.append(out)
+        saved.outputs.append(out)
         return out
 
-    maps = layer(0, kept.images)
+    maps = layer(0, saved.images)
     for number in range(1, len(plan.layers), 2):
         inner = layer(number, maps)
         maps = layer(number + 1, inner, skip=maps, entry=plan.layers[number])
-    return kept
+    return saved
 
 
-def _evaluate(images: Tensor, plan: Plan, norms: Sequence[nn.BatchNorm2d]) -> Tensor:
-    """The last maps, by the running statistics; all others are let go of, since batches may be large."""
+def _evaluate(images: Tensor, plan: NetworkPlan, norms: Sequence[nn.BatchNorm2d]) -> Tensor:
+    """The last maps, by the running statistics; the others are freed, because batches may be large."""
     weights = launch.cast(plan)
 
     def layer(number: int, x: Tensor, skip: Tensor | None = None, entry: Layer | None = None) -> Tensor:
@@ -124,30 +125,32 @@ def _as_images(maps: Tensor, layer: Layer) -> Tensor:
 
 
 class _Chain(torch.autograd.Function):
-    """Stem and blocks: one function rather than one a block.
+    """Stem and blocks in one function, not one per block.
 
-    So the gradient that leaves a block is masked, and summed for the BatchNorm below, where it is made; weights are
-    cast, and their gradients' parts summed, in one launch each.
+    The kernel that computes the gradient of a block's input can then mask it and sum it for the BatchNorm below, and
+    one launch casts all weights, one sums the parts of all gradients.
     """
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, plan: Plan, norms: Sequence[nn.BatchNorm2d], *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, images: Tensor, plan: NetworkPlan, norms: Sequence[nn.BatchNorm2d], *parameters: Tensor
+    ) -> Tensor:
         """The last maps, of shape ``(B, channels, h, w)``."""
-        kept = _forward(images, plan, norms, parameters)
-        maps = _as_images(kept.outputs.pop(), plan.layers[-1])
+        saved = _forward(images, plan, norms, parameters)
+        maps = _as_images(saved.outputs.pop(), plan.layers[-1])
         ctx.save_for_backward(maps, *parameters)
-        ctx.kept = kept
+        ctx.state = saved
         return maps
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of all parameters, each as it lies in memory, so that autograd takes them as they are."""
+        """Gradients of all parameters, each in its parameter's layout, so that autograd need not copy them."""
         maps, *parameters = ctx.saved_tensors
-        kept: _Kept = ctx.kept
-        plan = kept.plan
+        saved: _Saved = ctx.state
+        plan = saved.plan
         last = len(plan.layers) - 1
-        outputs = [*kept.outputs, maps.permute(0, 2, 3, 1).reshape(plan.layers[-1].pixels, -1)]
+        outputs = [*saved.outputs, maps.permute(0, 2, 3, 1).reshape(plan.layers[-1].pixels, -1)]
         new = {"dtype": torch.float32, "device": maps.device}
         parts = torch.empty(plan.parts_at[-1], **new)
         affine = torch.empty((2, plan.channels_at[-1]), **new)
@@ -159,27 +162,29 @@ class _Chain(torch.autograd.Function):
             to = (affine[0, channels(number)], affine[1, channels(number)])
             return parts[plan.parts_at[number] : plan.parts_at[number + 1]], to
 
-        def turned(number: int) -> Tensor:
+        def transposed(number: int) -> Tensor:
             _, start, end = plan.cast_at[number]
-            return kept.weights[start:end]
+            return saved.weights[start:end]
 
         def layer(
             number: int, gradient: Tensor, sums: launch.Statistics, skip: Tensor | None = None
         ) -> tuple[Tensor, launch.Statistics]:
-            """A layer's gradients, and that of the layer below with its sums."""
+            """Gradients of a layer; returns the gradient for the layer below and its sums."""
             shape, x = plan.layers[number], outputs[number - 1]
-            above, below = kept.below(number, parameters), kept.below(number - 1, parameters)
+            above, below = saved.state(number, parameters), saved.state(number - 1, parameters)
             enter = below if plan.enters[number] else None
             d = launch.weight_part(x, gradient, shape, above, sums, *gradients_to(number), enter=enter)
-            return launch.input_gradient(d, turned(number), shape, below, skip=skip, seen=None if skip is None else x)
+            return launch.input_gradient(
+                d, transposed(number), shape, below, skip=skip, seen=None if skip is None else x
+            )
 
-        g, sums = launch.mask(gradient, outputs[last], plan.layers[last], kept.below(last, parameters))
+        g, sums = launch.mask(gradient, outputs[last], plan.layers[last], saved.state(last, parameters))
         for second in range(last, 0, -2):
             end = g
             g, sums = layer(second, end, sums)
             g, sums = layer(second - 1, g, sums, skip=end)
         launch.weight_part(
-            kept.images, g, plan.layers[0], kept.below(0, parameters), sums, *gradients_to(0), keep=False
+            saved.images, g, plan.layers[0], saved.state(0, parameters), sums, *gradients_to(0), keep=False
         )
         weights = launch.sum_up(parts, plan)
         found: list[Tensor | None] = []

@@ -1,4 +1,4 @@
-"""Tile sizes of the kernels: one table, keyed by what is computed and on which shape."""
+"""Tile sizes of the kernels: one table by operation and shape."""
 
 import json
 from collections.abc import Mapping
@@ -9,34 +9,33 @@ from typing import Any, Literal
 __all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "default_tile", "tile_for", "use_tiles"]
 
 IMAGE_CHANNELS = 4
-"""An image's channels are filled up to these."""
+"""Channels of an image are padded to this number."""
 
 Operation = Literal["forward", "input", "weight", "normalise"]
-"""Convolution; its input's gradient; its weight's gradient; BatchNorm with ReLU."""
+"""Convolution; gradient of its input; gradient of its weight; BatchNorm with ReLU."""
 
 Key = tuple[Operation, int, int, int]
-"""What is computed, the channels read and written, and the height of what is written (for ``weight``: of the
-gradient that is read)."""
+"""Operation, channels of input and output, and height of the output (for ``weight``: of the gradient)."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel cuts its work."""
+    """How a kernel divides its work."""
 
     rows: int
     """Pixels of a tile, a power of two."""
     chunk: int
-    """Of the nine taps' channels, how many are multiplied at a time; a power of two."""
+    """How many of the 9 x channels products are done at a time, a power of two."""
     programs: int
-    """At most so many programs, each with a run of tiles. Twelve kernels share the GPU: none needs all of it, and every
-    program leaves a row of statistics that each program of the next kernel reads."""
+    """Maximum number of programs, each with consecutive tiles. Twelve networks share the GPU, so no kernel needs all of
+    it, and each program of the next kernel reads the statistics of all programs."""
     warps: int = 4
     stages: int = 3
     unrolled: bool = False
-    """All chunks of a tile are loaded ahead, tile by tile, rather than chunk by chunk: for few, small chunks."""
+    """Pipeline over tiles instead of chunks: for few, small chunks."""
     halo: bool = False
-    """By the kernels of ``cuda/``: whole rows of an image with what surrounds them. ``chunk``, ``stages`` and
-    ``unrolled`` mean nothing there."""
+    """Use the kernels of ``cuda/``, whose tiles are whole rows of an image with a halo; they ignore ``chunk``,
+    ``stages`` and ``unrolled``."""
 
 
 _MEASURED: dict[Key, Tile] = {
@@ -61,7 +60,7 @@ _MEASURED: dict[Key, Tile] = {
     ("forward", 32, 64, 8): Tile(128, 32, 64, 4, 4),
     ("weight", 32, 64, 8): Tile(64, 128, 8, 4, 3),
 }
-"""What ``benchmarks/tune_kernels.py`` found to be fastest on an H200, twelve networks at a time."""
+"""The fastest on an H200 with twelve networks at a time, by ``benchmarks/tune_kernels.py``."""
 
 DEFAULTS: dict[tuple[Operation, int], Tile] = {
     # By the wider side of the convolution. 32 x 32 x 16, 16 x 16 x 32 and 8 x 8 x 64 at a batch of 128 are 1024, 256
@@ -86,29 +85,20 @@ _chosen: dict[Key, Tile] = {}
 
 
 def tile_for(operation: Operation, read: int, written: int, height: int) -> Tile:
-    """The tile of one kernel on one shape.
-
-    Args:
-        operation: what is computed.
-        read: channels that are read.
-        written: channels that are written.
-        height: of the maps that are written; of ``"weight"``, of the gradient that is read.
-    """
+    """The tile of a kernel for a shape, as in ``Key``."""
     key = (operation, read, written, height)
     found = _chosen.get(key) or _MEASURED.get(key)
     return found or default_tile(operation, read, written)
 
 
 def default_tile(operation: Operation, read: int, written: int) -> Tile:
-    """The tile of a kernel on a shape that was not measured; arguments as those of :func:`tile_for`."""
+    """The tile of a kernel for a shape that was not measured."""
     width = read if read == IMAGE_CHANNELS else max(read, written)
     return DEFAULTS[operation, next(known for known in (4, 16, 32, 64) if width <= known)]
 
 
 def use_tiles(tiles: Mapping[Key, Tile] | str | Path | None) -> None:
-    """Use other tiles from now on, for measuring; ``None`` goes back to the table.
-
-    Plans that were made before keep theirs.
+    """Use other tiles for new plans, for measuring; ``None`` restores the table.
 
     Args:
         tiles: a mapping, or the file that ``benchmarks/tune_kernels.py`` writes.

@@ -1,11 +1,43 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0912, PLR0915, PLR0917
-"""The 3x3 convolution as products of shifted pixels, forward and as the gradient of its input."""
+"""The 3x3 convolution, forward and as the gradient of its input."""
 
 from longtail._gpu import jit, tl
-from longtail.kernels.patches import patches
 
-__all__ = ["convolution"]
+__all__ = ["convolution", "patches"]
+
+
+@jit
+def patches(
+    x,
+    rows,
+    live,
+    k,
+    HI: tl.constexpr,
+    WI: tl.constexpr,
+    HO: tl.constexpr,
+    WO: tl.constexpr,
+    C: tl.constexpr,
+    STRIDE: tl.constexpr,
+):
+    """Elements ``k`` = tap * C + channel of the 3x3 patches around output pixels ``rows``; zero outside the image."""
+    tap = k // C
+    c = k % C
+    r = tap // 3
+    s = tap - 3 * r
+    wo = rows % WO
+    ho = (rows // WO) % HO
+    b = rows // (WO * HO)
+    h = ho * STRIDE
+    w = wo * STRIDE
+    # Bits say which of the three rows and columns of taps are inside, so the mask of an element is two shifts. A tap
+    # beyond the ninth has r >= 3 and reads a zero bit.
+    rows_inside = tl.where(live, (h > 0).to(tl.int32) + 2 + 4 * (h + 1 < HI).to(tl.int32), 0)
+    columns_inside = (w > 0).to(tl.int32) + 2 + 4 * (w + 1 < WI).to(tl.int32)
+    inside = ((rows_inside[:, None] >> r[None, :]) & (columns_inside[:, None] >> s[None, :]) & 1) != 0
+    place = ((b * HI + h) * WI + w) * C
+    around = ((r - 1) * WI + s - 1) * C + c
+    return tl.load(x + place[:, None] + around[None, :], mask=inside, other=0.0)
 
 
 @jit
@@ -39,20 +71,20 @@ def convolution(
     LATE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A run of ``per`` tiles of M pixels, all output channels.
+    """Compute ``per`` tiles of M pixels, all output channels.
 
-    Forward, ``out`` is the convolution, and ``partial`` (programs, 2, CO) gets mean and M2 of the run, of the values
-    before they are rounded.
+    Forward, ``out`` is the convolution, and ``partial`` (programs, 2, CO) gets mean and M2 of the program's pixels,
+    computed before rounding.
 
-    ``BACK``: x is the gradient of a convolution's output, ``weight`` turned round, and ``out`` becomes the gradient of
-    what went into the BatchNorm and ReLU below: masked by that ReLU. ``below`` are the maps that BatchNorm read,
-    ``norm`` its mean and 1/std; ``partial`` gets the sums of gradient and of gradient times normalised map, which its
-    backward needs. ``JOIN``: the ReLU below ends a block, or the stem; then what flowed through the shortcut (``skip``,
-    of CS channels) is added first, and the mask is where ``seen``, the output of that ReLU, is positive.
+    ``BACK``: x is the gradient of a convolution's output and ``weight`` is transposed; ``out`` becomes the gradient of
+    the output of the BatchNorm below, masked by the ReLU between. ``below`` is the input of that BatchNorm, ``norm``
+    its mean and 1/std; ``partial`` gets the sums of the gradient and of gradient times normalised input, which the
+    backward of BatchNorm needs. ``JOIN``: the ReLU below ends a block or the stem; then the gradient of the shortcut
+    (``skip``, of CS channels) is added first, and the mask is where ``seen``, the output of that ReLU, is positive.
 
-    ``UP``, with ``BACK``: the convolution had stride 2, so that x has half the sides. A tile's pixels then have both
-    coordinates even, or one of them, or none, and see one, two or four taps; four tiles in a row are of the same part
-    of the maps, and ``pixels`` counts those of one kind.
+    ``UP``, with ``BACK``: the convolution had stride 2, so x has half the sides. All pixels of a tile have the same
+    parity of row and column, and use one, two or four taps; four consecutive tiles cover the same part of the maps,
+    and ``pixels`` counts the pixels of one parity.
     """
     pid = tl.program_id(0)
     c = tl.arange(0, CO)
@@ -86,7 +118,7 @@ def convolution(
             rows = (b * HO + h) * WO + w_
         places = rows[:, None] * CO + c[None, :]
         held = live[:, None]
-        if BACK:  # asked for before the products, so that it is there after them
+        if BACK:  # loaded before the products, to hide the latency
             y = tl.load(below + places, mask=held, other=0.0)
             if JOIN:
                 if UP:
@@ -106,7 +138,7 @@ def convolution(
                 near = live & (i + down < HI) & (j + right < WI)
                 place = ((b * HI + i + down) * WI + j + right) * CI
                 a = tl.load(x + place[:, None] + k[None, :], mask=near[:, None], other=0.0)
-                # An even coordinate sees the middle tap, an odd one the two others.
+                # An even coordinate uses the middle tap, an odd one the two others.
                 first_k = ((1 - odd_h + 2 * down) * 3 + 1 - odd_w + 2 * right) * CI
                 w = tl.load(weight + (first_k + k)[:, None] * CO + c[None, :])
                 acc = tl.dot(a, w, acc)
@@ -141,7 +173,7 @@ def convolution(
                 second += tl.sum(gx, axis=0)
         else:
             tl.store(out + places, acc.to(out.dtype.element_ty), mask=held)
-            # Mean and M2 of the tile, joined to those of the tiles before (Chan et al.).
+            # Mean and M2 of the tile, combined with those of the previous tiles (Chan et al.).
             n = tl.minimum(tl.maximum(pixels - begin, 0), M).to(tl.float32)
             before = t * M * 1.0
             tile_mean = tl.sum(acc, axis=0) / tl.maximum(n, 1.0)

@@ -1,4 +1,4 @@
-"""The kernels as functions of tensors. Maps lie pixel after pixel, (pixels, channels), and are of the weights' type."""
+"""The kernels as functions of tensors. Maps have shape ``(pixels, channels)`` and the type of the weights."""
 
 from typing import Any, NamedTuple
 
@@ -9,12 +9,11 @@ from longtail.kernels.convolution import convolution
 from longtail.kernels.halo import convolve_with_halo, weight_part_with_halo
 from longtail.kernels.images import pack_images
 from longtail.kernels.normalise import join_statistics, mask_gradient, normalise
-from longtail.kernels.plan import ELEMENTS, Layer, Plan, Work
-from longtail.kernels.weight_gradient import sum_parts, weight_gradient
-from longtail.kernels.weights import cast_weights
+from longtail.kernels.plan import ELEMENTS, Layer, NetworkPlan, Work
+from longtail.kernels.weights import cast_weights, sum_parts, weight_gradient
 
 __all__ = [
-    "Below",
+    "NormState",
     "Statistics",
     "cast",
     "convolve",
@@ -28,24 +27,24 @@ __all__ = [
 ]
 
 
-_PIXELS = 512  # that a program of ``pack_images`` does
+_PIXELS = 512  # per program of ``pack_images``
 
 
 class Statistics(NamedTuple):
-    """What the programs of a kernel found out, a row of two for each."""
+    """Two sums per channel of each program of a kernel."""
 
     rows: Tensor
     """float32, shape ``(programs, 2, channels)``."""
     work: Work
 
 
-class Below(NamedTuple):
-    """A BatchNorm, for the gradient that comes to it from above."""
+class NormState(NamedTuple):
+    """A BatchNorm in a training step."""
 
     y: Tensor
-    """What it read."""
+    """Its input."""
     norm: Tensor
-    """Mean and 1/std of that."""
+    """Mean and 1/std of the input."""
     gamma: Tensor
     beta: Tensor
 
@@ -71,8 +70,8 @@ def _tile(work: Work) -> dict[str, Any]:
     return {"M": tile.rows, "KB": tile.chunk, "UNROLLED": tile.unrolled, "STAGES": tile.stages}
 
 
-def cast(plan: Plan) -> Tensor:
-    """All weights in the type of the maps, both ways."""
+def cast(plan: NetworkPlan) -> Tensor:
+    """All weights in the type of the maps, plain and transposed."""
     table = plan.cast_table
     out = torch.empty(plan.cast_at[-1][2], dtype=plan.dtype, device=table.device)
     cast_weights[(len(table),)](table, out, E=ELEMENTS, COLUMNS=table.shape[1], num_warps=4)
@@ -84,7 +83,7 @@ def pack(images: Tensor, layer: Layer, dtype: torch.dtype) -> Tensor:
 
     Args:
         images: shape ``(B, channels, height, width)``, any strides and type.
-        layer: the one that reads them.
+        layer: the first layer.
         dtype: of the maps.
     """
     out = torch.empty((layer.pixels_in, layer.read), dtype=dtype, device=images.device)
@@ -96,15 +95,14 @@ def pack(images: Tensor, layer: Layer, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def convolve(x: Tensor, weight: Tensor, layer: Layer, enter: Below | None = None) -> tuple[Tensor, Statistics]:
-    """The convolution, with mean and M2 of each program's pixels.
+def convolve(x: Tensor, weight: Tensor, layer: Layer, enter: NormState | None = None) -> tuple[Tensor, Statistics]:
+    """The convolution, with mean and M2 of the pixels of each program.
 
     Args:
-        x: maps; or images, as :func:`pack` leaves them.
+        x: maps, or images from :func:`pack`.
         weight: as cast, ``(9, read, written)``.
         layer: the shapes.
-        enter: the BatchNorm, with a ReLU, that x has still to go through, where :meth:`Layer.enters
-            <longtail.kernels.plan.Layer.enters>`.
+        enter: a BatchNorm that the kernel applies to x, with a ReLU; only if ``layer.enters``.
     """
     work = layer.work("forward")
     out, found = _maps(layer.pixels, layer.written, weight), _rows(work, layer.written, x)
@@ -122,17 +120,17 @@ def convolve(x: Tensor, weight: Tensor, layer: Layer, enter: Below | None = None
 
 
 def input_gradient(
-    d: Tensor, weight: Tensor, layer: Layer, below: Below, *, skip: Tensor | None = None, seen: Tensor | None = None
+    d: Tensor, weight: Tensor, layer: Layer, below: NormState, *, skip: Tensor | None = None, seen: Tensor | None = None
 ) -> tuple[Tensor, Statistics]:
-    """The gradient of a convolution's input, taken on through the ReLU below, with the sums of its BatchNorm.
+    """The gradient of a convolution's input through the ReLU below, with the sums that its BatchNorm needs.
 
     Args:
         d: gradient of the convolution's output.
-        weight: as cast, turned round: ``(9, written, read)``.
+        weight: as cast, transposed: ``(9, written, read)``.
         layer: the shapes.
-        below: the BatchNorm under the ReLU under the convolution.
-        skip: where the convolution begins a block: the gradient at the block's end, masked.
-        seen: there, the block's input.
+        below: the BatchNorm before the ReLU before the convolution.
+        skip: for the first convolution of a block, the masked gradient of the block's output.
+        seen: for the first convolution of a block, the block's input.
     """
     work = layer.work("input")
     out, found = _maps(layer.pixels_in, layer.read, d), _rows(work, layer.read, d)
@@ -155,29 +153,29 @@ def weight_part(  # noqa: PLR0917
     x: Tensor,
     gradient: Tensor,
     layer: Layer,
-    above: Below,
+    above: NormState,
     sums: Statistics,
     parts: Tensor,
     to: tuple[Tensor, Tensor],
     *,
     keep: bool = True,
-    enter: Below | None = None,
+    enter: NormState | None = None,
 ) -> Tensor:
-    """Backward through BatchNorm, and the parts of the weight's gradient.
+    """The backward of BatchNorm, and the parts of the weight gradient.
 
     Args:
-        x: what the convolution read.
-        gradient: of BatchNorm's output, masked by the ReLU above it.
+        x: input of the convolution.
+        gradient: of BatchNorm's output, masked by the ReLU after it.
         layer: the shapes.
         above: the BatchNorm after the convolution.
-        sums: what the kernel that made ``gradient`` summed up.
-        parts: float32; gets the parts, ``(programs, 9, read, written)``.
-        to: get the gradients of BatchNorm's gamma and beta.
-        keep: whether the gradient of the convolution's output is wanted.
+        sums: of ``gradient``, from the kernel that computed it.
+        parts: float32 output for the parts, ``(programs, 9, read, written)``.
+        to: outputs for the gradients of BatchNorm's gamma and beta.
+        keep: whether to compute the gradient of the convolution's output.
         enter: as in :func:`convolve`.
 
     Returns:
-        that gradient.
+        the gradient of the convolution's output.
     """
     work = layer.work("weight")
     through = _maps(layer.pixels if keep else 1, layer.written, gradient)
@@ -196,8 +194,8 @@ def weight_part(  # noqa: PLR0917
     return through
 
 
-def sum_up(parts: Tensor, plan: Plan) -> Tensor:
-    """The gradients of all weights, one after the other, each as its parameter lies in memory."""
+def sum_up(parts: Tensor, plan: NetworkPlan) -> Tensor:
+    """The gradients of all weights, one after the other, each in the layout of its parameter."""
     table = plan.part_table
     out = torch.empty(plan.gradients_at[-1], dtype=torch.float32, device=parts.device)
     sum_parts[(len(table),)](parts, table, out, E=ELEMENTS, S=8, COLUMNS=table.shape[1], num_warps=4)
@@ -213,7 +211,7 @@ def join(
     momentum: float,
     eps: float,
 ) -> None:
-    """What :func:`normalised` does with its statistics, where the maps are normalised by those who read them."""
+    """Combine the statistics as :func:`normalised` does, for maps that the next layer normalises."""
     join_statistics[(1,)](
         found.rows, *(running or (norm, norm, norm)), norm, layer.pixels, found.work.run, found.work.programs,
         momentum, eps, C=layer.written, UPDATE=running is not None, RUNS=_power(found.work.programs), num_warps=8,
@@ -239,14 +237,14 @@ def normalised(  # noqa: PLR0917
         layer: the convolution before.
         y: its output.
         found: its statistics.
-        norm: gets mean and 1/std of the batch, ``(2, channels)``; ``None``: it is normalised by ``running``, as in
+        norm: output for mean and 1/std of the batch, ``(2, channels)``; ``None`` normalises by ``running``, as in
             evaluation.
         affine: gamma and beta.
-        running: running mean and variance and the number of batches, to be moved on; ``None``: none are kept.
+        running: running mean and variance and the number of batches, which are updated; or ``None``.
         momentum: of the running statistics.
         eps: of BatchNorm.
-        skip: at a block's end, the block's input.
-        entry: there, the block's first convolution.
+        skip: at the end of a block, the block's input.
+        entry: at the end of a block, the block's first convolution.
     """
     work = layer.work("normalise")
     out = torch.empty_like(y)
@@ -262,14 +260,14 @@ def normalised(  # noqa: PLR0917
     return out
 
 
-def mask(gradient: Tensor, seen: Tensor, layer: Layer, below: Below) -> tuple[Tensor, Statistics]:
-    """The gradient of the last maps, taken on through their ReLU, with the sums of the BatchNorm below.
+def mask(gradient: Tensor, seen: Tensor, layer: Layer, below: NormState) -> tuple[Tensor, Statistics]:
+    """The gradient of the last maps through their ReLU, with the sums that the BatchNorm below needs.
 
     Args:
         gradient: shape ``(B, channels, height, width)``, any strides and type.
         seen: the last maps.
         layer: the convolution before them.
-        below: the BatchNorm after that.
+        below: the BatchNorm after that convolution.
     """
     work = layer.work("normalise")
     out, found = torch.empty_like(seen), _rows(work, layer.written, seen)

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917
-"""BatchNorm with skip and ReLU, and the first step of its backward at the end of the network."""
+"""BatchNorm with shortcut and ReLU, and the first step of the backward pass."""
 
 from longtail._gpu import jit, tl
 
@@ -23,14 +23,14 @@ def join_runs(
     UPDATE: tl.constexpr,
     RUNS: tl.constexpr,
 ):
-    """Mean and 1/std of the batch; the first program keeps them, and moves the running statistics on."""
+    """Return mean and 1/std of the batch; the first program stores them and updates the running statistics."""
     c = tl.arange(0, C)
     i = tl.arange(0, RUNS)
     n = tl.minimum(tl.maximum(pixels - i * run, 0), run).to(tl.float32)[:, None]
     there = (i < runs)[:, None]
     means = tl.load(partial + (2 * i[:, None]) * C + c[None, :], mask=there, other=0.0)
     m2s = tl.load(partial + (2 * i[:, None] + 1) * C + c[None, :], mask=there, other=0.0)
-    # Measured from the first run's mean, so that a large mean costs no digits.
+    # Relative to the mean of the first run, so a large mean costs no digits.
     origin = tl.load(partial + c)
     off = tl.where(there, means - origin[None, :], 0.0)
     amount = pixels.to(tl.float32)
@@ -68,7 +68,7 @@ def join_statistics(
     UPDATE: tl.constexpr,
     RUNS: tl.constexpr,
 ):
-    """``join_runs`` alone, by one program."""
+    """Only ``join_runs``, in one program."""
     join_runs(partial, running_mean, running_var, tracked, norm, pixels, run, runs, momentum, eps, C, UPDATE, RUNS)
 
 
@@ -103,11 +103,11 @@ def normalise(
     RUNS: tl.constexpr,
     R: tl.constexpr,
 ):
-    """``out`` = ReLU of normalised ``y``, plus the shortcut of ``skip`` (CS channels, HS x WS) where there is one.
+    """``out`` = ReLU of normalised ``y``, plus the shortcut of ``skip`` (CS channels, HS x WS) if ``SKIP``.
 
-    ``partial`` (runs, 2, C) has mean and M2 of runs of ``run`` pixels. Every program joins them for itself, in the same
-    order, which costs less than a kernel of its own; the first one keeps mean and 1/std in ``norm`` and moves the
-    running statistics on. ``FIXED``: by the running statistics, as in evaluation; nothing is kept or moved.
+    ``partial`` (runs, 2, C) has mean and M2 of runs of ``run`` pixels. Every program combines them, in the same order,
+    which costs less than a separate kernel; the first one stores mean and 1/std in ``norm`` and updates the running
+    statistics. ``FIXED``: normalise by the running statistics, as in evaluation, and store nothing.
     """
     pid = tl.program_id(0)
     c = tl.arange(0, C)
@@ -160,7 +160,7 @@ def mask_gradient(
     C: tl.constexpr,
     R: tl.constexpr,
 ):
-    """The gradient of the network's last maps, of any strides, as ``convolution`` with ``BACK`` leaves all others."""
+    """Mask the gradient of the last maps, of any strides, and sum it, as ``convolution`` with ``BACK`` does."""
     pid = tl.program_id(0)
     c = tl.arange(0, C)
     mean = tl.load(norm + c)

@@ -215,7 +215,7 @@ KERNEL(THREADS) convolution(
         barrier();
         const int pixel = tile * M + warp * MT * 16 + lane / 4;
 #if BACK
-        constexpr int AHEAD = C == 16 ? 2 * MT : 1;  // asked for before the products, where registers are left
+        constexpr int AHEAD = C == 16 ? 2 * MT : 1;  // loaded before the products, if registers are left
         Some maps[AHEAD], beside[AHEAD], after[AHEAD];
         auto ask = [&](int i, int at) {
             maps[i] = read_some(below, at, mine);

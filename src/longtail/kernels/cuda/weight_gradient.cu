@@ -95,7 +95,7 @@ struct Part {
     }
 };
 
-// As ``weight_gradient`` in weight_gradient.py, whose arguments these are, for the whole weight at once. With ENTER,
+// As ``weight_gradient`` in weights.py, whose arguments these are, for the whole weight at once. With ENTER,
 // the last three are those of the BatchNorm that x goes through first.
 KERNEL(THREADS) weight_gradient(
     const u16* x, const u16* gradient, const u16* y, const float* sums, const float* norm, const float* gamma,
