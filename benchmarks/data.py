@@ -32,7 +32,7 @@ from timing import synchronise
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from longtail.data import ArrayImages, Plan, Resident, ResidentFiles, Split, Streaming
+from longtail.data import ArrayImages, BatchPlan, Resident, ResidentFiles, Split, Streaming
 from longtail.data.augment import CentreCrop, Compose, Normalise, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -117,7 +117,7 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
     pixels = torch.randint(256, (arguments.images, 3, 32, 32), dtype=torch.uint8)
     split = Split(ArrayImages(pixels), torch.randint(10, (arguments.images,)))
     augment = Compose((RandomCrop(32, padding=4), RandomFlip(), Normalise(MEAN, STD)))
-    resident = Resident(split, Plan(split.labels, (augment,), BATCH), device)
+    resident = Resident(split, BatchPlan(split.labels, (augment,), BATCH), device)
     check(split, resident)
     usual = DataLoader(
         PilDataset(split),
@@ -154,10 +154,10 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
 def check_large(folder: Path, device: str, number: int = 32) -> dict[str, Any]:
     """Batches of both loaders on the device, as they are timed, against the CPU's: levels by which pixels differ."""
     split = write_photographs(folder, number, subsampling=0)
-    trained, tested = (Plan(split.labels, (view,), 16) for view in (TRAINED, TESTED))
+    trained, tested = (BatchPlan(split.labels, (view,), 16) for view in (TRAINED, TESTED))
     packed = [ResidentFiles(split, trained, where, short_side=256, workers=2) for where in (device, "cpu")]
 
-    def files(plan: Plan) -> tuple[Streaming, Streaming]:
+    def files(plan: BatchPlan) -> tuple[Streaming, Streaming]:
         there = Streaming(split, plan, "cpu")  # decoded and cut to size one by one
         return Streaming(split, plan, device, workers=2, decode_in="device"), there
 
@@ -191,13 +191,13 @@ def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iter
         checked = check_large(Path(folder), device)
     with tempfile.TemporaryDirectory() as folder:
         split = write_photographs(Path(folder), number)
-        plan = Plan(split.labels, (TRAINED,), 256)
+        plan = BatchPlan(split.labels, (TRAINED,), 256)
         start = time.perf_counter()
         resident = ResidentFiles(split, plan, device, short_side=256, workers=workers)
         synchronise()
         yield row(PACKED, time.perf_counter() - start)
         streaming = Streaming(split, plan, device, workers=workers, decode_in="device")
-        tested = Streaming(split, Plan(split.labels, (TESTED,), 256), device, workers=workers, decode_in="device")
+        tested = Streaming(split, BatchPlan(split.labels, (TESTED,), 256), device, workers=workers, decode_in="device")
         usual = DataLoader(
             PilFiles(split), 256, shuffle=True, num_workers=workers, pin_memory=True, persistent_workers=True
         )

@@ -32,7 +32,7 @@ from timing import synchronise
 from torch import Tensor
 
 from longtail.classes import Groups
-from longtail.data import DataSet, Plan, ResidentFiles, Split, Streaming
+from longtail.data import BatchPlan, DataSet, ResidentFiles, Split, Streaming
 from longtail.data.sampling.plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.ranks import Ranks
@@ -89,7 +89,7 @@ def check(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     small = write_photographs(folder, min(32, given.images), subsampling=0)
     loaders = Loaders(recipe_of(given, "imagenet-plain"), data_of(small), DEVICE, Ranks())
     view = loaders.training(("weak",), Instance(), drop_last=False).plan.views[0]
-    plan = Plan(small.labels, (view,), 16)
+    plan = BatchPlan(small.labels, (view,), 16)
     levels, wrong = {}, []
     for name, made in (
         ("files", lambda device: Streaming(small, plan, device, workers=2, decode_in="device")),

@@ -8,6 +8,7 @@ from longtail._io import write_text
 from longtail.study.figures.writing import save_figure
 from longtail.study.runs import read_runs
 from reproduction.balanced import measure_balanced
+from reproduction.lvis import register
 from reproduction.of_paper import paper_drawings
 from reproduction.page import write_page
 from reproduction.redrawn import measure_redrawn
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     measure = commands.add_parser("measure", help="evaluate finished models on what the paper reports besides recall")
     measure.add_argument("runs", nargs="+", type=Path, help="folders of runs, with weights and data on this machine")
     given = parser.parse_args(arguments)
+    register()
     try:
         _run(given)
     except (ValueError, OSError) as error:

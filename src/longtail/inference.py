@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from longtail._checks import check_choice, check_integer, told
 from longtail._io import read_tensors
-from longtail.data import FileImages, Normalisation, Plan, Split, Streaming, decode
+from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import BadImages, as_tensor, raw_pixels
 from longtail.models import HeadSpec, Model, build_model
@@ -242,7 +242,7 @@ class FilePredictions:
             return
         images = FileImages(Path("/"), [str(Path(path).absolute()).lstrip("/") for path in self.paths])
         nothing = torch.zeros(len(images), dtype=torch.int64)
-        plan = Plan(nothing, (self.classifier.transforms.view(),), self.batch_size)
+        plan = BatchPlan(nothing, (self.classifier.transforms.view(),), self.batch_size)
         # Threads decode here, and a GPU where it can: processes would take longer to start than few images to read.
         loader = Streaming(
             Split(images, nothing),

@@ -1,6 +1,6 @@
 """The data commands: what they print and exit with; a person's mistake is one sentence without a traceback."""
 
-import json
+from dataclasses import replace
 
 import pytest
 from tests.cli.conftest import one_sentence, picture
@@ -14,7 +14,7 @@ from longtail.data import CATALOG
 def test_help_of_the_data_commands(run):
     code, out, _ = run("data", "--help")
     assert code == 0
-    for command in ("list", "get", "build-lvis-crops", "check", "describe"):
+    for command in ("list", "get", "check", "describe"):
         assert command in out
 
 
@@ -23,7 +23,6 @@ def test_help_of_the_data_commands(run):
     [
         ("list", ["--root"]),
         ("get", ["NAME", "--root"]),
-        ("build-lvis-crops", ["--root", "--annotations", "--images", "--size", "--workers", "--bad-images"]),
         ("check", ["NAME", "--root", "--imbalance"]),
         ("describe", ["PATH", "--figure"]),
     ],
@@ -120,7 +119,7 @@ def test_get_goes_on_with_what_is_there_in_part(run, tmp_path, monkeypatch):
             called.append(name)
             raise ValueError("Expected the right pixels, but got others.")
 
-        monkeypatch.setitem(longtail.cli.data.FETCHERS, name, fetch)
+        monkeypatch.setitem(CATALOG._entries, name, replace(CATALOG[name], fetch=fetch))
         code, _, err = run("data", "get", name, "--root", tmp_path)
         assert code == 2
         assert "the right pixels" in one_sentence(err)
@@ -129,9 +128,7 @@ def test_get_goes_on_with_what_is_there_in_part(run, tmp_path, monkeypatch):
     assert rows_of(out)["fashion-mnist"][-1] == "no"
 
 
-@pytest.mark.parametrize(
-    "name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt", "lvis-crops"]
-)
+@pytest.mark.parametrize("name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt"])
 def test_get_says_how_where_it_cannot(run, tmp_path, name):
     code, out, _ = run("data", "get", name, "--root", tmp_path)
     assert code == 1
@@ -149,7 +146,8 @@ def test_get_an_unknown_name(run, tmp_path):
 
 
 def test_get_says_where_it_is(run, tmp_path, monkeypatch):
-    monkeypatch.setitem(longtail.cli.data.FETCHERS, "fashion-mnist", lambda root, progress: None)
+    entry = replace(CATALOG["fashion-mnist"], fetch=lambda root, progress: None)
+    monkeypatch.setitem(CATALOG._entries, "fashion-mnist", entry)
     monkeypatch.setattr(longtail.cli.data, "check", lambda name, root: [])
     code, out, err = run("data", "get", "fashion-mnist-lt", "--root", tmp_path)
     assert (code, err) == (0, "")
@@ -165,7 +163,7 @@ def test_get_fetches_what_it_can_and_checks_it(run, tmp_path, monkeypatch):
         progress("somewhere", 10, None)
         raise OSError("Expected the net to be there, but it is not.")
 
-    monkeypatch.setitem(longtail.cli.data.FETCHERS, "cifar10", fetch)
+    monkeypatch.setitem(CATALOG._entries, "cifar10", replace(CATALOG["cifar10"], fetch=fetch))
     code, _, err = run("data", "get", "cifar10-lt", "--root", tmp_path)
     assert called == [tmp_path]
     assert code == 2
@@ -198,7 +196,7 @@ def test_check_with_differences(run, tmp_path):
     assert "largest training class: expected 4980, found 1" in lines
     assert "head, medium and tail classes: expected (131, 163, 71), found (0, 0, 365)" in lines
     first = tmp_path / "places365" / "train" / "鳥.jpg"
-    assert f"train files that are not there (the first: {first}): expected 0, found 1" in lines
+    assert f"train missing files (the first: {first}): expected 0, found 1" in lines
 
 
 @pytest.mark.parametrize("name", ["[red]", "[/]", "[data] of mine"])
@@ -251,77 +249,3 @@ def test_check_of_damaged_files_is_no_crash(run, tmp_path):
     code, _, err = run("data", "check", "tiny-imagenet", "--root", tmp_path)
     assert code == 2
     assert "n99" in one_sentence(err)
-
-
-# --- build-lvis-crops
-
-
-@pytest.fixture
-def lvis(tmp_path):
-    """A data folder with LVIS's files and COCO's images: two sound boxes, an empty one, one on an image of its own."""
-    (tmp_path / "lvis").mkdir()
-    for number, part in enumerate(("train", "val")):
-        for image in range(2):
-            picture(tmp_path / "coco" / f"{part}2017" / f"{image}.png", 10 * number + image)
-        content = {
-            "images": [
-                {"id": i, "width": 5, "height": 6, "coco_url": f"http://x/{part}2017/{i}.png"} for i in range(2)
-            ],
-            "categories": [{"id": 1, "name": "[apple]", "image_count": 2, "frequency": "r"}],
-            "annotations": [
-                {"id": n, "image_id": image, "category_id": 1, "bbox": box}
-                for n, (image, box) in enumerate(
-                    [(0, [0, 0, 3, 3]), (0, [1, 1, 4, 4]), (0, [1, 1, 0, 2]), (1, [0, 0, 2, 2])]
-                )
-            ],
-        }
-        (tmp_path / "lvis" / f"lvis_v1_{part}.json").write_text(json.dumps(content))
-    return tmp_path
-
-
-def test_building_lvis_crops(run, lvis):
-    code, out, _ = run("data", "build-lvis-crops", "--root", lvis, "--size", "8", "--workers", "0")
-    lines = out.splitlines()
-    assert code == 1  # it is not the official LVIS: `check` says so
-    assert "classes: expected 1203, found 1" in lines
-    assert "train images: expected 1270141, found 4" in lines
-    for part in ("train", "val"):
-        folder = lvis / "lvis-crops" / part
-        assert f"{part}: 3 crops of 4 boxes in {folder}" in lines
-        assert f"  each is listed in {folder / 'dropped.jsonl'}" in lines
-    assert lines.count("  1 dropped: empty") == 2
-    assert run("data", "build-lvis-crops", "--root", lvis, "--size", "8", "--workers", "0")[1] == out  # again, at once
-
-
-def test_building_lvis_crops_from_elsewhere(run, lvis, tmp_path):
-    root = tmp_path / "other"
-    places = ("--annotations", lvis / "lvis", "--images", lvis / "coco")
-    code, out, _ = run("data", "build-lvis-crops", "--root", root, "--size", "8", "--workers", "0", *places)
-    assert code == 1
-    assert f"val: 3 crops of 4 boxes in {root / 'lvis-crops' / 'val'}" in out.splitlines()
-
-
-def test_bad_images_of_lvis_stop_the_build_or_are_left_out(run, lvis):
-    path = lvis / "coco" / "train2017" / "1.png"
-    path.write_bytes(b"no image")
-    options = ("--root", lvis, "--size", "8", "--workers", "0")
-    code, out, err = run("data", "build-lvis-crops", *options)
-    assert code == 2
-    assert out.strip() == ""
-    assert str(path) in one_sentence(err)
-    code, out, _ = run("data", "build-lvis-crops", *options, "--bad-images", "skip")
-    assert code == 1
-    assert "  1 dropped: unreadable-image" in out.splitlines()
-    assert "train boxes left out (unreadable-image): expected 0, found 1" in out.splitlines()
-    assert run("data", "build-lvis-crops", *options, "--bad-images", "repair")[0] == 2
-
-
-def test_building_lvis_crops_without_its_files(run, lvis):
-    (lvis / "lvis" / "lvis_v1_val.json").unlink()
-    code, _, err = run("data", "build-lvis-crops", "--root", lvis)
-    assert code == 2
-    assert str(lvis / "lvis" / "lvis_v1_val.json") in one_sentence(err)
-    assert not (lvis / "lvis-crops").exists()  # found before hours are spent on the first half
-    code, out, _ = run("data", "get", "lvis-crops", "--root", lvis)
-    assert code == 1
-    assert "longtail data build-lvis-crops" in out

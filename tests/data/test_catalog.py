@@ -10,11 +10,9 @@ import torch
 from PIL import Image
 
 from longtail.classes import Groups
-from longtail.data import CATALOG, ERRATA, expected_counts, load
+from longtail.data import CATALOG, expected_counts, load
 
-NAMED = (
-    "cifar10 cifar100 cifar10-lt cifar100-lt imagenet imagenet-lt places-lt inaturalist2018 lvis-crops digits digits-lt"
-)
+NAMED = "cifar10 cifar100 cifar10-lt cifar100-lt imagenet imagenet-lt places-lt inaturalist2018 digits digits-lt"
 NAMED += " fashion-mnist fashion-mnist-lt tiny-imagenet tiny-imagenet-lt"
 
 
@@ -53,25 +51,6 @@ def test_shipped_counts_are_those_of_the_papers_table(row):
 def test_validation_splits_are_the_official_ones():
     assert CATALOG["imagenet-lt"].sizes["val"] == 20_000
     assert CATALOG["places-lt"].sizes["val"] == 7_300
-
-
-def test_lvis_is_cut_by_images_and_counted_by_boxes():
-    shipped = expected_counts("lvis-v1")
-    boxes, images = shipped["train"], shipped["train_images"]
-    assert len(boxes) == len(images) == len(shipped["names"]) == len(set(shipped["names"])) == 1203
-    assert (sum(boxes), min(boxes), max(boxes)) == (1_270_141, 1, 50_552)
-    assert [sum(n > 100 for n in images), sum(11 <= n <= 100 for n in images), sum(n <= 10 for n in images)] == [
-        405,
-        461,
-        337,
-    ]
-    assert Groups.from_counts(images, head_over=100, tail_under=11).sizes == {"head": 405, "medium": 461, "tail": 337}
-    assert all(b >= i >= 1 for b, i in zip(boxes, images, strict=True))
-
-
-@pytest.mark.parametrize("part", ["50 to 5000", "1,270,141", "50,552", "405/461/337", "Places-LT"])
-def test_where_the_table_errs_is_listed(part):
-    assert any(part in line for line in ERRATA)
 
 
 def test_every_entry_agrees_with_itself():
@@ -204,7 +183,7 @@ def test_the_subset_is_fixed_or_drawn_from_the_runs_seed(cifar, tails):
         drawn = load("cifar10-lt", root, subset_seed="run", seed=seed)
         assert places_of(drawn.train) == protocol(labels["cifar10"], 100, seed)
     assert places_of(load("cifar10-lt", root, seed=7).train) == tails["cifar10", 100][2]  # fixed, whatever the run
-    with pytest.raises(ValueError, match=r"^Expected `seed` beside subset_seed='run', but got None\.$"):
+    with pytest.raises(ValueError, match=r"^Expected `seed` together with subset_seed='run', but got None\.$"):
         load("cifar10-lt", root, subset_seed="run")
 
 
@@ -237,7 +216,7 @@ def test_cifar_itself(cifar):
     assert load("cifar10", root).normalisation.std == (0.2023, 0.1994, 0.2010)
     assert data.normalisation.mean == (0.5071, 0.4867, 0.4408)
     assert data.normalisation.std == (0.2673, 0.2564, 0.2762)
-    with pytest.raises(ValueError, match=r"^Expected no `imbalance` for cifar10, which is as it is, but got 10\.$"):
+    with pytest.raises(ValueError, match="no `imbalance` for cifar10"):
         load("cifar10", root, imbalance=10)
 
 
@@ -403,7 +382,7 @@ def test_tiny_imagenets_answers_are_checked(tiny, row):
 
 @pytest.mark.parametrize("name", ["cifar11", "", "CIFAR10", "imagenet_lt"])
 def test_an_unknown_name_is_told_the_known_ones(name):
-    with pytest.raises(ValueError, match=rf"^Expected `name` to be one of .*cifar10.*, but got {name!r}\.$"):
+    with pytest.raises(ValueError, match=rf"`data` to be one of .*cifar10.*, but got {name!r}"):
         load(name)
 
 
@@ -412,7 +391,7 @@ def test_what_is_not_there_is_named_with_how_to_get_it(tmp_path, name):
     with pytest.raises(FileNotFoundError) as caught:
         load(name, tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"Expected {tmp_path / CATALOG[name].files[0]} for {name}, but it is not there; ")
+    assert message.startswith(f"Expected {tmp_path / CATALOG[name].files[0]} for {name}, but it does not exist; ")
     assert CATALOG[name].steps in message
     assert message.endswith(".")
     assert "\n" not in message

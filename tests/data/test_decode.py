@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from longtail.data import FileImages, Plan, Streaming, UnreadableImageError, decode, describe
+from longtail.data import BatchPlan, FileImages, Streaming, UnreadableImageError, decode, describe
 from longtail.data.augment import RandomResizedCrop
 from longtail.data.datasets.dataset import DataSet, Split
 from longtail.data.loaders.decode import _quiet, image_size
@@ -334,7 +334,7 @@ def test_a_thousand_damaged_images_are_streamed_and_every_refusal_is_listed(dama
         except UnreadableImageError as error:
             refused[str(error.path)] = error.reason
     labels = torch.zeros(1000, dtype=torch.int64)
-    plan = Plan(labels, (RandomResizedCrop(8),), batch_size=64)
+    plan = BatchPlan(labels, (RandomResizedCrop(8),), batch_size=64)
     loader = Streaming(Split(damaged, labels), plan, workers=workers, decode_in=decode_in, bad_images="skip")
     seen = torch.cat([batch.indices for batch in loader.training(0, 0)])
     assert loader.unreadable == refused

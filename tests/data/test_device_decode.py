@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError, decode
+from longtail.data import BatchPlan, FileImages, ResidentFiles, Split, Streaming, UnreadableImageError, decode
 from longtail.data.augment import Compose, RandomResizedCrop
 from longtail.data.loaders import device_decode
 from longtail.data.loaders.device_decode import decode_on, decoded_ahead, read_images
@@ -234,7 +234,7 @@ def test_nvjpeg_is_near_the_cpus_decoder(tmp_path, pool):
 def test_a_gpu_refuses_what_the_cpu_refuses(folder):
     names = [*FOR_THE_GPU, *FOR_THE_CPU]
     labels = torch.zeros(len(names), dtype=torch.int64)
-    split, plan = Split(FileImages(folder, names), labels), Plan(labels, (Compose((RandomResizedCrop(16),)),), 6)
+    split, plan = Split(FileImages(folder, names), labels), BatchPlan(labels, (Compose((RandomResizedCrop(16),)),), 6)
     expected = Streaming(split, plan, bad_images="skip")
     here = list(expected.training(0, 0))
     for loader in (

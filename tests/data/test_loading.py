@@ -12,10 +12,10 @@ from PIL import Image
 
 from longtail.data import (
     ArrayImages,
+    BatchPlan,
     ClassAware,
     Draws,
     FileImages,
-    Plan,
     Resident,
     ResidentFiles,
     Split,
@@ -32,7 +32,6 @@ from longtail.data.augment import (
     RandomResizedCrop,
     Resize,
 )
-from longtail.data.datasets.shards import ShardImages, ShardWriter
 
 N, C = 37, 5
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
@@ -66,7 +65,7 @@ def memory(pixels, labels):
 
 
 def plan(labels, **more):
-    return Plan(labels, more.pop("views", (WEAK, STRONG)), more.pop("batch_size", 8), **more)
+    return BatchPlan(labels, more.pop("views", (WEAK, STRONG)), more.pop("batch_size", 8), **more)
 
 
 def assert_same(first, second):
@@ -134,25 +133,16 @@ def test_streaming_gives_the_batches_of_resident(memory, files, labels, workers,
         assert_same(found, expected)
 
 
-def test_streaming_from_shards(memory, labels, pixels, tmp_path):
-    with ShardWriter(tmp_path, samples_per_shard=10) as writer:
-        for i, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
-            writer.add(image, label, source_id=i)
-    shards = Split(ShardImages(tmp_path), labels)
-    expected = list(Resident(memory, plan(labels)).training(seed=5, epoch=2))
-    assert_same(list(Streaming(shards, plan(labels), workers=2).training(seed=5, epoch=2)), expected)
-
-
 TWO = """
 import sys
 from pathlib import Path
 import torch
-from longtail.data import FileImages, Plan, Split, Streaming
+from longtail.data import FileImages, BatchPlan, Split, Streaming
 from longtail.data.augment import Compose, Normalise, RandomFlip, RandomResizedCrop
 labels = torch.arange(37) % 5
 view = Compose((RandomResizedCrop(12), RandomFlip(), Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))))
 split = Split(FileImages(Path(sys.argv[1]), [f"{i}.png" for i in range(37)]), labels)
-plan = Plan(labels, (view,), 4, rank=int(sys.argv[3]), world=2)
+plan = BatchPlan(labels, (view,), 4, rank=int(sys.argv[3]), world=2)
 torch.save([tuple(batch) for batch in Streaming(split, plan).training(seed=5, epoch=2)], sys.argv[2])
 """
 
@@ -364,7 +354,7 @@ def test_bad_plans_are_refused(labels):
 
 def test_cifar_style_augmentation_is_a_crop_of_the_padded_image(memory, labels, pixels):
     view = Compose((RandomCrop(20, padding=4), RandomFlip()))
-    planned = Plan(labels, (view,), 8)
+    planned = BatchPlan(labels, (view,), 8)
     split = Split(ArrayImages(pixels[..., :20].contiguous()), labels)
     padded = np.pad(split.images.pixels.numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)))
     for batch in Resident(split, planned).training(0, 0):

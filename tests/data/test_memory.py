@@ -17,14 +17,14 @@ SCRIPT = """
 import ctypes, gc, json, os, sys
 from pathlib import Path
 import torch
-from longtail.data import FileImages, Plan, Split, Streaming
+from longtail.data import FileImages, BatchPlan, Split, Streaming
 from longtail.data.augment import Compose, Normalise, RandomFlip, RandomResizedCrop
 
 root, decode_in, workers, keep, epochs = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 labels = torch.zeros(96, dtype=torch.int64)
 view = Compose((RandomResizedCrop(64), RandomFlip(), Normalise((0.5,) * 3, (0.5,) * 3)))
 split = Split(FileImages(root, [f"{i}.jpg" for i in range(96)]), labels)
-loader = Streaming(split, Plan(labels, (view,), 16), workers=workers, decode_in=decode_in)
+loader = Streaming(split, BatchPlan(labels, (view,), 16), workers=workers, decode_in=decode_in)
 kept, resident = [], []
 for epoch in range(epochs):
     for batch in loader.training(0, epoch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import ArrayImages, FileImages, Plan, ResidentFiles, Split, Streaming, UnreadableImageError
+from longtail.data import ArrayImages, BatchPlan, FileImages, ResidentFiles, Split, Streaming, UnreadableImageError
 from longtail.data.augment import CentreCrop, ColorJitter, Compose, Normalise, RandomFlip, RandomResizedCrop, Resize
 from longtail.data.loaders import resident_files as module
 
@@ -40,7 +40,7 @@ def shrunk_by_hand(files, folder, short_side):
 
 
 def plan(views, **more):
-    return Plan(torch.arange(N) % 3, views, more.pop("batch_size", 4), **more)
+    return BatchPlan(torch.arange(N) % 3, views, more.pop("batch_size", 4), **more)
 
 
 def assert_close(found, expected):
@@ -103,7 +103,7 @@ def test_images_of_one_size_are_shrunk_together_as_they_are_alone(tmp_path, monk
     split = Split(FileImages(tmp_path, [f"{i}.png" for i in range(len(sizes))]), torch.zeros(len(sizes)).long())
     monkeypatch.setattr(module, "_VALUES", values)
     monkeypatch.setattr(module, "_TOGETHER", 5)
-    loader = ResidentFiles(split, Plan(split.labels, (WEAK,), 4), short_side=32, bad_images="skip")
+    loader = ResidentFiles(split, BatchPlan(split.labels, (WEAK,), 4), short_side=32, bad_images="skip")
     assert list(loader.unreadable) == [str(tmp_path / "4.png")]
     for i, size in enumerate(sizes):
         if i != 4:

@@ -5,9 +5,11 @@ import math
 import pytest
 from scipy import stats
 
-from longtail.study.rendering import to_latex, to_markdown
+from longtail.data import CATALOG
 from longtail.study.runs import group_runs, one_cell
 from longtail.study.stats import Summary
+from longtail.study.table import to_latex, to_markdown
+from reproduction.lvis import register
 from reproduction.mechanism import balanced_shift_table, gradient_table, shift_table
 from reproduction.paper import gradient_balance
 from reproduction.tables import level_table_beside_authors, paper_table
@@ -41,7 +43,14 @@ def test_more_than_two_of_the_papers_sds_are_marked(made):
     assert paper_table([cell]).rows[-1].values[3].mark == "!"
 
 
-def test_on_lvis_a_class_without_test_boxes_counts_as_zero(made):
+@pytest.fixture
+def lvis():
+    register()
+    yield
+    CATALOG.unregister("lvis-crops")
+
+
+def test_on_lvis_a_class_without_test_boxes_counts_as_zero(made, lvis):
     said = "LVIS: a class without a test sample counts as 0 here, as in the paper."
     for data, expected in (("lvis-crops", [40, 20, 10, 24]), ("imagenet-lt", [40, 30, 20, 28])):
         run = made("cbs", 0, (40.0, 30.0, 20.0, 28.0), data=data, imbalance=None)

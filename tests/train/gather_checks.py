@@ -5,7 +5,7 @@
 
 import torch
 
-from longtail.data import ArrayImages, Plan, Resident, Split
+from longtail.data import ArrayImages, BatchPlan, Resident, Split
 from longtail.data.augment import Compose, Normalise, RandomCrop, RandomFlip
 from longtail.train.gathering import Gathering, can_gather
 
@@ -22,7 +22,7 @@ def main() -> None:
     ):
         pixels = torch.randint(0, 256, (40, channels, high, wide), dtype=torch.uint8)
         split = Split(ArrayImages(pixels), torch.randint(0, 10, (40,)))
-        loader = Resident(split, Plan(split.labels, (view,), 8))
+        loader = Resident(split, BatchPlan(split.labels, (view,), 8))
         assert can_gather(view, loader.pixels)
         order, uniforms, row = torch.randperm(40), torch.rand(40, view.draws), torch.tensor(11)
         uniforms[12], uniforms[13] = 0.0, 1 - 2.0**-24

@@ -10,7 +10,7 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 from tests.train.feeding import weights_of
 
 from longtail.classes import Groups
-from longtail.data import DataSet, Draws, FileImages, Plan, Resident, ResidentFiles, Split, Streaming, load
+from longtail.data import BatchPlan, DataSet, Draws, FileImages, Resident, ResidentFiles, Split, Streaming, load
 from longtail.data.augment import Compose, Normalise, RandomCrop
 from longtail.data.sampling.samplers import ClassAware, Progressive
 from longtail.methods import Objective
@@ -43,7 +43,7 @@ def driver_of(kind, device, method="cbs", mixup=0.0, sampler=None):
     method = METHODS[method]
     params = method.make_params({name: 16 for name in ("hidden", "projection") if name in method.parameters})
     objective = method.stages[0].objective(Task(dataset.counts, dataset.groups, 2, params)).to(device)
-    plan = Plan(dataset.train.labels, (augment,) * len(objective.views), 48, sampler or ClassAware(1))
+    plan = BatchPlan(dataset.train.labels, (augment,) * len(objective.views), 48, sampler or ClassAware(1))
     loader = Resident(dataset.train, plan, device)
     projection = (16, 16) if method.projection else None
     model = build_model("small-cnn", 10, in_channels=1, projection=projection, prototypes=method.prototypes).to(device)

@@ -7,7 +7,7 @@ from tests.interpreted import run_interpreted
 from longtail.data import load
 from longtail.data.augment import Compose, Cutout, Normalise, RandomCrop, RandomFlip
 from longtail.data.loaders.resident import Resident
-from longtail.data.sampling.plan import Plan
+from longtail.data.sampling.plan import BatchPlan
 from longtail.train.gathering import Gathering, can_gather
 
 END = Normalise((0.5,), (0.5,))
@@ -35,7 +35,7 @@ def test_only_views_that_it_knows():
 def test_on_a_gpu_too():
     train = load("digits-lt").train
     view = Compose((RandomCrop(8, padding=1), RandomFlip(), END))
-    loader = Resident(train, Plan(train.labels, (view,), 32), "cuda")
+    loader = Resident(train, BatchPlan(train.labels, (view,), 32), "cuda")
     order, uniforms = torch.randperm(200), torch.rand(200, 3)
     made = Gathering(loader, order.cuda(), uniforms.cuda(), torch.tensor(7, device="cuda"), torch.channels_last)(48)
     chosen = order[7:55]

@@ -113,7 +113,7 @@ def test_the_authors_recipe_for_cifar(data):
 def test_the_papers_data_sets_are_measured_as_the_paper_did_and_cifars_subset_drawn_so():
     """The rest of the literature has subset 0 and evaluation mode, and so have the data sets that are ours."""
     paper = {"cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "imagenet", "imagenet-lt", "places-lt"}
-    paper |= {"inaturalist2018", "lvis-crops"}
+    paper |= {"inaturalist2018"}
     found = {name: defaults(name, "cbs") for name in (*CATALOG, "some/folder")}
     assert {name for name, recipe in found.items() if recipe.train_stats == "paper"} == paper
     assert {name for name, recipe in found.items() if recipe.subset_seed == "run"} == {"cifar10-lt", "cifar100-lt"}
@@ -134,7 +134,6 @@ def test_the_papers_data_sets_are_measured_as_the_paper_did_and_cifars_subset_dr
         ("places-lt", "proco", None, {"batch_size": 128, "model": "resnet152", "projection": 1024}),
         ("inaturalist2018", "proco", None, {"lr": 0.2, "weight_decay": 1e-4, "augment": "imagenet-plain"}),
         ("inaturalist2018", "reslt", None, {"branches": 2, "alpha": 0.85}),
-        ("lvis-crops", "cbs", None, {"epochs": 28, "pretrained": True, "augment": "none", "weight_decay": 1e-4}),
     ],
 )
 def test_what_the_literature_has_otherwise(data, method, imbalance, wanted):

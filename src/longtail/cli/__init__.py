@@ -24,7 +24,7 @@ from longtail._registry import load_plugin
 __all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
 
 COMMANDS = {
-    "data": ("data sets: list, get, build-lvis-crops, check, and describe your own", "longtail.cli.data"),
+    "data": ("data sets: list, get, check, and describe your own", "longtail.cli.data"),
     "methods": ("the methods, with their references and parameters", "longtail.cli.methods"),
     "train": ("train a model, several at once, or go on with one", "longtail.cli.train"),
     "study": ("many runs: methods, betas and seeds, compared in tables", "longtail.cli.study"),

@@ -1,4 +1,4 @@
-"""``longtail data``: list, get, build LVIS's crops, check, and describe your own."""
+"""``longtail data``: list, get, check, and describe your own."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -14,19 +14,14 @@ from longtail._checks import nearest
 from longtail.cli.parsing import flags_of, read, read_later
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
 from longtail.data.datasets.describe import draw_tail
-from longtail.data.datasets.fetch import get_cifar10, get_cifar100, get_fashion_mnist
-from longtail.data.datasets.lvis_crops import build_lvis_crops
 from longtail.data.datasets.own import empty_folders
-from longtail.data.loaders.decode import BadImages
 
 console = Console()
-FETCHERS = {"cifar10": get_cifar10, "cifar100": get_cifar100, "fashion-mnist": get_fashion_mnist}
 
 _Command = TypeVar("_Command", bound=Callable[..., int])
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help="as `longtail data list` shows it")]
 Root = Annotated[Path, tyro.conf.arg(help="the data folder", metavar="DIR")]
 Imbalance = Annotated[float | None, tyro.conf.arg(help="factor, where it is made long-tailed here")]
-OnBadImages = Annotated[BadImages, tyro.conf.arg(help="stop and name them, or leave them out and list them")]
 data = tyro.extras.SubcommandApp()
 _commands: dict[str, Callable[..., int]] = {}
 
@@ -72,8 +67,10 @@ _PARTS = ("train", "val", "test")
 def get_data(name: Name, root: Root = Path("data")) -> int:
     """Fetch a data set into the data folder, or say how to; what is there already is looked through."""
     _check_known(name)
-    base = name.removesuffix("-lt") if CATALOG[name].imbalance is not None else name
-    if base not in FETCHERS:
+    whole = name.removesuffix("-lt")
+    base = whole if CATALOG[name].imbalance is not None and whole in CATALOG else name
+    fetch = CATALOG[base].fetch
+    if fetch is None:
         if CATALOG[base].is_here(root):
             where = f"is there already, in {_places(base, root)}" if CATALOG[base].files else "comes with scikit-learn"
             _tell(f"{base} {where}.")
@@ -82,9 +79,7 @@ def get_data(name: Name, root: Root = Path("data")) -> int:
         return 1
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"getting {base}", total=None)
-        FETCHERS[base](
-            root, progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-        )
+        fetch(root, lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
     _tell(f"{base} is in {_places(base, root)}.")
     return check_data(base, root=root)
 
@@ -99,49 +94,6 @@ def _places(name: str, root: Path) -> str:
     """The folders in which a data set lies."""
     folders = dict.fromkeys(PurePosixPath(file).parts[0] for file in CATALOG[name].files)
     return " and ".join(str(root / folder) for folder in folders)
-
-
-@_command("build-lvis-crops")
-def build_crops(
-    *,
-    root: Root = Path("data"),
-    annotations: Annotated[
-        Path | None, tyro.conf.arg(help="has lvis_v1_train.json and lvis_v1_val.json; else lvis in the data folder")
-    ] = None,
-    images: Annotated[
-        Path | None, tyro.conf.arg(help="has train2017 and val2017; else coco in the data folder")
-    ] = None,
-    size: Annotated[int, tyro.conf.arg(help="side of the crops in pixels")] = 224,
-    workers: Annotated[int, tyro.conf.arg(help="processes that decode and cut")] = 4,
-    bad_images: OnBadImages = "error",
-) -> int:
-    """Cut the boxes of LVIS v1 out of COCO's images into lvis-crops; a build that was stopped goes on."""
-    folder = root / "lvis" if annotations is None else annotations
-    parts = {part: folder / f"lvis_v1_{part}.json" for part in ("train", "val")}
-    missing = [path for path in parts.values() if not path.is_file()]
-    if missing:
-        raise FileNotFoundError(f"Expected {missing[0]}, but it is not there; {CATALOG['lvis-crops'].steps}")
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        for part, path in parts.items():
-            bar.update(task, description=f"reading {path.name}", total=None)
-            report = build_lvis_crops(
-                path,
-                root / "coco" if images is None else images,
-                root / "lvis-crops" / part,
-                size=size,
-                workers=workers,
-                bad_images=bad_images,
-                progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-            )
-            _tell(f"{part}: {report.crops:,} crops of {report.boxes:,} boxes in {report.folder}")
-            for reason, number in report.dropped.items():
-                _tell(f"  {number:,} dropped: {reason}")
-            if report.dropped:
-                _tell(f"  each is listed in {report.folder / 'dropped.jsonl'}")
-            if report.emptied:
-                _tell(f"  classes that have boxes but no crop: {', '.join(report.emptied)}")
-    return check_data("lvis-crops", root=root)
 
 
 def _tell(line: str) -> None:

@@ -17,9 +17,7 @@ from rich.progress import track
 from longtail._checks import check_integer
 from longtail._io import new_file
 from longtail.cli.parsing import call
-from longtail.data.datasets.readers.folders import IMAGE_SUFFIXES
-from longtail.data.datasets.readers.lists import read_lines
-from longtail.data.datasets.readers.tables import read_table
+from longtail.data.datasets.readers.files import IMAGE_SUFFIXES, read_lines, read_table
 from longtail.data.loaders.decode import BadImages, UnreadableImageError
 from longtail.inference import load
 from longtail.train.device import pick_device

@@ -1,6 +1,7 @@
-"""Data sets by name and anybody's own, long-tailing, and everything random about them as data."""
+"""Data sets, long-tailed subsets, samplers, augmentations and loaders."""
 
-from longtail.data.datasets.catalog import CATALOG, ERRATA, Entry, expected_counts, load
+from longtail.data.datasets import builtin as _builtin  # noqa: F401 - registers the built-in data sets
+from longtail.data.datasets.catalog import CATALOG, Entry, data_title, expected_counts, load, register_dataset
 from longtail.data.datasets.check import Difference, check
 from longtail.data.datasets.dataset import (
     ArrayImages,
@@ -21,12 +22,11 @@ from longtail.data.loaders.resident import Resident
 from longtail.data.loaders.resident_files import ResidentFiles
 from longtail.data.loaders.streaming import Streaming
 from longtail.data.sampling.draws import Draws
-from longtail.data.sampling.plan import Batch, Plan
+from longtail.data.sampling.plan import Batch, BatchPlan
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
 
 __all__ = [
     "CATALOG",
-    "ERRATA",
     "ArrayImages",
     "Batch",
     "ClassAware",
@@ -39,7 +39,7 @@ __all__ = [
     "Images",
     "Instance",
     "Normalisation",
-    "Plan",
+    "BatchPlan",
     "Progressive",
     "Resident",
     "ResidentFiles",
@@ -49,6 +49,7 @@ __all__ = [
     "Streaming",
     "UnreadableImageError",
     "check",
+    "data_title",
     "decode",
     "describe",
     "expected_counts",
@@ -60,5 +61,6 @@ __all__ = [
     "long_tail_indices",
     "long_tailed",
     "open_path",
+    "register_dataset",
     "shard",
 ]

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from longtail.classes import Groups
-from longtail.data.datasets.readers.lists import read_lines
-from longtail.data.datasets.readers.parquet import read_parquet
+from longtail.data.datasets.readers.files import read_lines, read_parquet
 
 __all__ = ["FORMATS_HELP", "IGNORED", "Kind", "Opened", "Record", "are_places", "places_of", "read_file", "words_of"]
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from longtail.data import data_title
 from longtail.methods import METHODS
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
@@ -38,31 +39,6 @@ HELD_WORDS: dict[Held, str] = {"test": "test data", "val": "validation data"}
 
 SEARCH_FILE = "beta.json"
 """What a search for beta leaves beside its runs."""
-
-
-_DATA_TITLES = {
-    "imagenet-lt": "ImageNet-LT",
-    "places-lt": "Places-LT",
-    "inaturalist2018": "iNaturalist2018",
-    "lvis-crops": "LVIS",
-    "cifar10": "C10",
-    "cifar100": "C100",
-    "imagenet": "ImageNet-1K",
-}
-
-
-def data_title(data: str, imbalance: float | None = None) -> str:
-    """The name of a data set in tables.
-
-    Example:
-        >>> data_title("cifar10-lt", 100), data_title("imagenet-lt"), data_title("digits-lt", 50)
-        ('C10-LT100', 'ImageNet-LT', 'digits-lt 50')
-    """
-    if data in {"cifar10-lt", "cifar100-lt"}:
-        return f"{data[0].upper()}{data[5:-3]}-LT{100 if imbalance is None else imbalance:g}"
-    if data in _DATA_TITLES:
-        return _DATA_TITLES[data]
-    return data if imbalance is None else f"{data} {imbalance:g}"
 
 
 def method_title(name: str) -> str:

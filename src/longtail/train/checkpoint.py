@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from longtail._io import read_tensors, write_tensors
-from longtail.data import ArrayImages, DataSet, FileImages, Split
-from longtail.data.datasets.own import AdaptedImages
-from longtail.data.datasets.shards import ShardImages
+from longtail.data import DataSet, Split
 from longtail.methods import Objective
 from longtail.train.recipe import Recipe, differing_settings, settings_of
 from longtail.train.step import Step
@@ -53,18 +51,11 @@ def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
 
 
 def _digest(split: Split) -> str:
-    """Of its labels, and of its images where they are in memory; else of what they are called, or where they stand in
-    somebody's data set: what is there is not looked at.
-    """
-    found, images = hashlib.blake2b(split.labels.numpy().tobytes(), digest_size=16), split.images
-    if isinstance(images, ArrayImages):
-        found.update(images.pixels.contiguous().numpy().data)
-    elif isinstance(images, FileImages):
-        found.update("\0".join(images.names).encode("utf-8", "surrogateescape"))
-    elif isinstance(images, ShardImages):
-        found.update(images.ids.numpy().tobytes())
-    elif isinstance(images, AdaptedImages):
-        found.update(images.indices.numpy().tobytes())
+    """Return a digest of the labels and of what identifies the images: pixels in memory, otherwise names or indices."""
+    found = hashlib.blake2b(split.labels.numpy().tobytes(), digest_size=16)
+    identity = getattr(split.images, "identity", None)
+    if identity is not None:
+        found.update(identity())
     return found.hexdigest()
 
 

@@ -13,11 +13,11 @@ from longtail._program import program
 from longtail.data import (
     CATALOG,
     ArrayImages,
+    BatchPlan,
     DataSet,
     FileImages,
     Images,
     Normalisation,
-    Plan,
     Resident,
     ResidentFiles,
     Split,
@@ -230,7 +230,7 @@ class Loaders:
                 f"Expected `batch_size` to be shared by {world} processes of {recipe.accumulate} micro-batches each, "
                 f"but got {recipe.batch_size}."
             )
-        plan = Plan(
+        plan = BatchPlan(
             split.labels,
             tuple(family[name] for name in views),
             recipe.batch_size // world // recipe.accumulate,
@@ -254,14 +254,14 @@ class Loaders:
             self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split)
         )
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
-        plan = Plan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
+        plan = BatchPlan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
         return self._loader(split, plan)
 
     def _sized(self, split: Split) -> bool:
         """Whether its images are as the model sees them."""
         return isinstance(split.images, ArrayImages) and split.images.size == (self.image_size, self.image_size)
 
-    def _loader(self, split: Split, plan: Plan) -> Loader:
+    def _loader(self, split: Split, plan: BatchPlan) -> Loader:
         recipe = self.recipe
         held = self._resident(split, plan)
         if held is not None:
@@ -282,7 +282,7 @@ class Loaders:
         """Let go of the splits that are held on the device; who asks for them again has them put there again."""
         self._held.clear()
 
-    def _resident(self, split: Split, plan: Plan) -> Resident | ResidentFiles | None:
+    def _resident(self, split: Split, plan: BatchPlan) -> Resident | ResidentFiles | None:
         """The split on the device; ``None`` where it is to be streamed."""
         if split not in self._held:
             if isinstance(split.images, ArrayImages):
@@ -293,7 +293,7 @@ class Loaders:
                     self._held[split] = packed
         return self._held.get(split)
 
-    def _packed(self, split: Split, plan: Plan) -> ResidentFiles | None:
+    def _packed(self, split: Split, plan: BatchPlan) -> ResidentFiles | None:
         """Its files on the device; ``None`` where there is no room for them once the training split is there."""
         workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
         try:

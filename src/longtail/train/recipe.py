@@ -343,10 +343,15 @@ def check_settings(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _shipped(name: str) -> dict[str, Any]:
     """The recipe of a data set; one that is made long-tailed here may share that of the whole data set."""
+    entry = CATALOG.get(name)
+    if entry is not None and entry.recipe is not None:
+        return dict(entry.recipe)
     folder = resources.files("longtail").joinpath("recipes")
     file = folder.joinpath(f"{name}.toml")
     if not file.is_file():
         file = folder.joinpath(f"{name.removesuffix('-lt')}.toml")
+    if not file.is_file():
+        file = folder.joinpath("own.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

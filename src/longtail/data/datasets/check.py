@@ -1,21 +1,21 @@
-"""Is the data set on disk the one that it should be?"""
+"""Comparison of a data set on disk with its catalog entry."""
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longtail.classes import class_counts
-from longtail.data.datasets.catalog import entry, expected_counts, load
+from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.dataset import DataSet, FileImages, Split
 from longtail.data.datasets.long_tail import long_tail_counts
-from longtail.data.datasets.lvis_crops import BadImage
-from longtail.data.datasets.shards import ShardImages
 
 __all__ = ["Difference", "check"]
+
+_Pair = tuple[str, object, object]
 
 
 @dataclass(frozen=True)
@@ -31,98 +31,77 @@ class Difference:
 
 
 def check(name: str, root: Path | str = "data", **options: Any) -> list[Difference]:
-    """Compare a data set on disk with what should be there.
+    """Return the differences between a data set on disk and its catalog entry.
 
-    Compared are the number of classes, the images of each split, the smallest and the largest class, the sizes of the
-    groups, each class's count where the true counts ship with the package, and whether listed files exist. Boxes of
-    LVIS that give no crop count as there, since the build has listed them; unless it was for want of a sound image.
+    It compares the number of classes, the images of each split, the smallest and the largest class, the sizes of the
+    groups, the images per class where the entry has them, and whether listed files exist.
 
     Args:
-        name: one of the catalogue's names.
+        name: a name of ``CATALOG``.
         root: the data folder.
-        **options: those of :func:`longtail.data.load`.
+        **options: options of :func:`longtail.data.load`.
 
     Example:
         >>> check("digits-lt", imbalance=50)
         []
     """
-    known = entry(name)
-    dataset = load(name, root, **options)
-    sizes, train_range, group_sizes = dict(known.sizes), known.train_range, known.group_sizes
-    if known.imbalance is not None and train_range is not None:
-        factor = options.get("imbalance") or known.imbalance
-        counts = long_tail_counts(known.num_classes, train_range[0], factor, profile=options.get("profile", "exp"))
+    entry, dataset = CATALOG.find(name), load(name, root, **options)
+    sizes, train_range = dict(entry.sizes), entry.train_range
+    if entry.imbalance is not None and train_range is not None:
+        factor = options.get("imbalance") or entry.imbalance
+        counts = long_tail_counts(entry.num_classes, train_range[0], factor, profile=options.get("profile", "exp"))
         sizes["train"], train_range = int(counts.sum()), (int(counts.min()), int(counts.max()))
     counted = {part: _counts(dataset, split) for part, split in dataset.splits.items()}
-    pairs: list[tuple[str, object, object]] = [("classes", known.num_classes, dataset.num_classes)]
+    pairs: list[_Pair] = [("classes", entry.num_classes, dataset.num_classes)]
     pairs += [
         (f"{part} images", size, int(counted[part].sum()) if part in counted else 0) for part, size in sizes.items()
     ]
     if train_range is not None:
         pairs.append(("smallest training class", train_range[0], int(counted["train"].min())))
         pairs.append(("largest training class", train_range[1], int(counted["train"].max())))
-    if group_sizes is not None:
-        pairs.append(("head, medium and tail classes", group_sizes, tuple(dataset.groups.sizes.values())))
-    if known.counts is not None:
-        pairs += _class_by_class(counted, expected_counts(known.counts))
-    pairs += _bad_images(dataset)
-    differences = [Difference(what, expected, found) for what, expected, found in pairs if expected != found]
-    return differences + _missing_files(dataset)
+    if entry.group_sizes is not None:
+        pairs.append(("head, medium and tail classes", entry.group_sizes, tuple(dataset.groups.sizes.values())))
+    if entry.counts is not None:
+        pairs += _counts_per_class(counted, entry.counts())
+    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]] + _wrong_files(dataset)
 
 
 def _counts(dataset: DataSet, split: Split) -> Tensor:
-    """Images of each class, with what was listed as left out when they were packed."""
-    counts = class_counts(split.labels, dataset.num_classes)
-    if isinstance(split.images, ShardImages):
-        index = {name: c for c, name in enumerate(dataset.class_names)}
-        for note in split.images.notes:
-            counts[index[note["class"]]] += 1
-    return counts
+    """Return the images per class; images may have labels ``left_out``, of samples that were dropped on purpose."""
+    left_out = getattr(split.images, "left_out", split.labels[:0])
+    return class_counts(torch.cat([split.labels, left_out]), dataset.num_classes)
 
 
-def _bad_images(dataset: DataSet) -> list[tuple[str, object, object]]:
-    """What is missing from packed images because of the files that they were made of."""
-    pairs: list[tuple[str, object, object]] = []
-    for part, split in dataset.splits.items():
-        if isinstance(split.images, ShardImages):
-            found = Counter(note["reason"] for note in split.images.notes)
-            pairs += [(f"{part} boxes left out ({reason})", 0, found[reason]) for reason in get_args(BadImage)]
-    return pairs
-
-
-def _class_by_class(counted: dict[str, Tensor], expected: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Classes whose counts are off, split by split."""
-    pairs: list[tuple[str, object, object]] = []
+def _counts_per_class(counted: Mapping[str, Tensor], expected: Mapping[str, Any]) -> list[_Pair]:
+    pairs: list[_Pair] = []
     for part, found in counted.items():
-        if part not in expected:  # of LVIS's validation boxes only the total is known
+        if part not in expected:
             continue
         wanted = expected[part]
         counts = torch.tensor([wanted] * len(found) if isinstance(wanted, int) else wanted)
         if counts.shape == found.shape:
             wrong = (counts != found).nonzero().flatten().tolist()
             pairs += [(f"{part} images of class {c}", int(counts[c]), int(found[c])) for c in wrong[:3]]
-            pairs.append((f"{part} classes with another count", 0, len(wrong)))
+            pairs.append((f"{part} classes with a wrong count", 0, len(wrong)))
     return pairs
 
 
-def _missing_files(dataset: DataSet) -> list[Difference]:
-    """Files that are not there, and files that are listed more than once."""
+def _wrong_files(dataset: DataSet) -> list[Difference]:
+    """Return listed files that do not exist, and files that are listed more than once."""
     differences = []
-    seen: dict[Path, str] = {}
+    seen: set[Path] = set()
     for part, split in dataset.splits.items():
         if not isinstance(split.images, FileImages):
             continue
-        paths = [split.images.path(i) for i in range(len(split))]
-        missing = [path for path in paths if not path.is_file()]
-        if missing:
-            what = f"{part} files that are not there (the first: {missing[0]})"
-            differences.append(Difference(what, 0, len(missing)))
-        repeated = []
-        for path in paths:
+        missing, repeated = [], []
+        for i in range(len(split)):
+            path = split.images.path(i)
+            if not path.is_file():
+                missing.append(path)
             if path in seen:
                 repeated.append(path)
-            seen[path] = part
-        if repeated:
-            what = f"{part} images that were listed before (the first: {repeated[0]})"
-            differences.append(Difference(what, 0, len(repeated)))
+            seen.add(path)
+        for what, paths in (("missing files", missing), ("images that were listed before", repeated)):
+            if paths:
+                differences.append(Difference(f"{part} {what} (the first: {paths[0]})", 0, len(paths)))
     return differences

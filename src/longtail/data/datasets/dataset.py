@@ -1,4 +1,4 @@
-"""A data set: splits of labelled images, and what is known of its classes."""
+"""A data set: splits of labelled images with class names and groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,26 +35,29 @@ __all__ = [
 
 
 class Images(Protocol):
-    """Raw images by index: what a map-style ``torch`` or Hugging Face data set gives."""
+    """Raw images by index, like a map-style ``torch`` data set.
+
+    An optional method ``identity() -> bytes`` tells different images apart, so that a run is not resumed on others.
+    """
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of images."""
 
     def __getitem__(self, index: int, /) -> Tensor:
-        """One of them, uint8 ``(channels, height, width)``."""
+        """Return an image, uint8 ``(channels, height, width)``."""
 
     def subset(self, indices: Tensor, /) -> "Images":
-        """Some of them, in that order."""
+        """Return the images at these indices, in this order."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayImages:
-    """Images of one size that are in memory, which subsets share: a hundred runs take no more of it than one."""
+    """Images of one size in memory; subsets share the memory."""
 
     stored: Tensor
     """uint8 ``(N, channels, height, width)``."""
     rows: Tensor | None = None
-    """Which of them, in which order; ``None``: all."""
+    """Which of the stored images, in which order; ``None``: all."""
 
     def __post_init__(self) -> None:
         if self.stored.ndim != 4 or self.stored.dtype != torch.uint8:
@@ -76,18 +79,22 @@ class ArrayImages:
 
     @property
     def pixels(self) -> Tensor:
-        """All of them as one tensor, of a subset a new one each time."""
+        """All images as one tensor; a subset makes a new tensor each time."""
         return self.stored if self.rows is None else self.stored[self.rows]
 
     def subset(self, indices: Tensor, /) -> "ArrayImages":
-        """Some of them, in that order."""
+        """Return the images at these indices, in this order."""
         rows = torch.arange(len(self.stored)) if self.rows is None else self.rows
         return ArrayImages(self.stored, rows[indices])
+
+    def identity(self) -> bytes:
+        """All pixels."""
+        return self.pixels.contiguous().numpy().tobytes()
 
 
 @dataclass(frozen=True, eq=False)
 class FileImages:
-    """Image files under a folder, decoded when they are asked for. Needs Pillow (``longtail[data]``)."""
+    """Image files below a folder, decoded on access. Needs Pillow (``longtail[data]``)."""
 
     root: Path
     names: Sequence[str]
@@ -102,12 +109,16 @@ class FileImages:
         return decode(self.path(index))
 
     def path(self, index: int) -> Path:
-        """Where an image lies."""
+        """Return the path of an image."""
         return self.root / self.names[index]
 
     def subset(self, indices: Tensor, /) -> "FileImages":
-        """Some of them, in that order."""
+        """Return the images at these indices, in this order."""
         return FileImages(self.root, [self.names[i] for i in indices.tolist()])
+
+    def identity(self) -> bytes:
+        """All names."""
+        return "\0".join(self.names).encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +137,7 @@ class Split:
         return len(self.labels)
 
     def subset(self, indices: Vector) -> "Split":
-        """Some of its samples, in that order."""
+        """Return the samples at these indices, in this order."""
         chosen = as_tensor("indices", indices, what="indices").to(torch.int64)
         return Split(self.images.subset(chosen), self.labels[chosen])
 
@@ -144,19 +155,19 @@ IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Splits of labelled images, and what is known of their classes."""
+    """Splits of labelled images, with class names and groups."""
 
     name: str
     class_names: tuple[str, ...]
     train: Split
     test: Split | None = None
     val: Split | None = None
-    """The official validation split, or one cut from training data by :func:`hold_out`; never from test."""
+    """The official validation split, or one that :func:`hold_out` took from the training data."""
     cut: Groups | None = None
-    """Groups as the literature cuts this data set; default: by count, > 100, 20…100, < 20 training images."""
+    """The usual groups of this data set; by default classes with > 100, 20…100 and < 20 training images."""
     normalisation: Normalisation = IMAGENET
     cut_by: Tensor | None = None
-    """Counts to cut groups by, where they are not those of the training split, of which some may be held out."""
+    """Counts that define the groups if images of the training split were held out."""
 
     def __post_init__(self) -> None:
         for name, split in self.splits.items():
@@ -169,36 +180,36 @@ class DataSet:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def splits(self) -> dict[str, Split]:
-        """The splits that there are, by name."""
+        """The existing splits by name."""
         splits = {"train": self.train, "val": self.val, "test": self.test}
         return {name: split for name, split in splits.items() if split is not None}
 
     @cached_property
     def counts(self) -> Tensor:
-        """Training images of each class."""
+        """Training images per class."""
         return class_counts(self.train.labels, self.num_classes)
 
     @property
     def groups(self) -> Groups:
-        """Head, medium and tail."""
+        """Head, medium and tail classes."""
         if self.cut is not None:
             return self.cut
         return Groups.from_counts(self.counts if self.cut_by is None else self.cut_by)
 
 
 def hold_out(dataset: DataSet, fraction: float = 0.1, seed: int = 0) -> DataSet:
-    """Cut a validation split from the training data, class by class.
+    """Move a part of the training images of each class to the validation split.
 
     Args:
-        dataset: what to cut; its own ``val``, if any, is replaced.
-        fraction: the share of each class to hold out, rounded; a class always keeps a training image, and gives one
-            where it has two or more.
-        seed: which images.
+        dataset: the data set; its ``val``, if any, is replaced.
+        fraction: the share of each class to hold out, rounded. A class with two or more images gives at least one and
+            keeps at least one.
+        seed: chooses the images.
 
     Example:
         >>> from longtail.data import load
@@ -212,21 +223,21 @@ def hold_out(dataset: DataSet, fraction: float = 0.1, seed: int = 0) -> DataSet:
     for of_class in indices_by_class(dataset.train.labels, dataset.counts):
         number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1) if fraction else 0
         held.append(generator.permutation(of_class)[: max(number, 0)])
-    return _cut_from_training(dataset, np.sort(np.concatenate(held)))
+    return _move_to_validation(dataset, np.sort(np.concatenate(held)))
 
 
 def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
-    """Cut one of several folds from the training data for validation, class by class.
+    """Move one of several folds of the training data to the validation split, stratified by class.
 
-    A class's images are shuffled and dealt to the folds in turn, so that every image is held out once. A class with
-    fewer images than folds gives one to each fold, some more than once: no fold is without a class that has two images.
-    The only image of a class stays in training.
+    The images of a class are shuffled and dealt to the folds in turn, so that every image is held out once. A class
+    with fewer images than folds gives one image to each fold, some of them more than once. The only image of a class
+    stays in training.
 
     Args:
-        dataset: what to cut; its own ``val``, if any, is replaced.
-        fold: which fold is held out, 0…folds - 1.
-        folds: how many there are.
-        seed: which images go to which fold.
+        dataset: the data set; its ``val``, if any, is replaced.
+        fold: the fold that is held out, 0…folds - 1.
+        folds: number of folds.
+        seed: chooses the images of each fold.
 
     Example:
         >>> from longtail.data import load
@@ -241,16 +252,16 @@ def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> Dat
     held = []
     for c, of_class in enumerate(indices_by_class(dataset.train.labels, dataset.counts)):
         dealt = generator.permutation(of_class)
-        place = fold + c  # the first fold would have all the remainders otherwise
+        place = fold + c  # otherwise the first folds would get all remainders
         if len(dealt) >= folds:
             held.append(dealt[place % folds :: folds])
         elif len(dealt) >= 2:
             held.append(dealt[[place % len(dealt)]])
-    return _cut_from_training(dataset, np.sort(np.concatenate([*held, np.empty(0, dtype=np.int64)])))
+    return _move_to_validation(dataset, np.sort(np.concatenate([*held, np.empty(0, dtype=np.int64)])))
 
 
-def _cut_from_training(dataset: DataSet, chosen: np.ndarray) -> DataSet:
-    """A class does not change its group because a few of its images were held out."""
+def _move_to_validation(dataset: DataSet, chosen: np.ndarray) -> DataSet:
+    """Split the training data; the groups stay those of all training images."""
     rest = np.setdiff1d(np.arange(len(dataset.train)), chosen)
     return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(chosen), cut_by=dataset.counts)
 
@@ -264,15 +275,15 @@ def long_tailed(
     subset_seed: int = 0,
     largest: int | None = None,
 ) -> DataSet:
-    """Any data set, made long-tailed: a subset of its training split whose class counts follow a profile.
+    """Return a data set with a long-tailed subset of its training split.
 
     Args:
-        dataset: what to cut; validation and test splits stay.
-        imbalance_factor: how many times the smallest class is smaller than the largest, >= 1.
+        dataset: the data set; validation and test splits stay.
+        imbalance_factor: size of the largest class over that of the smallest, >= 1.
         profile: ``"exp"``, ``"step"`` or ``"pareto"``; see :func:`long_tail_counts`.
-        order: which class is how frequent; see :func:`long_tail_counts`.
-        subset_seed: which images; the literature's is 0.
-        largest: images in the largest class; default: as many as every class has.
+        order: which classes are frequent; see :func:`long_tail_counts`.
+        subset_seed: chooses the images; 0 in the literature.
+        largest: images in the largest class, by default the size of the smallest class of ``dataset``.
 
     Example:
         >>> from longtail.data import load
@@ -287,13 +298,13 @@ def long_tailed(
     if not counts.all():
         none = dataset.class_names[int((counts == 0).nonzero()[0])]
         raise ValueError(
-            f"Expected an imbalance factor of at most {largest} for {dataset.name}, whose largest class is to have "
-            f"{largest} images, but got {imbalance_factor:g}, which leaves none of class {none!r}. Data of one's own "
-            "may be long-tailed as it is: train on it without an imbalance factor."
+            f"Expected an imbalance factor of at most {largest} for {dataset.name}, whose largest class will have "
+            f"{largest} images, but got {imbalance_factor:g}, which leaves no image of class {none!r}. If the data is "
+            "already long-tailed, train on it without an imbalance factor."
         )
     train = dataset.train.subset(long_tail_indices(dataset.train.labels, counts, subset_seed))
     cut = dataset.cut
-    if cut is not None:  # a cut by label is a cut by place: the first classes of the order are the head
+    if cut is not None:  # groups by label are groups by position: the first classes of the order are the head
         place = {c: k for k, c in enumerate(classes_in_order(order, dataset.num_classes, subset_seed))}
         cut = Groups(cut.names, tuple(cut.index[place[c]] for c in range(dataset.num_classes)))
     return replace(dataset, name=f"{dataset.name}-lt", train=train, cut=cut, cut_by=None)

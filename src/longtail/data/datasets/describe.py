@@ -1,4 +1,4 @@
-"""What there is in a data set: how long its tail is, and what is wrong with its files."""
+"""A description of a data set: class counts, duplicates, conflicting labels and unreadable files."""
 
 import hashlib
 import warnings
@@ -13,39 +13,38 @@ from torch import Tensor
 
 from longtail.classes import Groups
 from longtail.data.datasets.dataset import DataSet, FileImages, Split
-from longtail.data.loaders.decode import UnreadableImageError, decode
+from longtail.data.loaders.decode import UnreadableImageError
 
 __all__ = ["Description", "describe", "draw_tail"]
 
-Place = tuple[str, int]
-"""A split's name and an index in it."""
+_Place = tuple[str, int]  # a split and an index in it
 
 
 @dataclass(frozen=True)
 class Description:
-    """What :func:`describe` found."""
+    """The result of :func:`describe`."""
 
     name: str
     class_names: tuple[str, ...]
     sizes: dict[str, int]
-    """Images of each split."""
+    """Images per split."""
     counts: Tensor
-    """Training images of each class."""
+    """Training images per class."""
     groups: Groups
     empty: tuple[str, ...]
-    """Classes without a training image."""
+    """Classes without training images."""
     across: tuple[tuple[str, ...], ...]
-    """The same image in more than one split: names, split first."""
+    """The same image in more than one split, as ``split: name``."""
     within: tuple[tuple[str, ...], ...]
-    """The same image more than once in a split."""
+    """The same image more than once in one split."""
     conflicting: tuple[tuple[str, ...], ...]
-    """The same image under different labels, in one split or several: names, with their labels."""
+    """The same image with different labels, as ``split: name (label)``."""
     unreadable: tuple[str, ...]
-    """Files that the decoder refuses, and why."""
+    """Files that cannot be decoded, and why."""
 
     @property
     def imbalance_factor(self) -> float:
-        """Largest class over smallest, of those that have an image."""
+        """Largest class over smallest, among classes with images."""
         present = self.counts[self.counts > 0]
         return float(present.max() / present.min()) if present.numel() else float("nan")
 
@@ -53,13 +52,13 @@ class Description:
 def describe(
     dataset: DataSet, *, read_images: bool = True, progress: Callable[[int], None] | None = None, workers: int = 4
 ) -> Description:
-    """Look through a data set.
+    """Return a description of a data set.
 
     Args:
-        dataset: what to look through.
-        read_images: read every image, to find those that cannot be decoded and those that are there twice.
+        dataset: the data set.
+        read_images: read every image, to find duplicates and images that cannot be decoded.
         progress: called with the number of images read since the last call.
-        workers: threads that read.
+        workers: number of threads that read.
 
     Example:
         >>> from longtail.data import load
@@ -67,12 +66,12 @@ def describe(
         >>> found.sizes, found.imbalance_factor, found.across
         ({'train': 342, 'test': 500}, 62.0, ())
     """
-    seen: dict[bytes, list[Place]] = defaultdict(list)
+    seen: dict[bytes, list[_Place]] = defaultdict(list)
     unreadable: list[str] = []
     if read_images:
         with ThreadPoolExecutor(workers) as pool:
             for part, split in dataset.splits.items():
-                for index, found in enumerate(pool.map(lambda i, s=split: _look(s, i), range(len(split)))):
+                for index, found in enumerate(pool.map(lambda i, s=split: _digest(s, i), range(len(split)))):
                     if isinstance(found, UnreadableImageError):
                         unreadable.append(str(found))
                     else:
@@ -97,23 +96,22 @@ def describe(
     )
 
 
-def _look(split: Split, index: int) -> bytes | UnreadableImageError:
-    """A digest of the image's pixels, or why it has none."""
+def _digest(split: Split, index: int) -> bytes | UnreadableImageError:
+    """Return a digest of the pixels, or the error."""
     try:
-        images = split.images
-        pixels = decode(images.path(index)) if isinstance(images, FileImages) else images[index]
+        pixels = split.images[index]
     except UnreadableImageError as error:
         return error
     return hashlib.sha1(str(tuple(pixels.shape)).encode() + pixels.numpy().tobytes(), usedforsecurity=False).digest()
 
 
-def _name(dataset: DataSet, place: Place) -> str:
+def _name(dataset: DataSet, place: _Place) -> str:
     part, index = place
     images = dataset.splits[part].images
     return f"{part}: {images.names[index]}" if isinstance(images, FileImages) else f"{part}: {index}"
 
 
-def _conflicting(dataset: DataSet, repeated: list[list[Place]]) -> tuple[tuple[str, ...], ...]:
+def _conflicting(dataset: DataSet, repeated: list[list[_Place]]) -> tuple[tuple[str, ...], ...]:
     found = []
     for places in repeated:
         labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
@@ -124,7 +122,7 @@ def _conflicting(dataset: DataSet, repeated: list[list[Place]]) -> tuple[tuple[s
 
 
 def draw_tail(description: Description, path: Path) -> None:
-    """Training images of each class, most frequent first, as a figure. Needs matplotlib (``longtail[report]``)."""
+    """Save a figure of the training images per class. Needs matplotlib (``longtail[report]``)."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra
 
     mpl.use("Agg")
@@ -134,7 +132,7 @@ def draw_tail(description: Description, path: Path) -> None:
     order = np.argsort(-counts, kind="stable")
     group = np.asarray(description.groups.index)[order]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font does not have
+        warnings.filterwarnings("ignore", "Glyph")  # the font lacks the script of a class name
         figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
         colours = ("#0072b2", "#56b4e9", "#e69f00")
         for position, (name, colour) in enumerate(zip(description.groups.names, colours, strict=False)):

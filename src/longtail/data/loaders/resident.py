@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 
 from longtail.data.datasets.dataset import ArrayImages, Split
-from longtail.data.sampling.plan import Batch, Plan, PlannedBatch
+from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["Resident"]
 
@@ -25,17 +25,17 @@ class Resident:
         device: where to hold it.
 
     Example:
-        >>> from longtail.data import Plan, Resident, load
+        >>> from longtail.data import BatchPlan, Resident, load
         >>> from longtail.data.augment import Compose, Normalise, RandomCrop
         >>> train = load("digits-lt").train
         >>> augment = Compose((RandomCrop(8, padding=1), Normalise((0.5,), (0.5,))))
-        >>> loader = Resident(train, Plan(train.labels, (augment,), batch_size=32))
+        >>> loader = Resident(train, BatchPlan(train.labels, (augment,), batch_size=32))
         >>> batch = next(loader.training(seed=0, epoch=0))
         >>> batch.views[0].shape, batch.labels.shape
         (torch.Size([32, 1, 8, 8]), torch.Size([32]))
     """
 
-    def __init__(self, split: Split, plan: Plan, device: torch.device | str = "cpu") -> None:
+    def __init__(self, split: Split, plan: BatchPlan, device: torch.device | str = "cpu") -> None:
         if not isinstance(split.images, ArrayImages):
             raise TypeError(
                 "Expected `split` to have its images in memory, all of one size, "
@@ -45,7 +45,7 @@ class Resident:
         self.pixels = split.images.pixels.to(device)
         self.labels = split.labels.to(device)
 
-    def with_plan(self, plan: Plan) -> "Resident":
+    def with_plan(self, plan: BatchPlan) -> "Resident":
         """The same images in other batches or views, for evaluation for instance; nothing is copied again."""
         other = copy.copy(self)
         other.plan = plan

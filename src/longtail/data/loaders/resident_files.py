@@ -18,7 +18,7 @@ from longtail.data.loaders.device_decode import READING, decoded_ahead
 from longtail.data.loaders.jpeg import jpeg_header
 from longtail.data.loaders.prefetch import batches_ahead
 from longtail.data.loaders.sizing import ImagesInARow, cut, to_size
-from longtail.data.sampling.plan import Batch, Plan, PlannedBatch
+from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["NoRoomError", "ResidentFiles"]
 
@@ -59,7 +59,7 @@ class ResidentFiles:
     def __init__(
         self,
         split: Split,
-        plan: Plan,
+        plan: BatchPlan,
         device: torch.device | str = "cpu",
         short_side: int = 256,
         *,
@@ -79,7 +79,7 @@ class ResidentFiles:
         self.labels = split.labels.to(self.device)
         self.images, self._readable = self._pack(split.images, progress or (lambda _: None))
 
-    def with_plan(self, plan: Plan) -> "ResidentFiles":
+    def with_plan(self, plan: BatchPlan) -> "ResidentFiles":
         """The same images in other batches or views, for evaluation for instance; nothing is packed again."""
         other = copy.copy(self)
         other.plan, other._cuts = plan, [cut(view) for view in plan.views]

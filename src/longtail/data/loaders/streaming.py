@@ -16,7 +16,7 @@ from longtail.data.loaders.decode import BadImages, UnreadableImageError
 from longtail.data.loaders.device_decode import decoded_ahead
 from longtail.data.loaders.prefetch import ahead_on, batches_ahead
 from longtail.data.loaders.sizing import ImagesInARow, cut, to_size
-from longtail.data.sampling.plan import Batch, Plan, PlannedBatch
+from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["Streaming"]
 
@@ -70,7 +70,7 @@ class Streaming:
     def __init__(
         self,
         split: Split,
-        plan: Plan,
+        plan: BatchPlan,
         device: torch.device | str = "cpu",
         *,
         workers: int = 0,

@@ -12,7 +12,7 @@ from longtail.data.augment import Augmentation
 from longtail.data.sampling.draws import Draws
 from longtail.data.sampling.samplers import Instance, Sampler, shard
 
-__all__ = ["Batch", "Plan", "PlannedBatch"]
+__all__ = ["Batch", "BatchPlan", "PlannedBatch"]
 
 _ROWS = 2**13  # samples whose numbers are drawn together: for few at a time, asking costs more than drawing
 
@@ -38,7 +38,7 @@ class PlannedBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The batches of an epoch, as a pure function of ``(seed, epoch)``: one process or several, from the start or not.
 
     Args:

@@ -1,1 +1,1 @@
-"""Readers: one small module a source format, from files on disk to tensors."""
+"""Readers of source formats, from files on disk to tensors."""

@@ -1,12 +1,11 @@
-"""CIFAR-10 and CIFAR-100 in their standard folders of pickles, read without running what a pickle could run."""
+"""CIFAR-10 and CIFAR-100 in their standard folders of pickles, read without running code."""
 
 import hashlib
 import io
 import math
 import os
 import pickle
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import check_choice, shown, told
+from longtail._io import write_bytes
 
 __all__ = [
     "CIFAR10_BATCHES",
@@ -30,7 +30,7 @@ __all__ = [
 CifarName = Literal["cifar10", "cifar100"]
 
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-"""The files of CIFAR-10, in the order of its images: five to train on, one to test on."""
+"""The files of CIFAR-10 in order: five with training images and one with test images."""
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -65,19 +65,18 @@ class CifarSplit(NamedTuple):
 
 
 def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> CifarSplit:
-    """Read CIFAR-10 or CIFAR-100 from its standard folder of pickles.
+    """Read the training or test images of CIFAR-10 or CIFAR-100 from its standard folder of pickles.
 
-    A pickle can run any code. These are read by an unpickler that knows arrays, lists, numbers and strings; a file that
-    asks for anything else is refused before it gets it.
+    A pickle can run any code. These are read by an unpickler that only knows arrays, lists, numbers and strings.
 
     Args:
-        folder: what holds ``cifar-10-batches-py`` or ``cifar-100-python``, or that folder itself.
+        folder: the folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``, or that folder itself.
         name: ``"cifar10"`` or ``"cifar100"`` (with its 100 fine labels).
-        train: the training images, or the test images.
+        train: whether to read the training or the test images.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is cut off, damaged, dangerous, or holds something else than CIFAR does.
+        ValueError: a file is truncated, damaged, dangerous, or does not hold what CIFAR holds.
 
     Example:
         >>> import tempfile
@@ -96,7 +95,7 @@ def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> 
     path = root / form.meta
     meta = _load(path)
     class_names = _class_names(path, meta, form)
-    expected = _field(path, meta, "num_cases_per_batch") if name == "cifar10" else None  # CIFAR-100 does not say it
+    expected = _field(path, meta, "num_cases_per_batch") if name == "cifar10" else None  # CIFAR-100 does not have it
     if expected is not None and type(expected) is not int:
         _refuse(path, f"to have a number as 'num_cases_per_batch', but got {told(expected)}")
     images, labels = [], []
@@ -115,22 +114,16 @@ def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> 
 def write_cifar10(
     folder: str | os.PathLike[str], batches: Mapping[str, tuple[Tensor | npt.NDArray[np.uint8], Sequence[int] | Tensor]]
 ) -> Path:
-    """Write ``folder/cifar-10-batches-py`` in the standard format, with the images' file names left empty.
-
-    Each file is written under a temporary name and then renamed; ``batches.meta``, without which nothing reads the
-    folder, comes last.
+    """Write ``folder/cifar-10-batches-py`` in the standard format, without file names, and return that folder.
 
     Args:
-        folder: where to.
+        folder: the data folder.
         batches: for each of :data:`CIFAR10_BATCHES`, uint8 images of shape ``(N, 3, 32, 32)`` and N labels below 10;
             the same N for all.
-
-    Returns:
-        The folder that was written.
     """
     if set(batches) != set(CIFAR10_BATCHES):
         raise ValueError(f"Expected `batches` to have {', '.join(CIFAR10_BATCHES)}, but got {shown(list(batches))}.")
-    entries: dict[str, dict[bytes, object]] = {}
+    entries: dict[str, dict[str, object]] = {}
     sizes = set()
     for name, (images, labels) in batches.items():
         pixels, numbers = np.asarray(images), [int(label) for label in labels]
@@ -142,34 +135,21 @@ def write_cifar10(
         if not all(0 <= label < 10 for label in numbers):
             raise ValueError(f"Expected `batches` to hold labels in 0…9, but got others in {name}.")
         sizes.add(len(pixels))
-        title = "testing batch 1 of 1" if name == "test_batch" else f"training batch {name[-1]} of 5"
-        entries[name] = {
-            b"batch_label": title.encode(),
-            b"labels": numbers,
-            b"data": np.ascontiguousarray(pixels.reshape(len(pixels), _PIXELS)),
-            b"filenames": [b""] * len(pixels),
-        }
+        entries[name] = {"labels": numbers, "data": np.ascontiguousarray(pixels.reshape(len(pixels), _PIXELS))}
     if len(sizes) != 1:
-        raise ValueError(f"Expected `batches` to be of one size, but got {shown(sorted(sizes))} images.")
-    names: list[bytes] = [name.encode() for name in CIFAR10_CLASSES]
-    entries["batches.meta"] = {b"num_cases_per_batch": sizes.pop(), b"label_names": names, b"num_vis": _PIXELS}
+        raise ValueError(f"Expected `batches` to have one size, but got {shown(sorted(sizes))} images.")
+    entries["batches.meta"] = {"num_cases_per_batch": sizes.pop(), "label_names": list(CIFAR10_CLASSES)}
     root = Path(folder) / _FORMATS["cifar10"].folder
     root.mkdir(parents=True, exist_ok=True)
-    for name, entry in entries.items():
-        part = root / f".{name}.{os.getpid()}.part"
-        try:
-            part.write_bytes(_python2_pickle(entry))
-            part.replace(root / name)
-        finally:
-            part.unlink(missing_ok=True)
+    for name, entry in entries.items():  # the meta file, without which the folder cannot be read, comes last
+        write_bytes(root / name, pickle.dumps(entry, protocol=3))
     return root
 
 
 def cifar_digest(*splits: CifarSplit) -> str:
-    """SHA-256 of what the splits hold: for each image its label in one byte, then its 3072 pixels.
+    """Return the SHA-256 of the splits' records: for each image its label in one byte, then its 3072 pixels.
 
-    These are the records of CIFAR-10's *binary version*, so the digest of train and test is that of its six files one
-    after the other. How a folder of pickles was written makes no difference to it.
+    These are the records of CIFAR-10's *binary version*; how the pickles were written makes no difference.
 
     Example:
         >>> black = CifarSplit(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.tensor([7]), CIFAR10_CLASSES)
@@ -184,44 +164,12 @@ def cifar_digest(*splits: CifarSplit) -> str:
     return digest.hexdigest()
 
 
-def _python2_pickle(value: object) -> bytes:
-    """``value`` in protocol 2, as Python 2 wrote it: its strings are bytes to some readers, text to torchvision's."""
-
-    def save(value: object) -> Iterator[bytes]:
-        match value:
-            case bytes():
-                yield pickle.BINSTRING + struct.pack("<i", len(value)) + value
-            case int():
-                yield pickle.BININT + struct.pack("<i", value)
-            case list():
-                yield pickle.EMPTY_LIST + pickle.MARK
-                for item in value:
-                    yield from save(item)
-                yield pickle.APPENDS
-            case dict():
-                yield pickle.EMPTY_DICT + pickle.MARK
-                for pair in value.items():
-                    yield from save(pair[0])
-                    yield from save(pair[1])
-                yield pickle.SETITEMS
-            case np.ndarray():  # of uint8, two dimensions
-                yield b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85U\x01btR"  # an empty array
-                yield pickle.MARK + b"K\x01" + b"".join(part for size in value.shape for part in save(size)) + b"\x86"
-                yield b"cnumpy\ndtype\n(U\x02u1\x89\x88tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89"
-                yield from save(value.tobytes())
-                yield pickle.TUPLE + pickle.BUILD
-            case _:
-                raise TypeError(f"Expected `value` to be of bytes, numbers and an array, but got {told(value)}.")
-
-    return pickle.PROTO + b"\x02" + b"".join(save(value)) + pickle.STOP
-
-
 def _refuse(path: Path, expected: str) -> NoReturn:
     raise ValueError(f"Expected {path} {expected}.")
 
 
 def _field(path: Path, entry: dict[Any, Any], name: str) -> Any:
-    """An entry's value; keys are bytes in the official files, and strings where somebody saved them again."""
+    """Return a value of a pickled dict; keys are bytes in the official files and strings in newer pickles."""
     for key in (name.encode(), name):
         if key in entry:
             return entry[key]
@@ -263,18 +211,18 @@ def _labels(path: Path, entry: dict[Any, Any], form: _Format) -> npt.NDArray[np.
 
 
 def _load(path: Path) -> dict[Any, Any]:
-    """The dict that a pickle holds; arrays in it are :class:`_Array`."""
+    """Return the dict in a pickle; arrays in it are instances of :class:`_Array`."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(f"Expected {path} to be a file of CIFAR, but there is none.") from None
+        raise FileNotFoundError(f"Expected {path} to be a file of CIFAR, but it does not exist.") from None
     try:
         entry = _Unpickler(_Whole(content), encoding="bytes").load()
     except _Refused as refused:
         raise ValueError(f"Expected {path} to hold arrays, lists and strings only, but {refused}.") from None
-    except Exception as error:  # damaged bytes can be any instruction, and fail in any way
+    except Exception as error:  # damaged bytes can fail in any way
         raise ValueError(
-            f"Expected {path} to be a whole pickle, but it is cut off or damaged ({type(error).__name__} in "
+            f"Expected {path} to be a whole pickle, but it is truncated or damaged ({type(error).__name__} in "
             f"{len(content)} bytes)."
         ) from None
     if not isinstance(entry, dict):
@@ -283,7 +231,7 @@ def _load(path: Path) -> dict[Any, Any]:
 
 
 class _Whole(io.BytesIO):
-    """Bytes that give what is asked for, or say that they have ended; half a name must not be taken for a name."""
+    """Raises EOFError instead of returning fewer bytes: half a name must not be read as a name."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         content = super().read(size)
@@ -299,11 +247,11 @@ class _Whole(io.BytesIO):
 
 
 class _Refused(pickle.UnpicklingError):
-    """A pickle asks for more than an array."""
+    """A pickle needs more than arrays."""
 
 
 class _Allowed:
-    """What a pickle gets for a name: it can be called, and that is all."""
+    """Stands for a class or function in a pickle; it can only be called."""
 
     __slots__ = ("_call",)
 
@@ -314,11 +262,11 @@ class _Allowed:
         return self._call(*arguments)
 
     def __setstate__(self, state: object) -> NoReturn:
-        raise _Refused("its pickle changes what it was given")
+        raise _Refused("its pickle changes the state of a function")
 
 
 class _Dtype:
-    """Stands for ``numpy.dtype``, whose own ``__setstate__`` believes whatever it is told."""
+    """Stands for ``numpy.dtype``, whose ``__setstate__`` does not check its arguments."""
 
     __slots__ = ("value",)
     _KINDS = frozenset(["b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"])
@@ -340,7 +288,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for ``numpy.ndarray`` while it is unpickled; ``values`` are made of the bytes, read-only."""
+    """Stands for ``numpy.ndarray`` during unpickling; ``values`` is a read-only view of the bytes."""
 
     __slots__ = ("values",)
 
@@ -379,10 +327,10 @@ _NAMES = {
 }
 
 
-# Python's own rather than C's: that one allocates 64 GB when a damaged byte asks for place 2^32 - 1 of its memo.
+# The Python version: the one in C allocates 64 GB when a damaged byte asks for entry 2^32 - 1 of its memo.
 class _Unpickler(pickle._Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if (module_name, global_name) not in _NAMES:
             name = " ".join(f"{module_name}.{global_name}".split())[:80]
-            raise _Refused(f"its pickle asks for {name}, which was not run")
+            raise _Refused(f"its pickle needs {name}, which was not run")
         return _NAMES[module_name, global_name]

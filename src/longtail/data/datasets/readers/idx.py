@@ -1,4 +1,4 @@
-"""IDX, the format of MNIST and Fashion-MNIST: a magic number, the sizes, the bytes; compressed with gzip or not."""
+"""IDX, the file format of MNIST and Fashion-MNIST."""
 
 import gzip
 import math
@@ -14,33 +14,23 @@ from torch import Tensor
 
 __all__ = ["read_idx"]
 
-_UINT8 = 0x08  # the type that images and labels have
+_UINT8 = 0x08  # type code of the format
 _MOST_DIMENSIONS = 8
 _CHUNK = 1 << 20
 
 
 def read_idx(path: str | os.PathLike[str]) -> Tensor:
-    """Read an IDX file of bytes, such as ``train-images-idx3-ubyte`` or ``train-labels-idx1-ubyte.gz``.
+    """Return the uint8 tensor in an IDX file, such as ``train-labels-idx1-ubyte.gz``.
 
-    ======  ==========================================================
-    bytes   what
-    ======  ==========================================================
-    0-1     zero
-    2       type of the values: 8, which is uint8
-    3       how many dimensions there are, d
-    4 d     the sizes, big-endian; the first is the number of examples
-    rest    the values, row after row
-    ======  ==========================================================
+    The file has two zero bytes, the type (8: uint8), the number of dimensions, the sizes as big-endian 32-bit integers,
+    and the values.
 
     Args:
-        path: the file; whether it is compressed is seen from its first bytes, not from its name.
-
-    Returns:
-        uint8 tensor with the sizes of the file.
+        path: the file, compressed with gzip or not.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is no IDX file of bytes, is cut off, damaged, or longer than it says.
+        FileNotFoundError: the file does not exist.
+        ValueError: it is not an IDX file of uint8, is truncated or damaged, or is longer than its sizes say.
 
     Example:
         >>> import tempfile
@@ -57,9 +47,9 @@ def read_idx(path: str | os.PathLike[str]) -> Tensor:
             file.seek(0)
             return _read(path, cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file)
     except FileNotFoundError:
-        raise FileNotFoundError(f"Expected {path} to be an IDX file, but there is none.") from None
+        raise FileNotFoundError(f"Expected {path} to be an IDX file, but it does not exist.") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise ValueError(f"Expected {path} to be a whole gzip file, but it is cut off or damaged.") from None
+        raise ValueError(f"Expected {path} to be a whole gzip file, but it is truncated or damaged.") from None
 
 
 def _read(path: Path, file: IO[bytes]) -> Tensor:
@@ -72,11 +62,11 @@ def _read(path: Path, file: IO[bytes]) -> Tensor:
         raise ValueError(f"Expected {path} to have 1…{_MOST_DIMENSIONS} dimensions, but got {magic[3]}.")
     header = file.read(4 * magic[3])
     if len(header) < 4 * magic[3]:
-        raise ValueError(f"Expected {path} to have {magic[3]} sizes, but it is cut off after {4 + len(header)} bytes.")
+        raise ValueError(f"Expected {path} to have {magic[3]} sizes, but it ends after {4 + len(header)} bytes.")
     sizes = struct.unpack(f">{magic[3]}I", header)
     expected = math.prod(sizes)
     content = bytearray()
-    # One byte more than there should be, in chunks: sizes may be damaged, and the end is where gzip checks its sum.
+    # One byte more than expected, in chunks: the sizes may be damaged, and gzip checks its sum at the end.
     while len(content) <= expected and (chunk := file.read(min(_CHUNK, expected + 1 - len(content)))):
         content += chunk
     if len(content) != expected:

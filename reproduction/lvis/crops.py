@@ -1,32 +1,33 @@
-"""LVIS crops: a classification set whose samples are the boxes of LVIS v1, cut out of COCO's images."""
+"""LVIS crops: a classification data set whose samples are the boxes of LVIS v1, cut out of COCO's images."""
 
 import hashlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from longtail._checks import Vector, check_choice, check_integer, shown
+from longtail._io import file_lock, read_json, write_text
 from longtail.classes import Groups
 from longtail.data.datasets.dataset import DataSet, Split
-from longtail.data.datasets.lvis_windows import NoWindow, Window, cut_window, window
-from longtail.data.datasets.readers.lvis import Lvis, read_lvis
-from longtail.data.datasets.shards import ShardImages, ShardWriter, write_whole
 from longtail.data.loaders.decode import BadImages, UnreadableImageError, decode
+from reproduction.lvis.annotations import Lvis, read_lvis
+from reproduction.lvis.shards import ShardImages, ShardWriter
+from reproduction.lvis.windows import NoWindow, Window, cut_window, window
 
-__all__ = ["BadImage", "Progress", "Report", "build_lvis_crops", "lvis_groups", "read_lvis_crops"]
+__all__ = ["BadImage", "Report", "build_lvis_crops", "lvis_counts", "lvis_groups", "read_lvis_crops"]
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the annotations, the boxes that are done, and how many there are."""
+"""Called with the name of the annotations, the number of finished boxes, and the total."""
 
 BadImage = Literal["missing-image", "unreadable-image", "wrong-size"]
 Reason = NoWindow | BadImage
@@ -37,21 +38,21 @@ _SOURCE, _DROPPED, _REPORT = "source.json", "dropped.jsonl", "report.json"
 
 @dataclass(frozen=True)
 class Report:
-    """What became of an LVIS file's boxes."""
+    """Counts of kept and dropped boxes of an LVIS file."""
 
     folder: Path
     boxes: int
     crops: int
     dropped: dict[str, int]
-    """Boxes that were left out, by reason; ``dropped.jsonl`` in the folder lists each."""
+    """Number of dropped boxes by reason; ``dropped.jsonl`` in the folder lists them."""
     counts_before: tuple[int, ...]
-    """Boxes of each class."""
+    """Boxes per class."""
     counts_after: tuple[int, ...]
-    """Crops of each class."""
+    """Crops per class."""
     emptied: tuple[str, ...]
     """Classes that have boxes but no crop."""
     differences: tuple[str, ...]
-    """Where the boxes differ from the counts that ship with the package; for the official training file only."""
+    """Differences from ``lvis-v1.json``; for the official training file only."""
 
 
 def build_lvis_crops(
@@ -65,28 +66,25 @@ def build_lvis_crops(
     samples_per_shard: int = 4096,
     progress: Progress | None = None,
 ) -> Report:
-    """Cut every box of an LVIS file out of its image, into packed shards.
+    """Cut every box of an LVIS file out of its image and write the crops to packed shards.
 
-    Each image is decoded once and all its boxes are cut from it (:func:`window`, :func:`cut_window`). Crops come in the
-    order of image ids, then of annotation ids. A build that was stopped, by a full disk or a kill, goes on after its
-    last whole shard when it is called again, and ends with the same bytes; one that had ended is left as it is. The
-    folder has, beside the shards, ``source.json`` (what it is made of), ``dropped.jsonl`` (each box that gave no crop,
-    and why) and ``report.json``. The training set takes 191 GB at size 224.
+    Crops are ordered by image id, then by annotation id. A build that was stopped continues after its last whole shard
+    and ends with the same bytes; a finished one is kept. The folder also has ``source.json`` (the arguments),
+    ``dropped.jsonl`` (each box without a crop, and why) and ``report.json``. The training set takes 191 GB at size 224.
 
     Args:
         annotations: ``lvis_v1_train.json`` or ``lvis_v1_val.json``.
         images: the folder that has COCO's ``train2017`` and ``val2017`` in it.
-        out: the folder to write, of this build alone. A second process that builds there at the same time is refused.
+        out: the folder to write; a second process that builds there at the same time is refused.
         size: side of the crops.
-        workers: processes that decode and cut; 0 does so in this one.
-        bad_images: images that are missing, cannot be decoded or have another size than the file says stop the build
-            (``"error"``): missing ones before it begins, others once all that is left has been looked at, so that the
-            message has their number; or their boxes are left out and listed (``"skip"``).
-        samples_per_shard: how many crops make a shard full.
+        workers: processes that decode and cut; 0: this process.
+        bad_images: ``"error"``: images that are missing, cannot be decoded or have a wrong size stop the build, missing
+            ones before it starts, others after all images were tried; ``"skip"``: their boxes are left out and listed.
+        samples_per_shard: number of crops in a full shard.
         progress: called after each image.
 
     Returns:
-        What was cut, what was left out, and how the counts differ from those expected.
+        Counts of kept and dropped boxes, and differences from the expected counts.
     """
     annotations, images, out = Path(annotations), Path(images), Path(out)
     size = check_integer("size", size, minimum=1)
@@ -96,8 +94,9 @@ def build_lvis_crops(
         raise FileNotFoundError(f"Expected `images` to be a folder, but got {images}.")
     lvis = read_lvis(annotations)
     out.mkdir(parents=True, exist_ok=True)
-    with _alone(out):
-        _take_up(lvis, annotations.name, out, size, samples_per_shard)
+    busy = f"Expected to build in {out} alone, but another process is building there."
+    with file_lock(out / ".lock", busy, required=False, remove=True):
+        _check_source(lvis, annotations.name, out, size, samples_per_shard)
         order = np.lexsort((lvis.annotation_ids, lvis.image_ids[lvis.image_index]))
         with ShardWriter(out, samples_per_shard) as writer:
             if not writer.finished:
@@ -119,86 +118,71 @@ def build_lvis_crops(
         return _report(lvis, annotations.name, out)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep others from building in a folder (where the system can lock it); the lock ends with the process."""
-    try:
-        import fcntl  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"Expected to build in {folder} alone, but another process is building there.") from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
+@cache
+def lvis_counts() -> dict[str, Any]:
+    """Return the official boxes and images per class, and the class names."""
+    found: dict[str, Any] = read_json(Path(__file__).with_name("lvis-v1.json"))
+    return found
 
 
 def lvis_groups(image_counts: Vector) -> Groups:
-    """LVIS's own cut, by *images* of each class: frequent (> 100), common (11…100) and rare (<= 10).
+    """Return the groups of LVIS, by *images* per class: frequent (> 100), common (11…100) and rare (<= 10).
 
     Example:
-        >>> from longtail.data import expected_counts
-        >>> lvis_groups(expected_counts("lvis-v1")["train_images"]).sizes
+        >>> lvis_groups(lvis_counts()["train_images"]).sizes
         {'head': 405, 'medium': 461, 'tail': 337}
     """
     return Groups.from_counts(image_counts, head_over=100, tail_under=11)
 
 
 def read_lvis_crops(root: Path | str) -> DataSet:
-    """LVIS crops, as :func:`build_lvis_crops` has written them to ``lvis-crops/train`` and ``lvis-crops/val``.
+    """Return the crops that :func:`build_lvis_crops` wrote to ``lvis-crops/train`` and ``lvis-crops/val``.
 
-    ``lvis_v1_val`` is the test split, as in the paper. Groups are cut by image count: by the counts that ship with the
-    package where there are 1203 classes, else by those of the training file.
+    ``lvis_v1_val`` is the test split, as in the paper. Groups are defined by the official image counts if there are
+    1203 classes, otherwise by those of the training file.
 
     Args:
         root: the data folder.
     """
-    from longtail.data.datasets.catalog import expected_counts  # noqa: PLC0415 - it imports this file
-
     folder = Path(root) / "lvis-crops"
     sources, splits = {}, {}
     for part in ("train", "val"):
         if not (folder / part / _SOURCE).exists() or not (folder / part / "index.json").exists():
             raise FileNotFoundError(
-                f"Expected whole LVIS crops in {folder / part}, but they are not; "
-                f"`longtail data build-lvis-crops` makes or completes them from lvis_v1_{part}.json."
+                f"Expected whole LVIS crops in {folder / part}, but they are not complete; "
+                f"`python -m reproduction.lvis build` makes them from lvis_v1_{part}.json."
             )
         images = ShardImages(folder / part)
-        sources[part], splits[part] = _read_source(folder / part), Split(images, images.labels)
+        sources[part], splits[part] = read_json(folder / part / _SOURCE), Split(images, images.labels)
+        index = {name: c for c, name in enumerate(sources[part]["class_names"])}
+        images.left_out = torch.tensor([index[note["class"]] for note in images.notes], dtype=torch.int64)
     for key in ("class_names", "size"):
         if sources["train"][key] != sources["val"][key]:
             raise ValueError(f"Expected train and val in {folder} to have the same `{key}`, but they differ.")
     class_names = tuple(sources["train"]["class_names"])
     official = len(class_names) == 1203
-    counts = expected_counts("lvis-v1")["train_images"] if official else sources["train"]["image_counts"]
+    counts = lvis_counts()["train_images"] if official else sources["train"]["image_counts"]
     return DataSet("lvis-crops", class_names, train=splits["train"], test=splits["val"], cut=lvis_groups(counts))
 
 
 class _Cuts(NamedTuple):
-    """What came of an image's boxes."""
+    """The crops of an image."""
 
     boxes: NDArray[np.int64]
-    """Which of all boxes."""
+    """Indices of the boxes."""
     crops: list[NDArray[np.uint8] | Reason]
-    """The crop of each, or why there is none."""
+    """The crop of each box, or why there is none."""
     detail: str = ""
     error: UnreadableImageError | None = None
 
 
 @dataclass
 class _Cutter(Dataset[_Cuts]):
-    """Decodes an image and cuts its boxes. Arrays, not tensors: those would go through what little shared memory is."""
+    """Decodes an image and cuts its boxes, as arrays: tensors would need shared memory."""
 
     lvis: Lvis
     boxes: list[NDArray[np.int64]]
-    """Of each image that has some."""
+    """The boxes of each image that has any."""
     images: Path
     size: int
 
@@ -211,14 +195,14 @@ class _Cutter(Dataset[_Cuts]):
         path = self.images / self.lvis.file_names[index]
         width, height = int(self.lvis.widths[index]), int(self.lvis.heights[index])
         if not path.is_file():
-            return self._none(boxes, "missing-image", UnreadableImageError(path, "it is not there"))
+            return self._failed(boxes, "missing-image", UnreadableImageError(path, "it does not exist"))
         try:
             image = decode(path)
         except UnreadableImageError as error:
-            return self._none(boxes, "unreadable-image", error)
+            return self._failed(boxes, "unreadable-image", error)
         if image.shape[1:] != (height, width):
             found = f"it has {image.shape[2]} x {image.shape[1]} pixels and not {width} x {height}"
-            return self._none(boxes, "wrong-size", UnreadableImageError(path, found))
+            return self._failed(boxes, "wrong-size", UnreadableImageError(path, found))
         crops: list[NDArray[np.uint8] | Reason] = []
         for box in self.lvis.boxes[boxes].tolist():
             square = window(box, width, height)
@@ -226,18 +210,18 @@ class _Cutter(Dataset[_Cuts]):
         return _Cuts(boxes, crops)
 
     @staticmethod
-    def _none(boxes: NDArray[np.int64], reason: BadImage, error: UnreadableImageError) -> _Cuts:
+    def _failed(boxes: NDArray[np.int64], reason: BadImage, error: UnreadableImageError) -> _Cuts:
         return _Cuts(boxes, [reason] * len(boxes), error.reason, error)
 
 
 def _all_cuts(lvis: Lvis, order: NDArray[np.int64], images: Path, size: int, workers: int) -> Iterator[_Cuts]:
-    """Image by image, in order, however many workers there are; each is at most two images ahead."""
+    """Yield the crops of each image in order, for any number of workers."""
     starts = np.flatnonzero(np.diff(lvis.image_index[order])) + 1
     cutter = _Cutter(lvis, np.split(order, starts) if len(order) else [], images, size)
-    yield from DataLoader(cutter, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
+    yield from DataLoader(cutter, batch_size=None, num_workers=workers, collate_fn=_identity)
 
 
-def _as_it_is(cuts: Any) -> Any:
+def _identity(cuts: Any) -> Any:
     return cuts
 
 
@@ -261,8 +245,8 @@ def _write(writer: ShardWriter, lvis: Lvis, cuts: _Cuts) -> None:
         )
 
 
-def _take_up(lvis: Lvis, name: str, out: Path, size: int, samples_per_shard: int) -> None:
-    """Say in ``source.json`` what the folder is made of; where that is said already, it must be the same."""
+def _check_source(lvis: Lvis, name: str, out: Path, size: int, samples_per_shard: int) -> None:
+    """Write the arguments to ``source.json``, or compare them with those of an earlier build."""
     digest = hashlib.sha256(json.dumps([lvis.file_names, lvis.class_names]).encode())
     arrays = (lvis.image_ids, lvis.widths, lvis.heights, lvis.annotation_ids, lvis.image_index, lvis.class_index)
     for array in (*arrays, lvis.boxes, lvis.image_counts):
@@ -276,39 +260,28 @@ def _take_up(lvis: Lvis, name: str, out: Path, size: int, samples_per_shard: int
         "image_counts": lvis.image_counts.tolist(),
     }
     if (out / _SOURCE).exists():
-        before = _read_source(out)
+        before = read_json(out / _SOURCE)
         other = next((key for key in source if before.get(key) != source[key]), None)
         if other is not None:
-            raise ValueError(
-                f"Expected {out} to be empty or begun with the same arguments, but its `{other}` is another one."
-            )
+            raise ValueError(f"Expected {out} to be empty or made with the same arguments, but its `{other}` differs.")
         return
     if out.exists() and any(out.glob("shard-*")):
-        raise ValueError(f"Expected {out} to be empty or begun with the same arguments, but it has other shards.")
-    write_whole(out / _SOURCE, json.dumps(source, ensure_ascii=False) + "\n")
-
-
-def _read_source(folder: Path) -> dict[str, Any]:
-    path = folder / _SOURCE
-    try:
-        source: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Expected {path} to be JSON, but got: {error}.") from None
-    return source
+        raise ValueError(f"Expected {out} to be empty or made with the same arguments, but it has other shards.")
+    write_text(out / _SOURCE, json.dumps(source, ensure_ascii=False) + "\n")
 
 
 def _check_there(lvis: Lvis, images: Path, bad_images: BadImages) -> None:
-    """Files that are missing stop a build before it starts, where the user wants that or there is not one that is."""
+    """Raise before the build if files are missing and must not be skipped, or all are missing."""
     names = [lvis.file_names[i] for i in np.unique(lvis.image_index).tolist()]
     if bad_images == "skip" and (not names or any((images / name).is_file() for name in names)):
         return
     missing = [name for name in names if not (images / name).is_file()]
     if missing:
-        raise FileNotFoundError(f"Expected all images under {images}, but these are not there: {shown(missing)}.")
+        raise FileNotFoundError(f"Expected all images under {images}, but these do not exist: {shown(missing)}.")
 
 
 def _report(lvis: Lvis, name: str, out: Path) -> Report:
-    """Made of the finished shards alone, so that it comes out the same whenever they were finished."""
+    """Make the report from the finished shards alone, so that it is the same after an interrupted build."""
     finished = ShardImages(out)
     before, after = lvis.box_counts, np.bincount(finished.labels.numpy(), minlength=lvis.num_classes)
     report = Report(
@@ -323,18 +296,16 @@ def _report(lvis: Lvis, name: str, out: Path) -> Report:
     )
     lines = [json.dumps(note, ensure_ascii=False) + "\n" for note in finished.notes]
     content = {key: value for key, value in vars(report).items() if key != "folder"}
-    write_whole(out / _DROPPED, "".join(lines))
-    write_whole(out / _REPORT, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    write_text(out / _DROPPED, "".join(lines))
+    write_text(out / _REPORT, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     return report
 
 
 def _differences(lvis: Lvis, name: str) -> tuple[str, ...]:
-    """Where the official training file is not what it should be, a sentence each."""
-    from longtail.data.datasets.catalog import expected_counts  # noqa: PLC0415 - it imports this file
-
+    """Return a sentence per difference from the official training file."""
     if lvis.num_classes != 1203 or not name.startswith("lvis_v1_train"):
         return ()
-    expected = expected_counts("lvis-v1")
+    expected = lvis_counts()
     pairs = np.unique(lvis.class_index * len(lvis.image_ids) + lvis.image_index)
     image_counts = np.bincount(pairs // max(len(lvis.image_ids), 1), minlength=lvis.num_classes)
     found = {"train": lvis.box_counts.tolist(), "train_images": image_counts.tolist(), "names": lvis.class_names}

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from longtail.data.datasets.readers.lvis import read_lvis
+from reproduction.lvis.annotations import read_lvis
 
 URL = "http://images.cocodataset.org/train2017/{:012d}.jpg"
 

@@ -1,4 +1,4 @@
-"""Which part of an image a box's crop shows, and how it is cut out."""
+"""The part of an image that the crop of a box shows, and how it is cut out."""
 
 import math
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ NoWindow = Literal["not-finite", "outside", "empty"]
 
 
 class Window(NamedTuple):
-    """Whole pixels of an image, ``right`` and ``bottom`` excluded."""
+    """A rectangle of whole pixels, without ``right`` and ``bottom``."""
 
     left: int
     top: int
@@ -25,12 +25,11 @@ class Window(NamedTuple):
 
 
 def window(box: Vector, width: int, height: int) -> Window | NoWindow:
-    """The square around a box, as far as the image allows; or why there is none.
+    """Return the square around a box, clipped to the image, or why there is none.
 
-    The box is cut off at the image's border. With what remains of it, :math:`w \\times h` around
-    :math:`(c_x, c_y)`, the window has side :math:`s = \\max(w, h)`, rounded to whole pixels, starts at
-    :math:`(c_x - s/2, c_y - s/2)`, rounded likewise (halves up), and is cut off at the border in its turn: a window
-    that would reach over it is no square.
+    The box is clipped to the image. If its remaining part is :math:`w \\times h` around :math:`(c_x, c_y)`, the window
+    has side :math:`s = \\max(w, h)`, rounded to whole pixels, starts at :math:`(c_x - s/2, c_y - s/2)`, rounded (halves
+    up), and is clipped to the image, too: a window at the border is not a square.
 
     Args:
         box: left, top, width and height in pixels.
@@ -38,8 +37,8 @@ def window(box: Vector, width: int, height: int) -> Window | NoWindow:
         height: of the image.
 
     Returns:
-        The window, or ``"not-finite"`` for a box with NaN or infinity in it, ``"outside"`` for one that has nothing in
-        common with the image, ``"empty"`` for one that is less than a pixel wide or high, there or from the beginning.
+        The window, or ``"not-finite"`` for a box with NaN or infinity, ``"outside"`` for a box outside the image,
+        ``"empty"`` for a box that is less than a pixel wide or high, before or after clipping.
 
     Example:
         >>> window([10, 20, 30, 20], width=640, height=480)
@@ -59,7 +58,7 @@ def window(box: Vector, width: int, height: int) -> Window | NoWindow:
     left, right, top, bottom = max(x, 0.0), min(x + w, float(width)), max(y, 0.0), min(y + h, float(height))
     if right <= left or bottom <= top:
         return "outside"
-    # A box that lies within the image keeps its own width: x + w - x may be another number.
+    # A box inside the image keeps its width: x + w - x may differ from w.
     w, h = min(w, right - left), min(h, bottom - top)
     if w < 1 or h < 1:
         return "empty"
@@ -73,15 +72,15 @@ def window(box: Vector, width: int, height: int) -> Window | NoWindow:
 
 
 def cut_window(image: Tensor, window: Window, size: int) -> Tensor:
-    """A window of an image, its longest side made ``size`` and the other in proportion, in the middle of black.
+    """Cut a window out of an image, resize its longest side to ``size``, and centre it on black.
 
-    Bilinear and antialiased, within a level of Pillow's. Every pixel is a sum of its own, so that the bytes do not
-    depend on the number of threads, as those of a matrix product may; and in float32, since torch 2.11's uint8 path is
-    up to two levels off and refuses results of one pixel.
+    Resizing is bilinear and antialiased, within one level of Pillow's. It does not depend on the number of threads, as
+    a matrix product may, and is done in float32: torch 2.11's uint8 path is up to two levels off and refuses results of
+    one pixel.
 
     Args:
         image: uint8 ``(channels, height, width)``.
-        window: what to cut.
+        window: the part to cut out.
         size: side of the result.
 
     Returns:

@@ -1,4 +1,4 @@
-"""LVIS annotations: boxes of classes in COCO images, as ``lvis_v1_train.json`` and ``lvis_v1_val.json`` hold them."""
+"""The annotations of LVIS: boxes in COCO images, from ``lvis_v1_train.json`` and ``lvis_v1_val.json``."""
 
 import json
 import mmap
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail._checks import shown, told
-from longtail.data.datasets.readers.lists import inside
+from longtail.data.datasets.readers.files import inside
 
 __all__ = ["Lvis", "read_lvis"]
 
@@ -22,44 +22,44 @@ _MARK = b"\xef\xbb\xbf"  # some editors put a byte order mark first
 
 @dataclass(frozen=True, eq=False)
 class Lvis:
-    """What an LVIS file says of its images, boxes and classes, outlines left out."""
+    """The images, boxes and classes of an LVIS file, without outlines."""
 
     image_ids: NDArray[np.int64]
-    """``(images,)``, in the file's order, as all that follows."""
+    """``(images,)``, in the order of the file, like all that follows."""
     file_names: tuple[str, ...]
-    """Of each image, under COCO's folder: ``train2017/000000391895.jpg``."""
+    """Path of each image in the COCO folder: ``train2017/000000391895.jpg``."""
     widths: NDArray[np.int64]
     heights: NDArray[np.int64]
     annotation_ids: NDArray[np.int64]
     """``(boxes,)``."""
     image_index: NDArray[np.int64]
-    """Where each box's image stands in ``image_ids``."""
+    """Index of each box's image in ``image_ids``."""
     class_index: NDArray[np.int64]
-    """Each box's class: its category id - 1."""
+    """Class of each box: its category id - 1."""
     boxes: NDArray[np.float64]
-    """``(boxes, 4)``: left, top, width and height in pixels, as they stand in the file, whatever they are."""
+    """``(boxes, 4)``: left, top, width and height in pixels, unchecked."""
     class_names: tuple[str, ...]
     image_counts: NDArray[np.int64]
-    """Images of each class, as the file says."""
+    """Images per class, according to the file."""
     frequencies: tuple[str, ...]
     """``f``, ``c`` or ``r`` for each class: frequent, common or rare."""
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def box_counts(self) -> NDArray[np.int64]:
-        """Boxes of each class, counted."""
+        """Boxes per class, counted."""
         return np.bincount(self.class_index, minlength=self.num_classes).astype(np.int64)
 
 
 def read_lvis(path: Path) -> Lvis:
-    """The images, boxes and classes of an LVIS v1 file.
+    """Return the images, boxes and classes of an LVIS v1 file.
 
-    Most of the 1.1 GB of ``lvis_v1_train.json`` is outlines. They are thrown away as each annotation is closed, which
-    is packed into 56 bytes, so memory stays little above the size of the file itself.
+    Most of the 1.1 GB of ``lvis_v1_train.json`` is outlines. They are dropped while the file is parsed and each
+    annotation is packed into 56 bytes, so memory stays little above the size of the file.
 
     Args:
         path: the JSON file. Every image must have ``id``, ``width``, ``height`` and ``coco_url``; every annotation
@@ -122,7 +122,7 @@ def read_lvis(path: Path) -> Lvis:
 
 
 def _text(path: Path) -> str:
-    """The file as text, without its bytes in memory beside it."""
+    """Return the file as text without a copy of its bytes in memory."""
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             return ""
@@ -133,12 +133,12 @@ def _text(path: Path) -> str:
 
 
 def _compact(found: dict[str, Any]) -> dict[str, Any] | bytes:
-    """An annotation, packed; of any other object, what is needed. Called whenever an object is closed."""
+    """Pack an annotation, or drop unneeded parts of another object; called for each parsed object."""
     if "bbox" in found:
         try:
             return _BOX.pack(found["id"], found["image_id"], found["category_id"], *found["bbox"])
         except (KeyError, TypeError, OverflowError, struct.error):
-            pass  # what is wrong with it is told when all is read
+            pass  # reported after the file is read
     for heavy in ("segmentation", "neg_category_ids", "not_exhaustive_category_ids", "synonyms", "def"):
         found.pop(heavy, None)
     return found
@@ -162,14 +162,14 @@ def _integers(path: Path, what: str, rows: list[Any], key: str) -> NDArray[np.in
 
 
 def _strings(path: Path, what: str, rows: list[Any], key: str) -> list[str]:
-    for row in rows:  # each is a dictionary with an id by now
+    for row in rows:  # dictionaries with an id, checked before
         if not isinstance(row.get(key), str):
             raise ValueError(f"Expected {what} {row['id']} in {path} to have a string `{key}`, but got {told(row)}.")
     return [row[key] for row in rows]
 
 
 def _file_name(path: Path, image: dict[str, Any]) -> str:
-    """The last two parts of an image's address."""
+    """Return the last two parts of an image's address."""
     url = image.get("coco_url")
     name = "/".join(url.split("/")[-2:]) if isinstance(url, str) else ""
     if "/" not in name or name[-1] == "/" or not inside(name):
@@ -189,12 +189,12 @@ def _check_unique(path: Path, what: str, ids: NDArray[np.int64]) -> None:
 
 
 def _index(path: Path, key: str, values: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of ``values`` stands in ``ids``."""
+    """Return the index of each of ``values`` in ``ids``."""
     order = np.argsort(ids)
     place = np.searchsorted(ids, values, sorter=order)
     known = place < len(ids)
     known[known] = ids[order[place[known]]] == values[known]
     if not known.all():
         unknown = shown(np.unique(values[~known]).tolist())
-        raise ValueError(f"Expected each `{key}` in {path} to be in the file's own list, but got {unknown}.")
+        raise ValueError(f"Expected each `{key}` in {path} to be in the list of the file, but got {unknown}.")
     return order[place].astype(np.int64)

@@ -1,9 +1,8 @@
-"""Packed shards: images of one size as raw bytes in a few large files, with labels and source ids beside them.
+"""Packed shards: images of one size as raw bytes in a few large files, with labels and source ids.
 
-A shard is two files. ``shard-00000.bin`` holds uint8 pixels ``(n, channels, height, width)``, one sample after the
-other; ``shard-00000.json`` holds their shape, labels and ids. Both are written under a temporary name and renamed, the
-JSON last, so that a shard whose JSON exists is whole. ``index.json`` comes after the last of them: it says that there
-are no more.
+A shard is two files. ``shard-00000.bin`` holds uint8 pixels ``(n, channels, height, width)``; ``shard-00000.json`` has
+their shape, labels and ids. Both are written under a temporary name and renamed, the JSON last, so that a shard whose
+JSON exists is whole. ``index.json`` is written after the last shard.
 """
 
 import copy
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail._checks import check_integer, told
+from longtail._io import read_json, write_text
 
-__all__ = ["ShardImages", "ShardWriter", "write_whole"]
+__all__ = ["ShardImages", "ShardWriter"]
 
 _INDEX = "index.json"
 _PART = ".part"
@@ -30,15 +30,15 @@ _OPEN = 64  # shards mapped at a time: each holds a file descriptor
 
 
 class ShardWriter:
-    """Writes samples to shards, and goes on after the last whole shard where there are some already.
+    """Writes samples to shards and continues after the last whole shard of the folder.
 
-    Leaving its ``with`` block ends the last shard and writes the index; leaving it by an error throws the shard in
-    work away, and keeps those before it. Then, or after a kill, a new writer of the same folder starts after them: add
-    the samples from number ``written`` on, and all files become what they would have been without the interruption.
+    The end of its ``with`` block finishes the last shard and writes the index; an error discards the unfinished shard.
+    After an error or a kill, a new writer of the same folder continues: add the samples from number ``written`` on, and
+    all files will be the same as without the interruption.
 
     Args:
-        folder: where to write; made if need be.
-        samples_per_shard: how many samples make a shard full.
+        folder: the folder to write; created if necessary.
+        samples_per_shard: number of samples in a full shard.
 
     Example:
         >>> import tempfile
@@ -57,11 +57,11 @@ class ShardWriter:
         self.samples_per_shard = check_integer("samples_per_shard", samples_per_shard, minimum=1)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.written = 0
-        """Samples in shards that are whole."""
+        """Samples in whole shards."""
         self.last_id: int | None = None
-        """Source id of the last of them."""
+        """Source id of the last of these samples."""
         self.finished = (self.folder / _INDEX).exists()
-        """Whether the index is there: nothing can be added any more."""
+        """Whether the index exists; then no sample can be added."""
         self._shape: tuple[int, ...] | None = None
         self._shards = 0
         self._file: BinaryIO | None = None
@@ -80,7 +80,7 @@ class ShardWriter:
                     f"but got {self.samples_per_shard}."
                 )
             size, *shape = shard["shape"]
-            if size < self.samples_per_shard and not self.finished:  # the last one; cut off just before the index
+            if size < self.samples_per_shard and not self.finished:  # killed before the index was written
                 _shard(self.folder, self._shards, "json").unlink()
                 break
             self._shape, self.last_id = tuple(shape), shard["ids"][-1]
@@ -88,7 +88,7 @@ class ShardWriter:
             self._shards += 1
 
     def add(self, image: Tensor | NDArray[np.uint8], label: int, source_id: int) -> None:
-        """Append a sample, uint8 ``(channels, height, width)`` of the same size as those before it."""
+        """Append a sample, uint8 ``(channels, height, width)``; all samples have the same size."""
         pixels = np.ascontiguousarray(image.numpy() if isinstance(image, Tensor) else image)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape != (self._shape or pixels.shape):
             wanted = "(channels, height, width)" if self._shape is None else str(self._shape)
@@ -108,11 +108,11 @@ class ShardWriter:
             self._end_shard()
 
     def note(self, record: dict[str, Any]) -> None:
-        """Keep a record, of a sample that was left out for instance, with the shard in work; it must fit into JSON."""
+        """Store a JSON-able record with the current shard, for example about a sample that was left out."""
         self._notes.append(record)
 
     def close(self) -> None:
-        """End the last shard and write the index."""
+        """Finish the last shard and write the index."""
         if self.finished:
             return
         if self._labels:
@@ -125,15 +125,15 @@ class ShardWriter:
             "notes": self._notes,
         }
         try:
-            write_whole(self.folder / _INDEX, _dump(index))
+            write_text(self.folder / _INDEX, _dump(index))
         except OSError as error:
             raise self._full(error) from error
         self.finished = True
 
     def discard(self) -> None:
-        """Throw the shard in work away; those before it stay."""
+        """Discard the unfinished shard."""
         if self._file is not None:
-            with suppress(OSError):  # it flushes, which fails again where the disk is full
+            with suppress(OSError):  # closing flushes, which fails on a full disk
                 self._file.close()
             _part(_shard(self.folder, self._shards, "bin")).unlink(missing_ok=True)
         self._file, self._labels, self._ids, self._notes = None, [], [], []
@@ -169,7 +169,7 @@ class ShardWriter:
             os.fsync(self._file.fileno())
             self._file.close()
             _part(path).replace(path)
-            write_whole(path.with_suffix(".json"), _dump(header))
+            write_text(path.with_suffix(".json"), _dump(header))
         except OSError as error:
             raise self._full(error) from error
         self.written += len(self._labels)
@@ -181,25 +181,23 @@ class ShardWriter:
         return OSError(
             error.errno,
             f"Expected shard {self._shards} to be written, but got: {error.strerror}; "
-            f"the {self.written} samples before it are safe, and the same call goes on from there",
+            f"the {self.written} samples before it are safe, and the same call continues from there",
             str(self.folder),
         )
 
 
 class ShardImages:
-    """The images of a folder of shards, each read when it is asked for, through a memory map.
-
-    It can be pickled and forked to the workers of a ``DataLoader``; each maps the files that it reads for itself.
+    """The images of a folder of shards, read on access through a memory map, also in ``DataLoader`` workers.
 
     Args:
-        folder: what :class:`ShardWriter` has written, its index included.
+        folder: the output of a finished :class:`ShardWriter`.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         if not (self.folder / _INDEX).exists():
             raise FileNotFoundError(
-                f"Expected {self.folder / _INDEX}, but it is not there: the shards are not complete."
+                f"Expected {self.folder / _INDEX}, but it does not exist: the shards are not complete."
             )
         index = _load(self.folder / _INDEX, ("samples", "samples_per_shard", "shards", "shape", "notes"))
         headers = list(_headers(self.folder))
@@ -216,7 +214,9 @@ class ShardImages:
         self.ids: Tensor = torch.tensor([i for header in headers for i in header["ids"]], dtype=torch.int64)
         """Source ids ``(N,)``."""
         self.notes: tuple[dict[str, Any], ...] = tuple(n for part in (*headers, index) for n in part["notes"])
-        """What was recorded along the way."""
+        """Records of :meth:`ShardWriter.note`."""
+        self.left_out: Tensor = self.labels[:0]
+        """Labels of samples that were left out; ``longtail data check`` counts them as present."""
         self._per_shard: int = index["samples_per_shard"]
         self._places: Tensor = torch.arange(len(labels))
         self._maps: dict[int, NDArray[np.uint8]] = {}
@@ -229,10 +229,15 @@ class ShardImages:
         return torch.from_numpy(np.array(self._map(shard)[row]))
 
     def subset(self, indices: Tensor, /) -> "ShardImages":
-        """Some of them, in that order."""
+        """Return the images at these indices, in this order."""
         chosen = copy.copy(self)
+        chosen.left_out = self.left_out[:0]
         chosen._places, chosen.labels, chosen.ids = self._places[indices], self.labels[indices], self.ids[indices]
         return chosen
+
+    def identity(self) -> bytes:
+        """The source ids."""
+        return self.ids.numpy().tobytes()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_maps": {}}
@@ -244,15 +249,6 @@ class ShardImages:
             pixels = np.memmap(_shard(self.folder, shard, "bin"), dtype=np.uint8, mode="r")
             self._maps[shard] = np.asarray(pixels).reshape(-1, *self.shape)
         return self._maps[shard]
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Write a text file so that it is there whole or not at all."""
-    with _part(path).open("w", encoding="utf-8", newline="\n") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    _part(path).replace(path)
 
 
 def _part(path: Path) -> Path:
@@ -268,10 +264,7 @@ def _dump(content: dict[str, Any]) -> str:
 
 
 def _load(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Expected {path} to be JSON, but got: {error}.") from None
+    content = read_json(path)
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:
         raise ValueError(f"Expected {path} to have `{missing[0]}`, but got {told(content)}.")
@@ -280,7 +273,7 @@ def _load(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _headers(folder: Path) -> Iterator[dict[str, Any]]:
-    """What is known of each shard, from the first to the last that is whole."""
+    """Yield the header of each whole shard in order."""
     number = 0
     while (path := _shard(folder, number, "json")).exists():
         header = _load(path, ("shape", "samples_per_shard", "labels", "ids", "notes"))

@@ -1,0 +1,192 @@
+"""Readers of image files: folders of class folders, text lists, and tables with paths and labels."""
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+
+from longtail.data.datasets.dataset import FileImages, Split
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "check_columns",
+    "column",
+    "folders_in",
+    "inside",
+    "is_image",
+    "read_folder",
+    "read_lines",
+    "read_list",
+    "read_parquet",
+    "read_table",
+]
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
+_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons"}
+
+# --- folders
+
+
+def folders_in(root: Path) -> list[Path]:
+    """Return the folders in a folder, sorted by name, without hidden ones and those of macOS archives."""
+    return sorted(Path(entry) for entry in os.scandir(root) if entry.is_dir() and _is_visible(entry.name))
+
+
+def read_folder(root: Path, class_names: tuple[str, ...] | None = None) -> tuple[Split, tuple[str, ...]]:
+    """Return the images of a folder that has one folder per class, in the order of their names, and the class names.
+
+    Args:
+        root: the folder.
+        class_names: the classes, by default the names of the folders, sorted. A class folder may be empty or missing.
+    """
+    if not root.is_dir():
+        raise ValueError(f"Expected {root} to be a folder of class folders, but it does not exist.")
+    found = [folder.name for folder in folders_in(root)]
+    if class_names is None:
+        class_names = tuple(found)
+    unknown = sorted(set(found) - set(class_names))
+    if unknown:
+        raise ValueError(f"Expected the class folders of {root} to be known classes, but got {unknown[0]!r}.")
+    if not class_names:
+        raise ValueError(f"Expected {root} to have class folders, but it has none.")
+    names: list[str] = []
+    labels: list[int] = []
+    for label, class_name in enumerate(class_names):
+        for directory, folders, files in os.walk(root / class_name):
+            folders[:] = sorted(filter(_is_visible, folders))
+            place = Path(directory).relative_to(root).as_posix()
+            images = [f"{place}/{file}" for file in sorted(files) if is_image(file)]
+            names += images
+            labels += [label] * len(images)
+    return Split(FileImages(root, names), torch.tensor(labels, dtype=torch.int64)), class_names
+
+
+def _is_visible(name: str) -> bool:
+    return not name.startswith(".") and name != _MACOS
+
+
+def is_image(name: str) -> bool:
+    """Whether a file name has the suffix of an image; hidden files, such as those of macOS, are not images."""
+    return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+# --- text lists
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file without line ends."""
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines also splits at rare characters
+    except UnicodeDecodeError as error:
+        raise ValueError(f"Expected {path} to be text in UTF-8, but byte {error.start} is not.") from None
+
+
+def read_list(path: Path, root: Path) -> Split:
+    """Return the images and labels of a text list, as ImageNet-LT, Places-LT and iNaturalist2018 publish them.
+
+    Args:
+        path: the list, with one ``relative/path.jpg label`` per line. Blank lines are skipped; paths may have spaces.
+        root: the folder that the paths are relative to and must not leave.
+    """
+    names, labels = [], []
+    for number, line in enumerate(read_lines(path), 1):
+        if not line or line.isspace():
+            continue
+        name, _, label = line.rstrip().rpartition(" ")
+        if not name or name.isspace() or not (label.isascii() and label.isdigit() and len(label) < 19):
+            raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
+        if not inside(name):
+            raise ValueError(f"Expected line {number} of {path} to stay in the data folder, but got {name!r}.")
+        names.append(name)
+        labels.append(int(label))
+    return Split(FileImages(root, names), torch.tensor(labels, dtype=torch.int64))
+
+
+def inside(name: str) -> bool:
+    """Whether a path is relative and stays in its folder, on any operating system."""
+    if ".." not in name and "\\" not in name and name[0] != "/" and name[1:2] != ":":
+        return True  # nearly all paths; PurePosixPath is slow
+    path = PurePosixPath(name.replace("\\", "/"))
+    return not path.is_absolute() and ".." not in path.parts and name[1:2] != ":"
+
+
+# --- tables
+
+
+def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a ``.csv`` or ``.tsv`` file with a header, each as a dictionary by column.
+
+    Args:
+        path: the file.
+        needed: columns that must exist.
+    """
+    text = "\n".join(read_lines(path))
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    rows = _rows(text, delimiter)
+    header = rows[0] if rows else []
+    for other, found in _DELIMITERS.items():
+        if _lacks(header, needed) and rows and not _lacks(_rows(text, other)[0], needed):
+            raise ValueError(
+                f"Expected {_DELIMITERS[delimiter]} between the columns of {path}, but got {found}: "
+                f"{text.strip().splitlines()[0][:80]!r}."
+            )
+    columns = check_columns(path, header, needed)
+    if any(name != name.strip() for name in header):  # then spaces around delimiters do not belong to the cells either
+        rows = [[cell.strip() for cell in row] for row in rows]
+    return [dict(zip(columns, row, strict=False)) for row in rows[1:]]
+
+
+def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
+    """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
+    if _lacks(header, needed):
+        named = " and ".join(needed)
+        what = f"the columns {named}" if len(needed) > 1 else f"a column `{named}`"
+        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}.")
+    columns = list(map(column, header))
+    for name, times in Counter(columns).items():
+        if name and times > 1:
+            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {times}.")
+    return columns
+
+
+def column(name: str) -> str:
+    """Return a column name in lower case without surrounding spaces."""
+    return name.strip().lower()
+
+
+def _rows(text: str, delimiter: str) -> list[list[str]]:
+    return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+
+
+def _lacks(header: Sequence[str], needed: Sequence[str]) -> bool:
+    return not set(needed) <= set(map(column, header))
+
+
+def read_parquet(path: Path, choose: Callable[[list[str]], list[str]] = list) -> dict[str, list[Any]]:
+    """Return the columns of a Parquet file by name. Needs pyarrow.
+
+    Args:
+        path: the file.
+        choose: selects the columns to read from all names, by default all.
+    """
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError("Parquet needs pyarrow: pip install pyarrow.") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = choose(file.schema_arrow.names)
+            table = file.read(names, use_threads=False)  # Arrow's threads are not needed, and would delay the exit
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"Expected {path} to be a whole Parquet file, but it is not: {error}.") from None
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {names.count(twice)}.")
+    return {name: table[name].to_pylist() for name in table.column_names}
