@@ -65,7 +65,7 @@ def test_gzip_damaged_anywhere(tmp_path: Path) -> None:
         (idx(IMAGES, code=0x0D), "IDX type 13"),
         (bytes([0, 0, 8, 0]), "1…8 dimensions, but got 0"),
         (bytes([0, 0, 8, 200]) + bytes(800), "1…8 dimensions, but got 200"),
-        (bytes([0, 0, 8, 3]) + bytes(5), "cut off after 9 bytes"),
+        (bytes([0, 0, 8, 3]) + bytes(5), "ends after 9 bytes"),
         (idx(IMAGES) + b"x", "3920 values.*but got more"),
         (idx(IMAGES)[:-1], "3920 values.*but got only 3919"),
         (bytes([0, 0, 8, 3]) + b"\xff" * 12, "but got only 0"),  # 2^96 values: nothing is allocated for them
@@ -85,5 +85,5 @@ def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
 
 
 def test_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none-idx1-ubyte to be an IDX file, but there is none\.$"):
+    with pytest.raises(FileNotFoundError, match=r"none-idx1-ubyte to be an IDX file, but it does not exist\.$"):
         read_idx(tmp_path / "none-idx1-ubyte")

@@ -138,6 +138,7 @@ print(json.dumps([len(split), counts.tolist(), seconds, (after - before) / 1024]
 """
 
 
+@pytest.mark.slow
 def test_inaturalist2018_is_opened_and_counted_in_2_s_and_300_mb(tmp_path):
     counts = [1000 if c < 400 else 2 for c in range(8142)]
     counts[-1] += 437_513 - sum(counts)
