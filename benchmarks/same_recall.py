@@ -31,7 +31,7 @@ from torch import nn
 
 from longtail._io import write_json
 from longtail.study.execute import devices, execute
-from longtail.study.plan import Planned
+from longtail.study.plan import PlannedRun
 from longtail.study.stats import compare, summarise
 from longtail.train import Recipe, defaults
 from longtail.train.trainer import StoppedError
@@ -116,7 +116,7 @@ class Clock:
         write_json(self.file, {name: getattr(self, name) for name in self._NAMES})
 
 
-def train(way: str, runs: Sequence[Planned], clock: Clock) -> dict[str, Any]:
+def train(way: str, runs: Sequence[PlannedRun], clock: Clock) -> dict[str, Any]:
     """Train what is not done yet; what is known of the way then."""
     with without_tf32() if way == CAREFUL else nullcontext():
         switches = {
@@ -149,7 +149,7 @@ def measure(given: argparse.Namespace) -> None:
     part |= {key: {} for key in ("recalls", "float32", "whole_runs", "trained")}
     for way, some in recipes(given.data, given.seeds, given.epochs).items():
         name = way.replace(" ", "-")
-        runs = [Planned(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
+        runs = [PlannedRun(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
         for key, value in train(way, runs, Clock(given.runs / f"{name}.json")).items():
             part[key][way] = value
         ended = max(run.folder.result_file.stat().st_mtime for run in runs)

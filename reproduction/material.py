@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longtail.study.runs import Cell, Run, by_data, find_cell, group_runs, ordered
-from longtail.study.searching import Searched
+from longtail.study.search import SearchResult
 from longtail.train.recipe import defaults
 from reproduction import paper
 from reproduction.balanced import is_balanced
@@ -28,7 +28,7 @@ class Material:
     balanced: tuple[Cell, ...]
     rest: tuple[Cell, ...]
     """On data sets that the paper does not have."""
-    searches: tuple[Searched, ...]
+    searches: tuple[SearchResult, ...]
     planned: frozenset[Path]
     """The plans' runs; what else is there comes from no plan."""
 

@@ -6,9 +6,9 @@ from math import isnan, nan
 from typing import Literal
 
 from longtail.study.captions import caption_of, how_measured, numbers
+from longtail.study.rendering import Row, Table, Value, is_huge
 from longtail.study.runs import Cell, Run, by_data, distinct_titles, groups_of, method_title, ordered
 from longtail.study.stats import Summary
-from longtail.study.table import Row, Table, Value, is_huge
 from reproduction import paper
 from reproduction.asking import answers_in
 from reproduction.redrawn import REDRAWN_FILE, redrawn_shift

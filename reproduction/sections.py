@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 from math import nan
 
-from longtail.study.beta import START
 from longtail.study.comparisons import contrasts_of
 from longtail.study.figures.drawing import Drawing
+from longtail.study.rendering import Table, Value, to_markdown
 from longtail.study.runs import Cell, Run, by_data
-from longtail.study.searching import trace_table
+from longtail.study.search import trace_table
+from longtail.study.search_rule import START
 from longtail.study.stats import Summary
-from longtail.study.table import Table, Value, to_markdown
 from longtail.study.tables import recall_table
 from reproduction import paper
 from reproduction.balanced import balanced_of, balanced_shift

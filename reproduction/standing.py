@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from longtail.study.captions import numbers
-from longtail.study.conduct import Found, Place, search_folder
-from longtail.study.plan import Plan, Planned
-from longtail.study.plan_reading import read_plan
+from longtail.study.conduct import Searches
+from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, read_plan
 from longtail.study.runs import Run, data_title, method_title, read_run, read_runs
-from longtail.study.searching import searching
+from longtail.study.search import search_runs
 from longtail.train.recipe import differing_settings, settings_of
 
 __all__ = ["Standing", "all_runs", "standing_of"]
@@ -20,16 +19,16 @@ class Standing:
     """A plan and what is there of it."""
 
     file: Path
-    plan: Plan
+    plan: StudyPlan
     """With the folder where small files are kept as its folder."""
     runs: tuple[Run, ...]
     """The plan's own."""
     more: tuple[Run, ...]
     """Other runs in the folder."""
-    missing: tuple[Planned, ...]
-    found: Found
+    missing: tuple[PlannedRun, ...]
+    found: Searches
     """Searches that are done."""
-    open_searches: tuple[Place, ...]
+    open_searches: tuple[SearchKey, ...]
     trials: int
     """Runs on folds that are there."""
 
@@ -75,11 +74,11 @@ def standing_of(file: Path | str, out: Path) -> Standing:
     given = read_plan(file, to_run=False)
     plan = replace(given, out=str(out / Path(given.out).name))
     there = {run.path: run for run in read_runs(plan.out)} if Path(plan.out).is_dir() else {}
-    found: Found = {}
-    unfinished: list[Place] = []
+    found: Searches = {}
+    unfinished: list[SearchKey] = []
     trials = 0
     for place in plan.searches:
-        folder = search_folder(plan, place)
+        folder = plan.search_folder(place)
         trials += len(read_runs(folder, searches=True)) if folder.is_dir() else 0
         if not folder.is_dir() or not _follow(plan, place, found):
             unfinished.append(place)
@@ -97,13 +96,13 @@ def standing_of(file: Path | str, out: Path) -> Standing:
     )
 
 
-def _wanted(plan: Plan, found: Found) -> list[Planned]:
+def _wanted(plan: StudyPlan, found: Searches) -> list[PlannedRun]:
     return plan.runs({place: one.beta for place, one in found.items()})
 
 
-def _follow(plan: Plan, place: Place, found: Found) -> bool:
+def _follow(plan: StudyPlan, place: SearchKey, found: Searches) -> bool:
     """Follow a search through the rounds that are there; whether it comes to its end."""
-    rounds = searching(plan.base(*place), plan.search, search_folder(plan, place))
+    rounds = search_runs(plan.base(*place), plan.search, plan.search_folder(place))
     try:
         while all(run.folder.done for run in next(rounds)):
             pass

@@ -6,9 +6,9 @@ from functools import partial
 from math import nan
 
 from longtail.study.captions import caption_of
+from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import Cell, Run, by_data, ordered
 from longtail.study.stats import Summary, compare_summaries, format_p
-from longtail.study.table import Row, Table, Value
 from longtail.study.tables import level_table
 from reproduction import paper
 

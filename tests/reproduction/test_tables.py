@@ -6,9 +6,9 @@ import pytest
 from scipy import stats
 
 from longtail.data import CATALOG
+from longtail.study.rendering import to_latex, to_markdown
 from longtail.study.runs import group_runs, one_cell
 from longtail.study.stats import Summary
-from longtail.study.table import to_latex, to_markdown
 from reproduction.lvis import register
 from reproduction.mechanism import balanced_shift_table, gradient_table, shift_table
 from reproduction.paper import gradient_balance

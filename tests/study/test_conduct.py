@@ -1,4 +1,4 @@
-"""Plans carried out together: rounds of all searches and runs with known betas in one fleet, as if alone."""
+"""Plans carried out together: all searches and runs with known betas in one fleet, with the results of each alone."""
 
 import json
 import re
@@ -8,9 +8,8 @@ import pytest
 import torch
 from tests.study.conftest import plan_in
 
-from longtail.study.conduct import conduct, look_ahead, search_folder
+from longtail.study.conduct import conduct, preview
 from longtail.study.execute import execute
-from longtail.study.plan import SearchPlan
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +56,7 @@ def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
     assert len(train.calls) < len(rounds)  # later rounds joined what was under way
     assert list(found) == PLACES
     for place, one in found.items():
-        kept = json.loads((search_folder(searching_plan(tmp_path), place) / "beta.json").read_text("utf-8"))
+        kept = json.loads((searching_plan(tmp_path).search_folder(place) / "beta.json").read_text("utf-8"))
         assert kept["beta"] == one.beta
         assert any(run.recipe.beta == one.beta and run.recipe.imbalance == place[1] for run in outcome.done)
     assert not any(run.recipe.folds for run in outcome.done if run.path.parent == tmp_path)
@@ -88,40 +87,28 @@ def files_below(folder):
     return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
 
 
-def test_to_look_ahead_follows_what_is_done_and_changes_nothing(tmp_path):
+def test_a_preview_follows_finished_runs_and_changes_nothing(tmp_path):
     plan = searching_plan(tmp_path / "out")
-    (fresh,) = look_ahead([plan])
+    (fresh,) = preview([plan])
     assert list(tmp_path.iterdir()) == []
     assert ([run.recipe.imbalance for run in fresh.runs], fresh.betas) == ([10, 50], {})
     assert {place: len(runs) for place, runs in fresh.rounds.items()} == dict.fromkeys(PLACES, 4)
     (found,), outcome = conduct([plan], train_all)
     before = files_below(tmp_path)
-    (ended,) = look_ahead([plan])
+    (ended,) = preview([plan])
     assert ended.betas == {place: one.beta for place, one in found.items()}
     assert (set(ended.runs), ended.rounds) == (set(outcome.done), {})
-    assert look_ahead([plan], searches_only=True)[0].runs == ()
+    assert preview([plan], searches_only=True)[0].runs == ()
     assert files_below(tmp_path) == before
-    folder = search_folder(plan, PLACES[1])
+    folder = plan.search_folder(PLACES[1])
     lost = folder / "digits-lt-50-cbs-beta1.1-seed0-fold1of2"
     shutil.rmtree(lost)
     before = files_below(tmp_path)
-    (open_,) = look_ahead([plan])
+    (open_,) = preview([plan])
     assert list(open_.betas) == PLACES[:1]
     assert list(open_.rounds) == PLACES[1:]
     assert [run.path for run in open_.rounds[PLACES[1]] if not run.folder.done] == [lost]
     assert files_below(tmp_path) == before
-
-
-def test_to_look_ahead_refuses_what_cannot_go_on_by_its_own_name(tmp_path):
-    plan = searching_plan(tmp_path, imbalance=[10])
-    folder = search_folder(plan, PLACES[0])
-    folder.mkdir(parents=True)
-    (folder / "beta.json").write_text(json.dumps({"criterion": "level"}), "utf-8")
-    with pytest.raises(ValueError, match=rf"to have a folder of its own, but {re.escape(str(folder))}/beta.json is"):
-        look_ahead([plan])
-    plans = [plan_in(tmp_path / "two", recipe={"epochs": epochs}) for epochs in (1, 2)]
-    with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
-        look_ahead(plans)
 
 
 def test_what_a_search_found_joins_the_runs_under_way(tmp_path, monkeypatch):
@@ -143,9 +130,10 @@ def test_a_failed_search_lets_the_others_finish(tmp_path):
     good = searching_plan(tmp_path / "good", imbalance=[10])
     (lost, found), outcome = conduct([bad, good], train_all)
     assert (lost, list(found)) == ({}, PLACES[:1])
-    assert len(outcome.unsearched) == 1
+    (sentence,) = outcome.unfinished
+    assert re.search(r"all runs of a search to finish, but .*fold0of2 did not: Expected a finite", sentence)
     assert len(outcome.done) == 2  # the good plan's own, with the recipe's beta and with what was found
-    kept = json.loads((search_folder(good, PLACES[0]) / "beta.json").read_text("utf-8"))
+    kept = json.loads((good.search_folder(PLACES[0]) / "beta.json").read_text("utf-8"))
     assert kept["beta"] is not None
 
 
@@ -162,16 +150,6 @@ def test_seeds_come_before_methods_and_what_was_begun_before_both(tmp_path):
 
     conduct([plan], train)
     assert asked == [(1, "balanced-softmax"), (0, "softmax"), (0, "balanced-softmax"), (1, "softmax")]
-
-
-def test_a_search_whose_runs_fail_says_which(tmp_path):
-    plan = plan_in(
-        tmp_path, methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"lr": 1e30, "epochs": 5}
-    )
-    _, outcome = conduct([plan], lambda runs, more: execute(runs, together=4, more=more))
-    (sentence,) = outcome.unsearched
-    assert re.search(r"all runs of a search to finish, but .*fold0of2 did not: Expected a finite", sentence)
-    assert outcome.done == ()
 
 
 def test_a_search_over_runs_of_other_settings_is_refused_before_anything_is_trained(tmp_path):
@@ -197,10 +175,6 @@ def test_a_search_with_nothing_to_choose_on_is_refused_before_anything_is_traine
 
 def test_two_plans_with_different_runs_in_one_folder_are_refused(tmp_path):
     plans = [plan_in(tmp_path, recipe={"epochs": epochs}) for epochs in (1, 2)]
-    with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
-        conduct(plans, train_all)
-
-
-def test_the_paper_says_where_a_search_starts_and_a_plan_may_say_otherwise():
-    assert SearchPlan().settings.start == (1.0, 1.1, 1.2, 1.3)
-    assert SearchPlan(start=(1.0, 1.25), step=0.25).settings.step == 0.25
+    for look in (preview, lambda plans: conduct(plans, train_all)):
+        with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
+            look(plans)

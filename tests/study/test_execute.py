@@ -1,12 +1,15 @@
-"""Carrying out a plan: nothing twice, on after a stop, in several processes, and what fails does not stop the rest."""
+"""Training the runs of a plan: nothing twice, continued after a stop, on several devices, despite failures."""
 
 import fcntl
 import os
 import signal
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.study.conftest import SHORT, plan_in
+from tests.train.turns import expected_turns, turns_of
 
 from longtail.study.execute import devices, epochs_done, execute
 from longtail.train import RunFolder, StoppedError
@@ -17,23 +20,24 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
-def test_what_is_done_is_not_run_again(study):
+def test_finished_runs_are_not_run_again(study):
     runs = plan_in(study).runs()
     before = {run.path: run.folder.result_file.stat().st_mtime_ns for run in runs}
     outcome = execute(runs)
     assert len(outcome.done) == 6
     assert outcome.failed == {}
     assert {run.path: run.folder.result_file.stat().st_mtime_ns for run in runs} == before
+    assert {epochs_done(run) for run in runs} == {SHORT["epochs"]}
 
 
-def test_after_a_stop_it_goes_on_to_the_same_results(tmp_path, study, monkeypatch):
+def test_after_a_stop_the_results_are_the_same(tmp_path, study, monkeypatch):
     monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
     runs = plan_in(tmp_path, methods=["softmax", "cbs"]).runs()
-    asked = []
+    sent = []
 
     def watch():
-        if epochs_done(runs[1]) and not asked:
-            asked.append(True)
+        if epochs_done(runs[1]) and not sent:
+            sent.append(True)
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
@@ -49,31 +53,24 @@ def test_after_a_stop_it_goes_on_to_the_same_results(tmp_path, study, monkeypatc
         assert run.folder.result_file.read_bytes() == whole.result_file.read_bytes()
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
-    good = plan_in(tmp_path / "good", methods=["softmax"], seeds=2).runs()
-    (bad,) = plan_in(tmp_path / "bad", methods=["softmax"], seeds=1, recipe={"lr": 1e30, "epochs": 5}).runs()
-    outcome = execute([bad, *good], together=3)
-    assert [run.path for run in outcome.done] == [run.path for run in good]
-    assert list(outcome.failed) == [str(bad.path)]
-    assert "finite loss" in outcome.failed[str(bad.path)]
-
-
-@pytest.mark.parametrize("devices_", [1, 2])
-def test_a_stop_tells_what_had_failed_by_then(tmp_path, devices_):
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_stop_reports_what_had_failed_by_then(tmp_path, number):
     (bad,) = plan_in(tmp_path / "bad", methods=["softmax"], seeds=1, recipe={"lr": 1e30, "epochs": 5}).runs()
     good = plan_in(tmp_path / "good", methods=["softmax"], seeds=3, recipe={"epochs": 5000}).runs()
 
     def watch():
-        if (bad.path / "not_finite.json").exists() and all(epochs_done(run) for run in good[: 2 * devices_ - 1]):
+        if (bad.path / "not_finite.json").exists() and all(epochs_done(run) for run in good[: 2 * number - 1]):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(StoppedError) as stopped:
-        execute([bad, *good], together=4, on=[torch.device("cpu")] * devices_, watch=watch)
+        execute([bad, *good], together=4, on=[torch.device("cpu")] * number, watch=watch)
     assert list(stopped.value.failed) == [str(bad.path)]
     assert "finite loss" in stopped.value.failed[str(bad.path)]
+    assert not any(run.folder.done for run in good)
+    assert list(good[0].folder.checkpoints.iterdir())  # they saved where they were
 
 
-def test_a_run_that_cannot_go_on_does_not_stop_the_others_either(tmp_path):
+def test_a_run_that_cannot_continue_does_not_stop_the_others(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax"], seeds=4).runs()
     execute(runs[1:2])
     runs[1].folder.result_file.unlink()
@@ -87,11 +84,11 @@ def test_a_run_that_cannot_go_on_does_not_stop_the_others_either(tmp_path):
         execute(runs, together=0)
 
 
-def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
+def test_a_run_that_another_process_trains_is_skipped(tmp_path):
     runs = plan_in(tmp_path, methods=["softmax"]).runs()
     runs[0].path.mkdir()
     with (runs[0].path / ".lock").open("w") as elsewhere:
-        fcntl.flock(elsewhere, fcntl.LOCK_EX)  # opened anew, as another process has it
+        fcntl.flock(elsewhere, fcntl.LOCK_EX)  # a new open file, as in another process
         outcome = execute(runs)
     assert [run.path for run in outcome.done] == [runs[1].path]
     assert [run.path for run in outcome.elsewhere] == [runs[0].path]
@@ -105,27 +102,36 @@ def test_several_devices_share_the_runs(tmp_path, study):
         assert run.folder.result_file.read_bytes() == RunFolder(study / run.path.name).result_file.read_bytes()
 
 
-def test_epochs_are_counted_in_the_log(study, tmp_path):
-    assert {epochs_done(run) for run in plan_in(study).runs()} == {SHORT["epochs"]}
-    assert {epochs_done(run) for run in plan_in(tmp_path).runs()} == {0}
-    assert devices(plan_in(tmp_path).runs()) == [torch.device("cpu")]
-
-
-def test_runs_for_different_devices_are_not_trained_together(tmp_path):
+def test_runs_for_different_devices_are_refused(tmp_path):
     one = plan_in(tmp_path, methods=["softmax"]).runs()
     other = plan_in(tmp_path, methods=["cbs"], recipe={"device": "auto"}).runs()
-    with pytest.raises(ValueError, match="runs for one device to train together, but got runs for auto and cpu"):
+    assert devices(one) == [torch.device("cpu")]
+    with pytest.raises(ValueError, match="`device`"):
         execute([*one, *other])
 
 
-def test_several_processes_are_stopped_together(tmp_path):
-    runs = plan_in(tmp_path, methods=["softmax"], recipe={"epochs": 5000}).runs()
+class AtOnce:
+    """A process that does its work in ``start``."""
 
-    def watch():
-        if all(epochs_done(run) for run in runs):
-            os.kill(os.getpid(), signal.SIGTERM)
+    def __init__(self, target, args):
+        self.target, self.args = target, args
 
-    with pytest.raises(StoppedError):
-        execute(runs, on=[torch.device("cpu"), torch.device("cpu")], watch=watch)
-    assert not any(run.folder.done for run in runs)
-    assert all(list(run.folder.checkpoints.iterdir()) for run in runs)  # they saved where they were
+    def start(self):
+        self.target(*self.args)
+
+    def is_alive(self):
+        return False
+
+
+@pytest.mark.parametrize("number", [2, 1])
+def test_each_device_trains_as_many_runs_at_a_time_as_it_takes(tmp_path, monkeypatch, number):
+    here = SimpleNamespace(Process=AtOnce, SimpleQueue=SimpleQueue)
+    monkeypatch.setattr(torch.multiprocessing, "get_context", lambda _: here)
+    taken = turns_of(monkeypatch, number)
+    for places in (1, 2):
+        taken.clear()
+        runs = plan_in(tmp_path / str(places), methods=["cbs"], seeds=4, recipe={"epochs": 1}).runs()
+        outcome = execute(runs, on=[torch.device("cpu")] * places)
+        assert len(outcome.done) == 4
+        shares = [[run.path.name for run in runs[device::places]] for device in range(places)]
+        assert taken == [name for share in shares for name in expected_turns(share, number)]

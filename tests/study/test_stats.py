@@ -156,9 +156,9 @@ def test_a_summary_has_n_minus_one_and_one_run_has_no_spread():
     found = summarise([1.0, 2.0, 4.0])
     assert (found.mean, found.sd, found.runs) == (pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
     assert math.isnan(summarise([3.0]).sd)
-    with pytest.raises(ValueError, match="a number a run"):
+    with pytest.raises(ValueError, match="one number per run"):
         summarise([])
-    with pytest.raises(ValueError, match="two runs or more"):
+    with pytest.raises(ValueError, match="two or more runs"):
         compare_summaries(Summary(1.0, math.nan, 1), Summary(1.0, 0.5, 3))
 
 
@@ -179,16 +179,18 @@ def test_sentences_say_who_is_better_by_how_much_and_how_sure():
     assert lower.endswith("p = 0.0009 (paired t-test, after Holm), n = 5.")
 
 
-def test_what_is_not_told_apart_is_said_so():
+def test_no_significant_difference_is_stated():
     found = compare([60.16, 60.32, 59.96, 60.89, 60.35], [61.07, 59.63, 60.28, 59.97, 60.89], paired=False)
     assert sentence("A", "B", found) == (
-        "A and B are not told apart: difference -0.03 points, 95 % interval -0.8 to 0.7, p = 0.92 (Welch’s t-test), "
-        "n = 5."
+        "A and B have no significant difference: difference -0.03 points, 95 % interval -0.8 to 0.7, p = 0.92 "
+        "(Welch’s t-test), n = 5."
     )
     clear = compare(CBS, BALANCED_SOFTMAX, paired=False, alternative="greater")
     text = sentence("A", "B", clear, corrected=0.2)
-    assert text.startswith("A and B are not told apart once corrected for the number of tests: difference 2.4 points")
-    assert "95 % interval, not corrected, 1.7 to 3.1" in text
+    assert text.startswith(
+        "A and B have no significant difference after correction for the number of tests: difference 2.4 points"
+    )
+    assert "95 % interval (not corrected) 1.7 to 3.1" in text
     assert text.endswith(
         "p = 0.20 (Welch’s t-test, one-sided, after Holm, 0.0001 before), n = 5."
     )  # its interval leaves zero out

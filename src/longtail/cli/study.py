@@ -1,31 +1,34 @@
-"""``longtail study``: plans of runs and the search for beta, carried out; its other commands are in study_tables.py."""
+"""``longtail study``: run a plan and compare its methods, search for beta, show tables of finished runs."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table as RichTable
 
+from longtail._checks import nearest
 from longtail._program import program
-from longtail.cli.study_ahead import dry_run
-from longtail.cli.study_flags import is_given, number_after, plan_content, split_flags
-from longtail.cli.study_tables import save_table, table
-from longtail.cli.study_view import Progress
-from longtail.study.captions import NO_DATA, measured_on, told_of
-from longtail.study.comparisons import contrasts_of
-from longtail.study.conduct import Found, More, Place, conduct, search_folder
-from longtail.study.execute import Outcome, execute
-from longtail.study.plan import Plan, Planned
-from longtail.study.plan_reading import make_plan, read_plan
-from longtail.study.record import StudyRecord, missing_of, now, read_studies, write_study
-from longtail.study.runs import Cell, Run, by_data, data_title, group_runs, held_out, read_run
-from longtail.study.searching import trace_table
-from longtail.study.stats import Alternative
-from longtail.study.table import show
-from longtail.study.tables import level_table, recall_table
+from longtail.cli.show import TOLD_SECONDS, Pace, bar_line, clock
+from longtail.study.captions import NO_DATA
+from longtail.study.conduct import Outcome, Searches
+from longtail.study.estimate import describe
+from longtail.study.plan import SearchKey, StudyPlan, make_plan, read_plan
+from longtail.study.record import read_studies
+from longtail.study.rendering import FORMATS, show, write
+from longtail.study.results import Results
+from longtail.study.runs import HELD_WORDS, Held, Run, data_title
+from longtail.study.search import trace_table
+from longtail.study.search_rule import SearchPlan
+from longtail.study.stats import Alternative, summarise
+from longtail.study.study import Progress, Study, run_studies
+from longtail.train.recipe import setting_types
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -33,34 +36,34 @@ __all__ = ["run"]
 USAGE = """usage: longtail study PLAN.toml … [--dry-run] [FLAGS]
        longtail study --data NAME … --methods NAME … --seeds N [--imbalance N …] [--betas B …] [FLAGS]
        longtail study beta --data NAME [--imbalance N] [--method NAME] [--dry-run] [SEARCH FLAGS]
-       longtail study table RUNS … [--format terminal|markdown|latex|csv] [--what recall|level]
+       longtail study table RUNS … [--format terminal|markdown|latex|csv|html] [--what recall|level]
 
-Run methods on data sets with several seeds, and compare them. What is done is skipped; after a stop the same command
-goes on. A plan is TOML with the same names: data, imbalance, methods, betas, seeds, out, reference, and the tables
-[recipe] and [search]. Several plans are trained together; flags beside them count for all.
+Run methods on data sets with several seeds, and compare them. Finished runs are skipped; after a stop, the same command
+continues. A plan is a TOML file with the same names: data, imbalance, methods, betas, seeds, out, reference, and the
+tables [recipe] and [search]. Several plans are trained together; flags apply to all of them.
 
   --data NAME …         data sets that `longtail data list` shows, or paths
   --imbalance N …       imbalance factors, for data sets that are made long-tailed here
-  --methods NAME …      that `longtail methods` shows; with parameters as in bcl:beta=1.8
-  --betas B …           of CBS: numbers, `recipe` (the data set's recipe, the default) or `search`
-  --seeds N | N N …     how many seeds, or which
-  --out DIR             where the run folders go (default: runs/study)
+  --methods NAME …      methods that `longtail methods` shows, with parameters as in bcl:beta=1.8
+  --betas B …           for methods with a beta: numbers, `recipe` (of the data set, the default) or `search`
+  --seeds N | N N …     the number of seeds, or the seeds
+  --out DIR             folder of the runs (default: runs/study)
   --reference NAME      the method that others are tested against (default: balanced-softmax, or the first method)
-  --one-sided           test as the paper did, for `greater` only
+  --one-sided           one-sided tests (`greater`), as in the paper
   --together N          runs at a time on a device (default: 12 small models on a GPU, else 1)
-  --dry-run             say what would be run and about how long it takes, going by finished runs or a few steps
+  --dry-run             show what would be run and about how long it takes
   --FIELD VALUE …       any setting of `longtail train`, for all runs
 
-The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is beyond the peak:
+The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is past the peak:
 
-  --folds N             cross-validation folds (default: 5, or none where the data set has validation data of its own
-                        or --validation is another than its recipe's)
-  --search-seeds N      seeds a fold (default: 1)
+  --folds N             cross-validation folds (default: 5, or none if the data set has a validation split or
+                        --validation differs from its recipe)
+  --search-seeds N      seeds per fold (default: 1)
   --criterion WHAT      all (default), level, or weights of groups as in head=1,tail=2
-  --start B …  --step B  --bounds LOW HIGH  --ahead N (steps outwards at a time)
-  --select-on val|test  `test` looks at test data, and every caption says so
+  --start B …  --step B  --bounds LOW HIGH  --ahead N (steps outwards per round)
+  --select-on val|test  `test` chooses on test data, and every caption says so
 
-`table` shows runs as their study tested them; --reference NAME, --one-sided and --no-one-sided say otherwise.
+`table` tests runs as their study did, unless --reference NAME, --one-sided or --no-one-sided is given.
 """
 
 console = Console()
@@ -74,42 +77,170 @@ def run(arguments: Sequence[str]) -> int:
         console.print(USAGE, highlight=False, markup=False, soft_wrap=True)
         return 0
     command = f"{program()} study {shlex.join(given)}"
+    commands = {"beta": _beta, "table": _table}
     try:
-        return _COMMANDS.get(given[0], _study)(given[1:] if given[0] in _COMMANDS else given, command)
+        return commands.get(given[0], _study)(given[1:] if given[0] in commands else given, command)
     except StoppedError as stopped:
-        _tell_failed(stopped.failed)
-        progress_console.print("Stopped; the same command goes on.", highlight=False)
+        _print_failed(stopped.failed)
+        progress_console.print("Stopped; the same command continues.", highlight=False)
         return 130
 
 
 def _study(given: Sequence[str], command: str) -> int:
-    alone, found = split_flags(given)
-    together, dry = number_after("together", found), is_given("dry_run", found)
-    one_sided = is_given("one_sided", found)
-    wrong = [name for name in alone if not name.endswith(".toml")]
+    names, flags = _split(given)
+    together, dry = _number("together", flags), _is_given("dry_run", flags)
+    alternative: Alternative = "greater" if _is_given("one_sided", flags) else "two-sided"
+    wrong = [name for name in names if not name.endswith(".toml")]
     if wrong:
-        raise ValueError(f"Expected a plan that ends in .toml, {', '.join(_COMMANDS)}, or flags, but got {wrong[0]!r}.")
-    if len(alone) > 1 and "out" in found:
-        raise ValueError("Expected no --out beside several plans, which say each where their runs go, but got one.")
-    content = plan_content(found)
-    plans = _read_plans(alone, content) if alone else [make_plan(content)]
+        raise ValueError(f"Expected a plan that ends in .toml, `beta`, `table`, or flags, but got {wrong[0]!r}.")
+    if len(names) > 1 and "out" in flags:
+        raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
+    content = _content(flags)
+    plans = _read_plans(names, content) if names else [make_plan(content)]
     if dry:
-        dry_run(plans, together)
+        _print(describe(plans, together))
         return 0
+    studies = [Study(plan, alternative=alternative, command=command) for plan in plans]
+    with View("The study") as view:
+        found = run_studies(studies, together, view, _print_round)
+    for plan, results in zip(plans, found, strict=True):
+        _print_searches(results.searches, command)
+        if results.runs:
+            for what in ("recall", "level"):
+                show(results.table(what), console)
+            _print("\n".join(results.sentences()))
+            _print_where(Path(plan.out) / "tables", plan)
+    return _exit_code(found[0].outcome)
 
-    def begin() -> None:
-        for plan in plans:
-            write_study(Path(plan.out), _begun(plan, command, {}, one_sided=one_sided))
 
-    searched, outcome = _conduct(plans, together, command, begin)
-    for plan, of_plan in zip(plans, searched, strict=True):
-        _show_searches(of_plan, command)
-        _results(plan, of_plan, command, one_sided=one_sided, outcome=outcome)
-    return _told(outcome)
+def _beta(given: Sequence[str], command: str) -> int:
+    names, flags = _split(given)
+    if names:
+        raise ValueError(f"Expected flags after `longtail study beta`, but got {names[0]!r}.")
+    for flag, instead in {"methods": "--method", "betas": "--start", "seeds": "--search-seeds"}.items():
+        if flag in flags:
+            raise ValueError(f"Expected {instead} after `longtail study beta`, but got --{flag}.")
+    together, dry = _number("together", flags), _is_given("dry_run", flags)
+    methods = flags.pop("method", ["cbs"])
+    plan = make_plan({"out": "runs/beta", **_content(flags), "methods": methods, "betas": ["search"], "seeds": 1})
+    if dry:
+        _print(describe([plan], together, searches_only=True))
+        return 0
+    with View("The search for β") as view:
+        searches, outcome = Study(plan, command=command).search(together, view, _print_round)
+    _print_searches(searches, command)
+    if searches:
+        _print_where(Path(plan.out) / "search", plan)
+    return _exit_code(outcome)
 
 
-def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[Plan]:
-    """All plans; what is wrong with any of them is told at once."""
+def _table(given: Sequence[str], command: str) -> int:
+    folders, flags = _split(given)
+    form, what = _choice("format", flags, ("terminal", *FORMATS)), _choice("what", flags, ("recall", "level"))
+    reference = flags.pop("reference", None)
+    if reference is not None and len(reference) != 1:
+        raise ValueError(f"Expected a method after --reference, but got {' '.join(reference) or 'nothing'}.")
+    one_sided, two_sided = _is_given("one_sided", flags), _is_given("no_one_sided", flags)
+    if flags:
+        raise ValueError(f"Expected the flags that `longtail study --help` shows, but got --{next(iter(flags))}.")
+    results = Results.read(*folders, reference=reference[0] if reference else None)
+    if one_sided or two_sided:
+        results = replace(results, alternative="greater" if one_sided else "two-sided")
+    if reference or results.alternative or results.recorded.untold:
+        results = replace(results, command=command)
+    table = results.table(what)
+    if form == "terminal":
+        show(table, console)
+    else:
+        console.file.write(write(table, form))
+    return 0
+
+
+# Flags
+
+
+_PLAN = {field.name: field.name for field in fields(StudyPlan) if field.name not in {"recipe", "search"}}
+_SEARCH = {field.name: field.name for field in fields(SearchPlan) if field.name != "seeds"} | {"search_seeds": "seeds"}
+_LISTS = {"data", "methods", "imbalance", "betas", "start", "bounds", "milestones"}
+
+
+def _split(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the words without a flag, and each flag with its values."""
+    alone: list[str] = []
+    flags: dict[str, list[str]] = {}
+    values = alone
+    for word in given:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        flag, sign, value = word[2:].partition("=")
+        name = flag.replace("-", "_")
+        if name in flags:
+            raise ValueError(f"Expected --{flag} once, with all its values, but it was given twice.")
+        values = flags[name] = [value] if sign else []
+    return alone, flags
+
+
+def _content(flags: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return flags as the content of a plan."""
+    switches = {name for name, kind in setting_types().items() if kind is bool}
+    known = {*_PLAN, *_SEARCH, *setting_types(), "together", "dry_run", "one_sided"}
+    content: dict[str, Any] = {"recipe": {}, "search": {}}
+    for name, texts in flags.items():
+        flag, off = f"--{name.replace('_', '-')}", name.startswith("no_") and name.removeprefix("no_") in switches
+        if name not in known and not off:
+            near = nearest(flag, (f"--{one.replace('_', '-')}" for one in sorted(known)))
+            raise ValueError(f"Expected a flag that `longtail study --help` shows, but got {flag}{near}.")
+        if not texts and name not in switches and not off:
+            raise ValueError(f"Expected a value after {flag}, but got nothing.")
+        if len(texts) > 1 and name not in _LISTS | {"seeds"}:
+            raise ValueError(f"Expected one value after {flag}, but got {' '.join(texts)}.")
+        value: Any = [text if name in {"data", "methods"} else _value(text) for text in texts]
+        value = value if len(texts) > 1 or name in _LISTS else value[0] if texts else not off
+        if name in _PLAN:
+            content[name] = texts[0] if name in {"out", "reference"} else value
+        elif name in _SEARCH:
+            content["search"][_SEARCH[name]] = value
+        else:
+            content["recipe"][name.removeprefix("no_") if off else name] = value
+    return content
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _number(flag: str, flags: dict[str, list[str]]) -> int | None:
+    texts = flags.pop(flag, None)
+    if texts is None:
+        return None
+    if len(texts) != 1 or not texts[0].isdecimal() or not int(texts[0]):
+        raise ValueError(f"Expected an integer >= 1 after --{flag}, but got {' '.join(texts) or 'nothing'}.")
+    return int(texts[0])
+
+
+def _choice(flag: str, flags: dict[str, list[str]], choices: Sequence[str]) -> str:
+    texts = flags.pop(flag, [choices[0]])
+    if len(texts) != 1 or texts[0] not in choices:
+        got = " ".join(texts) or "nothing"
+        raise ValueError(f"Expected --{flag} to be one of {', '.join(choices)}, but got {got}.")
+    return texts[0]
+
+
+def _is_given(flag: str, flags: dict[str, list[str]]) -> bool:
+    texts = flags.pop(flag, None)
+    if texts:
+        raise ValueError(f"Expected nothing after --{flag.replace('_', '-')}, but got {texts[0]!r}.")
+    return texts is not None
+
+
+def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[StudyPlan]:
+    """Return all plans; the problems of all of them are reported together."""
     plans, wrong = [], []
     for name in names:
         try:
@@ -121,181 +252,115 @@ def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[Plan]:
     return plans
 
 
-def _conduct(
-    plans: Sequence[Plan],
-    together: int | None,
-    command: str,
-    begin: Callable[[], None] = lambda: None,
-    *,
-    searches_only: bool = False,
-) -> tuple[list[Found], Outcome]:
-    """Carry out plans; ``begin`` is called when nothing is in the way of the first run."""
-
-    def train(runs: Sequence[Planned], more: More) -> Outcome:
-        begin()
-        with Progress(runs, progress_console, "The search for β" if searches_only else "The study") as view:
-            return execute(runs, together=together, watch=view, more=lambda: view.joined_by(more()))
-
-    def on_round(place: Place, betas: Sequence[float]) -> None:
-        data, imbalance, method = place
-        tried = ", ".join(f"{beta:g}" for beta in betas)
-        progress_console.print(f"{data_title(data, imbalance)}, {method}: trying β = {tried}", highlight=False)
-
-    return conduct(plans, train, on_round=on_round, searches_only=searches_only, command=command)
+# Output
 
 
-def _tell_failed(failed: Mapping[str, str]) -> None:
+def _print(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_round(key: SearchKey, betas: Sequence[float]) -> None:
+    tried = ", ".join(f"{beta:g}" for beta in betas)
+    progress_console.print(f"{data_title(key[0], key[1])}, {key[2]}: trying β = {tried}", highlight=False)
+
+
+def _print_failed(failed: Mapping[str, str]) -> None:
     for path, error in failed.items():
         progress_console.print(f"{path} failed: {error}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _told(outcome: Outcome) -> int:
-    _tell_failed(outcome.failed)
-    for one in outcome.elsewhere:
-        progress_console.print(f"{one.path} is being trained by another process.", highlight=False, soft_wrap=True)
-    for sentence in outcome.unsearched:
-        progress_console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    return 1 if outcome.failed or outcome.elsewhere or outcome.unsearched else 0
+def _print_searches(searches: Searches, command: str) -> None:
+    for searched in searches.values():
+        show(trace_table(searched, command), console)
+        show(searched.sensitivity(command, wide=False), console)
+        _print(f"{searched.cells[0].data}: {searched.found.choice}")
 
 
-def _results(
-    plan: Plan,
-    searched: Found,
-    command: str,
-    *,
-    one_sided: bool,
-    outcome: Outcome,
-) -> None:
-    """The tables, in the terminal and as files; what a report needs to know, in study.json."""
-    record = replace(_begun(plan, command, searched, one_sided=one_sided), ended=now())
-    out = Path(plan.out)
-    done = [one for one in outcome.done if one.path.is_relative_to(out) and _name(plan, one.path) in record.planned]
-    searches = [search_folder(plan, place) for place in plan.searches]
-    failed = {
-        _name(plan, Path(path)): why
-        for path, why in outcome.failed.items()
-        if Path(path).is_relative_to(out)
-        and (_name(plan, Path(path)) in record.planned or any(map(Path(path).is_relative_to, searches)))
-    }
-    record = replace(record, done=[_name(plan, one.path) for one in done], failed=failed)
-    write_study(out, record)
-    runs = [read_run(one.path) for one in done]
-    if not runs:
-        return
-    cells, told = group_runs(runs), told_of([out], runs)
-    commands = "; ".join(told.commands)
-    recalls = recall_table(
-        cells,
-        reference=plan.reference,
-        alternative=record.alternative,
-        selected=told.selected,
-        command=commands,
-    )
-    missing = missing_of(out, [record])
-    levels = level_table(cells, selected=told.selected(cells), command=commands)
-    for name, table_of in {"recall": recalls, "level": levels}.items():
-        made = replace(table_of, caption=f"{missing}. {table_of.caption}") if missing else table_of
-        save_table(made, out / "tables", name)
-        show(made, console)
-    sentences = _sentences(cells, plan.reference, record.alternative)
-    for text in sentences:
-        console.print(text, highlight=False, soft_wrap=True)
-    write_study(out, replace(record, sentences=sentences))
-    _tell_where(out / "tables", plan)
-
-
-def _tell_where(tables: Path, plan: Plan) -> None:
+def _print_where(tables: Path, plan: StudyPlan) -> None:
     out = shlex.quote(plan.out)
     text = f"Tables: {tables}; `longtail report {out}` makes a page of it."
-    if len(read_studies(Path(plan.out))) > 1:  # whose tables had the same names
-        others = f"of all in {plan.out}: `longtail study table {out}`, `longtail report {out}`"
+    if len(read_studies(Path(plan.out))) > 1:
+        others = f"of all studies in {plan.out}: `longtail study table {out}`, `longtail report {out}`"
         text = f"Tables of this study: {tables}; {others}."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    _print(text)
 
 
-def _begun(plan: Plan, command: str, searched: Found, *, one_sided: bool) -> StudyRecord:
-    """What is known of a study before its first run, and with what its searches found after the last."""
-    planned = plan.runs({place: one.beta for place, one in searched.items()})
-    searches = {place: searched[place].beta if place in searched else None for place in plan.searches}
-    return StudyRecord(
-        command=command,
-        reference=plan.reference,
-        alternative="greater" if one_sided else "two-sided",
-        planned=[_name(plan, run.path) for run in planned],
-        selected=_selected(plan, searched),
-        searches={f"{data_title(place[0], place[1])} {place[2]}": beta for place, beta in searches.items()},
-        began=now(),
-    )
-
-
-def _name(plan: Plan, path: Path) -> str:
-    return path.relative_to(plan.out).as_posix()
-
-
-def _selected(plan: Plan, searched: Found) -> dict[str, list[str]]:
-    """How the beta of each run is chosen."""
-    found: dict[str, list[str]] = {}
-
-    def add(part: Plan, way: str) -> None:
-        for run in part.runs():
-            if run.recipe.beta is not None:
-                found.setdefault(_name(plan, run.path), []).append(way)
-
-    for (data, imbalance, method), one in searched.items():
-        factor = () if imbalance is None else (imbalance,)
-        add(replace(plan, data=(data,), imbalance=factor, methods=(method,), betas=(one.beta,)), one.selected)
-    for beta in plan.betas:
-        if beta != "search":
-            way = "β of the data set's recipe" if isinstance(beta, str) else "β as given"
-            add(replace(plan, betas=(beta,)), way)
-    return found
-
-
-def _sentences(cells: Sequence[Cell], reference: str, alternative: Alternative) -> list[str]:
-    """What was found on each data set, a sentence a method; and what was not tested."""
-    found = []
-    for data, of_data in by_data(cells).items():
-        part = held_out(of_data)
-        if part is None:
-            found.append(f"{data}: not compared, {NO_DATA}.")
-            continue
-        on = "" if part == "test" else f" on {measured_on(of_data)}"
-        tested = contrasts_of(of_data, reference, partial(Run.recall, part=part), alternative=alternative)
-        found += [f"{data}, recall over all classes{on}: {one}" for one in tested.contrasts]
-        found += tested.without
-    return found
-
-
-def _beta(given: Sequence[str], command: str) -> int:
-    alone, found = split_flags(given)
-    if alone:
-        raise ValueError(f"Expected flags after `longtail study beta`, but got {alone[0]!r}.")
-    for flag, instead in {"methods": "--method", "betas": "--start", "seeds": "--search-seeds"}.items():
-        if flag in found:
-            raise ValueError(f"Expected {instead} after `longtail study beta`, but got --{flag}.")
-    together, dry = number_after("together", found), is_given("dry_run", found)
-    method = found.pop("method", ["cbs"])
-    content = {"out": "runs/beta", **plan_content(found), "methods": list(method), "betas": ["search"], "seeds": 1}
-    plan = make_plan(content)
-    if dry:
-        dry_run([plan], together, searches_only=True)
+def _exit_code(outcome: Outcome | None) -> int:
+    if outcome is None:
         return 0
-    (searches,), outcome = _conduct([plan], together, command, searches_only=True)
-    _show_searches(searches, command)
-    if searches:
-        _tell_where(Path(plan.out) / "search", plan)
-    return _told(outcome)
+    _print_failed(outcome.failed)
+    for line in [
+        *(f"{one.path} is being trained by another process." for one in outcome.elsewhere),
+        *outcome.unfinished,
+    ]:
+        progress_console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 1 if outcome.failed or outcome.elsewhere or outcome.unfinished else 0
 
 
-def _show_searches(searches: Found, command: str) -> None:
-    """The trace of each search, how recall depends on beta, and what was chosen; the tables beside its runs too."""
-    for searched in searches.values():
-        folder, trace = searched.cells[0].runs[0].path.parent, trace_table(searched, command)
-        show(trace, console)
-        show(searched.sensitivity(command, wide=False), console)
-        save_table(trace, folder, "trace")
-        save_table(searched.sensitivity(command), folder, "sensitivity")
-        console.print(f"{searched.cells[0].data}: {searched.found.choice}", highlight=False, soft_wrap=True)
+class View:
+    """Progress as a live table with a bar; without a terminal, one line per finished run and one per minute."""
+
+    def __init__(self, title: str, console: Console = progress_console) -> None:
+        self.title, self.console = title, console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+        self._printed = time.monotonic()
+        self._pace, self._runs = Pace(), 0
+
+    def __enter__(self) -> "View":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the progress."""
+        total_runs, finished = len(progress.runs), len(progress.finished)
+        if self._live is None:
+            for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
+                self._line(f"{place}/{total_runs} {run.path.name}: {_recall(run)}")
+            if time.monotonic() - self._printed <= TOLD_SECONDS:
+                return
+        if self._runs != total_runs:  # some epochs of the runs that joined may be done
+            self._pace, self._runs = Pace(), total_runs
+        epochs, total = progress.epochs()
+        self._pace.add(epochs)
+        left, done = self._pace.left(total - epochs), f"{finished}/{total_runs} runs done"
+        if self._live is not None:
+            self._live.update(Group(self.table(progress), bar_line(done, epochs, total, left)), refresh=True)
+        else:
+            self._line(f"{done}, {epochs:,}/{total:,} epochs" + ("" if left is None else f", {clock(left)} left"))
+
+    def _line(self, text: str) -> None:
+        self._printed = time.monotonic()
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def table(self, progress: Progress) -> RichTable:
+        """Return what is done and the recall so far."""
+        shown = RichTable(title=self.title, box=box.SIMPLE_HEAD, header_style="bold")
+        for name in ("Data", "Method"):
+            shown.add_column(name)
+        for name in ("runs", "epochs", "recall so far"):
+            shown.add_column(name, justify="right")
+        for (data, method), runs in progress.cells().items():
+            done = [progress.finished[run.path] for run in runs if run.path in progress.finished]
+            epochs, total = progress.epochs(runs)
+            known = [run.recall(part=part) for run in done if (part := _measured_on(run)) is not None]
+            recall = str(summarise(known)) if known else ""
+            recall += " (validation)" if any(_measured_on(run) == "val" for run in done) else ""
+            shown.add_row(data, method, f"{len(done)}/{len(runs)}", f"{epochs:,}/{total:,}", recall)
+        return shown
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str], str], int]] = {"beta": _beta, "table": table}
+def _measured_on(run: Run) -> Held | None:
+    """The held-out fold for runs on folds, which a search chooses by; else test data."""
+    return "val" if run.recipe.folds else run.held_out
+
+
+def _recall(run: Run) -> str:
+    part = _measured_on(run)
+    if part is None:
+        return f"done; {NO_DATA}"
+    return f"recall {run.recall(part=part):.2f}" + ("" if part == "test" else f" on {HELD_WORDS[part]}")

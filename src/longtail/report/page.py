@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Literal
 
-from longtail.study.table import Table
+from longtail.study.rendering import Table
 
 __all__ = [
     "Block",

@@ -7,9 +7,9 @@ from functools import cached_property, partial
 
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
+from longtail.study.rendering import Table
 from longtail.study.runs import HELD_WORDS, Cell, Held, Run, distinct_titles, held_out, ordered, same_settings
 from longtail.study.stats import Summary, summarise
-from longtail.study.table import Table
 from longtail.train.recipe import Recipe
 
 __all__ = ["Part", "or_lowest", "parts_of"]

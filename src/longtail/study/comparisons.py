@@ -1,7 +1,7 @@
-"""Methods of one study against each other, or against one of them, each with a plain sentence."""
+"""Significance tests of methods against a reference, each with a plain sentence."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,38 +26,38 @@ SAME_DATA = ("data", "imbalance", "profile", "subset_seed", "validation", "folds
 """Settings in which compared methods must agree."""
 
 PAIRS = 3
-"""Seeds that must be shared where not all are."""
+"""Shared seeds that a paired test needs if not all seeds are shared."""
 _NOT_PAIRED = "fewer than three seeds in common"
 
 Reference = str | Callable[[Sequence[Cell]], str]
-"""The method that others are tested against; or what gives that of any cells, such as their study's."""
+"""The method that others are tested against, or a function that returns it for cells."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contrast:
-    """A cell against a reference."""
+    """A method against a reference."""
 
     cell: Cell
     reference: Cell
     difference: float
-    """Of the means of all runs; ``found`` has that of the runs that were tested."""
+    """Of the means of all runs; ``found`` has the difference of the runs that were tested."""
     found: Comparison | None
-    """``None`` where there was no test: fewer than two seeds, an undefined value, or no spread."""
+    """``None`` if there was no test: fewer than two seeds, an undefined value, or no spread."""
     corrected: float | None
-    """After Holm's correction, where several were compared."""
+    """The p-value after Holm's correction, if several methods were compared."""
     why_not: str
     """Why there was no test."""
     better: Literal["higher", "lower"]
     note: str
-    """Which runs are paired, where not all are."""
+    """Which runs are paired, if not all are."""
     title: str
-    """What the cell is called."""
+    """The name of the method."""
     against: str
-    """What the reference is called."""
+    """The name of the reference."""
 
     @property
     def p_value(self) -> float:
-        """The one that decides; NaN without a test."""
+        """The p-value that decides; NaN without a test."""
         if self.found is None:
             return math.nan
         return self.found.p_value if self.corrected is None else self.corrected
@@ -84,20 +84,20 @@ def compare_cells(
 ) -> list[Contrast]:
     """Compare cells with a reference.
 
-    Runs of the same seed share draws and subset, and are paired. Where the seeds are not the same but three or more are
-    in both, these are paired, and the other runs are left out of the test; with fewer a paired test could tell hardly
-    anything apart, and it is Welch's, of all runs.
+    Runs of the same seed share draws and subset, and are paired. If the seeds differ but three or more are in both,
+    these are paired, and the other runs are left out of the test. With fewer shared seeds a paired test has hardly any
+    power, and Welch's test of all runs is used.
 
     Args:
-        cells: the methods; the reference itself is left out.
+        cells: the methods; the reference itself is skipped.
         reference: what they are compared with.
         measure: what is compared.
         alternative: ``"two-sided"``, or ``"greater"``, one-sided as in the paper.
-        better: whether higher or lower values are better, for the words.
-        titles: what cells are called; default: the method and its beta.
+        better: whether higher or lower values are better.
+        titles: the names of cells; default: the method and its beta.
 
     Returns:
-        one a cell, with p-values after Holm's correction where two or more were tested.
+        one contrast per cell, with p-values after Holm's correction if two or more were tested.
     """
     others = [cell for cell in cells if cell is not reference]
     called = titles or {}
@@ -127,7 +127,7 @@ def compare_cells(
 def _test(
     cell: Cell, reference: Cell, measure: Measure, alternative: Alternative
 ) -> tuple[Comparison | None, str, str]:
-    """The test, why there is none, and which runs are paired where not all are."""
+    """The test, why there is none, and which runs are paired if not all are."""
     ours, theirs = (dict(zip(one.places, one.values(measure), strict=True)) for one in (cell, reference))
     if min(len(ours), len(theirs)) < 2:
         return None, "fewer than two seeds", ""
@@ -152,11 +152,20 @@ def _paired_on(places: Sequence[tuple[int, int]], left: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Contrasts:
-    """The methods on one data set, each tested against the reference that was run with the same settings."""
+    """Methods, each tested against the reference that was run with the same settings on the same data."""
 
     contrasts: tuple[Contrast, ...]
     without: tuple[str, ...]
-    """What was not tested for want of a reference, a sentence each."""
+    """What was not tested because the reference was not run, one sentence each."""
+
+    def __iter__(self) -> Iterator[Contrast]:
+        return iter(self.contrasts)
+
+    def __len__(self) -> int:
+        return len(self.contrasts)
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"{one.cell.data}: {one}" for one in self.contrasts), *self.without])
 
 
 def contrasts_of(
@@ -165,15 +174,17 @@ def contrasts_of(
     measure: Measure = Run.recall,
     *,
     alternative: Alternative = "two-sided",
+    better: Literal["higher", "lower"] = "higher",
 ) -> Contrasts:
     """Test the cells of one data set against a method.
 
     Args:
-        cells: of one data set; those of other settings are apart, each with a reference and a Holm correction of their
-            own.
-        reference: the method that others are tested against; of all, or of those of a setting.
+        cells: of one data set; cells with different settings, such as the epochs, have separate references and
+            separate Holm corrections.
+        reference: the method that others are tested against.
         measure: what is compared.
         alternative: of the tests.
+        better: whether higher or lower values are better.
     """
     titles = dict(zip(cells, distinct_titles(cells), strict=True))
     contrasts: list[Contrast] = []
@@ -184,34 +195,34 @@ def contrasts_of(
         if against is None:
             without.append((method_title(method), alike))
         else:
-            contrasts += compare_cells(alike, against, measure, alternative=alternative, titles=titles)
+            contrasts += compare_cells(alike, against, measure, alternative=alternative, better=better, titles=titles)
     if sum(len(alike) for _, alike in without) == len(cells):
         names = " or ".join(dict.fromkeys(name for name, _ in without))
-        told = [f"{cells[0].data}: not tested, {names} was not run."] if len(cells) > 1 else []
+        notes = [f"{cells[0].data}: not tested, {names} was not run."] if len(cells) > 1 else []
     else:
-        told = [
+        notes = [
             f"{some_of([titles[cell] for cell in alike])} on {alike[0].data}: not tested, {name} was not run with "
             "these settings."
             for name, alike in without
         ]
-    return Contrasts(tuple(contrasts), tuple(told))
+    return Contrasts(tuple(contrasts), tuple(notes))
 
 
 def check_reference(reference: str, cells: Sequence[Cell]) -> None:
-    """Refuse a method to test against that was not run."""
+    """Raise an error if a reference was not run."""
     run = list(dict.fromkeys(cell.method for cell in cells))
     if reference not in run:
         raise ValueError(f"Expected `reference` to be a method that was run ({', '.join(run)}), but got {reference!r}.")
 
 
 def marks(tested: Contrast) -> str:
-    """Stars for a table: p below 0.05, 0.01, 0.001; nothing where methods are not told apart or not tested."""
+    """Return the stars of a test for a table: p below 0.05, 0.01, 0.001."""
     p_value = tested.p_value
     return "".join("*" for bound in (0.05, 0.01, 0.001) if p_value < bound)
 
 
 def how_tested(all_tested: Sequence[Contrast]) -> str:
-    """What a caption says of the tests of a table, all columns together."""
+    """Return what a caption says about the tests of a table."""
     found = [one for one in all_tested if one.found is not None]
     if not found:
         return f"No tests: {_reasons(all_tested)}."

@@ -1,70 +1,77 @@
-"""Plans carried out together: searches for beta round by round, and beside them every run whose beta is known."""
+"""Plans carried out together: searches for beta round by round, together with every run whose beta is known.
+
+:func:`conduct` decides what is trained next; the function ``train`` that it gets does the training. It can be
+:func:`longtail.study.execute.execute`, or anything else that fills run folders, such as a cluster.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.study.execute import Outcome
-from longtail.study.plan import Plan, Planned
-from longtail.study.searching import Searched, searching
+from longtail.study.plan import PlannedRun, SearchKey, StudyPlan
+from longtail.study.search import SearchResult, search_runs
 
-__all__ = ["Ahead", "Found", "More", "Place", "conduct", "look_ahead", "search_folder"]
+__all__ = ["More", "Outcome", "Preview", "Searches", "Train", "conduct", "preview"]
 
-Place = tuple[str, float | None, str]
-"""Data set, imbalance factor and method."""
+Searches = dict[SearchKey, SearchResult]
+"""The results of a plan's searches."""
 
-Found = dict[Place, Searched]
-"""What the searches of a plan found."""
-
-More = Callable[[], Sequence[Planned]]
-"""Asked while runs are trained: those that are to join them."""
-
-_Search = Generator[list[Planned], None, Searched]
-_Key = tuple[int, Place]  # the number of the plan
+More = Callable[[], Sequence[PlannedRun]]
+"""Called while runs are trained: returns runs that join them."""
 
 
-def search_folder(plan: Plan, place: Place) -> Path:
-    """Where the runs of a search go."""
-    data, imbalance, method = place
-    parts = [Path(data).name, *([f"{imbalance:g}"] if imbalance else []), method]
-    return Path(plan.out) / "search" / "-".join(parts)
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the runs."""
+
+    done: tuple[PlannedRun, ...]
+    failed: dict[str, str]
+    """Folders of runs that ended with an error, and the error."""
+    elsewhere: tuple[PlannedRun, ...] = ()
+    """Runs that another process is training."""
+    unfinished: tuple[str, ...] = ()
+    """Why searches for beta did not finish, one sentence each."""
+
+
+Train = Callable[[Sequence[PlannedRun], More], Outcome]
+"""Trains the runs that are not done, and those that join them."""
 
 
 def conduct(
-    plans: Sequence[Plan],
-    train: Callable[[Sequence[Planned], More], Outcome],
+    plans: Sequence[StudyPlan],
+    train: Train,
     *,
-    on_round: Callable[[Place, Sequence[float]], None] = lambda _, __: None,
+    on_round: Callable[[SearchKey, Sequence[float]], None] = lambda _, __: None,
     searches_only: bool = False,
     command: str = "",
-) -> tuple[list[Found], Outcome]:
+) -> tuple[list[Searches], Outcome]:
     """Carry out plans.
 
-    A fleet with few members starves, so nothing is trained alone. The searches, which others wait for, come first, and
-    beside them all runs whose beta is known; the next round of a search, and what it found, join these as soon as a
-    round is done. Of each kind what was begun comes before what was not, seed by seed.
+    Runs are faster in a large fleet than one after the other. So the searches, which other runs wait for, come first,
+    together with all runs whose beta is known; the next round of a search, and the runs with the beta that it found,
+    join them as soon as a round is done. In each of the two lists, runs that were started come before others, and then
+    seed by seed.
 
     Args:
-        plans: to be carried out.
-        train: trains the runs that are not done and those that join them, such as
-            :func:`longtail.study.execute.execute`.
-        on_round: told the betas of each round before they are trained.
-        searches_only: leave the plans' own runs out.
-        command: what they are carried out by, which searches write down.
+        plans: what to carry out.
+        train: trains the runs that are not done and those that join them.
+        on_round: called with the betas of each round before they are trained.
+        searches_only: leave out the plans' own runs.
+        command: the command that started this, which searches record.
 
     Returns:
-        what each plan's searches found, and how the plans' own runs went. Of a search that lost a run, or can choose
-        nothing, there is nothing, and its plan's runs with that beta are left out.
+        the results of each plan's searches, and the outcome of the plans' own runs. A search that lost a run, or cannot
+        choose, has no result, and the runs with its beta are left out.
     """
     searches = _Searches(plans, on_round, command=command)
-    own: dict[Path, Planned] = {}
+    own: dict[Path, PlannedRun] = {}
     given: set[Path] = set()
 
-    def more() -> list[Planned]:
+    def more() -> list[PlannedRun]:
         if not searches.advance() and given:
             return []
         if not searches_only:
-            own.update(_own(plans, searches.betas))
+            own.update(_own_runs(plans, searches.betas))
         runs = [*_ordered(searches.trials()), *_ordered(own.values())]
         new = [run for run in runs if run.path not in given]
         given.update(run.path for run in new)
@@ -77,47 +84,42 @@ def conduct(
         outcomes.append(train(runs, more))
         runs = more()
     failed = {path: why for outcome in outcomes for path, why in outcome.failed.items()}
-    return searches.found, Outcome(
+    return searches.results, Outcome(
         done=tuple(run for run in own.values() if run.folder.done),
         failed=failed,
         elsewhere=tuple(run for outcome in outcomes for run in outcome.elsewhere),
-        unsearched=searches.without_end(failed),
+        unfinished=searches.unfinished(failed),
     )
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Where a plan would go on."""
+class Preview:
+    """What is left of a plan."""
 
-    runs: tuple[Planned, ...]
-    """Its own whose betas are known, done or not."""
-    betas: dict[Place, float]
-    """What its searches that are done found."""
-    rounds: dict[Place, tuple[Planned, ...]]
-    """Of each other search the runs of the round that it is at, done or not."""
+    runs: tuple[PlannedRun, ...]
+    """The plan's own runs whose betas are known, done or not."""
+    betas: dict[SearchKey, float]
+    """The betas that finished searches found."""
+    rounds: dict[SearchKey, tuple[PlannedRun, ...]]
+    """The runs of the current round of each other search, done or not."""
 
 
-def look_ahead(plans: Sequence[Plan], *, searches_only: bool = False) -> list[Ahead]:
-    """Where :func:`conduct` would go on. Nothing is trained, and nothing is written.
-
-    Args:
-        plans: to be looked at.
-        searches_only: leave the plans' own runs out.
-    """
+def preview(plans: Sequence[StudyPlan], *, searches_only: bool = False) -> list[Preview]:
+    """Return where :func:`conduct` would continue; nothing is trained or written."""
     searches = _Searches(plans, command=None)
     searches.advance()
     searches.check()
-    _own(plans, searches.betas)  # refuses two runs in one folder
+    _own_runs(plans, searches.betas)  # refuses two runs in one folder
     found = []
     for number, (plan, betas) in enumerate(zip(plans, searches.betas, strict=True)):
-        rounds = {place: tuple(runs) for (of, place), runs in searches.asked.items() if of == number}
-        found.append(Ahead(() if searches_only else tuple(plan.runs(betas)), betas, rounds))
+        rounds = {key: tuple(runs) for (of, key), runs in searches.current.items() if of == number}
+        found.append(Preview(() if searches_only else tuple(plan.runs(betas)), betas, rounds))
     return found
 
 
-def _own(plans: Sequence[Plan], betas: Sequence[Mapping[Place, float]]) -> dict[Path, Planned]:
-    """The plans' own runs, as far as their betas are known, each once."""
-    runs: dict[Path, Planned] = {}
+def _own_runs(plans: Sequence[StudyPlan], betas: Sequence[Mapping[SearchKey, float]]) -> dict[Path, PlannedRun]:
+    """The plans' own runs whose betas are known, each once."""
+    runs: dict[Path, PlannedRun] = {}
     for plan, of_plan in zip(plans, betas, strict=True):
         for run in plan.runs(of_plan):
             if runs.setdefault(run.path, run) != run:
@@ -125,7 +127,7 @@ def _own(plans: Sequence[Plan], betas: Sequence[Mapping[Place, float]]) -> dict[
     return runs
 
 
-def _ordered(runs: Iterable[Planned]) -> list[Planned]:
+def _ordered(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return sorted(runs, key=lambda run: (not run.folder.begun, run.recipe.seed))
 
 
@@ -134,65 +136,63 @@ class _Searches:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
-        on_round: Callable[[Place, Sequence[float]], None] = lambda _, __: None,
+        plans: Sequence[StudyPlan],
+        on_round: Callable[[SearchKey, Sequence[float]], None] = lambda _, __: None,
         *,
         command: str | None,
     ) -> None:
         self.on_round = on_round
-        self.found: list[Found] = [{} for _ in plans]
-        self._going = {
-            (number, place): searching(plan.base(*place), plan.search, search_folder(plan, place), command)
+        self.results: list[Searches] = [{} for _ in plans]
+        self._going: dict[tuple[int, SearchKey], Generator[list[PlannedRun], None, SearchResult]] = {
+            (number, key): search_runs(plan.base(*key), plan.search, plan.search_folder(key), command)
             for number, plan in enumerate(plans)
-            for place in plan.searches
+            for key in plan.searches
         }
-        self.asked: dict[_Key, list[Planned]] = {}
-        """The runs of the round that each is at."""
+        self.current: dict[tuple[int, SearchKey], list[PlannedRun]] = {}
+        """The runs of each search's current round."""
         self.refused: list[str] = []
-        """Why searches cannot go on, a sentence each."""
+        """Why searches cannot continue, one sentence each."""
 
     @property
-    def betas(self) -> list[dict[Place, float]]:
-        """What those of each plan found."""
-        return [{place: one.beta for place, one in of_plan.items()} for of_plan in self.found]
+    def betas(self) -> list[dict[SearchKey, float]]:
+        """The betas that the searches of each plan found."""
+        return [{key: one.beta for key, one in of_plan.items()} for of_plan in self.results]
 
     def check(self) -> None:
-        """Refuse searches that cannot go on."""
+        """Raise an error if a search cannot continue."""
         if self.refused:
             raise ValueError("\n".join(self.refused))
 
-    def trials(self) -> list[Planned]:
-        """The runs that they wait for, and others of the same rounds."""
-        return [run for runs in self.asked.values() for run in runs]
+    def trials(self) -> list[PlannedRun]:
+        """Return the runs of all current rounds."""
+        return [run for runs in self.current.values() for run in runs]
 
     def advance(self) -> bool:
-        """Take those whose round is done to the next that has something to train, or to their end; whether any was."""
-        ready = [key for key in self._going if all(run.folder.done for run in self.asked.get(key, ()))]
+        """Take searches whose round is done to the next round with something to train, or to their end."""
+        ready = [key for key in self._going if all(run.folder.done for run in self.current.get(key, ()))]
         for key in ready:
-            self._take_on(key)
+            self._advance(key)
         return bool(ready)
 
-    def _take_on(self, key: _Key) -> None:
+    def _advance(self, key: tuple[int, SearchKey]) -> None:
         number, place = key
         try:
-            while all(run.folder.done for run in self.asked.get(key, ())):
-                self.asked[key] = next(self._going[key])
-            self.on_round(place, sorted({run.recipe.beta for run in self.asked[key] if run.recipe.beta is not None}))
+            while all(run.folder.done for run in self.current.get(key, ())):
+                self.current[key] = next(self._going[key])
+            self.on_round(place, sorted({run.recipe.beta for run in self.current[key] if run.recipe.beta is not None}))
             return
         except StopIteration as end:
-            self.found[number][place] = end.value
-        except ValueError as error:  # nothing can be chosen; what else is under way goes on
+            self.results[number][place] = end.value
+        except ValueError as error:  # nothing can be chosen; the other searches continue
             self.refused.append(str(error))
         del self._going[key]
-        self.asked.pop(key, None)
+        self.current.pop(key, None)
 
-    def without_end(self, failed: Mapping[str, str]) -> tuple[str, ...]:
-        """Why searches did not end, a sentence each, once nothing is under way."""
-        return (*self.refused, *(_unfinished(runs, failed) for runs in self.asked.values()))
-
-
-def _unfinished(runs: Sequence[Planned], failed: Mapping[str, str]) -> str:
-    """Which run keeps a search from going on."""
-    run = next(run for run in runs if not run.folder.done)
-    why = failed.get(str(run.path), "another process is training it")
-    return f"Expected all runs of a search to finish, but {run.path} did not: {why}"
+    def unfinished(self, failed: Mapping[str, str]) -> tuple[str, ...]:
+        """Return why searches did not finish, one sentence each, once nothing is under way."""
+        found = list(self.refused)
+        for runs in self.current.values():
+            run = next(run for run in runs if not run.folder.done)
+            why = failed.get(str(run.path), "another process is training it")
+            found.append(f"Expected all runs of a search to finish, but {run.path} did not: {why}")
+        return tuple(found)

@@ -1,53 +1,39 @@
-"""Carrying out a plan's runs: what is done is skipped, what was stopped goes on, on every GPU that there is."""
+"""Training of a plan's runs on the devices of this machine: finished runs are skipped, stopped ones continue."""
 
-import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from types import FrameType
 
 import torch
 import torch.multiprocessing
 
 from longtail._checks import check_integer
-from longtail.study.plan import Planned
+from longtail._io import stop_signals
+from longtail.study.conduct import More, Outcome
+from longtail.study.plan import PlannedRun
 from longtail.train.device import pick_device
 from longtail.train.fleet import TOGETHER, Fleet
-from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["Outcome", "devices", "epochs_done", "epochs_of", "execute"]
+__all__ = ["devices", "epochs_done", "epochs_of", "execute"]
 
-_QUEUE = 16  # times as many in a fleet, so that the next begins when one is done and few are left alone at its end
+_QUEUE = 16  # fleets' worth of runs that are prepared at once, so that a new run starts whenever one is done
 _WATCH_SECONDS = 0.5
 
 _Answers = SimpleQueue[tuple[dict[str, str], set[str]]]
-"""Of workers: runs that failed and why, and those that others train."""
+"""From workers: runs that failed and why, and runs that other processes train."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How the runs went."""
-
-    done: tuple[Planned, ...]
-    failed: dict[str, str]
-    """Folders of runs that ended with an error, and the error."""
-    elsewhere: tuple[Planned, ...] = ()
-    """Runs that another process is training."""
-    unsearched: tuple[str, ...] = ()
-    """Why searches for beta did not end, a sentence each."""
-
-
-def devices(runs: Sequence[Planned]) -> list[torch.device]:
-    """Where runs are trained: all GPUs where the recipes leave the choice, else the device that they name."""
+def devices(runs: Sequence[PlannedRun]) -> list[torch.device]:
+    """Return the devices for runs: all GPUs if their recipes say ``auto``, else the device that they name."""
     names = sorted({run.recipe.device for run in runs})
     if len(names) > 1:
-        raise ValueError(f"Expected runs for one device to train together, but got runs for {' and '.join(names)}.")
+        raise ValueError(f"Expected `device` to be the same for all runs, but got {' and '.join(names)}.")
     name = names[0] if names else "auto"
     if name == "auto" and torch.cuda.is_available():
         return [torch.device("cuda", place) for place in range(torch.cuda.device_count())]
@@ -55,77 +41,85 @@ def devices(runs: Sequence[Planned]) -> list[torch.device]:
 
 
 def execute(
-    runs: Sequence[Planned],
+    runs: Sequence[PlannedRun],
     *,
     together: int | None = None,
     on: Sequence[torch.device] | None = None,
     watch: Callable[[], None] = lambda: None,
-    more: Callable[[], Sequence[Planned]] = lambda: (),
+    more: More = lambda: (),
 ) -> Outcome:
-    """Train what is not done yet.
+    """Train the runs that are not done.
 
     Args:
-        runs: what is to be there in the end.
-        together: runs at a time on each device; default: as many as a :class:`Fleet <longtail.train.Fleet>` takes.
+        runs: the runs.
+        together: how many to train at a time on each device; default: as many as a
+            :class:`Fleet <longtail.train.Fleet>` takes.
         on: the devices; default: :func:`devices`.
-        watch: called now and then while runs are trained.
-        more: asked now and then for runs that are to join them, before those that wait. Not on several devices, among
-            which the runs are shared out beforehand.
+        watch: called every half second while runs are trained.
+        more: called as often; returns runs that join them, before those that wait. Not on several devices, where the
+            runs are distributed at the start.
 
     Returns:
-        what is done and what failed, of all of them. SIGTERM or Ctrl-C raises ``StoppedError`` after what is under way
-        is saved.
+        what is done and what failed. After SIGTERM or Ctrl-C the runs are saved, and ``StoppedError`` is raised.
     """
     if together is not None:
         check_integer("together", together, minimum=1)
     runs = list(runs)
     waiting = [run for run in runs if not run.folder.done]
 
-    def joining() -> list[Planned]:
+    def joining() -> list[PlannedRun]:
         new = list(more())
         runs.extend(new)
         return [run for run in new if not run.folder.done]
 
     places = devices(waiting) if on is None else list(on)
     if len(places) > 1 and len(waiting) > 1:
-        failed, elsewhere = _spread(waiting, places, together, watch)
+        failed, elsewhere = _distribute(waiting, places, together, watch)
     else:
-        failed, elsewhere = _work(waiting, places[0], together, watch, joining)
+        work = _Work(places[0], together, watch, joining)
+        work.run(waiting)
+        failed, elsewhere = work.failed, work.elsewhere
     done = tuple(run for run in runs if run.folder.done)
     return Outcome(done, failed, tuple(run for run in runs if str(run.path) in elsewhere))
 
 
 @dataclass(eq=False)
 class _Work:
-    """Runs on one device, a fleet at a time."""
+    """Runs on one device, one fleet after the other."""
 
     device: torch.device
     together: int | None
-    watch: Callable[[], None]
-    more: Callable[[], Sequence[Planned]]
+    watch: Callable[[], None] = lambda: None
+    more: More = lambda: ()
     members: list[Trainer] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
 
-    def run(self, runs: Sequence[Planned]) -> None:
-        """Train them all."""
+    def run(self, runs: Sequence[PlannedRun]) -> None:
+        """Train all runs."""
         size = _QUEUE * (self.together or TOGETHER)
         with _stoppable(self.members):
-            for begin in range(0, len(runs), size):
+            for start in range(0, len(runs), size):
                 try:
                     with ExitStack() as locks:
-                        self._fleet(self._locked(runs[begin : begin + size], locks), locks)
+                        self._train(self._locked(runs[start : start + size], locks), locks)
                 except StoppedError as stopped:
                     raise StoppedError(str(stopped), self.failed) from None
 
-    def _locked(self, runs: Sequence[Planned], locks: ExitStack) -> list[Planned]:
-        """Those that nobody else is training."""
-        free = [run for run in runs if _lock(run.folder, locks)]
-        self.elsewhere |= {str(run.path) for run in runs if run not in free}
+    def _locked(self, runs: Sequence[PlannedRun], locks: ExitStack) -> list[PlannedRun]:
+        """Lock runs, and return those that no other process is training."""
+        free = []
+        for run in runs:
+            try:
+                locks.enter_context(run.folder.lock())
+            except BlockingIOError:
+                self.elsewhere.add(str(run.path))
+            else:
+                free.append(run)
         return free
 
-    def _fleet(self, runs: list[Planned], locks: ExitStack) -> None:
-        """Train runs, and those that join them, together."""
+    def _train(self, runs: list[PlannedRun], locks: ExitStack) -> None:
+        """Train runs, and those that join them, as one fleet."""
         self.members[:] = [self._trainer(run) for run in runs]
         fleet = Fleet(self.members, self.together)
         watched = 0.0
@@ -138,67 +132,38 @@ class _Work:
                     fleet.add(joining)
                     watched = time.monotonic()
         finally:
-            self.failed.update({str(member.folder.path): _told(error) for member, error in fleet.failures})
+            self.failed.update({str(member.folder.path): _explain(error) for member, error in fleet.failures})
             self.members.clear()
             self.watch()
 
-    def _trainer(self, run: Planned) -> Trainer:
+    def _trainer(self, run: PlannedRun) -> Trainer:
         return Trainer(run.recipe, run.folder, device=self.device)
 
 
-def _work(
-    runs: Sequence[Planned],
-    device: torch.device,
-    together: int | None,
-    watch: Callable[[], None],
-    more: Callable[[], Sequence[Planned]],
-) -> tuple[dict[str, str], set[str]]:
-    work = _Work(device, together, watch, more)
-    work.run(runs)
-    return work.failed, work.elsewhere
-
-
-def _told(error: Exception) -> str:
-    """What went wrong, where our own sentences say it; else where in the code, too."""
+def _explain(error: Exception) -> str:
+    """The message of an error of ours; of any other error its type and place too."""
     if isinstance(error, NotFiniteError | ValueError | OSError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}: {error}"
 
 
-def _lock(folder: RunFolder, locks: ExitStack) -> bool:
-    try:
-        locks.enter_context(folder.lock())
-    except BlockingIOError:
-        return False
-    return True
+def _stoppable(members: list[Trainer]) -> AbstractContextManager[None]:
+    """A stop signal makes the trainers save and stop."""
 
-
-@contextmanager
-def _stoppable(members: list[Trainer]) -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask the trainers to save and stop; where signals are not ours, nothing changes."""
-
-    def stop(number: int, _: FrameType | None) -> None:
+    def stop(number: int) -> None:
         if not members:
             raise StoppedError(f"Stopped by signal {number}.")
         for member in members:
             member.stop_asked = True
 
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return stop_signals(stop)
 
 
-def _spread(
-    runs: Sequence[Planned], places: Sequence[torch.device], together: int | None, watch: Callable[[], None]
+def _distribute(
+    runs: Sequence[PlannedRun], places: Sequence[torch.device], together: int | None, watch: Callable[[], None]
 ) -> tuple[dict[str, str], set[str]]:
-    """A process a device, each with its share of the runs."""
+    """Train on several devices, with one process and an equal share of the runs for each."""
     context = torch.multiprocessing.get_context("spawn")
     answers: _Answers = context.SimpleQueue()
     shares = [list(runs[place :: len(places)]) for place in range(len(places))]
@@ -216,7 +181,7 @@ def _spread(
         try:
             while any(worker.is_alive() for worker in workers):
                 time.sleep(_WATCH_SECONDS)
-                _collect(answers, failed, elsewhere)  # now, or a worker with much to say would wait
+                _collect(answers, failed, elsewhere)  # now: a full queue would block the worker
                 watch()
         except StoppedError:
             stopped = True
@@ -227,20 +192,22 @@ def _spread(
         _collect(answers, failed, elsewhere)
     _collect(answers, failed, elsewhere)
     if stopped:
-        raise StoppedError("Stopped; what was under way is saved.", failed)
+        raise StoppedError("Stopped; unfinished runs are saved.", failed)
     lost = [run for run in runs if not run.folder.done and str(run.path) not in failed.keys() | elsewhere]
     return {**failed, **{str(run.path): "its process ended early" for run in lost}}, elsewhere
 
 
-def _worker(runs: Sequence[Planned], device: torch.device, together: int | None, answers: _Answers) -> None:
+def _worker(runs: Sequence[PlannedRun], device: torch.device, together: int | None, answers: _Answers) -> None:
+    work = _Work(device, together)
     try:
-        answers.put(_work(runs, device, together, lambda: None, tuple))
+        work.run(runs)
     except StoppedError as stopped:
         answers.put((stopped.failed, set()))
+    else:
+        answers.put((work.failed, work.elsewhere))
 
 
 def _collect(answers: _Answers, failed: dict[str, str], elsewhere: set[str]) -> None:
-    """Take what workers have said so far."""
     while not answers.empty():
         one, other = answers.get()
         failed.update(one)
@@ -248,7 +215,7 @@ def _collect(answers: _Answers, failed: dict[str, str], elsewhere: set[str]) -> 
 
 
 def epochs_of(recipe: Recipe) -> int:
-    """Epochs of all stages.
+    """Return the epochs of all stages of a run.
 
     Example:
         >>> from longtail.train import defaults
@@ -259,7 +226,7 @@ def epochs_of(recipe: Recipe) -> int:
     return sum(recipe.epochs if one.epochs is None else int(getattr(recipe.params, one.epochs)) for one in stages)
 
 
-def epochs_done(run: Planned) -> int:
-    """Epochs that a run has logged."""
+def epochs_done(run: PlannedRun) -> int:
+    """Return the epochs that a run has logged."""
     file = run.folder.log_file
     return file.read_bytes().count(b"\n") if file.exists() else 0

@@ -1,4 +1,4 @@
-"""What studies write down in ``study.json`` beside their runs: a list, an entry a study, begun before its first run."""
+"""The record of studies, ``study.json`` beside their runs: one entry per study, written before its first run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,29 +16,29 @@ STUDY_FILE = "study.json"
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study: what was to be run, and what came of it."""
+    """A study: what was planned, and what became of it."""
 
     command: str
     reference: str
     alternative: Alternative = "two-sided"
     planned: Sequence[str] = ()
-    """Folders of its runs, below the file's; those with a beta that is searched for are known when it is found."""
+    """Folders of its runs, relative to the file; those with a searched beta are added when it is found."""
     selected: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """How the beta of a run was chosen; several ways may have led to the same."""
+    """How the beta of each run was chosen; several ways may have led to the same beta."""
     searches: Mapping[str, float | None] = field(default_factory=dict)
-    """Searches for beta, and what they found; ``None``: not done."""
+    """Searches for beta and their results; ``None``: not done."""
     began: str = ""
     ended: str = ""
-    """When; empty while it is under way, and where it was stopped."""
+    """When; empty while the study runs, and if it was stopped."""
     done: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Runs that failed, and why."""
     sentences: Sequence[str] = ()
 
     def covers(self, other: "StudyRecord") -> bool:
-        """Whether nothing that another entry says is lost where this one stands for it."""
+        """Whether this entry can replace another one without losing anything that it says."""
         return (
-            (self.command == other.command or not other.ended)  # one that was stopped may go on with other flags
+            (self.command == other.command or not other.ended)  # a stopped study may continue with other flags
             and (self.reference, self.alternative) == (other.reference, other.alternative)
             and set(other.planned) <= set(self.planned)
             and other.searches.keys() <= self.searches.keys()
@@ -47,12 +47,12 @@ class StudyRecord:
 
 
 def now() -> str:
-    """The time, as a record has it."""
+    """Return the time, as records have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_studies(folder: Path) -> list[StudyRecord]:
-    """What studies wrote down in a folder, oldest first; nothing where there was none."""
+    """Return the studies of a folder, oldest first."""
     file = folder / STUDY_FILE
     if not file.exists():
         return []
@@ -64,18 +64,18 @@ def read_studies(folder: Path) -> list[StudyRecord]:
     entries = found.get("studies") if isinstance(found, dict) else None
     if not isinstance(entries, list) or not all(isinstance(one, dict) and one.keys() == known for one in entries):
         raise ValueError(
-            f"Expected {file} to hold a list of studies, but it is of another version of longtail; move it away, and "
-            "the study's command writes it anew."
+            f"Expected {file} to hold a list of studies, but it was written by another version of longtail; move it "
+            "away and run the study's command again."
         )
     return [StudyRecord(**one) for one in entries]
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:
-    """Add a study to those of a folder, whole or not at all, in place of entries that it covers: its own, so far."""
+    """Add a study to the record of a folder, in place of the entries that it covers."""
     before = read_studies(folder)
     covered = [one for one in before if record.covers(one)]
     record = replace(record, began=min((one.began for one in covered), default=record.began))
-    if not record.ended:  # what is known of it stays so until there is more
+    if not record.ended:  # keep what is known of the study until there is more
         for one in covered:
             record = replace(record, done=one.done, failed=one.failed, sentences=one.sentences)
     entries = [*(one for one in before if one not in covered), record]
@@ -84,13 +84,13 @@ def write_study(folder: Path, record: StudyRecord) -> None:
 
 
 def missing_of(folder: Path, records: Iterable[StudyRecord]) -> str:
-    """Which planned runs are not there, in words; empty where nothing is missing."""
+    """Return which planned runs are missing, in words; empty if none is."""
     given = list(records)
     planned = {run for one in given for run in one.planned}
-    lacking = [run for run in planned if not (folder / run / "result.json").exists()]
+    missing = [run for run in planned if not (folder / run / "result.json").exists()]
     found = {name for one in given for name, beta in one.searches.items() if beta is not None}
     searches = {name for one in given for name in one.searches} - found
-    parts = [f"{len(lacking)} of {len(planned)} planned runs are missing"] if lacking else []
+    parts = [f"{len(missing)} of {len(planned)} planned runs are missing"] if missing else []
     if searches:
-        parts.append(f"{len(searches)} search{'es' * (len(searches) > 1)} for β not done, nor the runs with that β")
+        parts.append(f"{len(searches)} search{'es' * (len(searches) > 1)} for β and the runs with that β are missing")
     return "; ".join(parts)

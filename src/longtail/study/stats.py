@@ -1,4 +1,4 @@
-"""Means over runs, tests of differences between methods, and their words. Needs scipy (``longtail[study]``)."""
+"""Means over runs and t-tests of differences between methods. Needs scipy (``longtail[study]``)."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from longtail._checks import check_choice, check_integer, check_number
 __all__ = ["Alternative", "Comparison", "Summary", "compare", "compare_summaries", "holm", "sentence", "summarise"]
 
 Alternative = Literal["two-sided", "greater"]
-"""What a test looks for: a difference either way, or the first above the second (the paper's choice)."""
+"""The alternative of a test: a difference either way, or the first above the second (the paper's choice)."""
 
-_NOTHING = 1e-12  # a spread below this is none
+_NOTHING = 1e-12  # a smaller spread is rounding
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Summary:
 
     mean: float
     sd: float
-    """With n - 1 in the denominator; NaN for a single run."""
+    """With n - 1 in the denominator; NaN for one run."""
     runs: int
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Mean and standard deviation (ddof 1) over runs.
+    """Return the mean and standard deviation (ddof 1) over runs.
 
     Example:
         >>> print(summarise([78.32, 78.53, 79.09, 79.65, 79.53]))
@@ -44,27 +44,27 @@ def summarise(values: Sequence[float]) -> Summary:
     """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or not len(numbers):
-        raise ValueError(f"Expected `values` to hold a number a run, but got shape {numbers.shape}.")
+        raise ValueError(f"Expected `values` to hold one number per run, but got shape {numbers.shape}.")
     return Summary(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else math.nan, len(numbers))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference between the means of two methods, and how sure it is."""
+    """The difference between the means of two methods, and its test."""
 
     difference: float
-    """Mean of the first less mean of the second."""
+    """Mean of the first minus mean of the second."""
     low: float
-    """Lower end of the confidence interval of the difference, which is two-sided whatever the test is; NaN without."""
+    """Lower end of the two-sided confidence interval of the difference; NaN if nothing varies."""
     high: float
-    """Upper end of it."""
+    """Upper end of the interval."""
     p_value: float
-    """Of the test that ``alternative`` names; NaN where nothing varies, so that there is nothing to test with."""
+    """NaN if nothing varies, so that there is no test."""
     effect_size: float
-    """Cohen's d with the pooled standard deviation; NaN where nothing varies."""
+    """Cohen's d with the pooled standard deviation; NaN if nothing varies."""
     runs: tuple[int, int]
     paired: bool
-    """Paired t-test, or Welch's."""
+    """Whether it is the paired t-test, or Welch's."""
     alternative: Alternative = "two-sided"
     confidence: float = 0.95
 
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def test(self) -> str:
-        """The test's name, and what it looks for."""
+        """The test's name and its alternative."""
         return f"{self.kind}, {_SIDES[self.alternative]}"
 
 
@@ -90,18 +90,18 @@ def compare(
     alternative: Alternative = "two-sided",
     confidence: float = 0.95,
 ) -> Comparison:
-    r"""Compare two methods by a t-test.
+    r"""Compare two methods with a t-test.
 
     Welch's is :math:`t = (\bar a - \bar b) / \sqrt{s_a^2 / n_a + s_b^2 / n_b}` with Welch and Satterthwaite's degrees
-    of freedom; the paired one is Student's of the differences. Cohen's :math:`d = (\bar a - \bar b) / s` has the pooled
-    :math:`s^2 = ((n_a - 1) s_a^2 + (n_b - 1) s_b^2) / (n_a + n_b - 2)` in both.
+    of freedom; the paired test is Student's, of the differences. Cohen's :math:`d = (\bar a - \bar b) / s` has the
+    pooled :math:`s^2 = ((n_a - 1) s_a^2 + (n_b - 1) s_b^2) / (n_a + n_b - 2)` in both.
 
     Args:
         first: results of the first method's runs.
-        second: results of the second's.
-        paired: the runs at the same place share seed and draws (paired t-test); otherwise Welch's t-test.
+        second: results of the second method's runs.
+        paired: whether runs at the same position share their seed (paired t-test); otherwise Welch's t-test.
         alternative: ``"two-sided"``, or ``"greater"``: the first is above the second (one-sided, as in the paper).
-        confidence: of the interval, which is two-sided.
+        confidence: of the two-sided interval.
 
     Example:
         >>> result = compare([81.6, 81.1, 81.4], [78.3, 78.5, 79.1], paired=True)
@@ -110,11 +110,13 @@ def compare(
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.ndim != 1 or b.ndim != 1 or len(a) < 2 or len(b) < 2:
-        raise ValueError(f"Expected two runs or more of each method to test, but got {a.shape} and {b.shape}.")
+        raise ValueError(f"Expected two or more runs of each method, but got {a.shape} and {b.shape}.")
     if paired and len(a) != len(b):
-        raise ValueError(f"Expected as many runs of each method to pair them, but got {len(a)} and {len(b)}.")
+        raise ValueError(
+            f"Expected the same number of runs of each method for a paired test, but got {len(a)} and {len(b)}."
+        )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise ValueError("Expected results to be finite numbers, but got one that is not.")
+        raise ValueError("Expected `first` and `second` to hold finite numbers, but got NaN or infinity.")
     if not paired:
         return compare_summaries(summarise(first), summarise(second), alternative=alternative, confidence=confidence)
     differences = summarise((a - b).tolist())
@@ -133,7 +135,7 @@ def compare(
 def compare_summaries(
     first: Summary, second: Summary, *, alternative: Alternative = "two-sided", confidence: float = 0.95
 ) -> Comparison:
-    """Welch's t-test from published means and standard deviations.
+    """Compare two methods with Welch's t-test, from means and standard deviations.
 
     Example:
         >>> result = compare_summaries(Summary(51.56, 0.65, 5), Summary(51.06, 0.82, 5))  # the paper's ImageNet-LT
@@ -141,7 +143,7 @@ def compare_summaries(
         0.32
     """
     if min(first.runs, second.runs) < 2:
-        raise ValueError(f"Expected two runs or more of each method to test, but got {first.runs} and {second.runs}.")
+        raise ValueError(f"Expected two or more runs of each method, but got {first.runs} and {second.runs}.")
     shares = [(one.sd**2 / one.runs, one.runs - 1) for one in (first, second)]
     square = sum(share for share, _ in shares)
     freedom = square**2 / sum(share**2 / n for share, n in shares) if square > 0 else math.nan
@@ -160,7 +162,6 @@ def _comparison(
     alternative: Alternative,
     confidence: float,
 ) -> Comparison:
-    """The test of a difference of means that has this standard error."""
     from scipy import stats  # noqa: PLC0415 - an extra
 
     check_choice("alternative", alternative, Alternative)
@@ -170,7 +171,7 @@ def _comparison(
         tail = float(stats.t.sf(difference / error if alternative == "greater" else abs(difference) / error, freedom))
         p_value = tail if alternative == "greater" else 2 * tail
         half = float(stats.t.ppf(0.5 + confidence / 2, freedom)) * error
-    else:  # a few runs that agree by chance do not say how much others would differ
+    else:  # a few runs that agree by chance do not show how much others would differ
         p_value = half = math.nan
     return Comparison(
         difference=difference,
@@ -191,13 +192,13 @@ def _pooled(first: Summary, second: Summary) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of p-values when several differences are tested: the chance of one false find stays below p.
+    """Return p-values after Holm's correction for several tests.
 
     Args:
-        p_values: one a difference.
+        p_values: one per test.
 
     Returns:
-        corrected p-values, in the same order; one that is NaN stays so and does not count as a test.
+        corrected p-values, in the same order; NaN stays NaN and does not count as a test.
 
     Example:
         >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]
@@ -213,7 +214,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def format_p(p_value: float) -> str:
-    """A p-value with its sign, as one writes it; in a word where there was no test.
+    """Return a p-value as text, with its sign.
 
     Example:
         >>> [format_p(p) for p in (0.92, 0.026, 0.00029, 0.000004)]
@@ -242,17 +243,17 @@ def sentence(
     threshold: float = 0.05,
     note: str = "",
 ) -> str:
-    """What a comparison says, in plain words.
+    """Return a comparison as a sentence.
 
     Args:
         first: name of the first method.
         second: name of the second.
         found: the comparison.
-        corrected: p-value after Holm's correction, where several were compared; then it decides.
+        corrected: p-value after Holm's correction, if several methods were compared; it decides.
         unit: of the difference.
         better: whether higher or lower values are better.
-        threshold: p-values below it tell methods apart.
-        note: more about the runs, such as which are paired.
+        threshold: p-values below it are significant.
+        note: about the runs, such as which are paired.
 
     Example:
         >>> found = compare([81.58, 81.13, 81.44], [78.32, 78.53, 79.09], paired=True)
@@ -266,15 +267,16 @@ def sentence(
     p_value = found.p_value if corrected is None else corrected
     labels = [found.kind, *([_SIDES[found.alternative]] if found.alternative != "two-sided" else [])]
     labels += ["after Holm"] if corrected is not None else []
-    corrected_away = p_value >= threshold > found.p_value  # the interval, which is not corrected, leaves zero out
+    corrected_away = p_value >= threshold > found.p_value  # the interval is not corrected and excludes zero
     if corrected_away:
         labels.append(f"{format_p(found.p_value).removeprefix('= ')} before")
     shown = f"p {format_p(p_value)} ({', '.join(labels)}), {runs}."
     interval = f"{100 * found.confidence:g} % interval"
     if p_value >= threshold:
         return (
-            f"{first} and {second} are not told apart{' once corrected for the number of tests' * corrected_away}: "
-            f"difference {_one(found.difference)} {unit}, {interval}{', not corrected,' * corrected_away} "
+            f"{first} and {second} have no significant difference"
+            f"{' after correction for the number of tests' * corrected_away}: "
+            f"difference {_one(found.difference)} {unit}, {interval}{' (not corrected)' * corrected_away} "
             f"{_one(found.low)} to {_one(found.high)}, {shown}"
         )
     wins = (found.difference > 0) == (better == "higher")
@@ -286,6 +288,6 @@ def sentence(
 
 
 def _one(number: float) -> str:
-    """One decimal; two where one would show nothing."""
+    """One decimal; two if one would show zero."""
     text = f"{number:.1f}" if abs(number) >= 0.095 else f"{number:.2f}"
     return text.removeprefix("-") if float(text) == 0 else text

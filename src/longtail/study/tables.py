@@ -7,6 +7,7 @@ from math import isnan, nan
 
 from longtail.study.captions import NO_DATA, caption_of, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, marks
+from longtail.study.rendering import Compared, Row, Table, Value
 from longtail.study.runs import (
     HELD_WORDS,
     Cell,
@@ -18,7 +19,6 @@ from longtail.study.runs import (
     held_out,
 )
 from longtail.study.stats import Alternative
-from longtail.study.table import Compared, Row, Table, Value
 
 __all__ = [
     "level_table",

@@ -1,11 +1,14 @@
-"""A table as data, and the ways to write it: terminal, Markdown, LaTeX, CSV."""
+"""A table as data, and the ways to write it: terminal, Markdown, LaTeX, CSV, HTML."""
 
 import csv
+import html
 import io
 import math
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from longtail._io import write_text
 from longtail.study.stats import Summary
 
 if TYPE_CHECKING:
@@ -19,8 +22,10 @@ __all__ = [
     "Table",
     "Value",
     "is_huge",
+    "save",
     "show",
     "to_csv",
+    "to_html",
     "to_latex",
     "to_markdown",
     "to_rich",
@@ -33,11 +38,11 @@ SOURCES: dict[Source, str] = {
     "here": "",
     "paper": "‡ from the paper, not run here",
 }
-"""What a caption says of rows that are not ours."""
+"""The notes below a table with rows that were not run here."""
 
 
 def is_huge(number: float) -> bool:
-    """Whether a number is written with a power of ten, as in figures: from a million on.
+    """Whether a number is written with a power of ten, as in figures: one million or more.
 
     Example:
         >>> is_huge(-5.5e31), is_huge(205910.5), is_huge(math.nan)
@@ -48,11 +53,11 @@ def is_huge(number: float) -> bool:
 
 @dataclass(frozen=True)
 class Compared:
-    """A value against the reference's, in numbers."""
+    """The test of a value against the reference."""
 
     p: float
     p_holm: float
-    """After Holm's correction; the same where there was one test."""
+    """After Holm's correction; the same if there was one test."""
     difference: float
     low: float
     """Lower end of the interval of the difference."""
@@ -68,55 +73,55 @@ class Value:
     mark: str = ""
     """Stars of significance."""
     shown: str = ""
-    """What is shown instead of the rounded number."""
+    """Shown instead of the rounded number."""
     tested: Compared | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: what it is about, and its values."""
+    """A row: its labels and its values."""
 
     labels: tuple[str, ...]
     values: tuple[Value | None, ...]
     source: Source = "here"
     reference: str = ""
-    """What it was tested against."""
+    """The method that it was tested against."""
     test: str = ""
-    """How, or why not."""
+    """The test, or why there was none."""
     selected: str = ""
-    """How its beta was chosen."""
+    """How beta was chosen."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns, with a caption that says where they come from."""
+    """Rows and columns, with a caption that says where they come from."""
 
     title: str
     labels: tuple[str, ...]
-    """Names of the columns that say what a row is about."""
+    """Names of the label columns."""
     columns: tuple[str, ...]
-    """Names of the columns of values."""
+    """Names of the value columns."""
     rows: tuple[Row, ...]
     caption: str
     digits: int = 2
     command: str = ""
-    """What repeats it."""
+    """The command that repeats it."""
     tests: bool = False
-    """Whether its rows are of the kind that is tested: CSV has columns for it, be they empty."""
+    """Whether CSV has columns for tests."""
 
     @property
     def sentences(self) -> str:
-        """The caption, with what the marks of rows from elsewhere mean; without the command."""
+        """The caption and the notes on marked rows, without the command."""
         used = {row.source for row in self.rows}
         return " ".join([self.caption, *(f"{text}." for source, text in SOURCES.items() if text and source in used)])
 
     @property
     def full_caption(self) -> str:
-        """All of the caption, as plain text."""
+        """The whole caption, as plain text."""
         return self.sentences + (f" Command: {self.command}" if self.command else "")
 
     def text(self, value: Value | None, pm: str = " ± ") -> str:
-        """A cell in words, without its mark."""
+        """Return the text of a cell, without its mark."""
         if value is None or math.isnan(value.summary.mean):
             return "-"
         if value.shown:
@@ -125,19 +130,22 @@ class Table:
         return self._rounded(mean) + ("" if math.isnan(sd) else f"{pm}{self._rounded(sd)}")
 
     def _rounded(self, number: float) -> str:
-        """With its decimals, or where it is huge with two digits and a power of ten."""
+        """With its decimals; a huge number with two digits and a power of ten."""
         return (
             f"{number:.1e}".replace("e+0", "e").replace("e+", "e") if is_huge(number) else f"{number:z.{self.digits}f}"
         )
 
     def label(self, row: Row) -> tuple[str, ...]:
-        """A row's labels; the last has the sign of where the row comes from."""
+        """Return a row's labels; the last has the sign of the row's source."""
         sign = SOURCES[row.source][:1]
         return (*row.labels[:-1], row.labels[-1] + (f" {sign}" if sign else ""))
 
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
 
 def to_markdown(table: Table) -> str:
-    """As Markdown: the best in bold, stars escaped."""
+    """Return a table as Markdown: the best in bold, stars escaped."""
     lines = [f"**{table.title}**", ""]
     lines.append("| " + " | ".join([*table.labels, *table.columns]) + " |")
     lines.append("|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns))
@@ -171,7 +179,7 @@ def _escape(text: str) -> str:
 
 
 def _typed(command: str) -> str:
-    """What one types, in LaTeX: dashes stay two, quotes stay straight."""
+    """A command in LaTeX that can be copied: double dashes and straight quotes are kept."""
     text = _escape(command).replace("'", r"\textquotesingle{}")
     while "--" in text:
         text = text.replace("--", "-{}-")
@@ -179,7 +187,7 @@ def _typed(command: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """As LaTeX; needs booktabs."""
+    """Return a table as LaTeX; needs booktabs."""
     caption = _escape(f"{table.title}. {table.sentences}")
     caption += f" Command: {_typed(table.command)}" if table.command else ""
     lines = [r"% needs \usepackage{booktabs}", r"\begin{table}[t]\centering\small", rf"\caption{{{caption}}}"]
@@ -201,10 +209,10 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """As CSV, unrounded; the caption is not in it.
+    """Return a table as CSV, unrounded and without its caption.
 
-    For each column the mean, the SD, the runs and the mark, and of a table with tests the numbers behind the mark: p,
-    p after Holm, and the difference from the reference with its interval.
+    Each column has the mean, the SD, the runs and the mark; in a table with tests also p, p after Holm's correction,
+    and the difference from the reference with its interval.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -230,10 +238,23 @@ def _number(value: float) -> str:
     return "" if math.isnan(value) else repr(value)
 
 
-def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None:
-    """Print a table in a terminal, which has room for one decimal (files have two), between its title and its caption.
+def to_html(table: Table) -> str:
+    """Return a table as HTML, for notebooks."""
+    cells = "".join(f"<th>{html.escape(name)}</th>" for name in (*table.labels, *table.columns))
+    lines = ["<table>", f"<caption>{html.escape(table.title)}</caption>", f"<thead><tr>{cells}</tr></thead>", "<tbody>"]
+    for row in table.rows:
+        cells = "".join(f"<th>{html.escape(label)}</th>" for label in table.label(row))
+        for value in row.values:
+            text = html.escape(table.text(value) + (value.mark if value else ""))
+            cells += f"<td><b>{text}</b></td>" if value is not None and value.best else f"<td>{text}</td>"
+        lines.append(f"<tr>{cells}</tr>")
+    return "\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(table.full_caption)}</p>", ""])
 
-    Nothing is cut off: a table that is wider than the terminal is printed as wide as it is.
+
+def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None:
+    """Print a table in a terminal, with one decimal (files have two).
+
+    Nothing is cut off: a table that is wider than the terminal is printed in its full width.
     """
     from rich.measure import Measurement  # noqa: PLC0415 - an extra
 
@@ -249,7 +270,7 @@ def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None
 
 
 def to_rich(table: Table, digits: int = 1) -> "rich.table.Table":
-    """The rows, for a terminal."""
+    """Return the rows for a terminal."""
     from rich import box  # noqa: PLC0415 - an extra
     from rich.table import Table as RichTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -280,12 +301,19 @@ def to_rich(table: Table, digits: int = 1) -> "rich.table.Table":
     return shown
 
 
-FORMATS = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
+FORMATS = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv, "html": to_html}
 """The ways to write a table as text, by name."""
 
 
 def write(table: Table, form: str) -> str:
-    """A table as text."""
+    """Return a table as text."""
     if form not in FORMATS:
         raise ValueError(f"Expected `form` to be one of {', '.join(FORMATS)}, but got {form!r}.")
     return FORMATS[form](table)
+
+
+def save(table: Table, folder: Path, name: str) -> None:
+    """Write a table to a folder as Markdown, LaTeX and CSV."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for form, suffix in {"markdown": "md", "latex": "tex", "csv": "csv"}.items():
+        write_text(folder / f"{name}.{suffix}", write(table, form))

@@ -1,0 +1,253 @@
+"""Studies: a plan is trained, recorded and compared."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from longtail.study.conduct import More, Outcome, Searches, Train, conduct
+from longtail.study.estimate import describe
+from longtail.study.execute import epochs_done, epochs_of, execute
+from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, make_plan, read_plan
+from longtail.study.record import StudyRecord, missing_of, now, write_study
+from longtail.study.rendering import save
+from longtail.study.results import Results
+from longtail.study.runs import Run, data_title, read_run
+from longtail.study.search import trace_table
+from longtail.study.stats import Alternative
+
+__all__ = ["Progress", "Study", "run_studies"]
+
+OnProgress = Callable[["Progress"], None]
+OnRound = Callable[[SearchKey, Sequence[float]], None]
+
+
+class Study:
+    """Methods on data sets with several seeds, trained and compared.
+
+    Finished runs are skipped, and a stopped study continues where it was.
+
+    Args:
+        plan: what to run, as plain data (see :func:`~longtail.study.plan.make_plan`) or as a ``StudyPlan``.
+        alternative: of the significance tests: ``"two-sided"``, or ``"greater"`` as in the paper.
+        command: the command that repeats the study, for captions.
+
+    Example:
+        >>> study = Study({"data": "digits-lt", "methods": ["softmax", "cbs"], "seeds": 3})
+        >>> [run.path.name for run in study.plan.runs()][:2]
+        ['digits-lt-50-softmax-seed0', 'digits-lt-50-softmax-seed1']
+        >>> results = study.run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, plan: StudyPlan | Mapping[str, Any], *, alternative: Alternative = "two-sided", command: str = ""
+    ) -> None:
+        self.plan = plan if isinstance(plan, StudyPlan) else make_plan(plan)
+        self.alternative = alternative
+        self.command = command
+
+    @classmethod
+    def from_toml(cls, path: Path | str, **options: Any) -> "Study":
+        """Return the study of a plan in a TOML file; ``options`` as for the class."""
+        return cls(read_plan(path), **{"command": f"longtail study {path}", **options})
+
+    def describe(self, together: int | None = None) -> str:
+        """Return which runs are done and which are left, and about how long they take."""
+        return describe([self.plan], together)
+
+    def run(
+        self,
+        together: int | None = None,
+        on_progress: OnProgress | None = None,
+        on_round: OnRound | None = None,
+        train: Train | None = None,
+    ) -> Results:
+        """Train what is not done, write the tables and the record, and return the results.
+
+        Args:
+            together: runs at a time on a device; default: as many as fit.
+            on_progress: called about twice per second.
+            on_round: called with data set, imbalance and method, and the betas that a search tries next.
+            train: trains the runs instead of the devices of this machine; see :func:`~longtail.study.conduct.conduct`.
+
+        Returns:
+            the results; ``results.outcome`` has what failed.
+        """
+        (results,) = run_studies([self], together, on_progress, on_round, train)
+        return results
+
+    def search(
+        self,
+        together: int | None = None,
+        on_progress: OnProgress | None = None,
+        on_round: OnRound | None = None,
+        train: Train | None = None,
+    ) -> tuple[Searches, Outcome]:
+        """Run only the plan's searches for beta, write their tables, and return them; arguments as for :meth:`run`."""
+        trained = train or _train_here(together, on_progress)
+        (searches,), outcome = conduct(
+            [self.plan], trained, on_round=on_round or _ignore, searches_only=True, command=self.command
+        )
+        _save_searches(searches, self.command)
+        return searches, outcome
+
+    def _record(self, searches: Searches, **more: Any) -> StudyRecord:
+        plan = self.plan
+        planned = plan.runs({key: one.beta for key, one in searches.items()})
+        found = {key: searches[key].beta if key in searches else None for key in plan.searches}
+        return StudyRecord(
+            command=self.command,
+            reference=plan.reference,
+            alternative=self.alternative,
+            planned=[self._name(run.path) for run in planned],
+            selected=self._selected(searches),
+            searches={f"{data_title(key[0], key[1])} {key[2]}": beta for key, beta in found.items()},
+            began=now(),
+            **more,
+        )
+
+    def _name(self, path: Path | str) -> str:
+        return Path(path).relative_to(self.plan.out).as_posix()
+
+    def _selected(self, searches: Searches) -> dict[str, list[str]]:
+        """How the beta of each run is chosen."""
+        found: dict[str, list[str]] = {}
+
+        def add(part: StudyPlan, way: str) -> None:
+            for run in part.runs():
+                if run.recipe.beta is not None:
+                    found.setdefault(self._name(run.path), []).append(way)
+
+        for (data, imbalance, method), one in searches.items():
+            factor = () if imbalance is None else (imbalance,)
+            part = replace(self.plan, data=(data,), imbalance=factor, methods=(method,), betas=(one.beta,))
+            add(part, one.selected)
+        for beta in self.plan.betas:
+            if beta != "search":
+                way = "β of the data set's recipe" if isinstance(beta, str) else "β as given"
+                add(replace(self.plan, betas=(beta,)), way)
+        return found
+
+    def _finish(self, searches: Searches, outcome: Outcome) -> Results:
+        """Record what became of the runs, and write the tables."""
+        out, record = Path(self.plan.out), self._record(searches, ended=now())
+        done = [one for one in outcome.done if one.path.is_relative_to(out) and self._name(one.path) in record.planned]
+        own = [out / name for name in record.planned]
+        below = [self.plan.search_folder(key) for key in self.plan.searches]
+        failed = {
+            self._name(path): why
+            for path, why in outcome.failed.items()
+            if Path(path) in own or any(Path(path).is_relative_to(folder) for folder in below)
+        }
+        record = replace(record, done=[self._name(one.path) for one in done], failed=failed)
+        write_study(out, record)
+        results = Results(
+            tuple(read_run(one.path) for one in done),
+            (out,),
+            self.plan.reference,
+            self.alternative,
+            missing=missing_of(out, [record]),
+            outcome=outcome,
+            searches=searches,
+        )
+        _save_searches(searches, self.command)
+        if done:
+            results.save_tables(out / "tables")
+            write_study(out, replace(record, sentences=results.sentences()))
+        return results
+
+
+def run_studies(
+    studies: Sequence[Study],
+    together: int | None = None,
+    on_progress: OnProgress | None = None,
+    on_round: OnRound | None = None,
+    train: Train | None = None,
+) -> list[Results]:
+    """Run several studies together, which is faster than one after the other; arguments as for :meth:`Study.run`."""
+
+    trained = train or _train_here(together, on_progress)
+
+    def recorded(runs: Sequence[PlannedRun], more: More) -> Outcome:
+        for study in studies:
+            write_study(Path(study.plan.out), study._record({}))
+        return trained(runs, more)
+
+    command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
+    plans = [study.plan for study in studies]
+    searches, outcome = conduct(plans, recorded, on_round=on_round or _ignore, command=command)
+    return [study._finish(of_plan, outcome) for study, of_plan in zip(studies, searches, strict=True)]
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing."""
+
+
+def _train_here(together: int | None, on_progress: OnProgress | None) -> Train:
+    """Return the function that trains on the devices of this machine and reports progress."""
+
+    def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
+        progress = Progress(runs)
+
+        def watch() -> None:
+            progress.update()
+            if on_progress is not None:
+                on_progress(progress)
+
+        return execute(runs, together=together, watch=watch, more=lambda: progress.add(more()))
+
+    return train
+
+
+def _save_searches(searches: Searches, command: str) -> None:
+    for searched in searches.values():
+        folder = searched.cells[0].runs[0].path.parent
+        save(trace_table(searched, command), folder, "trace")
+        save(searched.sensitivity(command), folder, "sensitivity")
+
+
+class Progress:
+    """How far a study is.
+
+    Args:
+        runs: all runs, done or not.
+    """
+
+    def __init__(self, runs: Sequence[PlannedRun]) -> None:
+        self.runs = list(runs)
+        self.finished: dict[Path, Run] = {}
+        self.news: list[Run] = []
+        """The runs that finished since the last update."""
+        self.update()
+        self.news = []
+
+    def add(self, runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
+        """Add runs that joined the others, and return them."""
+        self.runs += runs
+        self.finished |= {run.path: read_run(run.path) for run in runs if run.folder.done}
+        return runs
+
+    def update(self) -> None:
+        """Look for runs that finished."""
+        new = [run for run in self.runs if run.path not in self.finished and run.folder.done]
+        self.news = [read_run(run.path) for run in new]
+        self.finished |= {run.path: run for run in self.news}
+
+    def epochs(self, runs: Sequence[PlannedRun] | None = None) -> tuple[int, int]:
+        """Return how many epochs are done, and how many there are."""
+        given = self.runs if runs is None else runs
+        totals = {run.path: epochs_of(run.recipe) for run in given}
+        done = [
+            totals[run.path] if run.path in self.finished else min(epochs_done(run), totals[run.path]) for run in given
+        ]
+        return sum(done), sum(totals.values())
+
+    def cells(self) -> dict[tuple[str, str], list[PlannedRun]]:
+        """Return the runs of each data set and method."""
+        found: dict[tuple[str, str], list[PlannedRun]] = {}
+        for run in self.runs:
+            recipe = run.recipe
+            folds = f", {recipe.folds} folds" if recipe.folds else ""
+            title = recipe.spec.label(recipe.params) + folds
+            found.setdefault((data_title(recipe.data, recipe.imbalance), title), []).append(run)
+        return found
