@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from longtail._checks import nearest
 from longtail._program import program
 from longtail.cli.show import TOLD_SECONDS, Pace, bar_line, clock
+from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches
 from longtail.study.estimate import describe
@@ -195,7 +196,7 @@ def _content(flags: Mapping[str, Sequence[str]]) -> dict[str, Any]:
             raise ValueError(f"Expected a value after {flag}, but got nothing.")
         if len(texts) > 1 and name not in _LISTS | {"seeds"}:
             raise ValueError(f"Expected one value after {flag}, but got {' '.join(texts)}.")
-        value: Any = [text if name in {"data", "methods"} else _value(text) for text in texts]
+        value: Any = [_value(name, text) for text in texts]
         value = value if len(texts) > 1 or name in _LISTS else value[0] if texts else not off
         if name in _PLAN:
             content[name] = texts[0] if name in {"out", "reference"} else value
@@ -206,13 +207,10 @@ def _content(flags: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return content
 
 
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return {"true": True, "false": False}.get(text.lower(), text)
+def _value(name: str, text: str) -> Any:
+    if name in {"data", "methods"}:
+        return text
+    return parse_setting(text, int | float if name in {**_PLAN, **_SEARCH} else setting_types()[name])
 
 
 def _number(flag: str, flags: dict[str, list[str]]) -> int | None:
