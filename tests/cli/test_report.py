@@ -69,7 +69,7 @@ def test_without_figures_only_the_page_is_written(run, runs, tmp_path):
     ("arguments", "sentence"),
     [
         ([], "Expected a folder of runs, but got none."),
-        (["/nowhere"], "Expected a folder of runs, but /nowhere is not there."),
+        (["/nowhere"], "Expected a folder of runs, but /nowhere does not exist."),
     ],
 )
 def test_mistakes_are_one_sentence(run, arguments, sentence):

@@ -243,8 +243,8 @@ def test_the_page_says_what_its_rows_are():
     assert "Of CBS one β is drawn, the authors’ where it was run." in page
     assert "β of the data set's recipe: digits-lt 10 1.5, digits-lt 50 1.5; β chosen on" in page
     assert "models asked: C10-LT10 3 (seeds 2…4), C10-LT50 2 (seeds 3, 4), C10-LT100 2 (seeds 3, 4)." in page
-    assert "Mean ± SD over seeds 2…4; 7 runs in all;" in page
-    assert "Mean ± SD over seeds 0, 1; 2 runs in all;" in page  # not seeds 0, 1 and 2
+    assert "Mean ± SD over seeds 2…4; 7 runs in total;" in page
+    assert "Mean ± SD over seeds 0, 1; 2 runs in total;" in page  # not seeds 0, 1 and 2
     assert "1. Begin with 1, 1.1, 1.2, 1.3, or the β that the plan says." in page
     part = (ROOT / "README.md").read_text("utf-8")
     part = part[part.index(BEGIN) : part.index(END)]

@@ -62,7 +62,7 @@ def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
     assert not any(run.recipe.folds for run in outcome.done if run.path.parent == tmp_path)
 
 
-def test_a_search_finds_the_same_alone_and_beside_others(tmp_path):
+def test_a_search_finds_the_same_alone_and_with_others(tmp_path):
     (together,), _ = conduct([searching_plan(tmp_path / "a")], train_all, searches_only=True)
     for place in PLACES:
         plan = searching_plan(tmp_path / "b", imbalance=[place[1]])
@@ -71,7 +71,7 @@ def test_a_search_finds_the_same_alone_and_beside_others(tmp_path):
         assert all(run.recipe.folds for run in outcome.done)
 
 
-def test_what_is_done_is_followed_without_training(tmp_path):
+def test_finished_runs_are_followed_without_training(tmp_path):
     plans = [searching_plan(tmp_path / "a"), plan_in(tmp_path / "b", methods=["softmax"], seeds=1)]
     first, _ = conduct(plans, train_all)
     train = Trains()
@@ -111,7 +111,7 @@ def test_a_preview_follows_finished_runs_and_changes_nothing(tmp_path):
     assert files_below(tmp_path) == before
 
 
-def test_what_a_search_found_joins_the_runs_under_way(tmp_path, monkeypatch):
+def test_runs_with_the_found_beta_join_the_runs_under_way(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
     long = plan_in(tmp_path / "long", methods=["softmax"], seeds=1, recipe={"epochs": 60})
     train = Trains(together=64)
@@ -137,7 +137,7 @@ def test_a_failed_search_lets_the_others_finish(tmp_path):
     assert kept["beta"] is not None
 
 
-def test_seeds_come_before_methods_and_what_was_begun_before_both(tmp_path):
+def test_runs_are_ordered_by_started_and_seed(tmp_path):
     plan = plan_in(tmp_path, methods=["softmax", "balanced-softmax"], seeds=2)
     last = plan.runs()[-1]
     last.path.mkdir()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from longtail.study.captions import told_of
+from longtail.study.captions import recorded_for
 from longtail.study.record import StudyRecord, missing_of, read_studies, write_study
 from longtail.study.runs import group_runs, read_runs
 
@@ -24,7 +24,7 @@ def names(folder):
     return sorted(run.path.name for run in read_runs(folder))
 
 
-def test_an_entry_is_completed_in_place_and_another_command_has_its_own(tmp_path):
+def test_an_entry_is_completed_in_place_and_another_command_adds_one(tmp_path):
     begun = StudyRecord("longtail study a", "softmax", planned=["x"], searches={"d cbs": None}, began="2026-01-01")
     write_study(tmp_path, begun)
     assert read_studies(tmp_path) == [replace(begun, done=[], sentences=[])]
@@ -62,62 +62,62 @@ def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
     write_study(folder, first)
     given = {f"{CBS}{n}": ["β as given"] for n in (0, 1)}
     write_study(folder, StudyRecord("second --betas 1.5", "cbs", planned=list(given), selected=given))
-    told = told_of([folder], runs)
+    told = recorded_for([folder], runs)
     assert told.selected(cells) == f"{ON_TEST}: digits-lt 50 1.5; β as given: digits-lt 50 1.5"
     assert told.selected([cell for cell in cells if cell.method != "cbs"]) == ""
     assert told.commands == ("first", "second --betas 1.5")
     assert told.alternative == "two-sided"  # the two differ
     assert told.reference(cells) == "softmax"  # of more of the runs
     assert told.reference([cell for cell in cells if cell.method == "cbs"]) == "cbs"  # the other was not run there
-    untold = told_of([folder / f"{CBS}0"], [])
-    assert untold.reference(cells) == "balanced-softmax"
-    assert untold.reference([cell for cell in cells if cell.method != "balanced-softmax"]) == "softmax"
-    assert untold.reference([cell for cell in cells if cell.method == "cbs"]) == "balanced-softmax"
+    unrecorded = recorded_for([folder / f"{CBS}0"], [])
+    assert unrecorded.reference(cells) == "balanced-softmax"
+    assert unrecorded.reference([cell for cell in cells if cell.method != "balanced-softmax"]) == "softmax"
+    assert unrecorded.reference([cell for cell in cells if cell.method == "cbs"]) == "balanced-softmax"
     softmax = [run for run in runs if run.method == "softmax"]
-    assert told_of([folder], softmax).commands == ("first",)  # only what covers the rows
-    assert told_of([folder], softmax).alternative == "greater"
+    assert recorded_for([folder], softmax).commands == ("first",)  # only what covers the rows
+    assert recorded_for([folder], softmax).alternative == "greater"
     write_study(folder, replace(first, command="third", reference="balanced-softmax"))
-    assert told_of([folder], runs).reference(cells) == "balanced-softmax"  # of equals the latest
+    assert recorded_for([folder], runs).reference(cells) == "balanced-softmax"  # of equals the latest
 
 
-def test_a_search_that_was_written_down_tells_of_a_study_that_was_stopped(folder):
+def test_the_search_of_a_stopped_study_is_used(folder):
     place = folder / "search" / "digits-lt-50-cbs"
     place.mkdir(parents=True)
     record = {"beta": 1.5, "data": "digits-lt 50", "method": "cbs", "selected": ON_TEST}
     for changes, told in (({}, f"{ON_TEST}: digits-lt 50 1.5"), ({"beta": 1.2}, ""), ({"data": "digits-lt 10"}, "")):
         (place / "beta.json").write_text(json.dumps(record | changes))
         runs = read_runs(folder)
-        assert told_of([folder], runs).selected(group_runs(runs)) == told
+        assert recorded_for([folder], runs).selected(group_runs(runs)) == told
 
 
-def test_what_is_missing_and_what_failed_is_told(folder):
+def test_missing_and_failed_runs_are_named(folder):
     planned = [*names(folder), "a", "b"]
     write_study(folder, StudyRecord("x", "softmax", planned=planned, searches={"d cbs": None}, failed={"a": "why"}))
-    told = told_of([folder], read_runs(folder))
+    told = recorded_for([folder], read_runs(folder))
     assert told.missing == "2 of 8 planned runs are missing; 1 search for β and the runs with that β are missing"
     assert told.failed == ("a",)
-    assert told_of([folder / f"{CBS}0"], read_runs(folder / f"{CBS}0")).missing == ""  # one run was asked for
+    assert recorded_for([folder / f"{CBS}0"], read_runs(folder / f"{CBS}0")).missing == ""  # one run was asked for
     assert missing_of(folder, [StudyRecord("y", "softmax", planned=names(folder))]) == ""
 
 
-def test_runs_beside_studies_are_told_apart(study, tmp_path):
+def test_runs_without_a_study_are_distinguished(study, tmp_path):
     for name in ("a", "b", "c"):
         shutil.copytree(study / f"{CBS}0", tmp_path / name / f"{CBS}0")
     for name in ("a", "b"):
         record = StudyRecord(name, "softmax", planned=[f"{CBS}0"], selected={f"{CBS}0": [f"β chosen on {name}"]})
         write_study(tmp_path / name, record)
     runs = read_runs(tmp_path)
-    told, (cell, *_) = told_of([tmp_path], runs), group_runs(runs[:1])
-    assert [path.parent.name for path in told.untold] == ["c"]
+    told, (cell, *_) = recorded_for([tmp_path], runs), group_runs(runs[:1])
+    assert [path.parent.name for path in told.unrecorded] == ["c"]
     several = [cell, *group_runs(runs[1:2]), *group_runs(runs[2:])]
     assert told.selected(several) == (
         "β chosen on a: digits-lt 50 1.5; β chosen on b: digits-lt 50 1.5; "
         "how β was chosen is not recorded: digits-lt 50 1.5"
     )
-    assert told_of([tmp_path / "c"], read_runs(tmp_path / "c")).selected([cell]) == ""
+    assert recorded_for([tmp_path / "c"], read_runs(tmp_path / "c")).selected([cell]) == ""
 
 
-def test_a_study_that_goes_on_with_other_flags_is_one_entry_and_loses_nothing(tmp_path):
+def test_a_study_continued_with_other_flags_is_one_entry(tmp_path):
     first = StudyRecord("longtail study p.toml", "softmax", planned=["a", "b"], began="2026-01-01")
     write_study(tmp_path, first)
     again = replace(first, command="longtail study p.toml --together 2", began="2026-01-02")

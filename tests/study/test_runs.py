@@ -1,4 +1,4 @@
-"""Run folders as records; only runs that differ in nothing but their seed are averaged."""
+"""Finished runs and cells: only runs that differ in nothing but their seed are averaged."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ from longtail.train import RunFolder
 from longtail.train.recipe import differing_settings, settings_of
 
 
-def test_folders_are_read_with_what_they_hold(study):
+def test_folders_are_read(study):
     runs = read_runs(study)
     assert len(runs) == 6
     one = next(run for run in runs if run.recipe.method == "cbs" and run.recipe.seed == 1)
@@ -36,7 +36,7 @@ def test_folders_are_read_with_what_they_hold(study):
     assert (one.method, one.data) == ("cbs", "digits-lt 50")
 
 
-def test_runs_of_a_method_that_is_not_known_here_are_read_as_any_other(study, tmp_path):
+def test_runs_of_an_unknown_method_are_read(study, tmp_path):
     shutil.copytree(study, tmp_path / "runs")
     _rename_softmax(tmp_path / "runs")
     cells = ordered(group_runs(read_runs(tmp_path / "runs")))
@@ -52,7 +52,7 @@ def test_runs_of_a_method_that_is_not_known_here_are_read_as_any_other(study, tm
 
 
 def _rename_softmax(folder):
-    """Make softmax's runs such as a method of somebody's own leaves."""
+    """Make the runs of softmax runs of a method that is not registered."""
     for file in folder.glob("*-softmax-seed*/recipe.toml"):
         if "balanced" not in file.parent.name:
             text = file.read_text("utf-8")
@@ -63,8 +63,8 @@ def test_the_same_folder_twice_is_one_run(study):
     assert len(read_runs(study, study / "digits-lt-50-softmax-seed0")) == 6
 
 
-def test_what_is_not_there_is_said_in_one_sentence(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^Expected a folder of runs, but .* is not there\.$"):
+def test_a_missing_folder_is_one_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^Expected a folder of runs, but .* does not exist\.$"):
         read_runs(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match=r"recipe\.toml"):
         read_run(tmp_path)
@@ -120,7 +120,7 @@ def test_milestones_in_epochs_and_as_shares_are_the_same_setting(made):
     assert len(group_runs([*runs, made("softmax", 2, milestones=(0.5, 0.9))])) == 2
 
 
-def test_cells_that_would_be_called_the_same_say_what_they_differ_in(made):
+def test_cells_with_the_same_title_show_the_settings_in_which_they_differ(made):
     cells = group_runs([made(), made(lr=0.05), made("softmax"), made(lr=0.05, epochs=90)])
     assert distinct_titles(cells) == [
         "CBS (β = 1.8), epochs 200, lr 0.1",
@@ -135,7 +135,7 @@ def test_cells_that_would_be_called_the_same_say_what_they_differ_in(made):
 
 
 def test_methods_are_compared_within_their_settings(made):
-    """What a data set's recipe gives a method of its own does not set it apart; other epochs do."""
+    """Special settings of a method in the recipe do not matter; other epochs do."""
     cells = group_runs([made("softmax"), made("bcl"), made("ldam-drw"), made("crt"), made("cbs", epochs=90)])
     assert cells[1].recipe.batch_size != cells[0].recipe.batch_size
     assert [[cell.method for cell in group] for group in same_settings(cells)] == [
@@ -146,11 +146,11 @@ def test_methods_are_compared_within_their_settings(made):
     assert len(same_settings(other)) == 3
 
 
-def test_where_a_run_was_made_is_no_setting(made):
+def test_device_and_workers_are_not_settings_of_a_cell(made):
     assert len(one_cell([made(seed=0, device="cpu"), made(seed=1, device="cuda:1", workers=9, root="/x")]).runs) == 2
 
 
-def test_folds_are_averaged_only_where_asked(made):
+def test_folds_are_averaged_only_on_request(made):
     runs = [made(seed=0, folds=3, fold=fold) for fold in range(3)]
     with pytest.raises(ValueError, match="`fold`"):
         one_cell(runs)
@@ -179,7 +179,7 @@ def test_methods_of_one_study_are_paired_by_seed(made):
     assert str(unpaired).endswith("n = 3 (fewer than three seeds in common).")
 
 
-def test_seeds_in_common_are_paired_and_the_others_left_out(made):
+def test_shared_seeds_are_paired_and_the_others_left_out(made):
     theirs, ours = {0: 78.0, 1: 80.0, 2: 82.5, 3: 70.0}, {1: 81.0, 2: 84.4, 3: 71.7, 7: 99.0, 8: 98.0}
     reference = one_cell(made("balanced-softmax", seed, (value,) * 4) for seed, value in theirs.items())
     cell = one_cell(made("cbs", seed, (value,) * 4) for seed, value in ours.items())
@@ -202,7 +202,7 @@ def test_seeds_in_common_are_paired_and_the_others_left_out(made):
     assert welch.found.p_value == pytest.approx(expected.pvalue)
 
 
-def test_each_setting_has_a_reference_and_a_correction_of_its_own(made):
+def test_each_setting_has_its_own_reference_and_correction(made):
     """Two folders with other epochs: never one family, never one reference."""
 
     def runs(method, epochs, values):
@@ -237,7 +237,7 @@ def test_each_setting_has_a_reference_and_a_correction_of_its_own(made):
     )
 
 
-def test_a_reference_that_was_not_run_is_said_or_refused(made):
+def test_a_reference_that_was_not_run_is_named_or_refused(made):
     cells = group_runs([made("softmax"), made("cbs")])
     found = contrasts_of(cells, "balanced-softmax")
     assert (found.contrasts, found.without) == ((), ("C10-LT100: not tested, Balanced Softmax was not run.",))
@@ -248,6 +248,14 @@ def test_a_reference_that_was_not_run_is_said_or_refused(made):
         check_reference("bs", cells)
 
 
+def test_a_reference_can_have_parameters(made):
+    cells = group_runs([made("focal", gamma=gamma, seed=seed) for gamma in (1.0, 2.0) for seed in (0, 1)])
+    (found,) = contrasts_of(cells, "focal:gamma=2")
+    assert found.against == "Focal loss, gamma 2"
+    with pytest.raises(ValueError, match="`reference`"):
+        check_reference("focal:gamma=3", cells)
+
+
 def test_several_comparisons_are_corrected(made):
     reference = cell_of(made, "balanced-softmax", (78.0, 80.0, 82.0))
     cells = [cell_of(made, "cbs", (80.0, 82.1, 83.9)), cell_of(made, "softmax", (70.0, 75.0, 71.0))]
@@ -256,7 +264,7 @@ def test_several_comparisons_are_corrected(made):
     assert "Holm" in how_tested(found)
 
 
-def test_fewer_than_two_seeds_are_not_tested_and_it_is_said(made):
+def test_fewer_than_two_seeds_are_not_tested(made):
     (found,) = compare_cells(
         [cell_of(made, "cbs", (82.0,))], cell_of(made, "balanced-softmax", (80.0,)), alternative="greater"
     )

@@ -53,7 +53,7 @@ def test_paired_by_hand():
         ([2.0, 2.0], [1.0, 1.0], False),
     ],
 )
-def test_without_variation_there_is_nothing_to_test_with(first, second, paired, alternative):
+def test_without_variation_there_is_no_test(first, second, paired, alternative):
     found = compare(first, second, paired=paired, alternative=alternative)
     assert found.difference == pytest.approx(first[0] - second[0])
     assert all(math.isnan(number) for number in (found.p_value, found.low, found.high))
@@ -65,11 +65,11 @@ def test_without_variation_there_is_nothing_to_test_with(first, second, paired, 
     )
 
 
-def test_what_was_not_tested_does_not_count_in_the_correction():
+def test_an_undefined_p_value_does_not_count_in_the_correction():
     assert holm([0.01, math.nan, 0.03]) == pytest.approx([0.02, math.nan, 0.03], nan_ok=True)
 
 
-def test_equal_differences_get_no_stars_and_are_told(made):
+def test_equal_differences_get_no_stars(made):
     """Two seeds whose differences agree by chance: the reviewer's head recalls of 96.0 and 93.3, three stars."""
 
     def cells(*differences):
@@ -102,7 +102,7 @@ def test_equal_differences_get_no_stars_and_are_told(made):
     ("first", "second", "paired"),
     [([1.0], [2.0, 3.0], False), ([1.0, 2.0], [1.0, 2.0, 3.0], True), ([1.0, math.nan], [1.0, 2.0], True)],
 )
-def test_what_cannot_be_tested_is_refused(first, second, paired):
+def test_values_that_cannot_be_tested_are_refused(first, second, paired):
     with pytest.raises(ValueError, match=r"^Expected .*\.$"):
         compare(first, second, paired=paired)
 
@@ -152,7 +152,7 @@ def test_summaries_are_tested_as_their_runs_are():
     assert table.p_value == pytest.approx(0.32, abs=0.005)
 
 
-def test_a_summary_has_n_minus_one_and_one_run_has_no_spread():
+def test_the_standard_deviation_has_n_minus_one():
     found = summarise([1.0, 2.0, 4.0])
     assert (found.mean, found.sd, found.runs) == (pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
     assert math.isnan(summarise([3.0]).sd)
@@ -162,7 +162,7 @@ def test_a_summary_has_n_minus_one_and_one_run_has_no_spread():
         compare_summaries(Summary(1.0, math.nan, 1), Summary(1.0, 0.5, 3))
 
 
-def test_sentences_say_who_is_better_by_how_much_and_how_sure():
+def test_sentences_state_the_difference_the_interval_and_p():
     found = compare(CBS, BALANCED_SOFTMAX, paired=False)
     assert sentence("CBS", "Balanced Softmax", found) == (
         "CBS is better than Balanced Softmax by 2.4 points, 95 % interval 1.7 to 3.1, p = 0.0003 (Welch’s t-test), "
@@ -200,5 +200,5 @@ def test_no_significant_difference_is_stated():
     ("p_value", "shown"),
     [(0.0, "< 0.0001"), (0.00012, "= 0.0001"), (0.0497, "= 0.0497"), (0.0016, "= 0.0016"), (1.0, "= 1.00")],
 )
-def test_p_values_are_written_as_one_writes_them(p_value, shown):
+def test_p_values_as_text(p_value, shown):
     assert format_p(p_value) == shown

@@ -1,4 +1,4 @@
-"""Tables: what is in them, what is bold and starred, what comes from elsewhere, and every way to write them."""
+"""Tables: what is in them, what is bold and starred, and every way to write them."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ def test_recall_has_means_bold_and_stars(cells):
         "last epoch",
         "head/medium/tail of 3/3/4 classes",
         "in training mode, augmented",
-        "drawn with each run's seed",
+        "drawn with the seed of each run",
         "β as in the paper",
         "paired t-test, two-sided",
         "Command: longtail study x.toml",
@@ -66,7 +66,7 @@ def test_a_method_alone_with_one_seed_says_that_nothing_is_tested(made):
     assert "No tests" not in recall_table(group_runs([made("cbs")]), reference=None).full_caption
 
 
-def test_a_data_set_without_the_reference_is_told(made, cells):
+def test_a_data_set_without_the_reference_is_named(made, cells):
     """One data set has it, the other has not: its rows have no stars, and the caption says why."""
     other = [made(name, seed, (70.0 + seed,) * 4, imbalance=10) for name in ("softmax", "cbs") for seed in range(2)]
     table = recall_table([*cells, *group_runs(other)])
@@ -93,7 +93,7 @@ def without_test(runs, *, val=True):
     return runs
 
 
-def test_without_test_data_validation_data_is_shown_and_said(made):
+def test_without_test_data_the_table_shows_validation_data(made):
     runs = without_test([made("balanced-softmax", seed, row, level=20.0) for seed, row in enumerate(BS)])
     runs += without_test([made("cbs", seed, row, level=10.0) for seed, row in enumerate(CBS)])
     table = recall_table(group_runs(runs))
@@ -111,12 +111,12 @@ def test_without_test_data_validation_data_is_shown_and_said(made):
     assert both.rows[-1].values[3].summary.mean == pytest.approx((80.9 + 81.7 + 81.2) / 3 - 11)
 
 
-def test_without_either_it_is_said_and_no_false_reason_is_given(made):
+def test_without_held_out_data_the_caption_says_so(made):
     cells = group_runs(without_test([made("balanced-softmax"), made("cbs")], val=False))
     assert "C10-LT100: there is neither test nor validation data." in recall_table(cells).caption
     levels = level_table(cells)
     assert "there is neither test nor validation data" in levels.caption
-    assert "no training recall" not in levels.caption
+    assert "zero training recall" not in levels.caption
     assert "nan" not in to_markdown(levels) + to_markdown(recall_table(cells)) + to_csv(recall_table(cells))
 
 
@@ -133,7 +133,7 @@ def test_an_undefined_level_is_a_dash(made):
     assert table.rows[0].values[0].best
 
 
-def test_sensitivity_has_a_row_a_beta_with_the_best_in_bold(made):
+def test_sensitivity_has_a_row_per_beta_with_the_best_in_bold(made):
     runs = [made("cbs", 0, (90 - 10 * b, 75.0, 60 + 10 * b, 75.0), beta=b, level=30 - b) for b in (1.2, 1.0, 1.1)]
     table = sensitivity_table(group_runs(runs))
     assert [row.labels[0] for row in table.rows] == ["1", "1.1", "1.2"]
@@ -235,7 +235,7 @@ def test_csv_has_the_tests_behind_the_stars(cells):
     assert alone["Tail p_holm"] == ""  # the columns are there whether there is a test or not
 
 
-def test_csv_says_why_there_is_no_test(made):
+def test_csv_has_the_reason_for_no_test(made):
     rows = list(csv.DictReader(io.StringIO(to_csv(recall_table(group_runs([made("balanced-softmax"), made("cbs")]))))))
     assert (rows[1]["test"], rows[1]["All p"], rows[1]["All difference"]) == ("none: fewer than two seeds", "", "0.0")
 
@@ -249,13 +249,13 @@ def test_a_command_in_latex_can_be_copied(cells):
     assert to_markdown(recall_table(cells, command=command)).endswith(f" Command: `{command}`\n")
 
 
-def test_captions_say_nothing_twice(made):
+def test_captions_repeat_nothing(made):
     """The same method on two data sets, both with images held out."""
     runs = [made("tau-norm", imbalance=factor, validation=0.1) for factor in (10, 100)]
     caption = recall_table(group_runs([*runs, made("softmax")])).full_caption
     assert "10 % of training images held out (τ-norm only)" in caption
     both = [made("softmax"), made("softmax", seed=1, validation=0.1)]  # of which one row's title has it
-    assert "10 % of training images held out (rows that say so)" in recall_table(group_runs(both)).full_caption
+    assert "10 % of training images held out (in the rows that say so)" in recall_table(group_runs(both)).full_caption
 
 
 def test_terminal():
@@ -267,7 +267,7 @@ def test_terminal():
     assert "a|b & c ‡" in shown
 
 
-def test_a_terminal_that_is_too_narrow_cuts_nothing_off():
+def test_a_narrow_terminal_cuts_nothing_off():
     console = Console(width=20, file=io.StringIO(), force_terminal=False)
     show(TABLE, console)
     shown = console.file.getvalue()

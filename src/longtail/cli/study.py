@@ -147,7 +147,7 @@ def _table(given: Sequence[str], command: str) -> int:
     results = Results.read(*folders, reference=reference[0] if reference else None)
     if one_sided or two_sided:
         results = replace(results, alternative="greater" if one_sided else "two-sided")
-    if reference or results.alternative or results.recorded.untold:
+    if reference or results.alternative or results.recorded.unrecorded:
         results = replace(results, command=command)
     table = results.table(what)
     if form == "terminal":

@@ -31,7 +31,7 @@ from longtail.report.parts import Part, mean_of, parts_of
 from longtail.report.predictions import Confusions, predicted_by
 from longtail.report.settings import environments, repeat_command, settings_grid
 from longtail.report.summary import cards_of, caveats, points_of
-from longtail.study.captions import Told, told_of, with_selected
+from longtail.study.captions import Recorded, recorded_for, with_selected
 from longtail.study.comparisons import check_reference
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import inline_svg, save_figure
@@ -77,7 +77,7 @@ def report_of_runs(*paths: Path | str, reference: str | None = None, command: st
     searches = _searches(paths, everything)
     if not main and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, paths))}, but there are none.")
-    told = told_of(paths, main)
+    told = recorded_for(paths, main)
     cells = group_runs(main)
     if reference is not None:
         check_reference(reference, cells)
@@ -117,7 +117,7 @@ def _picture(drawing: Drawing, name: str, drawings: dict[str, Drawing]) -> Pictu
 def _summary(
     parts: Sequence[Part],
     paths: Sequence[Path | str],
-    told: Told,
+    told: Recorded,
     drawings: dict[str, Drawing],
 ) -> Section:
     blocks: list[Block] = []
@@ -143,7 +143,7 @@ def _summary(
     return Section("summary", "Summary", [*blocks, *([Notes(notes)] if notes else [])])
 
 
-def _sections(part: Part, prefix: str, told: Told, drawings: dict[str, Drawing], *, alone: bool) -> list[Section]:
+def _sections(part: Part, prefix: str, told: Recorded, drawings: dict[str, Drawing], *, alone: bool) -> list[Section]:
     """Tables and figures, and the classes, of one data set."""
     of = "" if alone else f"{part.name}: "
     selected = told.selected(part.cells)
@@ -290,12 +290,12 @@ def _how(
     parts: Sequence[Part],
     runs: Sequence[Run],
     searches: Sequence[tuple[dict[str, Any], list[Cell]]],
-    told: Told,
+    told: Recorded,
     command: str,
 ) -> Section:
     blocks: list[Block] = []
     lines = [*told.commands, *(str(record["command"]) for record, _ in searches if record.get("command"))]
-    alone = [[run for run in cell.runs if run.path in told.untold] for part in parts for cell in part.cells]
+    alone = [[run for run in cell.runs if run.path in told.unrecorded] for part in parts for cell in part.cells]
     lines += [repeat_command(one_cell(of_cell)) for of_cell in alone if of_cell]
     lines += [command] if command else []
     blocks += [Prose(["To repeat it:"]), Commands(list(dict.fromkeys(lines)))] if lines else []

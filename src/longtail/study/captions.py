@@ -1,4 +1,4 @@
-"""What every caption says: runs, seeds, epochs, how things were chosen and measured, and the command."""
+"""Captions of tables: runs, seeds, epochs, how beta was chosen, how things were measured, and the command."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,75 +8,75 @@ from typing import Any
 
 from longtail.data import CATALOG
 from longtail.study.record import STUDY_FILE, missing_of, read_studies
-from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, held_out
+from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
 from longtail.study.stats import Alternative
 
 __all__ = [
     "NO_DATA",
-    "Told",
+    "Recorded",
     "caption_of",
     "how_measured",
     "measured_on",
     "numbers",
+    "recorded_for",
     "some_of",
-    "told_of",
     "with_selected",
 ]
 
 NO_DATA = "there is neither test nor validation data"
-_UNTOLD = "how β was chosen is not recorded"
+_UNKNOWN = "how β was chosen is not recorded"
 
 
 @dataclass(frozen=True)
-class Told:
-    """What studies wrote down of runs: how they are compared, how beta was chosen, and what is missing."""
+class Recorded:
+    """What studies recorded about runs: how they are compared, how beta was chosen, and what is missing."""
 
     references: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    """By run, the methods that its studies tested others against."""
+    """The references of the studies of each run."""
     alternative: Alternative = "two-sided"
     ways: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    """By run, how its beta was chosen."""
+    """How the beta of each run was chosen."""
     commands: tuple[str, ...] = ()
-    """Of the studies that the runs are of."""
-    untold: frozenset[Path] = frozenset()
-    """Runs that no study tells of."""
+    """The commands of the studies."""
+    unrecorded: frozenset[Path] = frozenset()
+    """Runs that no study has recorded."""
     missing: str = ""
-    """Which planned runs are not there."""
+    """Which planned runs are missing, in words."""
     failed: tuple[str, ...] = ()
-    """Runs that failed and are not there."""
+    """Runs that failed and are missing."""
 
     def reference(self, cells: Sequence[Cell]) -> str:
-        """The method that cells are tested against: that of the studies of most of their runs, of equals the latest.
+        """Return the method that cells are tested against: that of most of their studies, of equals the latest.
 
-        Where no study says, it is Balanced Softmax, or plain softmax if that alone was run.
+        Without a study it is Balanced Softmax, or softmax if only that was run.
         """
-        said = [name for cell in cells for run in cell.runs for name in self.references.get(run.path, ())]
-        here = [name for name in said if any(cell.method == name for cell in cells)] or said
-        run = {cell.method for cell in cells}
-        usual = "softmax" if "softmax" in run and "balanced-softmax" not in run else "balanced-softmax"
+        recorded = [name for cell in cells for run in cell.runs for name in self.references.get(run.path, ())]
+        here = [name for name in recorded if find_cell(cells, name) is not None] or recorded
+        methods = {cell.method for cell in cells}
+        usual = "softmax" if "softmax" in methods and "balanced-softmax" not in methods else "balanced-softmax"
         return max(reversed(here), key=here.count, default=usual)
 
     def selected(self, cells: Sequence[Cell]) -> str:
-        """How the betas of cells were chosen, on test data first; empty where nothing is recorded of any."""
+        """Return how the betas of cells were chosen, on test data first; empty if nothing is recorded."""
         betas: dict[str, list[str]] = {}
         for cell in cells:
             if cell.recipe.beta is None:
                 continue
             for run in cell.runs:
-                for way in self.ways.get(run.path) or [_UNTOLD]:
+                for way in self.ways.get(run.path) or [_UNKNOWN]:
                     betas.setdefault(way, []).append(f"{cell.data} {cell.recipe.beta:g}")
-        if not betas.keys() - {_UNTOLD}:
+        if not betas.keys() - {_UNKNOWN}:
             return ""
-        ways = sorted(betas, key=lambda way: ("TEST" not in way, way == _UNTOLD))
+        ways = sorted(betas, key=lambda way: ("TEST" not in way, way == _UNKNOWN))
         return "; ".join(f"{way}: {', '.join(dict.fromkeys(betas[way]))}" for way in ways)
 
 
-def told_of(paths: Sequence[Path | str], runs: Sequence[Run]) -> Told:
-    """What the studies that made runs wrote down, each in the ``study.json`` beside its runs or above them.
+def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
+    """Return what the studies of runs recorded in a ``study.json`` in a folder above the runs.
 
     Args:
-        paths: the folders that were asked for; what is missing is told of studies that lie in them.
-        runs: those in them.
+        paths: the folders that were read; missing runs are those of studies in these folders.
+        runs: the runs in them.
     """
     roots = [Path(path).resolve() for path in paths]
     above = {run.path: _study_of(run, roots) for run in runs}
@@ -84,27 +84,27 @@ def told_of(paths: Sequence[Path | str], runs: Sequence[Run]) -> Told:
     ways: dict[Path, list[str]] = {}
     references: dict[Path, list[str]] = {}
     covering: set[int] = set()
-    untold = set()
+    unrecorded = set()
     for run in runs:
         folder = above[run.path]
         name = "" if folder is None else run.path.resolve().relative_to(folder).as_posix()
         found = [one for one in records.get(folder, []) if name in one.planned] if folder is not None else []
-        said = [way for one in found for way in one.selected.get(name, ())]
-        ways[run.path] = list(dict.fromkeys([*said, *_searched(run)]))
-        untold |= set() if found else {run.path}
+        chosen = [way for one in found for way in one.selected.get(name, ())]
+        ways[run.path] = list(dict.fromkeys([*chosen, *_searched(run)]))
+        unrecorded |= set() if found else {run.path}
         references[run.path] = [one.reference for one in found]
         covering |= {id(one) for one in found}
     studies = [one for of_folder in records.values() for one in of_folder if id(one) in covering]
     inside = {folder: one for folder, one in records.items() if any(folder.is_relative_to(root) for root in roots)}
-    lacking = [(missing_of(folder, of_folder), folder) for folder, of_folder in inside.items()]
-    lacking = [(text, folder) for text, folder in lacking if text]
-    return Told(
+    missing = [(missing_of(folder, of_folder), folder) for folder, of_folder in inside.items()]
+    missing = [(text, folder) for text, folder in missing if text]
+    return Recorded(
         references,
         "greater" if studies and all(one.alternative == "greater" for one in studies) else "two-sided",
         ways,
         tuple(dict.fromkeys(one.command for one in studies if one.command)),
-        frozenset(untold),
-        "; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for text, folder in lacking),
+        frozenset(unrecorded),
+        "; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for text, folder in missing),
         tuple(
             dict.fromkeys(
                 name
@@ -118,14 +118,14 @@ def told_of(paths: Sequence[Path | str], runs: Sequence[Run]) -> Told:
 
 
 def _study_of(run: Run, roots: Sequence[Path]) -> Path | None:
-    """The nearest folder above a run that a study was written in: its own, or one further up that was asked for."""
+    """The nearest folder above a run with the record of a study: the next one, or one in the folders that were read."""
     near, *far = run.path.resolve().parents
     folders = [near, *(one for one in far if any(one.is_relative_to(root) for root in roots))]
     return next((one for one in folders if (one / STUDY_FILE).exists()), None)
 
 
 def _searched(run: Run) -> list[str]:
-    """How a search beside a run chose the beta that the run has; a study that was stopped has not told of it yet."""
+    """How a search beside a run chose the run's beta; a study that was stopped has not recorded it."""
     found = []
     for file in sorted(run.path.parent.glob(f"search/*/{SEARCH_FILE}")):
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -139,13 +139,13 @@ def _searched(run: Run) -> list[str]:
 
 
 def measured_on(cells: Sequence[Cell]) -> str:
-    """What the results of cells of one data set are told of, in words."""
+    """Return what the results of cells of one data set are measured on, in words."""
     split = held_out(cells) or "test"
     return HELD_WORDS[split] + (" (there is no test data)" if split == "val" else "")
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
-    """The first of several names, and how many more there are.
+    """Return the first of several names, and how many more there are.
 
     Example:
         >>> some_of(["ant", "bee", "cow", "dog", "elk"])
@@ -156,7 +156,7 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
 
 
 def numbers(values: Sequence[int]) -> str:
-    """Whole numbers in short.
+    """Return integers in short.
 
     Example:
         >>> numbers([0, 1, 2, 3, 4]), numbers([0, 2, 7]), numbers([3])
@@ -169,11 +169,11 @@ def numbers(values: Sequence[int]) -> str:
 
 
 def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
-    """How the runs of a table were made, in sentences.
+    """Return how the runs of a table were made: runs, seeds, epochs, measures, data, selection.
 
     Args:
-        cells: the table's.
-        selected: how beta, or anything else, was chosen.
+        cells: the rows of the table.
+        selected: how beta was chosen.
     """
     runs = [run for cell in cells for run in cell.runs]
     of_cells = sorted({len(cell.runs) for cell in cells})
@@ -183,9 +183,9 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     over = f"{', '.join(map(str, folds))} folds and {word} {seeds}" if folds else f"{word} {seeds}"
     parts = [f"Mean ± SD over {over}" if of_cells[-1] > 1 else f"One run each, {word} {seeds}"]
     if len(runs) > 1:
-        parts.append(f"{len(runs)} runs in all")
+        parts.append(f"{len(runs)} runs in total")
     if len(of_cells) > 1:
-        parts.append(f"{of_cells[0]} to {of_cells[-1]} runs a row")
+        parts.append(f"{of_cells[0]} to {of_cells[-1]} runs per row")
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
     reported = ", ".join(sorted({run.result["reported"] for run in runs}))
     parts.append(f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}, {reported}")
@@ -193,7 +193,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if _made_here(cell)]
     if made:
-        drawn = {"drawn with each run's seed" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
+        drawn = {"drawn with the seed of each run" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
         parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
     held = {cell.recipe.validation for cell in cells if cell.recipe.validation}
     if held:
@@ -201,21 +201,21 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
         whose = [cell.title for cell in cells if cell.recipe.validation]
         others = {cell.title for cell in cells if not cell.recipe.validation}
         only = f" ({', '.join(dict.fromkeys(whose))} only)" if others else ""
-        only = " (rows that say so)" if others & set(whose) else only
+        only = " (in the rows that say so)" if others & set(whose) else only
         parts.append(f"{shares} of training images held out{only}")
     if selected or any(cell.recipe.beta is not None for cell in cells):
-        parts.append(selected or f"{_UNTOLD} with these runs")
+        parts.append(selected or f"{_UNKNOWN} with these runs")
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
 
 
 def with_selected(caption: str, cells: Sequence[Cell], selected: str) -> str:
-    """A caption that says how beta was chosen, where it is known and one of the methods shown has a beta."""
+    """Return a caption with how beta was chosen, if it is known and a method has a beta."""
     return f"{caption} {selected}." if selected and any(cell.recipe.beta is not None for cell in cells) else caption
 
 
 def how_measured(cells: Sequence[Cell]) -> str:
-    """How the measures on training data were taken."""
+    """Return how the measures on training data were taken."""
     stats = {run.result["train_stats"] for cell in cells for run in cell.runs}
     words = {"paper": "in training mode, augmented, as the paper's authors did", "eval": "in evaluation mode"}
     return f"training-set measures taken {' or '.join(words[name] for name in sorted(stats))}"

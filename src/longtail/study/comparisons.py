@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longtail.study.captions import numbers, some_of
-from longtail.study.runs import Cell, Measure, Run, check_same, distinct_titles, method_title, same_settings
+from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
 from longtail.study.stats import Alternative, Comparison, compare, holm, sentence
 
 __all__ = [
@@ -103,7 +103,7 @@ def compare_cells(
     called = titles or {}
     found = []
     for cell in others:
-        check_same([reference, cell], SAME_DATA, "compared methods to have")
+        _check_same_data(reference, cell)
         found.append(_test(cell, reference, measure, alternative))
     tested = [comparison for comparison, _, _ in found if comparison is not None]
     corrected = iter(holm([comparison.p_value for comparison in tested]) if len(tested) > 1 else [])
@@ -122,6 +122,16 @@ def compare_cells(
         )
         for cell, (comparison, why_not, note) in zip(others, found, strict=True)
     ]
+
+
+def _check_same_data(one: Cell, other: Cell) -> None:
+    first, second = one.recipe.settings(), other.recipe.settings()
+    differing = [f"`{name}` ({first[name]} and {second[name]})" for name in SAME_DATA if first[name] != second[name]]
+    if differing:
+        raise ValueError(
+            f"Expected compared methods to have the same data, but {one.runs[0].path} and {other.runs[0].path} differ "
+            f"in {', '.join(differing)}."
+        )
 
 
 def _test(
@@ -191,7 +201,7 @@ def contrasts_of(
     without: list[tuple[str, list[Cell]]] = []
     for alike in same_settings(cells):
         method = reference if isinstance(reference, str) else reference(alike)
-        against = next((cell for cell in alike if cell.method == method), None)
+        against = find_cell(alike, method)
         if against is None:
             without.append((method_title(method), alike))
         else:
@@ -210,8 +220,8 @@ def contrasts_of(
 
 def check_reference(reference: str, cells: Sequence[Cell]) -> None:
     """Raise an error if a reference was not run."""
-    run = list(dict.fromkeys(cell.method for cell in cells))
-    if reference not in run:
+    if find_cell(cells, reference) is None:
+        run = dict.fromkeys(cell.method for cell in cells)
         raise ValueError(f"Expected `reference` to be a method that was run ({', '.join(run)}), but got {reference!r}.")
 
 

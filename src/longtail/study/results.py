@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longtail._checks import nearest
-from longtail.study.captions import NO_DATA, Told, measured_on, told_of
+from longtail.study.captions import NO_DATA, Recorded, measured_on, recorded_for
 from longtail.study.comparisons import Contrast, Contrasts, check_reference, contrasts_of
 from longtail.study.conduct import Outcome, Searches
 from longtail.study.rendering import Table, save
@@ -73,9 +73,9 @@ class Results:
         return group_runs(self.runs)
 
     @cached_property
-    def recorded(self) -> Told:
+    def recorded(self) -> Recorded:
         """What the studies recorded about the runs."""
-        return told_of(self.folders, self.runs)
+        return recorded_for(self.folders, self.runs)
 
     def table(self, what: str = "recall") -> Table:
         """Return a table.

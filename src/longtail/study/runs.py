@@ -1,8 +1,8 @@
-"""Run folders as records, and runs that differ in nothing but their seed as one cell of a table."""
+"""Finished runs, and cells: the runs of a table row, which differ only in the seed."""
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail.data import data_title
-from longtail.methods import METHODS
+from longtail.methods import METHODS, parse_method
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, defaults, setting_types, settings_of
@@ -35,14 +35,14 @@ Held = Literal["val", "test"]
 Part = Literal["train", "train_paper", Held]
 
 HELD_WORDS: dict[Held, str] = {"test": "test data", "val": "validation data"}
-"""What results are told of, in words."""
+"""The data that results are measured on, in words."""
 
 SEARCH_FILE = "beta.json"
-"""What a search for beta leaves beside its runs."""
+"""The record of a search for beta, beside its runs."""
 
 
 def method_title(name: str) -> str:
-    """What a table calls a method; the name of one that is not registered here.
+    """Return the title of a method; the name of one that is not registered here.
 
     Example:
         >>> method_title("balanced-softmax")
@@ -71,33 +71,32 @@ class Run:
 
     @property
     def trained(self) -> Part:
-        """The part that training-set measures are taken from, as the run's ``train_stats`` says."""
+        """The part that training-set measures are taken from, by the setting ``train_stats``."""
         return "train_paper" if self.result["train_stats"] == "paper" else "train"
 
     @property
     def held_out(self) -> Held | None:
-        """What its results are told of: test data, validation data where there is none; ``None`` without either."""
-        known: tuple[Held, ...] = ("test", "val")
-        return next((name for name in known if name in self.result["splits"]), None)
+        """What results are measured on: test data, else validation data; ``None`` without either."""
+        return _first_held(self.result["splits"])
 
     def recall(self, group: str = "all", part: Part = "test") -> float:
-        """Recall of a group, or over all classes, in per cent; NaN where there is none."""
+        """Return the recall of a group, or over all classes, in per cent; NaN if it was not measured."""
         return 100 * self._number("splits", part, "recall", group)
 
     def level(self, part: Held = "test") -> float:
-        """Model imbalance level I; NaN where it is undefined."""
+        """Return the model imbalance level I; NaN if it is undefined."""
         return self._number(f"preference_{part}", "model_imbalance_level")
 
     def shift(self, group: str) -> float:
-        """Relative difference of class probability and class frequency on training data, in per cent."""
+        """Return the relative difference of class probability and frequency on training data, in per cent."""
         return self._number("splits", self.trained, "probability_shift", group)
 
     def gradient_balance(self, group: str, form: Literal["bias", "weight"] = "weight") -> float:
-        """Reward less penalty of the classifier's gradient over reward, on training data, in per cent."""
+        """Return (reward - penalty) / reward of the classifier's gradient on training data, in per cent."""
         return self._number("splits", self.trained, "gradient_balance", form, group)
 
     def log(self) -> list[dict[str, Any]]:
-        """What was logged, a line an epoch; nothing where the log was not kept."""
+        """Return the log, one entry per epoch; empty if the log was not kept."""
         file = RunFolder(self.path).log_file
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         return [json.loads(line) for line in lines]
@@ -113,24 +112,29 @@ Measure = Callable[[Run], float]
 """A number of a run, such as ``Run.recall``."""
 
 
+def _first_held(parts: Container[Held | None]) -> Held | None:
+    known: tuple[Held, ...] = ("test", "val")
+    return next((name for name in known if name in parts), None)
+
+
 def read_run(path: Path | str) -> Run:
-    """The finished run in a folder."""
+    """Return the finished run in a folder."""
     folder = RunFolder(path)
     return Run(folder.path, Recipe.from_settings(folder.settings(), unknown_methods=True), folder.result())
 
 
 def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
-    """All finished runs in folders and below them.
+    """Return all finished runs in folders and their subfolders.
 
     Args:
         paths: folders.
-        searches: whether to read the runs of searches for beta too: those beside a ``beta.json``, and all that were
-            trained on folds. They are not results.
+        searches: whether to include the runs of searches for beta, which are not results: those beside a ``beta.json``
+            and those on folds.
     """
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
         if not path.is_dir():
-            raise FileNotFoundError(f"Expected a folder of runs, but {path} is not there.")
+            raise FileNotFoundError(f"Expected a folder of runs, but {path} does not exist.")
         for result in sorted(path.rglob("result.json")):
             run = read_run(result.parent)
             if searches or not (run.recipe.folds or (run.path.parent / SEARCH_FILE).exists()):
@@ -140,24 +144,24 @@ def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Runs of one setting, which differ in their seed."""
+    """Runs that differ only in the seed."""
 
     runs: tuple[Run, ...]
-    """In the order of their seeds."""
+    """In the order of the seeds."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the runs, ascending."""
+        """The seeds, ascending."""
         return tuple(run.recipe.seed for run in self.runs)
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Seed and fold of each run: what runs of two methods must share to be paired."""
+        """Seed and fold of each run, which runs of two methods must share to be paired."""
         return tuple((run.recipe.seed, run.recipe.fold) for run in self.runs)
 
     @property
     def recipe(self) -> Recipe:
-        """The settings, with the first run's seed."""
+        """The settings, with the seed of the first run."""
         return self.runs[0].recipe
 
     @property
@@ -172,7 +176,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What a table calls it: the method and its beta."""
+        """The method and its beta, as in tables."""
         return self.recipe.spec.label(self.recipe.params)
 
     @property
@@ -181,19 +185,16 @@ class Cell:
         return tuple(name for name, members in self.runs[0].result["groups"].items() if members)
 
     def values(self, measure: Measure) -> list[float]:
-        """A measure of every run, in the order of the seeds."""
+        """Return a measure of every run, in the order of the seeds."""
         return [measure(run) for run in self.runs]
 
     def summary(self, measure: Measure) -> Summary:
-        """Mean and standard deviation of a measure."""
+        """Return the mean and standard deviation of a measure."""
         return summarise(self.values(measure))
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """All settings that must be the same for runs to be averaged.
-
-    With ``subset_seed = "run"`` the subset is part of what the seed draws, as the paper's authors had it.
-    """
+    """All settings that must be the same for runs to be averaged."""
     settings = {name: value for name, value in settings_of(run.recipe).items() if name != "seed"}
     return settings | {"train_stats": run.result["train_stats"], "epochs": tuple(run.result["epochs"])}
 
@@ -204,19 +205,18 @@ def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
 
 
 def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
-    """Runs that are to be averaged; refused where they differ in more than their seed.
+    """Return runs as a cell; runs that differ in more than their seed are refused.
 
     Args:
-        runs: of one method on one data set, each with a seed of its own.
-        over_folds: whether they may differ in the fold that was held out, too.
+        runs: of one method on one data set, with different seeds.
+        over_folds: whether they may also differ in the fold that was held out.
     """
     given = sorted(runs, key=lambda run: (run.recipe.seed, run.recipe.fold))
     if not given:
         raise ValueError("Expected runs to average, but got none.")
-    free = {"fold"} if over_folds else set()
     first = _settings(given[0])
     for run in given[1:]:
-        differing = _differing(first, _settings(run) | {name: first[name] for name in free})
+        differing = _differing(first, _settings(run) | ({"fold": first["fold"]} if over_folds else {}))
         if differing:
             raise ValueError(
                 f"Expected runs of the same settings to average, but {given[0].path} and {run.path} differ in "
@@ -225,13 +225,13 @@ def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
     for one, other in pairwise(given):
         if (one.recipe.seed, one.recipe.fold) == (other.recipe.seed, other.recipe.fold):
             raise ValueError(
-                f"Expected one run a seed to average, but {one.path} and {other.path} both have seed {one.recipe.seed}."
+                f"Expected one run per seed, but {one.path} and {other.path} both have seed {one.recipe.seed}."
             )
     return Cell(tuple(given))
 
 
 def group_runs(runs: Iterable[Run]) -> list[Cell]:
-    """Runs as cells, by everything except their seed, in the order in which their settings first appear."""
+    """Return runs as cells, in the order in which their settings first appear."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(repr(sorted(_settings(run).items())), []).append(run)
@@ -239,16 +239,14 @@ def group_runs(runs: Iterable[Run]) -> list[Cell]:
 
 
 def held_out(cells: Iterable[Cell]) -> Held | None:
-    """What the results of cells of one data set are told of: test data where any run has it, else validation data."""
-    found = {run.held_out for cell in cells for run in cell.runs}
-    known: tuple[Held, ...] = ("test", "val")
-    return next((name for name in known if name in found), None)
+    """Return what the results of cells of one data set are measured on: test data if a run has it, else validation."""
+    return _first_held({run.held_out for cell in cells for run in cell.runs})
 
 
 def _shared(cell: Cell) -> dict[str, Any]:
-    """Settings that methods must share to be compared: all but the method, its knobs, and the seed.
+    """Settings that methods must share to be compared: all but the method, its parameters, and the seed.
 
-    What the data set's recipe gives a method of its own (BCL's batches, LDAM's weight decay) is the method's too.
+    Special settings of the method in the data set's recipe (BCL's batches, LDAM's weight decay) do not count either.
     """
     recipe = cell.recipe
     shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
@@ -264,7 +262,7 @@ def _shipped(data: str, method: str, imbalance: float | None) -> dict[str, Any]:
 
 
 def same_settings(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that may be compared: by all settings but the method, its knobs, and the seed."""
+    """Return groups of cells that may be compared: they share all settings but the method, its parameters and seed."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         found.setdefault(repr(sorted(_shared(cell).items())), []).append(cell)
@@ -272,10 +270,10 @@ def same_settings(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 
 def distinct_titles(cells: Sequence[Cell]) -> list[str]:
-    """What a table calls cells of one data set: method and beta, and what else tells them apart.
+    """Return the titles of cells of one data set in a table: method, beta, and the settings in which they differ.
 
-    Those are the settings that compared methods must share, where they differ, and all others in which cells differ
-    that would be called the same. What is off, zero or not set is not told.
+    These are settings that compared methods must share, if they differ, and all settings in which cells with the same
+    title differ. Settings that are off, zero or ``None`` are left out.
     """
     shared = [_shared(cell) for cell in cells]
     apart = {name for one in shared for name in one if one[name] != shared[0][name]}
@@ -284,14 +282,11 @@ def distinct_titles(cells: Sequence[Cell]) -> list[str]:
         own = _settings(cell.runs[0])
         alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
         names = [name for name in own if name in apart or any(own[name] != other.get(name) for other in alike)]
-        told = [_short(name, own[name]) for name in names if name not in _TITLED and own[name]]
-        full = ", ".join([cell.title, *told])
+        titled = {"data", "imbalance", "method", cell.recipe.spec.beta}  # a row has these already
+        full = ", ".join([cell.title, *(_short(name, own[name]) for name in names if name not in titled and own[name])])
         same = sum(one == full or one.startswith(f"{full}, no. ") for one in found)
         found.append(f"{full}, no. {same + 1}" if same else full)
     return found
-
-
-_TITLED = {"data", "imbalance", "method", "beta"}  # a row says these already
 
 
 def _short(name: str, value: Any) -> str:
@@ -302,7 +297,7 @@ def _short(name: str, value: Any) -> str:
 
 
 def ordered(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells by data set and imbalance, and within it in the order of ``longtail methods``; unknown ones come last."""
+    """Return cells by data set, imbalance and method, as ``longtail methods`` lists them; unknown methods come last."""
     places = {name: place for place, name in enumerate(METHODS)}
 
     def key(cell: Cell) -> tuple[Any, ...]:
@@ -313,20 +308,8 @@ def ordered(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=key)
 
 
-def check_same(cells: Sequence[Cell], names: Iterable[str], what: str) -> None:
-    """Refuse cells that differ in settings which they must share."""
-    for cell in cells[1:]:
-        first, other = cells[0].recipe.settings(), cell.recipe.settings()
-        differing = [f"`{name}` ({first[name]} and {other[name]})" for name in names if first[name] != other[name]]
-        if differing:
-            raise ValueError(
-                f"Expected {what} the same data, but {cells[0].runs[0].path} and {cell.runs[0].path} differ in "
-                f"{', '.join(differing)}."
-            )
-
-
 def by_data(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Cells of each data set, in the order of the tables."""
+    """Return the cells of each data set, in the order of tables."""
     found: dict[str, list[Cell]] = {}
     for cell in ordered(cells):
         found.setdefault(cell.data, []).append(cell)
@@ -334,12 +317,18 @@ def by_data(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def find_cell(cells: Sequence[Cell], method: str) -> Cell | None:
-    """The cell of a method, the first where there are several betas; ``None`` where it was not run."""
-    return next((cell for cell in cells if cell.method == method), None)
+    """Return the first cell of a method, which is ``name`` or ``name:parameter=value``; ``None`` if it was not run."""
+    name, _, given = method.partition(":")
+    settings = parse_method(method)[1] if given and name in METHODS else {}
+    for cell in cells:
+        values = cell.recipe.settings()
+        if cell.method == name and all(values.get(key) == value for key, value in settings.items()):
+            return cell
+    return None
 
 
 def groups_of(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """The groups of all cells, in their order."""
+    """Return the groups of all cells, in their order."""
     if not cells:
         raise ValueError("Expected runs for a table, but got none.")
     return tuple(dict.fromkeys(name for cell in cells for name in cell.groups))

@@ -1,4 +1,4 @@
-"""The tables of a study, recall and imbalance level, from cells of runs."""
+"""What is in the tables of a study: recall, imbalance level, sensitivity to beta."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,19 +35,20 @@ def recall_table(
     selected: str | Callable[[Sequence[Cell]], str] = "",
     command: str = "",
 ) -> Table:
-    """Recall of each group and over all classes, for each data set and method: on test data, or where a data set has
-    none, on validation data.
+    """Return recall of each group and over all classes, for each data set and method.
+
+    Recall is measured on test data, or on validation data if a data set has no test data.
 
     Args:
         cells: of any number of data sets.
-        reference: the method that others are tested against, where it was run on the same data with the same settings;
-            of all, or of any cells; ``None``: no tests.
+        reference: the method that others are tested against, if it was run on the same data with the same settings, or
+            a function that returns it for cells; ``None``: no tests.
         alternative: of the tests.
-        selected: how beta was chosen; of all, or of any cells.
-        command: what repeats it.
+        selected: how beta was chosen, or a function that returns it for cells.
+        command: the command that repeats the table.
 
     Returns:
-        a table in per cent, the best that was run here in bold, with stars of significance.
+        a table in per cent, the best in bold, with stars of significance.
     """
     groups = groups_of(cells)
     rows: list[Row] = []
@@ -71,31 +72,31 @@ def recall_table(
             row = Row((data, title), tuple(column[place] for column in columns), selected=_chosen(selected, [cell]))
             rows.append(_with_test(row, of_rows[place]))
         all_tested += [one for of_row in of_rows for one in of_row]
-    told = [how_tested(all_tested)] if all_tested else []
+    tests = [how_tested(all_tested)] if all_tested else []
     if reference is not None and not all_tested and all(len(cell.runs) < 2 for cell in cells):
-        told = ["No tests: fewer than two seeds."]
-    title, note = _on_what(cells)
+        tests = ["No tests: fewer than two seeds."]
+    title, note = _measured_on(cells)
     caption = caption_of(cells, selected=_chosen(selected, cells))
     return Table(
         f"Recall on {title}, per cent",
         ("Data", "Method"),
         (*(name.capitalize() for name in groups), "All"),
         tuple(rows),
-        " ".join([*told, *without, *note, caption]),
+        " ".join([*tests, *without, *note, caption]),
         command=command,
         tests=True,
     )
 
 
 def _chosen(selected: str | Callable[[Sequence[Cell]], str], cells: Sequence[Cell]) -> str:
-    """How the betas of cells were chosen; of those without a beta there is nothing to say."""
+    """How the betas of cells were chosen; empty for cells without a beta."""
     if all(cell.recipe.beta is None for cell in cells):
         return ""
     return selected if isinstance(selected, str) else selected(cells)
 
 
 def _with_test(row: Row, tested: Sequence[Contrast]) -> Row:
-    """A row with what it was tested against, and how, or why not."""
+    """A row with its reference and its test, or why there is none."""
     if not tested:
         return row
     found = next((one for one in tested if one.found is not None), None)
@@ -104,8 +105,8 @@ def _with_test(row: Row, tested: Sequence[Contrast]) -> Row:
     return replace(row, reference=found.against, test="; ".join(filter(None, [found.found.test, found.note])))
 
 
-def _on_what(cells: Sequence[Cell]) -> tuple[str, list[str]]:
-    """What a table's results are told of, for its title; and in sentences where data sets differ in it."""
+def _measured_on(cells: Sequence[Cell]) -> tuple[str, list[str]]:
+    """What a table's results are measured on, for its title; and one sentence per data set that differs."""
     words = {data: measured_on(of_data) for data, of_data in by_data(cells).items()}
     notes = [f"{data}: {NO_DATA}." for data, of_data in by_data(cells).items() if held_out(of_data) is None]
     if len(set(words.values())) == 1:
@@ -131,30 +132,27 @@ def _column(
 
 
 def _numbers(test: Contrast) -> Compared:
-    """A test as numbers; without one, the difference."""
+    """A test as numbers; without a test, only the difference."""
     if test.found is None:
         return Compared(nan, nan, test.difference, nan, nan)
     return Compared(test.found.p_value, test.p_value, test.found.difference, test.found.low, test.found.high)
 
 
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Model imbalance level I; the lowest of each data set in bold.
-
-    On test data, or where a data set has none, on validation data.
-    """
+    """Return the model imbalance level I of each data set and method, the lowest of each data set in bold."""
     rows, undefined, unmeasured = [], False, False
     for data, of_data in by_data(cells).items():
         part = held_out(of_data) or "test"
         values = _column(of_data, partial(Run.level, part=part), min, {})
         rows += [Row((data, title), (value,)) for title, value in zip(distinct_titles(of_data), values, strict=True)]
-        lacking = [run for cell in of_data for run in cell.runs if isnan(run.level(part))]
-        known = [bool(run.result.get(f"preference_{part}")) for run in lacking]
+        missing = [run for cell in of_data for run in cell.runs if isnan(run.level(part))]
+        known = [bool(run.result.get(f"preference_{part}")) for run in missing]
         undefined, unmeasured = undefined or any(known), unmeasured or not all(known)
-    title, notes = _on_what(cells)
+    title, notes = _measured_on(cells)
     if undefined:
-        notes.append("No I: a group has no training recall at all in one of the runs, which leaves it undefined.")
+        notes.append("No I: in one of the runs a group has zero training recall, so I is undefined.")
     if unmeasured:
-        notes.append("No I: a run was not measured on both training data and the data of this table.")
+        notes.append("No I: a run was not measured on training data or on the data of this table.")
     caption = " ".join([*notes, "Lower is fairer.", caption_of(cells, selected=selected)])
     return Table(f"Model imbalance level on {title}", ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
 
@@ -164,13 +162,13 @@ def _titles(groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str = "", command: str = "") -> Table:
-    """Train, validation and test recall of each group for each beta, as the paper's for Places-LT.
+    """Return train, validation and test recall of each group for each beta.
 
     Args:
-        cells: one a beta.
-        wide: one row a beta; otherwise one row a beta and split, for a terminal.
+        cells: one per beta.
+        wide: one row per beta; otherwise one row per beta and split, for a terminal.
         selected: how beta was chosen, for the caption.
-        command: what repeats it, for the caption.
+        command: the command that repeats the table.
 
     Returns:
         a table in per cent, the best beta of each split and group in bold; I on validation and test data.
@@ -201,5 +199,4 @@ def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str
 
 
 def _recall(run: Run, name: str, group: str) -> float:
-    """Training recall as the run's ``train_stats`` says."""
     return run.recall(group, run.trained if name == "train" else name)  # type: ignore[arg-type]
