@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test test-slow lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
+.PHONY: help demo test test-slow test-floor lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
 
 help:  ## This list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
@@ -34,6 +34,19 @@ unit: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev  ## Exhaustive sweeps and chaos: the tests that `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+# The oldest torch that pyproject.toml allows, for losses and metrics, in an environment of its own.
+FLOOR := .venv-floor
+FLOOR_TESTS := tests/losses tests/metrics tests/test_checks.py tests/test_classes.py tests/test_posthoc.py
+
+test-floor: $(FLOOR)/.installed  ## Tests of losses and metrics with the oldest torch that is allowed, 2.4
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(FLOOR)/bin/python -m pytest -q $(FLOOR_TESTS)
+
+$(FLOOR)/.installed:
+	$(PYTHON) -m venv $(FLOOR)
+	$(FLOOR)/bin/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) 'torch==2.4.1' 'numpy<2' \
+		pytest hypothesis torchmetrics mpmath scipy scikit-learn
+	touch $@
 
 chaos: $(VENV)/.dev  ## Runs killed at twenty random moments, and on a disk that is full: each must end as if nothing happened
 	LONGTAIL_CHAOS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_faults.py
@@ -75,7 +88,7 @@ results-page: $(VENV)/.demo  ## results/README.md and README.md's table from the
 	$(BIN)/python -m reproduction page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
 
 clean:  ## Remove .venv and what tools leave behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-floor .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)

@@ -48,8 +48,6 @@ MORE_LOSSES = {  # in longtail.losses only: they take more than logits
     "proco_loss",
     "reslt_loss",
     "reslt_terms",
-    "vmf_log_normalizer",
-    "vmf_mean_length",
 }
 METRICS = {
     "CalibrationError",

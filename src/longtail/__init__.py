@@ -1,4 +1,4 @@
-"""longtail: classifiers that are fair to rare classes.
+"""longtail: classifiers that work for rare classes.
 
 >>> from longtail import ClassBalancedSoftmaxLoss, class_counts
 >>> train_labels = [0] * 500 + [1] * 50 + [2] * 5

@@ -1,4 +1,4 @@
-"""How many examples each class has, and the head / medium / tail groups cut from that."""
+"""Examples per class, and the head / medium / tail groups made from them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from longtail._checks import Vector, as_counts, as_tensor, check_integer, check_number, positive_counts, shown, told
+from longtail._checks import Vector, as_counts, as_tensor, check_integer, check_number, describe, positive_counts, shown
 
 __all__ = ["GroupValues", "Groups", "class_counts", "imbalance_factor"]
 
 
 def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None = None) -> Tensor:
-    r"""The number of examples in each class, :math:`N_c = |\{n : y_n = c\}|`.
+    r"""Return the number of examples per class, :math:`N_c = |\{n : y_n = c\}|`.
 
     Args:
-        labels: class indices of any shape, a tensor, an array or a sequence of integers.
-        num_classes: how many classes there are; classes that no label names count 0.
-        ignore_index: a label that is not counted, as the losses' option of this name leaves it out; default: none.
+        labels: class indices of any shape: a tensor, an array or a sequence of integers.
+        num_classes: how many classes there are; a class without a label has a count of 0.
+        ignore_index: a label that is not counted, like the option of the losses; default: none.
 
     Returns:
         int64 counts of shape ``(num_classes,)``.
@@ -45,18 +45,18 @@ def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None =
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():
         found = sorted(set(labels[outside].tolist()))
-        advice = "; ignore_index=-100 leaves out what the losses ignore by default" if -100 in found else ""
+        advice = "; ignore_index=-100 skips the labels that the losses ignore by default" if -100 in found else ""
         raise ValueError(f"Expected `labels` to be in 0…{num_classes - 1}, but got {shown(found)}{advice}.")
     return torch.bincount(labels, minlength=num_classes)
 
 
 def imbalance_factor(counts: Vector) -> float:
-    r"""How imbalanced the *data* are: the largest class over the smallest, :math:`\max_c N_c / \min_c N_c`.
+    r"""Return how imbalanced the *data* are: the largest class over the smallest, :math:`\max_c N_c / \min_c N_c`.
 
-    (How imbalanced a *model* is, is its ``level`` in :func:`longtail.metrics.preference_scores`.)
+    For the imbalance of a *model* see ``level`` in :func:`longtail.metrics.preference_scores`.
 
     Args:
-        counts: examples of each class, shape ``(C,)``, at least 1.
+        counts: examples per class, shape ``(C,)``, above 0.
 
     Example:
         >>> imbalance_factor([5000, 500, 50])
@@ -67,7 +67,7 @@ def imbalance_factor(counts: Vector) -> float:
 
 
 class GroupValues(dict[str, float]):
-    """A value for each group that has a class; the names of the others are in ``skipped``.
+    """One value per group that has a class; ``skipped`` has the names of the others.
 
     Example:
         >>> means = Groups.from_indices(head=[0], medium=[], tail=[1, 2]).means([0.9, 0.5, 0.3])
@@ -94,10 +94,10 @@ class GroupValues(dict[str, float]):
 
 @dataclass(frozen=True)
 class Groups:
-    """Classes cut into named groups: one group index a class.
+    """Classes in named groups: one group index per class.
 
     Args:
-        names: the groups' names, most frequent first.
+        names: names of the groups, most frequent first.
         index: for each class the position of its group in ``names``.
 
     Example:
@@ -117,9 +117,9 @@ class Groups:
         names = tuple(self.names)
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected `names` to be one or more different names, but got {names!r}.")
-        index = as_tensor("index", self.index, what="a group for each class")
+        index = as_tensor("index", self.index, what="one group per class")
         if index.ndim != 1 or not index.numel():
-            raise ValueError(f"Expected `index` to hold a group for each class, but got shape {tuple(index.shape)}.")
+            raise ValueError(f"Expected `index` to hold one group per class, but got shape {tuple(index.shape)}.")
         wrong = sorted({group for group in index.tolist() if group not in range(len(names))})
         if wrong:
             raise ValueError(f"Expected `index` to hold groups in 0…{len(names) - 1}, but got {shown(wrong)}.")
@@ -128,9 +128,9 @@ class Groups:
 
     @classmethod
     def from_counts(cls, counts: Vector, head_over: float = 100, tail_under: float = 20) -> Self:
-        """Cut by training examples a class: head > ``head_over``, tail < ``tail_under``, medium between.
+        """Group by training examples per class: head > ``head_over``, tail < ``tail_under``, medium between.
 
-        The defaults are the cut of ImageNet-LT, Places-LT and iNaturalist2018: > 100, 20…100, < 20.
+        The defaults are those of ImageNet-LT, Places-LT and iNaturalist2018: > 100, 20…100, < 20.
 
         Example:
             >>> Groups.from_counts([5000, 60, 5]).index
@@ -150,7 +150,7 @@ class Groups:
 
     @classmethod
     def from_indices(cls, **groups: Vector) -> Self:
-        """Cut by hand: the classes of each group; together they name every class 0…C-1 exactly once.
+        """Group by explicit lists of classes, which together name every class 0…C-1 exactly once.
 
         Example:
             >>> Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10)).sizes  # CIFAR-10 in the paper
@@ -160,7 +160,7 @@ class Groups:
         for name, classes in groups.items():
             indices = as_tensor(name, list(classes) if isinstance(classes, Iterable) else classes, what="classes")
             if indices.ndim != 1 or (indices.is_floating_point() and indices.numel()):
-                raise TypeError(f"Expected `{name}` to hold classes, but got {told(classes)}.")
+                raise TypeError(f"Expected `{name}` to hold classes, but got {describe(classes)}.")
             members[name] = indices.tolist()
         named = Counter(c for classes in members.values() for c in classes)
         num_classes = max(named, default=0) + 1
@@ -179,38 +179,38 @@ class Groups:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.index)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many classes each group has, empty groups included."""
+        """Number of classes per group, empty groups included."""
         return dict(zip(self.names, torch.bincount(self._index, minlength=len(self.names)).tolist(), strict=True))
 
     def members(self, name: str) -> tuple[int, ...]:
-        """The classes of one group."""
+        """Return the classes of one group."""
         if name not in self.names:
             raise ValueError(f"Expected `name` to be one of {', '.join(self.names)}, but got {name!r}.")
         group = self.names.index(name)
         return tuple(c for c, g in enumerate(self.index) if g == group)
 
     def sums(self, values: Vector) -> Tensor:
-        """Sums of ``values`` (classes in dimension 0) over each group, float64, empty groups 0."""
+        """Return the sums of ``values`` (classes in dimension 0) per group, float64, 0 for empty groups."""
         values = as_tensor("values", values).to("cpu", torch.float64)
         self._check_classes("values", values)
         sums = torch.zeros(len(self.names), *values.shape[1:], dtype=torch.float64, device="cpu")
         return sums.index_add_(0, self._index, values)
 
     def means(self, values: Vector, where: Vector | None = None, *, weights: Vector | None = None) -> GroupValues:
-        """Means of ``values`` over the classes of each group, or over those of them ``where`` it is true.
+        """Return the means of ``values`` over the classes of each group.
 
         Args:
-            values: one number a class.
+            values: one number per class.
             where: which classes to average over (default: all).
-            weights: what each class weighs (default: all the same).
+            weights: weight per class (default: all the same).
 
         Returns:
-            A dictionary from name to mean. A group that has no class to average is not in it but in its ``skipped``.
+            A dictionary from name to mean. Groups without a class to average are in its ``skipped``.
         """
         values = as_tensor("values", values).to("cpu", torch.float64)
         weight = torch.ones_like(values) if weights is None else as_tensor("weights", weights).to(values)

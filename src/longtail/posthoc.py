@@ -1,4 +1,4 @@
-"""What is done to a trained classifier: logit adjustment, a known target prior, tau-normalisation."""
+"""Corrections of a trained classifier: logit adjustment, a known target prior, tau-normalisation."""
 
 from typing import overload
 
@@ -13,8 +13,8 @@ from longtail._checks import (
     as_vector,
     check_logits,
     check_number,
+    describe,
     shown,
-    told,
     training_counts,
 )
 
@@ -29,22 +29,22 @@ def adjust_logits(
     target_prior: Vector | None = None,
     zero_counts: ZeroCounts = "error",
 ) -> Tensor:
-    r"""Logit adjustment after training (Menon et al., 2021), towards a balanced or any known test distribution.
+    r"""Return logits adjusted after training (Menon et al., 2021) to a balanced or any known test distribution.
 
     .. math:: z'_c = z_c - \tau \log \pi_c + \log q_c, \qquad \pi_c = N_c / N
 
-    with the class prior :math:`\pi` of the training data and the target prior :math:`q` (uniform unless given, where
-    it changes nothing). For a model trained with plain softmax. One trained with a shifted loss is adjusted already:
-    give it ``tau=0`` and a target prior, if one is known.
+    with the class prior :math:`\pi` of the training data and the target prior :math:`q` (uniform by default, which
+    changes nothing). Use it for a model trained with plain softmax. A model trained with a shifted loss is adjusted
+    already: use ``tau=0`` and a target prior, if one is known.
 
     Args:
         logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
-        counts: training examples a class, shape ``(C,)``.
+        counts: training examples per class, shape ``(C,)``, or sums of sample weights.
         tau: how strongly to adjust, >= 0; 1 is the paper's "Adjust logit".
-        target_prior: class probabilities where the model will be used, up to a constant factor. A class that does not
-            occur there (0) is never predicted: its logit becomes -inf.
-        zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` (never predicted: its logit
-            becomes -inf) or count it as ``"one"``.
+        target_prior: class probabilities where the model will be used, up to a constant factor. A class with
+            probability 0 is never predicted: its logit becomes -inf.
+        zero_counts: how to treat a class without examples: ``"error"``, ``"mask"`` (never predicted: its logit becomes
+            -inf) or count it as ``"one"``.
 
     Returns:
         adjusted logits of the logits' shape, float32 (float64 for float64 logits).
@@ -60,7 +60,7 @@ def adjust_logits(
     counts = training_counts(counts, zero_counts).cpu()
     check_logits(logits, counts.numel())
     number = counts.to(torch.float64)
-    # 0 * log 0 is NaN: a masked class is set apart, whatever tau is.
+    # 0 * log 0 is NaN, so masked classes are treated separately for every tau.
     adjustment = torch.where(number > 0, -tau * (number / number.sum()).log(), 0.0)
     if target_prior is not None:
         prior = as_distribution("target_prior", target_prior, counts.numel(), zeros=True).cpu()
@@ -74,17 +74,16 @@ def tau_normalize(classifier: Tensor, tau: float) -> Tensor: ...
 @overload
 def tau_normalize(classifier: nn.Linear, tau: float) -> nn.Linear: ...
 def tau_normalize(classifier: Tensor | nn.Linear, tau: float) -> Tensor | nn.Linear:
-    r"""Tau-normalisation (Kang et al., 2020): each class's weight over the power of its norm, the bias dropped.
+    r"""Tau-normalisation (Kang et al., 2020): divide each class weight by a power of its norm and drop the bias.
 
     .. math:: w'_c = w_c / \lVert w_c \rVert^\tau
 
     Args:
         classifier: a weight matrix of shape ``(C, D)``, or the ``nn.Linear`` that holds it.
-        tau: 0 leaves the weights, 1 makes all norms one.
+        tau: 0 leaves the weights as they are, 1 makes all norms one.
 
     Returns:
-        a new matrix, or a new ``nn.Linear`` without bias. What was given is not changed. A class whose weight is zero
-        keeps it.
+        a new matrix, or a new ``nn.Linear`` without bias; the input does not change. A weight of zero stays zero.
 
     Example:
         >>> tau_normalize(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), tau=1.0)
@@ -93,13 +92,13 @@ def tau_normalize(classifier: Tensor | nn.Linear, tau: float) -> Tensor | nn.Lin
     """
     tau = check_number("tau", tau)
     if isinstance(classifier, nn.Linear):
-        # Made without memory: initial weights would draw random numbers and be thrown away.
+        # On the meta device, because initial weights would draw random numbers.
         linear = nn.Linear(classifier.in_features, classifier.out_features, bias=False, device="meta")
         linear.weight = nn.Parameter(tau_normalize(classifier.weight.detach(), tau))
         return linear.train(classifier.training)
     if not isinstance(classifier, Tensor) or classifier.ndim != 2 or not classifier.is_floating_point():
         raise TypeError(
-            f"Expected `classifier` to be an nn.Linear or a floating-point matrix, but got {told(classifier)}."
+            f"Expected `classifier` to be an nn.Linear or a floating-point matrix, but got {describe(classifier)}."
         )
     norms = torch.linalg.vector_norm(classifier, dim=1, keepdim=True)
     return classifier / _power(norms, tau)

@@ -1,8 +1,7 @@
-"""One file a loss; a pure function and the module over it."""
+"""Losses: one per file, as a pure function and as a thin module over it."""
 
 from longtail.losses._common import Loss, LossOptions
 from longtail.losses.balanced_contrastive import BalancedContrastiveLoss, balanced_contrastive_loss
-from longtail.losses.bessel import vmf_log_normalizer, vmf_mean_length
 from longtail.losses.focal import FocalLoss, focal_loss
 from longtail.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from longtail.losses.probabilistic_contrastive import (
@@ -68,6 +67,4 @@ __all__ = [
     "reslt_loss",
     "reslt_terms",
     "shifted_linear",
-    "vmf_log_normalizer",
-    "vmf_mean_length",
 ]

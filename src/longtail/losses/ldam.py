@@ -20,15 +20,15 @@ __all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
 
 
 def ldam_margins(counts: Vector, max_margin: float = 0.5, *, zero_counts: ZeroCounts = "error") -> Tensor:
-    r"""The margins of LDAM, :math:`m_c \propto N_c^{-1/4}`, scaled so that the largest is ``max_margin``.
+    r"""Return the margins of LDAM, :math:`m_c \propto N_c^{-1/4}`, scaled so that the largest is ``max_margin``.
 
     Args:
-        counts: training examples a class, shape ``(C,)``.
+        counts: training examples per class, shape ``(C,)``, or sums of sample weights.
         max_margin: the margin of the rarest class, >= 0.
-        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class of zero examples.
+        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class without examples.
 
     Returns:
-        float32 margins of shape ``(C,)``; NaN for a class of zero examples under ``zero_counts="mask"``.
+        float32 margins of shape ``(C,)``; NaN for a class without examples under ``zero_counts="mask"``.
 
     Example:
         >>> ldam_margins([10000, 625, 1])
@@ -50,7 +50,7 @@ def _ldam(
     scale: float,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """LDAM over the classes ``present`` (``None``: all), in float32 or better."""
+    """LDAM over the classes ``present`` (``None``: all), in at least float32."""
     target = check_batch(logits, target, margins.numel(), of="counts", held=margins, **options)
     if target.is_floating_point():
         raise TypeError(
@@ -63,7 +63,7 @@ def _ldam(
     ignored = target == options.get("ignore_index", -100)
     label = target.masked_fill(ignored, 0)
     margin = torch.zeros_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
-    own = margins.gather(0, label.flatten()).view(label.shape)  # vmap does not index by a single label
+    own = margins.gather(0, label.flatten()).view(label.shape)  # vmap cannot index by a single label
     margin.scatter_(dim, label.unsqueeze(dim), own.unsqueeze(dim).to(margin.dtype))
     return cross_entropy(scale * (logits - margin), target, **options)
 
@@ -78,7 +78,7 @@ def ldam_loss(
     zero_counts: ZeroCounts = "error",
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    r"""LDAM (Cao et al., 2019): a cross entropy of scaled cosines, with a margin that grows as classes get rarer.
+    r"""LDAM (Cao et al., 2019): a cross entropy of scaled cosines, with larger margins for rarer classes.
 
     .. math:: l_n = -\log \frac{e^{s (z_{ny} - m_y)}}{e^{s (z_{ny} - m_y)} + \sum_{d \ne y} e^{s z_{nd}}},
               \qquad m_c \propto N_c^{-1/4}
@@ -87,9 +87,9 @@ def ldam_loss(
         logits: cosines in [-1, 1] between normalised features and normalised class weights, shape ``(C,)``,
             ``(N, C)`` or ``(N, C, d1, …)``.
         target: class indices, shape ``()``, ``(N,)`` or ``(N, d1, …)``.
-        counts: training examples a class, shape ``(C,)``.
+        counts: training examples per class, shape ``(C,)``, or sums of sample weights.
         max_margin: the margin of the rarest class.
-        scale: what cosines are multiplied with, the :math:`s` above.
+        scale: the factor :math:`s` of the cosines.
         zero_counts: ``"error"``, ``"mask"`` or ``"one"``, as in
             :func:`class_balanced_softmax <longtail.losses.class_balanced_softmax>`.
         **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`. For deferred
@@ -139,7 +139,7 @@ class LDAMLoss(CountedLoss):
 
     @property
     def max_margin(self) -> float:
-        """The margin of the rarest class; for another make another loss."""
+        """The margin of the rarest class. Read-only: make another loss for another margin."""
         return self._max_margin
 
     @property
@@ -153,7 +153,7 @@ class LDAMLoss(CountedLoss):
         return _ldam(logits, target, self.margins, self.present, self.scale, **self.options)
 
     def read_counts(self) -> None:
-        """Make the margins from the counts."""
+        """Compute the margins from the counts."""
         super().read_counts()
         self.margins = ldam_margins(self.counts, self.max_margin, zero_counts=self.zero_counts)
 

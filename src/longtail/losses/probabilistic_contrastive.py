@@ -1,4 +1,4 @@
-"""Probabilistic contrastive learning (ProCo): contrast with a distribution a class, not with samples."""
+"""Probabilistic contrastive learning (ProCo): contrast with one distribution per class instead of samples."""
 
 from collections.abc import Callable
 from typing import Any, Self, Unpack
@@ -22,21 +22,21 @@ from longtail.losses.softmax import _shifted_cross_entropy, class_shift
 __all__ = ["ProCoLoss", "Reducer", "VonMisesFisherStatistics", "proco_logits", "proco_loss"]
 
 Reducer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Takes one rank's sums and counts of a batch, shapes ``(C, p)`` and ``(C,)``; gives those of all ranks."""
+"""Takes the sums and counts of one rank, shapes ``(C, p)`` and ``(C,)``; returns those of all ranks."""
 
 
 class _LogRatio(torch.autograd.Function):
-    """Cosines as logits: in float64 between the two, with one number a cosine kept for the way back."""
+    """From cosines to logits, computed in float64; saves one number per cosine for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, cosines: Tensor, kappa: Tensor, temperature: float, order: float) -> Tensor:
         # ||kappa mu + z / T||² = kappa² + 2 kappa cos / T + 1 / T², below 0 by rounding only
         factor = kappa * (2 / temperature)
         square = torch.addcmul(kappa.square() + temperature**-2, cosines.double(), factor).clamp_(min=0.0)
-        # kappa itself as a row before the others: in a small batch it is launches that count, not numbers
+        # kappa is one more row: in a small batch the number of kernel launches matters, not their size
         square = torch.cat([kappa.square().expand(*square.shape[:-2], 1, -1), square], dim=-2)
         wanted = ctx.needs_input_grad[0]
-        error = ERROR if cosines.dtype == torch.float64 else 20 * ERROR  # float32 knows the logits to 1e-6
+        error = ERROR if cosines.dtype == torch.float64 else 20 * ERROR  # logits in float32 are exact to 1e-6
         value, ratio = log_bessel(square, order, slope=wanted, error=error)
         if wanted:
             assert ratio is not None
@@ -51,27 +51,26 @@ class _LogRatio(torch.autograd.Function):
 
 
 def proco_logits(features: Tensor, mu: Tensor, kappa: Tensor, temperature: float) -> Tensor:
-    r"""The logits of ProCo: how much likelier features make a class's distribution, in expectation of its samples.
+    r"""Return the logits of ProCo: the log of the expected similarity of a feature to samples of each class.
 
     .. math:: z_{nc} = \log C_p(\kappa_c) - \log C_p\big(\|\kappa_c \mu_c + f_n / T\|\big)
                      = \log \mathrm{E}_{g \sim \mathrm{vMF}(\mu_c, \kappa_c)} \, e^{f_n \cdot g / T}
 
-    The norm needs one product of features and directions,
-    :math:`\|\kappa \mu + f / T\|^2 = \kappa^2 + 2 \kappa \mu \cdot f / T + 1 / T^2`, so nothing of shape ``(N, C, p)``
-    is made, and :math:`C_p` costs the same in any dimension (:mod:`longtail.losses.bessel`). Between the cosines and
-    the logits everything is in float64, where the difference of two numbers near 1e5 keeps 10 digits. In float32 a
-    logit is then within 3e-7 / T of the formula, which is the rounding of the product (terms of the expansion below
-    2e-7 are left out; with float64 features, below 1e-8).
+    The norm needs only one product of features and directions,
+    :math:`\|\kappa \mu + f / T\|^2 = \kappa^2 + 2 \kappa \mu \cdot f / T + 1 / T^2`, so nothing has the shape
+    ``(N, C, p)``, and :math:`C_p` costs the same in any dimension (:mod:`longtail.losses.bessel`). The steps between
+    cosines and logits use float64, in which the difference of two numbers near 1e5 keeps 10 digits. In float32 a logit
+    is then within 3e-7 / T of the formula, which is the rounding of the product (terms of the expansion below 2e-7 are
+    left out; with float64 features, below 1e-8).
 
-    Features and directions are taken to be of length 1, so the gradient has no part that would make a feature longer:
-    where features come from a normalisation, which takes such a part away, it is the gradient of the formula as it
-    stands.
+    The formula assumes that features and directions have length 1, so the gradient has no component along a feature.
+    After a normalisation, which removes that component, it is the gradient of the formula above.
 
     Args:
         features: normalised, shape ``(N, p)`` or ``(views, N, p)``.
-        mu: mean directions, normalised, shape ``(C, p)``, or ``(views, C, p)`` with one set a view.
+        mu: mean directions, normalised, shape ``(C, p)``, or ``(views, C, p)`` with one set per view.
         kappa: concentrations >= 0, shape ``(C,)`` or ``(views, C)``; no gradient flows to them.
-        temperature: :math:`T`, above 0. The authors': 0.1 on CIFAR-LT, 0.07 on larger sets.
+        temperature: :math:`T`, above 0. The authors use 0.1 on CIFAR-LT, 0.07 on larger data sets.
 
     Returns:
         logits of shape ``(N, C)`` or ``(views, N, C)``, float32 (float64 for float64 features), once differentiable.
@@ -87,7 +86,7 @@ def proco_logits(features: Tensor, mu: Tensor, kappa: Tensor, temperature: float
     check_features("mu", mu, like=features, ndim=None)
     if features.ndim > 3 or (mu.ndim > 2 and mu.shape[:-2] != features.shape[:-2]):
         raise ValueError(
-            "Expected `features` of shape (N, p) or (views, N, p) and `mu` of shape (C, p) or one a view, "
+            "Expected `features` of shape (N, p) or (views, N, p) and `mu` of shape (C, p) or one per view, "
             f"but got {tuple(features.shape)} and {tuple(mu.shape)}."
         )
     check_features("kappa", kappa.unsqueeze(-2) if isinstance(kappa, Tensor) else kappa, ndim=None)
@@ -107,14 +106,16 @@ def proco_logits(features: Tensor, mu: Tensor, kappa: Tensor, temperature: float
 def _over_views(
     logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """The shifted cross entropy of ``(N, C)`` or ``(views, N, C)``, averaged over views, then reduced over samples."""
+    """The shifted cross entropy of ``(N, C)`` or ``(views, N, C)``, averaged over views and reduced over samples."""
     if logits.ndim == 2:
         return _shifted_cross_entropy(logits, target, shift, present, of=of, **options)
     views, reduction = logits.shape[0], options.get("reduction", "mean")
     loss = _shifted_cross_entropy(logits.flatten(0, 1), target.repeat(views), shift, present, of=of, **options)
     if reduction == "none":
         return loss.view(views, -1).mean(0)
-    return loss / views if reduction == "sum" else loss  # views have the same labels, so a mean is a mean of means
+    return (
+        loss / views if reduction == "sum" else loss
+    )  # all views have the same labels, so the mean is the mean of their means
 
 
 def proco_loss(
@@ -131,19 +132,19 @@ def proco_loss(
 
     .. math:: l_n = \frac1V \sum_v -\log \frac{e^{z^v_{ny} + a_y}}{\sum_c e^{z^v_{nc} + a_c}}
 
-    The authors' shift is Balanced Softmax's, :math:`a_c = \log N_c`, in the contrastive and in the classifier's loss
-    alike; ``class_shift(counts, beta)`` makes it that of CBS.
+    The authors use the shift of Balanced Softmax, :math:`a_c = \log N_c`, in the contrastive loss and in that of the
+    classifier; ``class_shift(counts, beta)`` gives that of CBS.
 
     Args:
         features: normalised, shape ``(N, p)`` or ``(views, N, p)``.
         target: class indices, shape ``(N,)``.
         mu: mean directions, shape ``(C, p)`` or ``(views, C, p)``.
         kappa: concentrations, shape ``(C,)`` or ``(views, C)``.
-        shift: shape ``(C,)``, from :func:`class_shift <longtail.losses.class_shift>` or ``torch.zeros(C)``. Where it is
-            -inf the class is left out, which label smoothing does not take.
+        shift: shape ``(C,)``, from :func:`class_shift <longtail.losses.class_shift>` or ``torch.zeros(C)``. -inf
+            leaves a class out, which does not work with label smoothing.
         temperature: above 0.
-        **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`. A batch on several
-            ranks: with ``reduction="sum"`` sums add up and are divided by the number of all samples.
+        **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`. For a batch on
+            several ranks add the sums of ``reduction="sum"`` and divide by the number of all samples.
 
     Returns:
         the loss, float32 (float64 for float64 features); a scalar, or shape ``(N,)`` with ``reduction="none"``.
@@ -161,7 +162,6 @@ def proco_loss(
 
 
 def _check_indices(target: object) -> None:
-    """Class probabilities have no class to which a feature could be counted."""
     if isinstance(target, Tensor) and (target.is_floating_point() or target.ndim != 1):
         raise TypeError(
             f"Expected `target` to hold class indices in one dimension, but got {target.dtype} of shape "
@@ -170,29 +170,28 @@ def _check_indices(target: object) -> None:
 
 
 class VonMisesFisherStatistics(nn.Module):
-    r"""A von Mises-Fisher distribution a class, from the features of the epoch so far and of the last one.
+    r"""One von Mises-Fisher distribution per class, from the features of this epoch so far and of the last epoch.
 
-    With :math:`\bar f_c` the mean of the class's features over both epochs, of length :math:`R_c`,
+    Let :math:`\bar f_c` be the mean of the features of a class over both epochs, and :math:`R_c` its length. Then
 
     .. math:: \mu_c = \bar f_c / R_c, \qquad \kappa_c = \frac{p R_c}{1 - R_c^2} \le 10^5
 
-    As in the authors' repository (LeapLabTHU/ProCo, ``loss/proco.py``): there two estimators run, one over the current
-    epoch and one that starts an epoch as the other ended the last; the losses use the latter, after it was updated with
-    the features of the view that is about to be contrasted. Every feature counts the same, and the mean that a class
-    starts with, a random direction of length 0.9, is forgotten at its first feature. One thing differs: of a class
-    that a whole epoch did not show, they draw a new random direction, whereas here its last mean stays until it is seen
-    again (and then is forgotten too).
+    This follows the authors' repository (LeapLabTHU/ProCo, ``loss/proco.py``), which runs two estimators: one over the
+    current epoch, and one that starts from the result of the last epoch. The loss uses the second one, updated with the
+    features of the current view. All features have the same weight, and the first feature of a class replaces its
+    initial mean, a random direction of length 0.9. One detail differs: for a class without a sample in a whole epoch
+    they draw a new random direction; here its last mean stays until the class is seen again.
 
-    The state is ``mean`` and ``mean_counts`` (the last epoch's; at first the random directions and 0) and
-    ``sums`` and ``counts`` (the epoch so far). All are changed in place, without waiting for a GPU, and in the same
-    order of additions each time.
+    The state is ``mean`` and ``mean_counts`` of the last epoch (at first the random directions and 0), and ``sums`` and
+    ``counts`` of the current epoch. They are updated in place, without waiting for a GPU, and additions always have the
+    same order.
 
     Args:
         num_classes: :math:`C`.
-        dim: :math:`p`, the features' dimension, at least 2.
-        seed: of the directions to start from.
+        dim: :math:`p`, the dimension of the features, at least 2.
+        seed: seed of the initial directions.
         max_kappa: the largest concentration.
-        dtype: of means and sums; ``.half()`` leaves it, ``.double()`` does not.
+        dtype: dtype of means and sums; ``.half()`` does not change it, ``.double()`` does.
 
     Example:
         >>> statistics = VonMisesFisherStatistics(num_classes=2, dim=3)
@@ -239,14 +238,14 @@ class VonMisesFisherStatistics(nn.Module):
         ignore_index: int = -100,
         check_labels: bool | None = None,
     ) -> None:
-        """Count a batch's features.
+        """Add the features of a batch.
 
         Args:
-            features: normalised, shape ``(N, p)``. On several ranks either those of all, the same on each, or each
-                rank's own with ``reduce``.
+            features: normalised, shape ``(N, p)``. On several ranks pass the features of all ranks to each rank, or
+                its own features with ``reduce``.
             labels: their classes, shape ``(N,)``.
-            reduce: called with this rank's sums, shape ``(C, p)``, and counts, shape ``(C,)``; its results are added.
-                For large ``C`` and ``p`` gathering features moves less.
+            reduce: called with the sums, shape ``(C, p)``, and counts, shape ``(C,)``, of this rank; its results are
+                added. For large ``C`` and ``p`` it is cheaper to gather the features.
             ignore_index: features with this label are not counted.
             check_labels: check the labels; default: on the CPU.
         """
@@ -256,8 +255,8 @@ class VonMisesFisherStatistics(nn.Module):
         labels = check_row_labels("labels", labels, features, classes, check_labels, ignore_index=ignore_index)
         kept = labels != ignore_index
         index = labels.masked_fill(~kept, 0)
-        # Adding rows where they belong would, on a GPU, add them in a different order each time. So the batch's rows
-        # are summed class by class, in a product, and of each class one row is added to the sums.
+        # On a GPU, index_add_ of several rows per class has a different order of additions each time. So the rows of
+        # the batch are summed class by class in a product, and one row per class is added to the sums.
         same = (index.unsqueeze(1) == index) & kept
         first = kept & ~same.tril(-1).any(1)
         with full_precision(features):
@@ -275,18 +274,18 @@ class VonMisesFisherStatistics(nn.Module):
 
     @torch.no_grad()
     def estimate(self) -> tuple[Tensor, Tensor]:
-        """Mean directions, shape ``(C, p)``, and concentrations, float64 of shape ``(C,)``, as things stand."""
+        """Return mean directions, shape ``(C, p)``, and concentrations, float64 of shape ``(C,)``."""
         number = self.mean_counts + self.counts
         before = self.mean_counts.where(number > 0, 1).to(self.mean.dtype)  # 1: the mean itself
         mean = torch.addcmul(self.sums, self.mean, before.unsqueeze(1)).div_(number.clamp(min=1).unsqueeze(1))
         length = torch.linalg.vector_norm(mean, dim=1, dtype=torch.float64)
-        kappa = mean.shape[1] * length / (1 - length.square()).clamp(min=1e-300)  # R above 1 by rounding: no end
+        kappa = mean.shape[1] * length / (1 - length.square()).clamp(min=1e-300)  # R may round above 1
         mu = mean.div_(length.clamp(min=1e-12).to(mean.dtype).unsqueeze(1))
         return mu, kappa.clamp(max=self.max_kappa)
 
     @torch.no_grad()
     def end_epoch(self) -> None:
-        """The epoch so far becomes the last one. A class that it did not show keeps its mean, which counts for 0."""
+        """Start a new epoch. A class without a sample in the last one keeps its mean, with a count of 0."""
         seen = self.counts > 0
         mean = self.sums / self.counts.clamp(min=1).unsqueeze(1)
         self.mean.copy_(mean.where(seen.unsqueeze(1), self.mean))
@@ -299,7 +298,7 @@ class VonMisesFisherStatistics(nn.Module):
         return f"{self.sums.shape[0]} classes, {self.sums.shape[1]} dimensions"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.half()` must not round what grows over an epoch; `.double()` may have its way.
+        # `.half()` must not round sums over an epoch; `.double()` may widen them.
         kept = {name: buffer for name, buffer in self.named_buffers(recurse=False) if buffer.is_floating_point()}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in kept.items():
@@ -310,21 +309,21 @@ class VonMisesFisherStatistics(nn.Module):
 
 
 class ProCoLoss(CountedLoss):
-    r"""Probabilistic contrastive learning (Du et al., 2024), with the classes' distributions that it learns.
+    r"""Probabilistic contrastive learning (Du et al., 2024), with the class distributions that it estimates.
 
-    For each view in turn, as the authors have it: count its features (:class:`VonMisesFisherStatistics`; in training
-    mode only), estimate the distributions, take the loss of that view's features with them (:func:`proco_loss`). Call
-    :meth:`end_epoch` after an epoch. Train on the classifier's loss plus this one, both with the same shift; predict
-    with the classifier alone.
+    For each view in turn, as in the authors' code: add its features to the statistics
+    (:class:`VonMisesFisherStatistics`; in training mode only), estimate the distributions, and compute the loss of this
+    view with them (:func:`proco_loss`). Call :meth:`end_epoch` after each epoch. Train on the loss of the classifier
+    plus this one, both with the same shift; predict with the classifier alone.
 
     Args:
-        counts: training examples a class, shape ``(C,)``.
-        dim: :math:`p`, the features' dimension. The authors': 128 on CIFAR-LT, 1024 on larger sets.
-        beta: the shift is :math:`\beta \log N_c`: 1 is the authors', others make it CBS, 0 is no shift.
+        counts: training examples per class, shape ``(C,)``, or sums of sample weights.
+        dim: :math:`p`, the dimension of the features. The authors use 128 on CIFAR-LT, 1024 on larger data sets.
+        beta: the shift is :math:`\beta \log N_c`; the authors use 1, other values give CBS, 0 is no shift.
         temperature: above 0.
-        seed: of the directions that the classes start from.
+        seed: seed of the initial directions.
         max_kappa: the largest concentration.
-        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class of zero examples.
+        zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class without examples.
         **options: as in ``F.cross_entropy``.
 
     Example:
@@ -359,7 +358,7 @@ class ProCoLoss(CountedLoss):
 
     @property
     def beta(self) -> float:
-        """How strongly the logits are shifted; for another beta make another loss."""
+        """How strongly the logits are shifted. Read-only: make another loss for another beta."""
         return self._beta
 
     @property
@@ -379,11 +378,12 @@ class ProCoLoss(CountedLoss):
         """The loss of normalised ``features``, shape ``(views, N, p)``, and ``target``, indices of shape ``(N,)``.
 
         Args:
-            features: whose loss it is.
+            features: the features whose loss is computed.
             target: their classes.
-            keys: the features to count, shape ``(views, K, p)``: those of all ranks. Default: ``features``.
+            keys: the features to add to the statistics, shape ``(views, K, p)``: those of all ranks. Default:
+                ``features``.
             key_labels: their classes, shape ``(K,)``.
-            reduce: see :meth:`VonMisesFisherStatistics.update`: the other way to count over ranks.
+            reduce: the other way to combine ranks, see :meth:`VonMisesFisherStatistics.update`.
         """
         check_features("features", features, ndim=3)
         _check_indices(target)
@@ -402,8 +402,8 @@ class ProCoLoss(CountedLoss):
                     view,
                     key_labels,
                     reduce=reduce,
-                    ignore_index=self.options.get("ignore_index", -100),
-                    check_labels=self.options.get("check_labels"),
+                    ignore_index=self.ignore_index,
+                    check_labels=self.check_labels,
                 )
                 estimates.append(self.statistics.estimate())
             mu, kappa = (torch.stack(tensors) for tensors in zip(*estimates, strict=True))
@@ -413,11 +413,11 @@ class ProCoLoss(CountedLoss):
         return _over_views(logits, target, self._shift, self.present, of="counts", **self.options)
 
     def end_epoch(self) -> None:
-        """The features counted so far become the last epoch's."""
+        """Start a new epoch of the statistics."""
         self.statistics.end_epoch()
 
     def read_counts(self) -> None:
-        """Make the shift from the counts."""
+        """Compute the shift from the counts."""
         super().read_counts()
         self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
 

@@ -1,4 +1,4 @@
-"""ResLT: branches that each see the classes up to some rarity, and their sum that sees all."""
+"""ResLT: one branch for all classes, one for medium and tail, one for the tail, and their sum."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._checks import Vector, as_counts, check_integer, check_number, told
+from longtail._checks import Vector, as_counts, check_fraction, check_integer, describe
 from longtail.classes import Groups
 from longtail.losses._common import check_batch
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class ResLTTerms(NamedTuple):
-    """What a batch, or a part of it, gives: sums and what to divide them by; those of the parts add up.
+    """Sums of a batch and what to divide them by. Those of the parts of a batch add up.
 
     Example:
         >>> z, y, sees = torch.randn(3, 8, 10), torch.arange(8), branches_from_index(10, 2, 4)
@@ -33,26 +33,26 @@ class ResLTTerms(NamedTuple):
     """
 
     branch_sum: Tensor
-    """The branches' losses, summed over the samples that each sees."""
+    """The losses of the branches, summed over the samples that each branch sees."""
     branch_count: Tensor
-    """How many those are: a sample counts once for every branch that sees it."""
+    """How many samples that is; a sample counts once for every branch that sees it."""
     fusion_sum: Tensor
-    """The cross entropy of the branches' sum, summed over all samples."""
+    """The cross entropy of the sum of the branches, summed over all samples."""
     fusion_count: Tensor
-    """How many those are."""
+    """How many samples that is."""
 
     def loss(self, alpha: float) -> Tensor:
-        """The loss: ``alpha`` times the branches' mean, 1 - ``alpha`` times the mean of the sum."""
+        """Return ``alpha`` times the mean of the branches plus 1 - ``alpha`` times the mean of the sum."""
         return alpha * self.branch_sum / self.branch_count + (1 - alpha) * self.fusion_sum / self.fusion_count
 
 
 def branches_from_index(num_classes: int, *first: int) -> Tensor:
-    """What each branch sees, where classes are in order, most frequent first: all, and all from each ``first`` on.
+    """Return what each branch sees if classes are ordered by frequency: all, then all from each ``first`` on.
 
     Args:
         num_classes: how many classes there are.
-        *first: the first class of the second branch, of the third, …, ascending. The authors' are 35 and 70 of
-            CIFAR-100's classes, 2 and 4 of CIFAR-10's.
+        *first: the first class of the second branch, of the third, …, ascending. The authors use 35 and 70 on
+            CIFAR-100, 2 and 4 on CIFAR-10.
 
     Returns:
         bool, shape ``(branches, num_classes)``.
@@ -69,13 +69,13 @@ def branches_from_index(num_classes: int, *first: int) -> Tensor:
 
 
 def branches_from_counts(counts: Vector, *rarest: int) -> Tensor:
-    """What each branch sees, where classes are in any order: all, and as many of the ``rarest`` as is said.
+    """Return what each branch sees for classes in any order: all, then the given numbers of ``rarest`` classes.
 
     Args:
-        counts: training examples a class, shape ``(C,)``.
-        *rarest: how many classes the second branch sees, the third, …, descending. The authors' are 825 and 220 of
-            ImageNet-LT's 1000 classes, 6600 (two branches) of iNaturalist2018's 8142. Of equally rare classes the one
-            with the larger index counts as rarer, as on CIFAR, whose classes become rarer by their index.
+        counts: training examples per class, shape ``(C,)``.
+        *rarest: how many classes the second branch sees, the third, …, descending. The authors use 825 and 220 of
+            1000 classes on ImageNet-LT, 6600 of 8142 (two branches) on iNaturalist2018. Of two equally rare classes
+            the one with the larger index counts as rarer, as on CIFAR.
 
     Returns:
         bool, shape ``(branches, C)``.
@@ -96,10 +96,10 @@ def branches_from_counts(counts: Vector, *rarest: int) -> Tensor:
 
 
 def branches_from_groups(groups: Groups) -> Tensor:
-    """What each branch sees, a branch a group: the first all classes, the second all but the first group's, ….
+    """Return what each branch sees, one branch per group: all classes, then all but the first group, and so on.
 
     Args:
-        groups: most frequent first.
+        groups: the groups, most frequent first.
 
     Returns:
         bool, shape ``(groups, C)``.
@@ -114,24 +114,9 @@ def branches_from_groups(groups: Groups) -> Tensor:
 
 
 def _check_sees(sees: object) -> Tensor:
-    """``sees`` must be a bool matrix."""
     if not isinstance(sees, Tensor) or sees.dtype != torch.bool or sees.ndim != 2 or not sees.numel():
-        raise TypeError(f"Expected `sees` to be a bool tensor of shape (branches, classes), but got {told(sees)}.")
+        raise TypeError(f"Expected `sees` to be a bool tensor of shape (branches, classes), but got {describe(sees)}.")
     return sees
-
-
-def _check_smoothing(label_smoothing: object) -> float:
-    smoothing = check_number("label_smoothing", label_smoothing)
-    if smoothing > 1:
-        raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {smoothing}.")
-    return smoothing
-
-
-def _check_alpha(alpha: object) -> float:
-    share = check_number("alpha", alpha)
-    if share > 1:
-        raise ValueError(f"Expected `alpha` to be in [0, 1], but got {share}.")
-    return share
 
 
 def reslt_terms(
@@ -143,23 +128,23 @@ def reslt_terms(
     label_smoothing: float = 0.0,
     check_labels: bool | None = None,
 ) -> ResLTTerms:
-    """The sums and counts of :func:`reslt_loss`, which has the formula, for batches that lie on several ranks.
+    """Return the sums and counts of :func:`reslt_loss`, which has the formula, for batches on several ranks.
 
     Args:
         branches: logits of each branch, shape ``(branches, N, C)``.
         target: class indices, shape ``(N,)``, or class probabilities, shape ``(N, C)``.
         sees: which classes each branch sees, bool of shape ``(branches, C)``.
         ignore_index: samples with this label are left out.
-        label_smoothing: how much of a target is spread evenly over the classes.
+        label_smoothing: how much of a target is spread evenly over the classes, in [0, 1].
         check_labels: check the labels; default: on the CPU.
 
     Returns:
         float32 sums and counts (float64 for float64 logits).
     """
     sees = _check_sees(sees)
-    smoothing = _check_smoothing(label_smoothing)
+    smoothing = check_fraction("label_smoothing", label_smoothing)
     if not isinstance(branches, Tensor) or not branches.is_floating_point():
-        raise TypeError(f"Expected `branches` to be a floating-point tensor, but got {told(branches)}.")
+        raise TypeError(f"Expected `branches` to be a floating-point tensor, but got {describe(branches)}.")
     if branches.ndim != 3 or (branches.shape[0], branches.shape[2]) != sees.shape:
         raise ValueError(
             f"Expected `branches` to have shape ({sees.shape[0]}, samples, {sees.shape[1]}), as `sees` has it, "
@@ -181,7 +166,7 @@ def reslt_terms(
     if target.is_floating_point():
         target = target.to(logits.dtype)
         log_p = logits.log_softmax(-1)
-        # Linear in the target: a mixed sample costs what its two labels cost, in their shares.
+        # Linear in the target: the loss of a mixed sample is the mixture of the losses of its labels.
         weight = target @ reach.T
         losses = -torch.einsum("bnc,nc,bc->bn", log_p, target, reach)
         if smoothing:
@@ -194,7 +179,7 @@ def reslt_terms(
         losses = F.cross_entropy(
             logits.flatten(0, 1), every, ignore_index=ignore_index, reduction="none", label_smoothing=smoothing
         )
-        losses = losses.view(seen.shape) * seen  # by a factor of 0: picking samples would wait for the GPU
+        losses = losses.view(seen.shape) * seen  # a factor of 0, because selecting samples would wait for the GPU
     return ResLTTerms(losses[:-1].sum(), seen[:-1].sum(), losses[-1].sum(), seen[-1].sum())
 
 
@@ -208,7 +193,7 @@ def reslt_loss(
     label_smoothing: float = 0.0,
     check_labels: bool | None = None,
 ) -> Tensor:
-    r"""ResLT (Cui et al., 2023): branches for ever rarer classes, whose sum is the classifier.
+    r"""ResLT (Cui et al., 2023): branches for rarer and rarer classes; their sum is the classifier.
 
     With branches :math:`b` that see the classes :math:`S_b` (all; medium and tail; tail) and the cross entropy
     :math:`\ell`, always over *all* classes,
@@ -216,32 +201,31 @@ def reslt_loss(
     .. math:: l = \alpha \frac{\sum_b \sum_{n : y_n \in S_b} \ell(z^b_n, y_n)}{\sum_b |\{n : y_n \in S_b\}|}
               + (1 - \alpha) \frac1N \sum_n \ell\Big(\sum_b z^b_n, y_n\Big)
 
-    Predict with ``branches.sum(0)``. Facts from the authors' repository (jiequancui/ResLT): a branch that does not see
-    a sample's class is given a weight of 0 for it, and its softmax has all classes even so; :math:`\alpha` is their
-    ``beta``; the classes seen are not the groups of the tables (:func:`branches_from_index`,
-    :func:`branches_from_counts`). There the branches' loss is the log of a probability plus 1e-7, which takes the
-    gradient from samples that are more wrong than that; here it is the cross entropy itself.
+    Predict with ``branches.sum(0)``. As in the authors' repository (jiequancui/ResLT), a sample whose class a branch
+    does not see has weight 0 in that branch, and the softmax of every branch is over all classes; :math:`\alpha` is
+    their ``beta``; the classes that branches see are not the groups of the tables (:func:`branches_from_index`,
+    :func:`branches_from_counts`). Their loss is the log of the probability plus 1e-7, which removes the gradient of
+    samples with a smaller probability; here it is the cross entropy.
 
     Args:
-        branches: logits of each branch, shape ``(branches, N, C)``: three, or two in the authors' iNaturalist form.
-        target: class indices, shape ``(N,)``, or class probabilities, shape ``(N, C)``, which cost what their labels
-            cost, in their shares.
+        branches: logits of each branch, shape ``(branches, N, C)``: three, or two on iNaturalist.
+        target: class indices, shape ``(N,)``, or class probabilities, shape ``(N, C)``.
         sees: which classes each branch sees, bool of shape ``(branches, C)``.
-        alpha: what the branches weigh, in [0, 1]. The authors': CIFAR-100-LT 0.995, 0.99, 0.72 and CIFAR-10-LT 0.998,
-            0.998, 0.96 at imbalance 100, 50, 10; ImageNet-LT 0.99; iNaturalist2018 0.85.
+        alpha: weight of the branches, in [0, 1]. The authors use 0.995, 0.99, 0.72 on CIFAR-100-LT and 0.998, 0.998,
+            0.96 on CIFAR-10-LT at imbalance 100, 50, 10; 0.99 on ImageNet-LT; 0.85 on iNaturalist2018.
         ignore_index: samples with this label are left out.
         label_smoothing: how much of a target is spread evenly over the classes, in [0, 1].
         check_labels: check the labels; default: on the CPU.
 
     Returns:
-        the loss, a float32 scalar (float64 for float64 logits). NaN without a sample.
+        the loss, a float32 scalar (float64 for float64 logits); NaN for an empty batch.
 
     Example:
         >>> branches = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]] * 3)
         >>> reslt_loss(branches, torch.tensor([0, 2]), branches_from_index(3, 1, 2), alpha=0.9)
         tensor(0.4311)
     """
-    alpha = _check_alpha(alpha)
+    alpha = check_fraction("alpha", alpha)
     terms = reslt_terms(
         branches, target, sees, ignore_index=ignore_index, label_smoothing=label_smoothing, check_labels=check_labels
     )
@@ -273,13 +257,13 @@ class ResLTLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.register_buffer("sees", _check_sees(sees).clone())
-        self.alpha = _check_alpha(alpha)
+        self.alpha = check_fraction("alpha", alpha)
         self.ignore_index = check_integer("ignore_index", ignore_index)
-        self.label_smoothing = _check_smoothing(label_smoothing)
+        self.label_smoothing = check_fraction("label_smoothing", label_smoothing)
         self.check_labels = check_labels
 
     def terms(self, branches: Tensor, target: Tensor) -> ResLTTerms:
-        """Sums and counts, as :func:`reslt_terms` gives them."""
+        """Return sums and counts as :func:`reslt_terms` does."""
         return reslt_terms(
             branches,
             target,
@@ -294,6 +278,6 @@ class ResLTLoss(nn.Module):
         return self.terms(branches, target).loss(self.alpha)
 
     def extra_repr(self) -> str:
-        """Sizes, and what differs from the defaults."""
+        """Sizes, and options that differ from the defaults."""
         text = f"{self.sees.shape[0]} branches, {self.sees.shape[1]} classes, alpha={self.alpha:g}"
         return text + (f", label_smoothing={self.label_smoothing:g}" if self.label_smoothing else "")

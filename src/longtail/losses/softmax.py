@@ -1,7 +1,7 @@
 r"""Softmax, Balanced Softmax, Class-Balanced Softmax and logit adjustment: one shifted cross entropy, several names.
 
-All of them are the cross entropy of :math:`z_c + a_c` and differ in the shift :math:`a`. A constant added to all of
-:math:`a` changes nothing, so shifts are kept with mean zero: small numbers round less.
+All of them are the cross entropy of :math:`z_c + a_c` and differ in the shift :math:`a`. Adding a constant to
+:math:`a` changes nothing, so shifts have mean zero, because small numbers round less.
 
 Prediction uses the plain :math:`z`: ``logits.argmax(1)``.
 """
@@ -50,13 +50,13 @@ __all__ = [
 
 
 def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error") -> Tensor:
-    r"""The shift of Class-Balanced Softmax, :math:`a_c = \beta \log N_c`, less its mean over the classes.
+    r"""Return the shift of Class-Balanced Softmax, :math:`a_c = \beta \log N_c`, minus its mean over the classes.
 
     Args:
-        counts: training examples a class, shape ``(C,)``.
+        counts: training examples per class, shape ``(C,)``. They may be fractional, e.g. sums of sample weights.
         beta: how strongly to shift, >= 0.
-        zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` (a shift of -inf leaves it out
-            of the softmax) or ``"one"`` (as if it had one example).
+        zero_counts: how to treat a class without examples: ``"error"``, ``"mask"`` (a shift of -inf leaves it out of
+            the softmax) or ``"one"`` (as if it had one example).
 
     Returns:
         float32 shift of shape ``(C,)``, for :func:`shifted_linear` and :func:`longtail.metrics.gradient_sums`.
@@ -77,11 +77,11 @@ def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error
 
 
 def prior_shift(p_hat: Vector, p: Vector) -> Tensor:
-    r"""The shift of the paper's general form, :math:`a_c = \log \hat p(y=c) / p(y=c)`, less its mean.
+    r"""Return the shift of the paper's general form, :math:`a_c = \log \hat p(y=c) / p(y=c)`, minus its mean.
 
     Args:
-        p_hat: class probabilities of the model that is trained, shape ``(C,)``, up to a constant factor.
-        p: class probabilities of the model that is wanted, likewise.
+        p_hat: class probabilities of the trained model, shape ``(C,)``, up to a constant factor.
+        p: class probabilities of the desired model, likewise.
 
     Returns:
         float32 shift of shape ``(C,)``.
@@ -98,12 +98,12 @@ def prior_shift(p_hat: Vector, p: Vector) -> Tensor:
 
 
 def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> Tensor:
-    r"""Logits with the shift inside the product, :math:`W h + (b + a)`: a shifted loss for next to nothing.
+    r"""Return logits with the shift inside the product, :math:`W h + (b + a)`: a shifted loss at almost no cost.
 
     ``F.cross_entropy(shifted_linear(h, W, b, shift), y)`` equals the shifted loss of ``F.linear(h, W, b)``, but no
-    second array of logits is made, which matters with many classes (``benchmarks/loss.py``). The parameters are not
-    changed, so weight decay pulls at :math:`b`, never at the shift. Predict with ``F.linear(h, W, b)``. In half
-    precision :math:`b + a` is rounded as the logits are, whereas the loss adds the shift in float32.
+    second array of logits is made, which matters with many classes (``benchmarks/loss.py``). The parameters do not
+    change, so weight decay acts on :math:`b`, never on the shift. Predict with ``F.linear(h, W, b)``. In half
+    precision :math:`b + a` is rounded like the logits, whereas the loss adds the shift in float32.
 
     Args:
         features: shape ``(..., D)``.
@@ -112,8 +112,8 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         shift: shape ``(C,)``, from :func:`class_shift`, :func:`prior_shift` or a loss's ``logit_shift``.
 
     Returns:
-        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``. Where the shift masks a class they are -inf,
-        which its label smoothing does not take: use the loss then.
+        shifted logits of shape ``(..., C)``, for ``F.cross_entropy``. They are -inf for a masked class, which does not
+        work with label smoothing: use the loss then.
 
     Example:
         >>> head, h, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 0, 1, 0, 0])
@@ -128,12 +128,12 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         shifted = shift if bias is None else bias + shift
         return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
     except (AttributeError, RuntimeError, TypeError):
-        _check_product(features, weight, bias, shift)  # only now: a small step's time is its launches
+        _check_product(features, weight, bias, shift)  # only now, because checks cost time in a small step
         raise
 
 
 def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> None:
-    """Say in one sentence what does not fit the product."""
+    """Raise an error that names what does not fit the product."""
     given = {"weight": weight, "features": features, "shift": shift} | ({} if bias is None else {"bias": bias})
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
@@ -155,7 +155,7 @@ def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
 def _shifted_cross_entropy(
     logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """Cross entropy of ``logits + shift`` over the classes ``present`` (``None``: all), in float32 or better."""
+    """Cross entropy of ``logits + shift`` over the classes ``present`` (``None``: all), in at least float32."""
     target = check_batch(logits, target, shift.numel(), of=of, held=shift, **options)
     if present is not None:
         logits, target, options = leave_out(logits, target, present, **options)
@@ -176,22 +176,22 @@ def class_balanced_softmax(
 
     .. math:: l_n = -\log \frac{N_y^\beta e^{z_{ny}}}{\sum_d N_d^\beta e^{z_{nd}}}
 
-    The shift makes head classes easy to get right in training, so that the plain logits :math:`z`, with which one
-    predicts, have to favour the tail. ``beta=0`` is softmax cross entropy, ``beta=1`` Balanced Softmax
-    (:func:`balanced_softmax`); above 1 it also makes up for the tail's larger generalisation gap. It is logit
-    adjustment in the loss (:func:`logit_adjusted_softmax`) with ``tau = beta``: the two differ by a constant in the
-    logits. It is *not* the class-balanced loss of Cui et al. (2019), which weights each sample by its class's effective
-    number: that is :func:`effective_number_weights <longtail.losses.effective_number_weights>`.
+    During training the shift makes head classes easier, so the plain logits :math:`z`, which are used for prediction,
+    have to favour the tail. ``beta=0`` is softmax cross entropy and ``beta=1`` Balanced Softmax
+    (:func:`balanced_softmax`); above 1 it also compensates for the larger generalisation gap of the tail. It equals
+    logit adjustment in the loss (:func:`logit_adjusted_softmax`) with ``tau = beta``: the logits differ by a constant.
+    It is *not* the class-balanced loss of Cui et al. (2019), which weights samples by the effective number of their
+    class: see :func:`effective_number_weights <longtail.losses.effective_number_weights>`.
 
-    ``counts`` are read at each call. In a training loop use :class:`ClassBalancedSoftmaxLoss`, which reads them once.
+    Each call reads ``counts``. In a training loop use :class:`ClassBalancedSoftmaxLoss`, which reads them once.
 
     Args:
         logits: plain logits :math:`z`, shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
         target: class indices, shape ``()``, ``(N,)`` or ``(N, d1, …)``, or class probabilities of the logits' shape.
-        counts: training examples a class, shape ``(C,)``.
-        beta: how strongly to shift, >= 0. It has no default, because 1 would silently be Balanced Softmax.
-        zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` it out of the softmax, or count
-            it as ``"one"``.
+        counts: training examples per class, shape ``(C,)``, or sums of sample weights.
+        beta: how strongly to shift, >= 0. There is no default, because 1 would silently be Balanced Softmax.
+        zero_counts: how to treat a class without examples: ``"error"``, ``"mask"`` it out of the softmax, or count it
+            as ``"one"``.
         **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing`` as in ``F.cross_entropy``, and
             ``check_labels``; see :class:`LossOptions <longtail.losses.LossOptions>`.
 
@@ -215,7 +215,7 @@ def balanced_softmax(
 ) -> Tensor:
     r"""Balanced Softmax (Ren et al., 2020): the cross entropy of :math:`z_c + \log N_c`.
 
-    :func:`class_balanced_softmax` with ``beta=1``, whose other arguments it takes.
+    :func:`class_balanced_softmax` with ``beta=1``; the other arguments are the same.
 
     Example:
         >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
@@ -236,8 +236,8 @@ def logit_adjusted_softmax(
 ) -> Tensor:
     r"""Logit adjustment in the loss (Menon et al., 2021): the cross entropy of :math:`z_c + \tau \log \pi_c`.
 
-    With the class prior :math:`\pi_c = N_c / N` this is :func:`class_balanced_softmax` with ``beta = tau``, whose other
-    arguments it takes. For logit adjustment after training see :func:`longtail.posthoc.adjust_logits`.
+    With the class prior :math:`\pi_c = N_c / N` this is :func:`class_balanced_softmax` with ``beta = tau``; the other
+    arguments are the same. For logit adjustment after training see :func:`longtail.posthoc.adjust_logits`.
 
     Example:
         >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
@@ -260,8 +260,8 @@ def prior_shifted_softmax(
     Args:
         logits: as in :func:`class_balanced_softmax`.
         target: as in :func:`class_balanced_softmax`.
-        p_hat: class probabilities of the model that is trained, shape ``(C,)``, > 0, up to a constant factor.
-        p: class probabilities of the model that is wanted, likewise.
+        p_hat: class probabilities of the trained model, shape ``(C,)``, > 0, up to a constant factor.
+        p: class probabilities of the desired model, likewise.
         **options: as in :func:`class_balanced_softmax`.
 
     Example:
@@ -278,13 +278,12 @@ def prior_shifted_softmax(
 class ClassBalancedSoftmaxLoss(CountedLoss):
     r"""Class-Balanced Softmax (CBS): the cross entropy of :math:`z_c + \beta \log N_c`.
 
-    The one-line change to a training loop: in place of ``nn.CrossEntropyLoss()`` write
-    ``ClassBalancedSoftmaxLoss(counts, beta=1.5)``, and go on predicting with ``logits.argmax(1)``. How it relates to
-    Balanced Softmax, to logit adjustment and to class-balanced *weighting* stands with the function,
-    :func:`class_balanced_softmax`, as does the meaning of the arguments.
+    To use it, change one line of a training loop: replace ``nn.CrossEntropyLoss()`` by
+    ``ClassBalancedSoftmaxLoss(counts, beta=1.5)``, and predict with ``logits.argmax(1)`` as before.
+    :func:`class_balanced_softmax` explains the arguments and the relation to similar losses.
 
     The ``counts`` are its state; ``logit_shift`` is computed from them once, in float32, and stays so under
-    ``.half()`` and autocast. On CUDA nothing is read back, so a captured graph can hold the loss.
+    ``.half()`` and autocast. On CUDA it reads nothing back, so a captured graph can contain the loss.
 
     Example:
         >>> loss = ClassBalancedSoftmaxLoss([500, 50, 5], beta=1.5)
@@ -306,12 +305,12 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
 
     @property
     def beta(self) -> float:
-        """How strongly the logits are shifted; for another beta make another loss."""
+        """How strongly the logits are shifted. Read-only: make another loss for another beta."""
         return self._beta
 
     @property
     def logit_shift(self) -> Tensor:
-        """:math:`\\beta \\log N_c` less its mean, float32 ``(C,)``; -inf for a masked class."""
+        """:math:`\\beta \\log N_c` minus its mean, float32 ``(C,)``; -inf for a masked class."""
         return self._shift
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -319,7 +318,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         return _shifted_cross_entropy(logits, target, self._shift, self.present, of="counts", **self.options)
 
     def read_counts(self) -> None:
-        """Make the shift from the counts."""
+        """Compute the shift from the counts."""
         super().read_counts()
         self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
 
@@ -331,7 +330,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
 class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     r"""Balanced Softmax (Ren et al., 2020): the cross entropy of :math:`z_c + \log N_c`.
 
-    :class:`ClassBalancedSoftmaxLoss` with ``beta=1``, whose other arguments it takes.
+    :class:`ClassBalancedSoftmaxLoss` with ``beta=1``; the other arguments are the same.
 
     Example:
         >>> loss = BalancedSoftmaxLoss([500, 50, 5])
@@ -350,7 +349,7 @@ class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
 class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
     r"""Logit adjustment in the loss (Menon et al., 2021): the cross entropy of :math:`z_c + \tau \log \pi_c`.
 
-    :class:`ClassBalancedSoftmaxLoss` with ``beta = tau``, whose other arguments it takes.
+    :class:`ClassBalancedSoftmaxLoss` with ``beta = tau``; the other arguments are the same.
 
     Example:
         >>> LogitAdjustedLoss([500, 50, 5], tau=1.0)
@@ -393,7 +392,7 @@ class PriorShiftedSoftmaxLoss(Loss):
 
     @property
     def logit_shift(self) -> Tensor:
-        """The log ratio of the priors less its mean, float32 ``(C,)``."""
+        """The log ratio of the priors minus its mean, float32 ``(C,)``."""
         return self.shift
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:

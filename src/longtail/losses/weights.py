@@ -11,17 +11,17 @@ __all__ = ["effective_number_weights"]
 
 
 def effective_number_weights(counts: Vector, b: float, *, zero_counts: ZeroCounts = "error") -> Tensor:
-    r"""Class-balanced weights (Cui et al., 2019): one over the effective number of samples, scaled to sum to C.
+    r"""Class-balanced weights (Cui et al., 2019): the inverse of the effective number of samples, scaled to sum to C.
 
     .. math:: w_c \propto \frac{1 - b}{1 - b^{N_c}}, \qquad \sum_c w_c = C
 
-    ``b=0`` weighs all classes alike; ``b`` near 1 weighs by inverse frequency. Pass the result as ``weight`` to any
+    ``b=0`` gives all classes the same weight, ``b`` near 1 the inverse frequency. Pass the result as ``weight`` to any
     loss: from the start (class-balanced weighting), or in the last epochs only (deferred re-weighting, DRW).
 
     Args:
-        counts: training examples a class, shape ``(C,)``.
+        counts: training examples per class, shape ``(C,)``, or sums of sample weights.
         b: in [0, 1); 0.9999 is usual.
-        zero_counts: what to do with a class of zero examples: ``"error"``, ``"mask"`` (weight 0) or count as ``"one"``.
+        zero_counts: how to treat a class without examples: ``"error"``, ``"mask"`` (weight 0) or count it as ``"one"``.
 
     Returns:
         float32 weights of shape ``(C,)``.

@@ -1,11 +1,11 @@
-"""A batch of any shape as rows, one a sample."""
+"""A batch of any shape as rows, one per sample."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from longtail._checks import told
+from longtail._checks import describe
 from longtail.losses._common import check_batch
 
 
@@ -13,7 +13,7 @@ class Batch(NamedTuple):
     """A batch as rows."""
 
     logits: Tensor
-    """``(M, C)``, float32 or better."""
+    """``(M, C)``, at least float32."""
     label: Tensor
     """int64 ``(M,)``, 0 where ignored."""
     valid: Tensor
@@ -33,7 +33,7 @@ def flatten(
     ignore_index: int,
     check_labels: bool | None,
 ) -> Batch:
-    """Check a batch and lay it out as rows. Nothing is read back from a device."""
+    """Check a batch and return it as rows. Reads nothing back from a device."""
     if not isinstance(logits, Tensor) or logits.ndim < 2:
         raise ValueError(
             "Expected `logits` of shape (N, C) or (N, C, d1, …), but got "
@@ -46,7 +46,7 @@ def flatten(
     for name, tensor in (("shift", shift), ("features", features)):
         if tensor is not None:
             if not isinstance(tensor, Tensor):
-                raise TypeError(f"Expected `{name}` to be a tensor, but got {told(tensor)}.")
+                raise TypeError(f"Expected `{name}` to be a tensor, but got {describe(tensor)}.")
             if tensor.device != logits.device:
                 raise ValueError(
                     f"Expected `logits` and `{name}` on one device, but got {logits.device} and {tensor.device}."
@@ -62,7 +62,7 @@ def flatten(
         )
     target = target.flatten()
     ignored = target == ignore_index
-    # Rows that are ignored may hold anything, NaN included, and NaN times 0 is NaN.
+    # Ignored rows may hold NaN, and NaN times 0 is NaN.
     return Batch(
         logits=_rows(logits).masked_fill(ignored[:, None], 0.0),
         label=target.masked_fill(ignored, 0),
@@ -73,11 +73,11 @@ def flatten(
 
 
 def _rows(values: Tensor) -> Tensor:
-    """``(N, C, d1, …)`` as ``(N * d1 * …, C)``, float32 or better."""
+    """``(N, C, d1, …)`` as ``(N * d1 * …, C)``, at least float32."""
     rows = values.detach().movedim(1, -1).reshape(-1, values.shape[1])
     return rows.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def wide(device: torch.device) -> torch.dtype:
-    """The type to add up in: float64, where the device has it."""
+    """Return the dtype for sums: float64, except on MPS, which does not have it."""
     return torch.float32 if device.type == "mps" else torch.float64

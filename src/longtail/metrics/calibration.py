@@ -1,4 +1,4 @@
-"""Whether confidence means what it says."""
+"""Calibration: whether confidence equals accuracy."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class CalibrationError:
     """Expected calibration error, as fractions in [0, 1]."""
 
     all: float
-    """Over all samples; NaN where there are none."""
+    """Over all samples; NaN without samples."""
     groups: GroupValues
     """Over the samples whose true class is in the group."""
 
@@ -23,18 +23,18 @@ class CalibrationError:
 def expected_calibration_error(
     bin_samples: Vector, bin_correct: Vector, bin_confidence: Vector, groups: Groups
 ) -> CalibrationError:
-    r"""Expected calibration error, over all samples and over those of each group.
+    r"""Return the expected calibration error of all samples and of each group.
 
     .. math:: ECE = \sum_b \frac{n_b}{n} \left| acc_b - conf_b \right|
 
-    over bins of confidence :math:`b`. A group's is that of the samples whose *true* class is in it.
+    over bins :math:`b` of confidence. A group has the samples whose *true* class is in it.
 
     Args:
-        bin_samples: samples by true class and bin, ``(C, bins)``, of
+        bin_samples: samples per true class and bin, ``(C, bins)``, of
             :class:`ClassStatistics <longtail.metrics.ClassStatistics>`.
-        bin_correct: those of them that are predicted right.
+        bin_correct: how many of them are predicted correctly.
         bin_confidence: the sum of their confidences.
-        groups: the groups to take apart.
+        groups: the groups.
 
     Example:
         >>> groups = Groups.from_indices(head=[0], tail=[1])
@@ -55,9 +55,9 @@ def expected_calibration_error(
             f"Expected `bin_samples` to have {groups.num_classes} classes, as `groups` has, but got {len(bin_samples)}."
         )
     if (bin_correct > bin_samples).any():
-        raise ValueError("Expected `bin_correct` to be at most `bin_samples`, but got a bin where it is not.")
+        raise ValueError("Expected `bin_correct` to be at most `bin_samples`, but got a bin where it is larger.")
     samples, correct, confidence = (groups.sums(values) for values in (bin_samples, bin_correct, bin_confidence))
-    # n_b / n * |acc_b - conf_b| is |correct_b - confidence_b| / n: empty bins need no care.
+    # n_b / n * |acc_b - conf_b| is |correct_b - confidence_b| / n, so empty bins are no special case.
     errors = (correct - confidence).abs().sum(1) / samples.sum(1)
     kept = {name: e for name, e, n in zip(groups.names, errors.tolist(), samples.sum(1).tolist(), strict=True) if n > 0}
     overall = (correct.sum(0) - confidence.sum(0)).abs().sum() / samples.sum()

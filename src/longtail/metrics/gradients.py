@@ -1,11 +1,11 @@
-r"""Who the gradient of the classifier works for: reward and penalty of each class.
+r"""Net gradient of the classifier per class: reward and penalty.
 
 The gradient of the summed cross entropy with respect to the weight :math:`w_c` is :math:`-\Delta^{grad}_c`,
 
 .. math:: \Delta^{grad}_{ci} = \underbrace{\sum_{n \in N_c} (1 - p_{nc}) h_{ni}}_{reward}
           - \underbrace{\sum_{d \ne c} \sum_{n \in N_d} p_{nc} h_{ni}}_{penalty}
 
-and with respect to the bias the same with :math:`h = 1`: the *bias form*, which needs logits alone.
+and with respect to the bias the same with :math:`h = 1`: the *bias form*, which needs only logits.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ OverFeatures = Literal["sum", "norm"]
 
 
 def other_probabilities(probabilities: Tensor, label: Tensor, valid: Tensor) -> Tensor:
-    """What each row gives to the classes that are not its own, ``(M, C)``; nothing for a row that is ignored."""
+    """Return the probabilities of each row for classes other than its own, ``(M, C)``; 0 for ignored rows."""
     return probabilities.scatter(1, label[:, None], 0.0) * valid[:, None]
 
 
 def reward_and_penalty(others: Tensor, label: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Reward and penalty of a batch of rows, ``(C,)``, or ``(C, D)`` with features; float64.
+    """Return reward and penalty of a batch of rows, ``(C,)``, or ``(C, D)`` with features; float64.
 
-    What a sample's own class misses, 1 - p, is taken as the sum of the other classes' p, which keeps its precision
-    when p is close to 1, as it is once a network fits its training data.
+    1 - p of a sample's own class is computed as the sum of the other probabilities, which is precise when p is close
+    to 1, as it is once a network fits its training data.
     """
     missed = others.sum(1)
     dtype = wide(label.device)
@@ -42,7 +42,7 @@ def reward_and_penalty(others: Tensor, label: Tensor, features: Tensor | None = 
     reward.index_add_(0, label, rows.to(dtype))
     if features is None:
         return reward, others.sum(0, dtype=dtype)
-    with torch.autocast(label.device.type, enabled=False):  # nor TF32, which float64 does not know
+    with torch.autocast(label.device.type, enabled=False):  # float64 also avoids TF32
         return reward, others.T.to(dtype) @ features.to(dtype)
 
 
@@ -56,16 +56,17 @@ def gradient_sums(
     ignore_index: int = -100,
     check_labels: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Reward and penalty of each class in one batch, under softmax or any shifted loss. Add them up over a data set.
+    r"""Return reward and penalty per class in one batch, under softmax or any shifted loss. Add them over a data set.
 
-    ``penalty - reward`` is what autograd gives for the loss with ``reduction="sum"``: the gradient of the classifier's
-    weight with features, of its bias without. Nothing is updated and no graph is kept.
+    ``penalty - reward`` is the gradient of the loss with ``reduction="sum"``: with features that of the classifier's
+    weight, without that of its bias. No autograd graph is needed or kept.
 
     Args:
         logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``.
         target: class indices, shape ``(N,)`` or ``(N, d1, …)``.
-        features: what the classifier saw, shape ``(N, D)`` or ``(N, D, d1, …)``; without them the bias form.
-        shift: the loss's shift, shape ``(C,)`` (its ``shift``, or :func:`longtail.class_shift`); default: none.
+        features: input of the classifier, shape ``(N, D)`` or ``(N, D, d1, …)``; without them the bias form.
+        shift: the shift of the loss, shape ``(C,)`` (its ``logit_shift``, or :func:`longtail.class_shift`); default:
+            none.
         ignore_index: samples with this label are left out.
         check_labels: check that labels are in range; default: on for CPU tensors only.
 
@@ -73,7 +74,7 @@ def gradient_sums(
         reward and penalty, float64, each ``(C, D)``, or ``(C,)`` in the bias form.
 
     Example:
-        >>> logits = torch.zeros(4, 2)  # a model that knows nothing yet
+        >>> logits = torch.zeros(4, 2)  # an untrained model
         >>> gradient_sums(logits, torch.tensor([0, 0, 0, 1]))
         (tensor([1.5000, 0.5000], dtype=torch.float64), tensor([0.5000, 1.5000], dtype=torch.float64))
     """
@@ -85,29 +86,29 @@ def gradient_sums(
 
 @dataclass(frozen=True, eq=False)
 class GradientBalance:
-    """Whom the gradient works for, in per cent: above 0 rewards prevail, below 0 penalties do."""
+    """Net gradient per class, in per cent: above 0 the reward is larger, below 0 the penalty."""
 
     per_class: Tensor
     """(reward - penalty) / reward * 100, float64 ``(C,)``; NaN for a class without reward."""
     groups: GroupValues
     """Means of it over the classes of each group."""
     undefined: tuple[int, ...]
-    """Classes without a reward > 0, which the means leave out: no sample, or all of them predicted with p = 1, or
-    features of either sign that add up to less than nothing (take ``over_features="norm"`` then)."""
+    """Classes without a reward > 0, which the means leave out: they have no sample, or all samples have p = 1, or
+    features of both signs have a negative sum (use ``over_features="norm"`` then)."""
 
 
 def gradient_balance(
     reward: Tensor, penalty: Tensor, groups: Groups, *, over_features: OverFeatures = "sum"
 ) -> GradientBalance:
-    r"""How reward and penalty compare, :math:`(reward - penalty) / reward \times 100`, per class and group.
+    r"""Return :math:`(reward - penalty) / reward \times 100` per class and group.
 
     Args:
         reward: from :func:`gradient_sums`, summed over a data set, ``(C,)`` or ``(C, D)``.
         penalty: likewise.
         groups: the groups to average over.
-        over_features: how the D features become one number a class. ``"sum"`` adds them up, as
-            :math:`\sum_i \Delta^{grad}_{ci}` does; where features are >= 0, as after a ReLU, that is the length in the
-            1-norm. ``"norm"`` takes the 2-norm of each, for features of either sign. Of no meaning in the bias form.
+        over_features: how to reduce the D features to one number per class. ``"sum"`` adds them, as in
+            :math:`\sum_i \Delta^{grad}_{ci}`; for features >= 0, as after a ReLU, that is the 1-norm. ``"norm"`` takes
+            the 2-norm, for features of both signs. It has no effect in the bias form.
 
     Example:
         >>> groups = Groups.from_indices(head=[0], tail=[1])

@@ -1,4 +1,4 @@
-"""The preference issue: how much worse a model serves some groups than others."""
+"""Preference: how much worse a model works for some groups than for others."""
 
 import math
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ __all__ = ["Preference", "preference_scores"]
 
 @dataclass(frozen=True)
 class Preference:
-    """The paper's G, P and I, in its per cent."""
+    """G, P and I of the paper, in per cent."""
 
     gap: GroupValues
-    """Relative generalisation gap G of each group, in per cent of its training recall."""
+    """Relative generalisation gap G per group, in per cent of its training recall."""
     score: GroupValues
-    """Preference score P of each group: training error plus G; lower is better served."""
+    """Preference score P per group: training error plus G; lower is better."""
     level: float
-    """Model imbalance level I, the range of P over the groups that have a class; NaN where one's P is undefined."""
+    """Model imbalance level I, the range of P over the groups that have a class; NaN if a P is undefined."""
     undefined: tuple[str, ...]
     """Groups with zero training recall, which have no G and no P."""
 
 
 def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups) -> Preference:
-    r"""Preference scores and the model imbalance level.
+    r"""Return preference scores and the model imbalance level.
 
     With :math:`R_g` the mean recall of group :math:`g`, in per cent,
 
@@ -35,16 +35,16 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
               \qquad I = \max_g P_g - \min_g P_g.
 
     Args:
-        train_recall: recall of each class on the training data, ``(C,)``, as fractions in [0, 1]; NaN for a class
-            without a sample.
-        test_recall: the same on test data. A class that has no sample in one of them is left out of both means: else
-            their difference would be that of the classes, too.
-        groups: head, medium and tail, or any other cut.
+        train_recall: recall per class on the training data, ``(C,)``, as fractions in [0, 1]; NaN for a class without
+            a sample.
+        test_recall: the same on test data. A class without a sample in one of them is left out of both means, so that
+            both are over the same classes.
+        groups: head, medium and tail, or any other groups.
 
     Returns:
-        G and P of the groups and I. A group without a class is in their ``skipped``. A group with zero training recall
-        is in ``undefined``, and then I is NaN: its preference score has no value, and without the worst group the
-        range would say that the model is balanced.
+        G and P of the groups, and I. Groups without a class are in their ``skipped``. A group with zero training recall
+        is in ``undefined`` and makes I NaN: it has no preference score, and without the worst group the range would
+        show a balanced model.
 
     Example:
         >>> groups = Groups.from_indices(head=[0], medium=[1], tail=[2])

@@ -1,4 +1,4 @@
-"""Class probabilities of a model on its training data, against class frequency."""
+"""Class probabilities of a model on its training data, compared with class frequency."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["ProbabilityShift", "TargetProbability", "implied_beta", "mean_target
 
 @dataclass(frozen=True, eq=False)
 class ProbabilityShift:
-    r"""How a model's class probabilities :math:`p(y=c)` differ from class frequency :math:`N_c / N`."""
+    r"""How the class probabilities :math:`p(y=c)` of a model differ from class frequency :math:`N_c / N`."""
 
     probability: Tensor
     r"""p(y=c), float64 ``(C,)``."""
@@ -23,27 +23,27 @@ class ProbabilityShift:
     groups: GroupValues
     """Means of it over the classes of each group."""
     slope: float
-    r"""b of the fit log κ_c = b log N_c + const; NaN where all classes have the same count."""
+    r"""b of the fit log κ_c = b log N_c + const; NaN if all classes have the same count."""
     r_squared: float
-    """How much of the variation of log κ over the classes the fit explains; NaN where it does not vary."""
+    """How much of the variation of log κ over the classes the fit explains; NaN if it does not vary."""
     left_out: tuple[int, ...]
-    """Classes that the fit leaves out: those with p(y=c) = 0, and those without a sample, which have no Δp either."""
+    """Classes that the fit leaves out: those with p(y=c) = 0 and those without a sample (which have no Δp)."""
 
 
 def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -> ProbabilityShift:
-    r"""p(y=c) over the training set, its relative difference to class frequency, and the power law behind it.
+    r"""Return p(y=c) over the training set, its relative difference to class frequency, and a power-law fit.
 
     .. math:: p(y=c) = \frac{1}{N} \sum_n p(y=c \mid n), \qquad
               \Delta p_c = 100 \frac{p(y=c) - N_c / N}{N_c / N}, \qquad
               \kappa_c \propto \frac{p(y=c)}{N_c / N} \approx N_c^{b}
 
     The slope is :math:`\beta^b` for a balanced model and :math:`\beta^{ib}` for an imbalanced one;
-    :func:`implied_beta` takes their difference. The fit is ordinary least squares over the classes.
+    :func:`implied_beta` returns their difference. The fit is ordinary least squares over the classes.
 
     Args:
         probability_sum: sum of the softmax over the samples, ``(C,)``
             (``probability_sum`` of :class:`ClassStatistics <longtail.metrics.ClassStatistics>`).
-        counts: how many of those samples each class has, ``(C,)`` (its ``samples``).
+        counts: samples per class, ``(C,)`` (its ``samples``).
         groups: the groups to average over.
 
     Example:
@@ -78,7 +78,6 @@ def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -
 
 
 def _as_sums(name: str, values: Vector, groups: Groups) -> Tensor:
-    """Sums of probabilities, float64 on the CPU."""
     sums = as_vector(name, values, groups.num_classes).to("cpu", torch.float64)
     wrong = ~(sums.isfinite() & (sums >= 0))
     if wrong.any():
@@ -87,18 +86,18 @@ def _as_sums(name: str, values: Vector, groups: Groups) -> Tensor:
 
 
 def _fit(x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Slope and R² of the least-squares line through points; NaN where x does not vary."""
+    """Return slope and R² of the least-squares line; NaN if x does not vary."""
     dx, dy = x - x.mean(), y - y.mean()
     if x.numel() < 2 or float(dx.abs().max()) < 1e-12:
         return math.nan, math.nan
     slope = (dx * dy).sum() / (dx * dx).sum()
-    if float(dy.abs().max()) < 1e-9:  # a flat line up to rounding: there is no variation to explain
+    if float(dy.abs().max()) < 1e-9:  # a flat line up to rounding has no variation to explain
         return float(slope), math.nan
     return float(slope), float(1 - ((dy - slope * dx) ** 2).sum() / (dy * dy).sum())
 
 
 def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> float:
-    r"""The :math:`\beta = \beta^{ib} - \beta^{b}` that a balanced and an imbalanced model imply.
+    r"""Return the :math:`\beta = \beta^{ib} - \beta^{b}` that a balanced and an imbalanced model imply.
 
     Both are measured on the same long-tailed training set: the balanced model was trained on balanced data, the
     imbalanced one on the long-tailed set with plain softmax.
@@ -119,7 +118,7 @@ def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> fl
 
 @dataclass(frozen=True, eq=False)
 class TargetProbability:
-    """The mean probability that samples give to their own class."""
+    """Mean probability of the true class."""
 
     per_class: Tensor
     """float64 ``(C,)``; NaN for a class without a sample."""
@@ -128,11 +127,11 @@ class TargetProbability:
 
 
 def mean_target_probability(target_probability_sum: Vector, samples: Vector, groups: Groups) -> TargetProbability:
-    r"""The mean probability that samples give to their own class, :math:`\frac{1}{N_c} \sum_{n \in N_c} p_{nc}`.
+    r"""Return the mean probability of the true class per class, :math:`\frac{1}{N_c} \sum_{n \in N_c} p_{nc}`.
 
     Args:
         target_probability_sum: ``(C,)``, of :class:`ClassStatistics <longtail.metrics.ClassStatistics>`.
-        samples: samples of each class, ``(C,)``.
+        samples: samples per class, ``(C,)``.
         groups: the groups to average over.
 
     Example:

@@ -1,4 +1,4 @@
-"""Recall of each class, of each group, and over all classes."""
+"""Recall per class, per group, and over all classes."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -22,15 +22,15 @@ class Recall:
     per_class: Tensor
     """float64 ``(C,)``; NaN for an absent class (0 under ``absent="zero"``)."""
     low: Tensor
-    """Lower end of each class's Wilson interval, ``(C,)``; NaN for an absent class."""
+    """Lower end of the Wilson interval per class, ``(C,)``; NaN for an absent class."""
     high: Tensor
-    """Upper end of it."""
+    """Upper end of the Wilson interval."""
     groups: GroupValues
     """Means over the classes of each group; with a target prior, weighted by it."""
     all: float
-    """Mean over all classes; with a target prior, the accuracy to expect under it."""
+    """Mean over all classes; with a target prior, the expected accuracy under it."""
     absent: tuple[int, ...]
-    """Classes without a sample: left out of the means, or counted as 0, as was asked for."""
+    """Classes without a sample, which are left out of the means or counted as 0."""
 
 
 def recall(
@@ -42,17 +42,17 @@ def recall(
     target_prior: Vector | None = None,
     confidence: float = 0.95,
 ) -> Recall:
-    r"""Recall per class, :math:`R_c = correct_c / samples_c`, its Wilson interval, and its means.
+    r"""Return recall per class, :math:`R_c = correct_c / samples_c`, its Wilson interval, and its means.
 
     Args:
-        correct: samples of each class that are predicted right, ``(C,)``.
-        samples: samples of each class, ``(C,)``.
+        correct: correctly predicted samples per class, ``(C,)``.
+        samples: samples per class, ``(C,)``.
         groups: the groups to average over.
-        absent: a class without a sample is left out and named (``"skip"``), or its recall is 0 (``"zero"``, as in the
-            paper's LVIS row).
-        target_prior: class probabilities where the model will be used, ``(C,)``, up to a constant factor: means are
-            weighted by them. Default: all classes the same.
-        confidence: of the Wilson interval.
+        absent: leave a class without a sample out of the means (``"skip"``), or set its recall to 0 (``"zero"``, as in
+            the paper's LVIS row).
+        target_prior: class probabilities where the model will be used, ``(C,)``, up to a constant factor; means are
+            weighted by them. Default: uniform.
+        confidence: confidence level of the Wilson interval.
 
     Example:
         >>> groups = Groups.from_indices(head=[0], tail=[1, 2])
@@ -90,17 +90,17 @@ def recall(
 
 
 def wilson_interval(correct: Vector, samples: Vector, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-    r"""Wilson's score interval of a fraction :math:`\hat p` of :math:`n` samples, good for few of them too.
+    r"""Return Wilson's score interval of a fraction :math:`\hat p` of :math:`n` samples; it is good for small n, too.
 
     .. math:: \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
 
     Args:
-        correct: how many are right, ``(C,)``.
-        samples: of how many, ``(C,)``.
-        confidence: of the interval.
+        correct: number of correct samples, ``(C,)``.
+        samples: number of samples, ``(C,)``.
+        confidence: confidence level.
 
     Returns:
-        lower and upper ends, float64 ``(C,)``; NaN where there is no sample.
+        lower and upper ends, float64 ``(C,)``; NaN without a sample.
 
     Example:
         >>> wilson_interval([0, 9], [10, 10])
@@ -121,4 +121,4 @@ def wilson_interval(correct: Vector, samples: Vector, confidence: float = 0.95) 
     half = z * (fraction * (1 - fraction) / n + z**2 / (4 * n**2)).sqrt()
     scale = 1 + z**2 / n
     low, high = (centre - half) / scale, (centre + half) / scale
-    return low.where(fraction != 0, 0.0), high.where(fraction != 1, 1.0)  # exact there, where rounding is not
+    return low.where(fraction != 0, 0.0), high.where(fraction != 1, 1.0)  # exact, unlike the rounded formula

@@ -1,4 +1,4 @@
-"""Class statistics: what one pass over a split leaves behind, and all that the measures need."""
+"""Class statistics: one pass over a split gives everything that the measures need."""
 
 import torch
 import torch.nn.functional as F
@@ -12,23 +12,23 @@ __all__ = ["ClassStatistics", "class_statistics"]
 
 
 class ClassStatistics:
-    """Sums over the samples of one split, one row a class. They add up over batches and ranks: ``a + b``.
+    """Sums over the samples of one split, one row per class. Add those of batches and ranks with ``a + b``.
 
-    Memory is that of the classes, whatever the number of samples. Classes are *true* classes, except in ``predicted``
-    and ``probability_sum``.
+    Memory depends on the number of classes, not of samples. Rows are *true* classes, except in ``predicted`` and
+    ``probability_sum``.
 
     Args:
         samples: samples of the class, int64 ``(C,)``.
-        correct: those of them that are predicted right, int64 ``(C,)``.
-        predicted: samples of any class that are predicted to be of this one, int64 ``(C,)``.
+        correct: correctly predicted samples of the class, int64 ``(C,)``.
+        predicted: samples of any class that are predicted as this class, int64 ``(C,)``.
         probability_sum: sum of p(y=c | n) over all samples n, ``(C,)``.
         target_probability_sum: sum of p(y=c | n) over the samples n of the class, ``(C,)``.
-        bin_samples: samples of the class by their confidence, in equal bins of (0, 1], int64 ``(C, bins)``.
-        bin_correct: those of them that are predicted right, int64 ``(C, bins)``.
+        bin_samples: samples of the class by confidence, in equal bins of (0, 1], int64 ``(C, bins)``.
+        bin_correct: correctly predicted ones, int64 ``(C, bins)``.
         bin_confidence: sum of their confidences, ``(C, bins)``.
         bias_reward: reward in the gradient of the classifier's bias, ``(C,)``.
         bias_penalty: penalty in it, ``(C,)``.
-        weight_reward: reward in the gradient of the classifier's weight, ``(C, D)``, where features were given.
+        weight_reward: reward in the gradient of the classifier's weight, ``(C, D)``, if features were given.
         weight_penalty: penalty in it, ``(C, D)``.
 
     Example:
@@ -37,7 +37,7 @@ class ClassStatistics:
         ClassStatistics(2 classes, 3 samples)
     """
 
-    # Not a dataclass: torchmetrics goes through those that a metric returns and squeezes vectors of one class.
+    # Not a dataclass, because torchmetrics squeezes one-element vectors in dataclasses that a metric returns.
     def __init__(
         self,
         *,
@@ -69,11 +69,11 @@ class ClassStatistics:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return self.samples.numel()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name; without those of the weight where no features were given."""
+        """Return all sums by name; those of the weight only if features were given."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
@@ -104,17 +104,17 @@ def class_statistics(
     ignore_index: int = -100,
     check_labels: bool | None = None,
 ) -> ClassStatistics:
-    """The class statistics of one batch. Add them up over batches, or let
-    :class:`ClassStatisticsMetric <longtail.metrics.ClassStatisticsMetric>` do so over ranks too.
+    """Return the class statistics of one batch. Add those of all batches, or use
+    :class:`ClassStatisticsMetric <longtail.metrics.ClassStatisticsMetric>`, which also gathers over ranks.
 
     Args:
-        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``. Where their softmax is not a number no class is
-            predicted: a model that has diverged has no recall.
+        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``. A sample whose softmax is NaN counts as predicted
+            wrongly.
         target: class indices, shape ``(N,)`` or ``(N, d1, …)``.
-        features: what the classifier saw, shape ``(N, D)`` or ``(N, D, d1, …)``, for the gradient of its weight.
-        shift: the shift of the loss whose gradient is measured, shape ``(C,)``; default: plain softmax. All else is of
-            the plain logits.
-        bins: bins of confidence, for calibration.
+        features: input of the classifier, shape ``(N, D)`` or ``(N, D, d1, …)``, for the gradient of its weight.
+        shift: the shift of the loss whose gradient is measured, shape ``(C,)``; default: plain softmax. Everything
+            else uses the plain logits.
+        bins: number of confidence bins, for calibration.
         ignore_index: samples with this label are left out.
         check_labels: check that labels are in range; default: on for CPU tensors only.
 
