@@ -1,10 +1,12 @@
-"""The page about the plans' runs: DIR/README.md, its figures beside it, and the part of the repository's README."""
+"""The page of results: DIR/README.md with its figures, and the table in the repository's README."""
 
 import json
+import math
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from longtail._io import write_text
@@ -12,21 +14,31 @@ from longtail.data import CATALOG
 from longtail.study.captions import numbers
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import save_figure
-from longtail.study.plan import read_plan
-from longtail.study.runs import Run
-from reproduction.keeping import keep
-from reproduction.material import material_of
-from reproduction.readme import with_results
+from longtail.study.plan_reading import read_plan
+from longtail.study.runs import Cell, Run, ordered
+from longtail.study.stats import Summary
+from reproduction import paper
+from reproduction.collection import Collection, PlanState, all_runs, collect, keep, state_of
 from reproduction.sections import Section, sections_of
-from reproduction.standing import Standing, all_runs, standing_of
 
-__all__ = ["page_text", "write_page"]
+__all__ = ["BEGIN", "END", "page_text", "readme_text", "with_results", "write_page"]
+
+BEGIN = "<!-- results: made by `make results-page` -->"
+END = "<!-- results: end -->"
+
+_IN_README = ("crt", "ldam-drw", "bcl+balanced-softmax", "proco+balanced-softmax")
+"""Methods, besides the main ones, that have a row in the repository's README."""
+_README_FIGURES = {
+    "c10-lt100-trade-off": "Tail recall against head recall",
+    "imbalance-level": "Model imbalance level of the methods",
+}
 
 _INTRO = """# Results
 
 `python -m reproduction page` writes this page from the runs in this folder (settings, logs and results, without
-weights). All numbers are from the last epoch. {chosen} Captions state what the runs of a table have in common, how beta
-was chosen and how training-set measures were taken. Every row states its number of runs; one run has no SD."""
+weights). All numbers are from the last epoch. {chosen}
+Captions state what the runs of a table have in common, how β was chosen and how training-set measures were taken. One
+run has no SD."""
 
 _REPEAT = """## To repeat it
 
@@ -34,47 +46,44 @@ _REPEAT = """## To repeat it
 {commands}
 ```
 
-Several plans in one command are trained together, which fills a GPU better.
-
-A part of a plan is run by flags beside it, such as `--imbalance 100 --methods cbs --seeds 0 1`, for as long as there is
-time by `timeout -s TERM 500 longtail study …`: what is under way is saved, and the same command goes on. Runs that are
-here count as done where they are copied first: `mkdir -p runs && cp -rn {folders} runs/`."""
+Several plans in one command are trained together, which uses a GPU better. Flags select a part of a plan, such as
+`--imbalance 100 --methods cbs --seeds 0 1`. `timeout -s TERM 500 longtail study …` trains for a limited time: running
+models are saved, and the same command continues. `longtail study` skips the runs of this folder if they are copied
+first: `mkdir -p runs && cp -rn {folders} runs/`. `python -m reproduction measure RUNS` needs the weights."""
 
 
 def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = None) -> list[str]:
-    """Keep the small files of the plans' finished runs below ``out``, and write its README.md about all that are there.
+    """Keep the small files of the plans' finished runs below ``out``, and write its README.md about them.
 
     Args:
         files: plans.
         out: the folder of results.
-        readme: a file whose part between two marks is made from the same runs.
+        readme: a file whose part between two marks is written from the same runs.
 
     Returns:
         what was done, in sentences.
     """
     if readme is not None and not readme.is_file():
-        raise FileNotFoundError(f"Expected a file {readme} whose part is to be made, but there is none.")
-    plans = [read_plan(file, to_run=False) for file in files]
-    told = []
-    for plan in plans:
-        copied = keep(Path(plan.out), out / Path(plan.out).name)
-        told.append(f"{copied} runs of {plan.out} kept in {out / Path(plan.out).name}.")
-    standings = [standing_of(file, out) for file in files]
-    material = material_of(standings)
-    sections = sections_of(material)
+        raise FileNotFoundError(f"Expected `readme` to be an existing file, but got {readme}.")
+    done = []
+    for plan in [read_plan(file, to_run=False) for file in files]:
+        target = out / Path(plan.out).name
+        done.append(f"{keep(Path(plan.out), target)} runs of {plan.out} kept in {target}.")
+    states = [state_of(file, out) for file in files]
+    runs = collect(states)
+    sections = sections_of(runs)
     _draw([drawing for _, _, drawings in sections for drawing in drawings], out / "figures")
     command = shlex.join(["python", "-m", "reproduction", "page", *map(str, files), "--out", str(out)])
-    write_text(out / "README.md", page_text(standings, sections, out, command))
-    told.append(f"Page: {out / 'README.md'}")
+    write_text(out / "README.md", page_text(states, sections, out, command))
+    done.append(f"Page: {out / 'README.md'}")
     if readme is not None:
-        write_text(readme, with_results(readme.read_text(encoding="utf-8"), material, out))
-        told.append(f"Results in {readme}.")
-    told += [f"Missing of {one.file}: {one.lacks()}." for one in standings if not one.whole]
-    return told
+        write_text(readme, with_results(readme.read_text(encoding="utf-8"), runs, out))
+        done.append(f"Results in {readme}.")
+    return [*done, *(f"Missing of {one.file}: {one.describe_missing()}." for one in states if not one.is_complete)]
 
 
 def _draw(drawings: Sequence[Drawing], folder: Path) -> None:
-    """Write figures as PNG; those of another time are removed."""
+    """Write figures as PNG, and remove outdated ones."""
     for drawing in drawings:
         save_figure(drawing.figure, folder / drawing.name, ("png",))
     for file in folder.glob("*.png"):
@@ -82,83 +91,100 @@ def _draw(drawings: Sequence[Drawing], folder: Path) -> None:
             file.unlink()
 
 
-def page_text(standings: Sequence[Standing], sections: Sequence[Section], out: Path, command: str) -> str:
-    """The page, in Markdown; ``command`` made it."""
-    blocks = [_INTRO.format(chosen=_how_chosen(standings))]
-    blocks += [_what_is_there(standings, out), _made_on(all_runs(standings))]
+def page_text(states: Sequence[PlanState], sections: Sequence[Section], out: Path, command: str) -> str:
+    """The page, in Markdown."""
+    on_test = [one.file.name for one in states if one.plan.searches and one.plan.search.select_on == "test"]
+    chosen = f"β was chosen on TEST data in {', '.join(on_test)}." if on_test else "Nothing was chosen on test data."
+    blocks = [_INTRO.format(chosen=chosen), _overview(states, out), _machines(all_runs(states))]
     for title, texts, drawings in sections:
         blocks.append(f"## {title}")
         blocks += [text for text in texts if text]
         blocks += [f"![{one.title}](figures/{one.name}.png)\n\n{one.caption}" for one in drawings]
     notes = out / "notes.md"
     blocks += [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
-    folders = " ".join(str(one.folder) for one in standings if one.folder.is_dir())
-    fetched = sorted({match for one in standings for data in one.plan.data for match in _fetching(data)})
-    commands = "\n".join([*fetched, *(shlex.join(["longtail", "study", str(one.file)]) for one in standings), command])
-    blocks.append(_REPEAT.format(commands=commands, folders=folders))
+    folders = " ".join(str(one.folder) for one in states if one.folder.is_dir())
+    downloads = sorted({command for one in states for data in one.plan.data for command in _download(data)})
+    studies = [shlex.join(["longtail", "study", str(one.file)]) for one in states]
+    blocks.append(_REPEAT.format(commands="\n".join([*downloads, *studies, command]), folders=folders))
     return "\n\n".join(blocks) + "\n"
 
 
-def _how_chosen(standings: Iterable[Standing]) -> str:
-    on_test = [one.file.name for one in standings if one.plan.searches and one.plan.search.select_on == "test"]
-    return f"β was chosen on TEST data in {', '.join(on_test)}." if on_test else "Nothing was chosen on test data."
-
-
-def _fetching(data: str) -> list[str]:
-    """The command that fetches a data set, where there is one."""
+def _download(data: str) -> list[str]:
+    """The command that downloads a data set, if there is one."""
     return re.findall("`(longtail data get [^`]+)`", CATALOG[data].steps) if data in CATALOG else []
 
 
-def _plan_named(file: Path, out: Path) -> str:
-    """A plan's name, with a link where it lies below the page."""
-    inside = file.is_relative_to(out)
-    return f"[{file.name}]({file.relative_to(out).as_posix()})" if inside else f"`{file}`"
-
-
-def _what_is_there(standings: Iterable[Standing], out: Path) -> str:
-    lines = [
-        "## What is there",
-        "",
-        "| Plan | runs | of | searches for β | of |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+def _overview(states: Iterable[PlanState], out: Path) -> str:
+    """The number of finished and missing runs and searches of each plan."""
+    lines = ["## Plans", "", "| Plan | runs | of | searches for β | of |", "| --- | ---: | ---: | ---: | ---: |"]
     notes, cells = [], []
-    for one in standings:
-        number, searches = len(one.runs), len(one.plan.searches)
-        later = " and more" if one.open_searches else ""
-        lines.append(
-            f"| {_plan_named(one.file, out)} | {number} | {number + len(one.missing)}{later} "
-            f"| {len(one.found)} | {searches} |"
-        )
-        if not one.whole:
+    for one in states:
+        inside = one.file.is_relative_to(out)
+        name = f"[{one.file.name}]({one.file.relative_to(out).as_posix()})" if inside else f"`{one.file}`"
+        total = f"{len(one.runs) + len(one.missing)}{' and more' if one.open_searches else ''}"
+        lines.append(f"| {name} | {len(one.runs)} | {total} | {len(one.found)} | {len(one.plan.searches)} |")
+        if not one.is_complete:
             parts = [f"{len(one.missing)} runs"] if one.missing else []
             parts += [f"{len(one.open_searches)} searches for β, and their runs"] if one.open_searches else []
-            notes.append(f"- Missing of {one.file.name}: {'; '.join(parts)}. `longtail study {one.file}` runs it.")
+            notes.append(f"- Missing of {one.file.name}: {'; '.join(parts)}. `longtail study {one.file}` runs them.")
             cells += [
-                f"| {name} | {numbers(there) or 'none'} | {numbers(lacking) or '-'} |"
-                for name, (there, lacking) in one.seeds().items()
+                f"| {cell} | {numbers(there) or 'none'} | {numbers(missing) or '-'} |"
+                for cell, (there, missing) in one.seeds().items()
             ]
         differing = one.other_settings()
         if differing:
             notes.append(f"- Runs of {one.file.name} differ from the plan (“here”) in {', '.join(differing)}.")
     if cells:
-        notes += [
-            "",
-            "Seeds of the plans that are not whole:",
-            "",
-            "| | there | missing |",
-            "| --- | --- | --- |",
-            *cells,
-        ]
+        notes += ["", "Seeds of incomplete plans:", "", "| | finished | missing |", "| --- | --- | --- |", *cells]
     return "\n".join([*lines, *(["", *notes] if notes else [])])
 
 
-def _made_on(runs: Sequence[Run]) -> str:
+def _machines(runs: Sequence[Run]) -> str:
     found: Counter[str] = Counter()
     for run in runs:
         file = run.path / "environment.json"
         about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         found[f"{about.get('device', 'unknown')}, torch {about.get('versions', {}).get('torch', 'unknown')}"] += 1
     if not found:
-        return "No run is there yet."
-    return "Made on: " + "; ".join(f"{place} ({number} runs)" for place, number in sorted(found.items())) + "."
+        return "There are no runs yet."
+    return "Machines: " + "; ".join(f"{place} ({number} runs)" for place, number in sorted(found.items())) + "."
+
+
+# --- The table in the repository's README
+
+
+def with_results(text: str, runs: Collection, out: Path) -> str:
+    """A README whose part between the two marks is replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"Expected the lines {BEGIN} and {END} in `readme`, once each and in this order.")
+    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
+    return f"{before}{BEGIN}\n{readme_text(runs, out)}\n{after}"
+
+
+def readme_text(runs: Collection, out: Path) -> str:
+    """The table and the figures that exist, in Markdown."""
+    others = [cell for cells in runs.others.values() for cell in cells if paper.method_key(cell) in _IN_README]
+    cells = ordered([*runs.main, *others])
+    if not cells:
+        return "No runs yet."
+    selected = runs.selected(cells)
+    figures = [
+        f"![{text}]({out.name}/figures/{name}.png)"
+        for name, text in _README_FIGURES.items()
+        if (out / "figures" / f"{name}.png").exists()
+    ]
+    lines = ["| data | method | runs | head | medium | tail | all | the paper | I | the paper |"]
+    lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", *map(_row, cells), ""]
+    lines += [f"{selected[0].upper()}{selected[1:]}.", ""] if selected else []
+    return "\n".join([*lines, *figures])
+
+
+def _row(cell: Cell) -> str:
+    values = [cell.summary(partial(Run.recall, group=group)) for group in ("head", "medium", "tail", "all")]
+    theirs, level = paper.recalls_of(cell).get("all"), paper.imbalance_level(cell.data).get(cell.method)
+    parts = [cell.data, cell.title, str(len(cell.runs)), *map(_short, values), "" if theirs is None else _short(theirs)]
+    return "| " + " | ".join([*parts, _short(cell.summary(Run.level)), "" if level is None else f"{level:.1f}"]) + " |"
+
+
+def _short(value: Summary) -> str:
+    return f"{value.mean:.1f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.1f}")

@@ -1,10 +1,11 @@
-"""The paper's numbers: its tables, and what its figures were drawn from. Facts to compare with, in per cent."""
+"""The numbers of the paper: its tables, the data behind its figures, and what other papers report. All in per cent."""
 
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from longtail.study.runs import Cell
 from longtail.study.stats import Summary
 
 __all__ = [
@@ -16,39 +17,46 @@ __all__ = [
     "five_runs",
     "gradient_balance",
     "imbalance_level",
+    "method_key",
+    "other_papers",
     "recalls",
+    "recalls_of",
     "tables",
 ]
 
 AUTHORS_RUNS = 5
-"""Runs of Balanced Softmax and of CBS behind the paper's means; everything else there is one run."""
+"""Number of runs behind the paper's means of Balanced Softmax and CBS; everything else in the paper is one run."""
 
 ABSENT_AS_ZERO = frozenset({"LVIS"})
-"""Data sets with classes without a test sample, whose recall is 0 in the paper's means; ours leave them out."""
+"""Data sets where some classes have no test sample. The paper counts their recall as 0; we leave them out."""
 
 QUOTED = ("CAL", "DisA")
-"""Methods whose rows the paper takes from their own publications, DisA's with another cut of the groups."""
+"""Methods whose rows the paper quotes from other publications."""
 
 
 @cache
-def figures() -> dict[str, Any]:
-    """What the figures were drawn from, and the authors' betas, as their public repository states them."""
-    return _read("figures.json")
-
-
-@cache
-def tables() -> dict[str, Any]:
-    """The paper's tables."""
-    return _read("tables.json")
-
-
 def _read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
     return found
 
 
+def figures() -> dict[str, Any]:
+    """The data behind the figures, and the authors' betas, from their public repository."""
+    return _read("figures.json")
+
+
+def tables() -> dict[str, Any]:
+    """The paper's tables."""
+    return _read("tables.json")
+
+
+def other_papers() -> dict[str, Any]:
+    """Recall on C10-LT100 that other papers report."""
+    return _read("published.json")
+
+
 def beta(data: str) -> float | None:
-    """The authors' beta for a data set of the paper.
+    """The authors' beta for a data set.
 
     Example:
         >>> beta("C10-LT100")
@@ -59,12 +67,12 @@ def beta(data: str) -> float | None:
 
 
 def five_runs() -> dict[str, dict[str, list[float]]]:
-    """Test recall over all classes in each of the five runs behind the box plots, for each data set and method."""
+    """Test recall over all classes in each of the five runs behind the box plots, per data set and method."""
     return {name: runs for name, runs in figures()["test_recall_all_five_runs"].items() if name != "note"}
 
 
 def recalls(data: str) -> dict[str, dict[str, Summary | None]]:
-    """The paper's test recall of each method and group on a data set; empty where it has none.
+    """The paper's test recall per method and group on a data set; empty if the paper does not have the data set.
 
     Example:
         >>> print(recalls("C10-LT100")["cbs"]["all"])
@@ -81,17 +89,21 @@ def _summary(cell: list[float] | None) -> Summary | None:
 
 
 def imbalance_level(data: str) -> dict[str, float]:
-    """The authors' model imbalance level of each method: a mean of five runs, but one run of softmax.
+    """The authors' model imbalance level per method: a mean of five runs, except for softmax, which is one run.
 
     Example:
         >>> imbalance_level("C10-LT100")
         {'softmax': 41.41, 'balanced-softmax': 20.96, 'cbs': 12.62}
     """
-    return _column(figures()["imbalance_level_I"], data)
+    found = figures()["imbalance_level_I"]
+    if data not in found["datasets"]:
+        return {}
+    column = found["datasets"].index(data)
+    return {name: values[column] for name, values in found.items() if name != "datasets"}
 
 
 def gradient_balance(data: str) -> dict[str, dict[str, float]]:
-    """The authors' balance of gradients, in per cent, for each method and group.
+    """The authors' balance of gradients per method and group.
 
     Example:
         >>> gradient_balance("C10-LT100")["cbs"]
@@ -100,13 +112,22 @@ def gradient_balance(data: str) -> dict[str, dict[str, float]]:
     found = figures()["gradient_balance_percent"]
     if data not in found["datasets"]:
         return {}
-    place = found["datasets"].index(data)
+    column = found["datasets"].index(data)
     methods = [name for name in found if name not in {"note", "datasets"}]
-    return {method: {group: values[place] for group, values in found[method].items()} for method in methods}
+    return {method: {group: values[column] for group, values in found[method].items()} for method in methods}
 
 
-def _column(found: dict[str, Any], data: str) -> dict[str, float]:
-    if data not in found["datasets"]:
-        return {}
-    place = found["datasets"].index(data)
-    return {name: values[place] for name, values in found.items() if name != "datasets"}
+def method_key(cell: Cell) -> str:
+    """The name of a cell's method in the paper's tables: ``bcl+cbs`` for BCL with a beta other than 1."""
+    name, strength = cell.recipe.method, cell.recipe.beta
+    if name in {"bcl", "proco"}:
+        return f"{name}+balanced-softmax" if strength in {None, 1.0} else f"{name}+cbs"
+    return name
+
+
+def recalls_of(cell: Cell) -> dict[str, Summary | None]:
+    """The paper's recall per group for the data set and method of a cell."""
+    name = method_key(cell)
+    if cell.data in {"ImageNet-LT", "iNaturalist2018"}:  # the LDAM of these tables is LDAM-DRW
+        name = {"ldam-drw": "ldam", "ldam": ""}.get(name, name)
+    return recalls(cell.data).get(name, {})

@@ -7,7 +7,7 @@ import pytest
 from longtail.study.runs import group_runs
 from longtail.study.stats import Summary
 from reproduction import paper
-from reproduction.verdicts import agreement, far_off, level_order, level_orders, same_order, same_signs
+from reproduction.agreement import agreement, far_off, level_order, level_orders, same_order, same_signs
 
 C10 = ("C10-LT10", "C10-LT50", "C10-LT100")
 

@@ -2,7 +2,7 @@
 
 from scipy import stats
 
-from reproduction.of_paper import paper_drawings
+from reproduction.figures import paper_drawings
 from reproduction.paper import five_runs, imbalance_level
 
 

@@ -5,14 +5,17 @@ import math
 import pytest
 from scipy import stats
 
-from longtail.data import CATALOG
-from longtail.study.rendering import to_latex, to_markdown
 from longtail.study.runs import group_runs, one_cell
 from longtail.study.stats import Summary
-from reproduction.lvis import register
-from reproduction.mechanism import balanced_shift_table, gradient_table, shift_table
+from longtail.study.table import to_latex, to_markdown
 from reproduction.paper import gradient_balance
-from reproduction.tables import level_table_beside_authors, paper_table
+from reproduction.tables import (
+    balanced_shift_table,
+    gradient_table,
+    level_table_beside_authors,
+    paper_table,
+    shift_table,
+)
 
 BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
 CBS = [(87.0, 74.0, 81.0, 80.9), (87.9, 75.2, 82.1, 81.7), (87.5, 74.6, 81.5, 81.2)]
@@ -43,14 +46,7 @@ def test_more_than_two_of_the_papers_sds_are_marked(made):
     assert paper_table([cell]).rows[-1].values[3].mark == "!"
 
 
-@pytest.fixture
-def lvis():
-    register()
-    yield
-    CATALOG.unregister("lvis-crops")
-
-
-def test_on_lvis_a_class_without_test_boxes_counts_as_zero(made, lvis):
+def test_on_lvis_a_class_without_test_boxes_counts_as_zero(made):
     said = "LVIS: a class without a test sample counts as 0 here, as in the paper."
     for data, expected in (("lvis-crops", [40, 20, 10, 24]), ("imagenet-lt", [40, 30, 20, 28])):
         run = made("cbs", 0, (40.0, 30.0, 20.0, 28.0), data=data, imbalance=None)
@@ -117,3 +113,11 @@ def test_a_balance_with_almost_no_reward_is_short_and_explained(cells):
 def test_latex_of_every_table_is_ascii(cells):
     for table in (level_table_beside_authors(cells), gradient_table(cells), shift_table(cells), paper_table(cells)):
         assert to_latex(table).isascii()
+
+
+def test_training_recall_without_the_last_batch_is_noted(made):
+    runs = [made("cbs", seed) for seed in (0, 1)]
+    assert "incomplete batch" not in level_table_beside_authors(group_runs(runs)).caption
+    runs[1].result["splits"]["train_paper"]["samples"] = 12288
+    note = "without the last, incomplete batch: CBS (β = 1.8), seed 1 (12,288 of 12,406 images)."
+    assert note in level_table_beside_authors(group_runs(runs)).caption

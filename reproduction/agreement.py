@@ -6,7 +6,8 @@ from functools import partial
 
 from longtail.study.runs import Cell, Run, by_data, find_cell
 from longtail.study.stats import Summary
-from reproduction.tables import published_recalls, recall_as_published
+from reproduction import paper
+from reproduction.tables import recall_as_published
 
 __all__ = ["agreement", "far_off", "level_order", "level_orders", "same_order", "same_signs"]
 
@@ -14,11 +15,11 @@ _FAR = 2.0  # of the paper's SDs
 
 
 def far_off(cells: Sequence[Cell]) -> list[str]:
-    """Recalls that are off by more than two of the paper's SDs, one sentence each."""
+    """One sentence per recall that differs from the paper's by more than two of its SDs."""
     found = []
     for data, of_data in by_data(cells).items():
         for cell in of_data:
-            for group, published in published_recalls(cell).items():
+            for group, published in paper.recalls_of(cell).items():
                 if published is None or not published.sd > 0:
                     continue
                 ours = cell.summary(partial(recall_as_published, group=group)).mean
@@ -33,7 +34,7 @@ def far_off(cells: Sequence[Cell]) -> list[str]:
 
 
 def level_order(softmax: float, balanced: float, cbs: float) -> bool:
-    """Whether CBS is fairer than Balanced Softmax, and that fairer than softmax, as on all the authors' data sets.
+    """Whether CBS is fairer than Balanced Softmax and Balanced Softmax fairer than softmax, as in the paper.
 
     Example:
         >>> level_order(41.41, 20.96, 12.62), level_order(41.41, 12.62, 20.96)
@@ -43,20 +44,18 @@ def level_order(softmax: float, balanced: float, cbs: float) -> bool:
 
 
 def level_orders(cells: Sequence[Cell]) -> list[str]:
-    """For each data set, whether the imbalance level of CBS is below Balanced Softmax's, and that below softmax's."""
+    """For each data set and beta, whether the imbalance levels have the paper's order."""
     found = []
     for data, of_data in by_data(cells).items():
         softmax, balanced = find_cell(of_data, "softmax"), find_cell(of_data, "balanced-softmax")
         for cell in of_data:
             if cell.method != "cbs" or softmax is None or balanced is None:
                 continue
-            levels = [one.summary(Run.level).mean for one in (softmax, balanced, cell)]
-            shown = ", ".join(
-                f"{one.title} {level:.2f}"
-                for one, level in zip((cell, balanced, softmax), reversed(levels), strict=True)
-            )
-            few = "" if min(len(one.runs) for one in (softmax, balanced, cell)) > 1 else " (a single run of some)"
-            found.append(f"{data}: {shown}{few}: {_yes(level_order(*levels))}")
+            three = (cell, balanced, softmax)
+            levels = [one.summary(Run.level).mean for one in three]
+            shown = ", ".join(f"{one.title} {level:.2f}" for one, level in zip(three, levels, strict=True))
+            few = "" if min(len(one.runs) for one in three) > 1 else " (a single run of some)"
+            found.append(f"{data}: {shown}{few}: {_yes(level_order(*reversed(levels)))}")
     return found
 
 
@@ -71,7 +70,7 @@ def same_signs(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
 
 
 def same_order(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
-    """Whether the groups come in the paper's order.
+    """Whether the groups have the paper's order.
 
     Example:
         >>> same_order({"head": 1.0, "medium": 2.0, "tail": 0.0}, {"head": 0.84, "medium": -2.5, "tail": -20.1})
@@ -83,10 +82,10 @@ def same_order(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
 def agreement(what: str, ours: Mapping[str, Summary], theirs: Mapping[str, float]) -> str:
     """Whether signs and order of the groups agree with the paper's, as a sentence."""
     means = {group: ours[group].mean for group in theirs}
-    text = f"{what}: sign of each group as in the paper: {_yes(same_signs(means, theirs))}"
-    text += f" Order of the groups as in the paper: {_yes(same_order(means, theirs))}"
-    near = [group for group in theirs if abs(means[group]) <= ours[group].sd]  # an SD of NaN, of one run, says nothing
-    return text + (f" Within one SD of zero here, so that their sign is chance: {', '.join(near)}." if near else "")
+    text = f"{what}: same sign as in the paper in each group: {_yes(same_signs(means, theirs))}"
+    text += f" Same order of the groups: {_yes(same_order(means, theirs))}"
+    near = [group for group in theirs if abs(means[group]) <= ours[group].sd]  # an SD of NaN (one run) tells nothing
+    return text + (f" Within one SD of zero here, so the sign is chance: {', '.join(near)}." if near else "")
 
 
 def _yes(holds: bool) -> str:
