@@ -245,7 +245,7 @@ def _has_default_beta(cell: Cell) -> bool:
     recipe = cell.recipe
     if recipe.beta is None or paper.beta(cell.data) is not None:
         return False
-    return bool(recipe.beta == defaults(recipe.data, "cbs", recipe.imbalance).knobs["beta"])
+    return bool(recipe.beta == defaults(recipe.data, "cbs", recipe.imbalance).beta)
 
 
 def _in_paper(run: Run) -> bool:

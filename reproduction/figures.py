@@ -15,7 +15,7 @@ from longtail.study.figures.levels import level_bars
 from longtail.study.figures.sensitivity import sensitivity
 from longtail.study.figures.style import INK, Mark, marks_of
 from longtail.study.figures.tradeoff import Point, trade_off
-from longtail.study.runs import Cell, Run, distinct_titles, find_cell, method_title
+from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 from longtail.study.stats import Summary
 from reproduction import paper
 from reproduction.collection import MAIN, Collection
@@ -171,7 +171,7 @@ def paper_drawings() -> Iterable[Drawing]:
 def _paper_levels() -> Drawing:
     levels = {
         data: {
-            method_title(name): Summary(value, float("nan"), 1) for name, value in paper.imbalance_level(data).items()
+            paper.title(name): Summary(value, float("nan"), 1) for name, value in paper.imbalance_level(data).items()
         }
         for data in paper.figures()["imbalance_level_I"]["datasets"]
     }
@@ -183,14 +183,14 @@ def _paper_boxes() -> Iterable[Drawing]:
     found = paper.five_runs()
     caption = "Test recall over all classes in the authors' five runs; Welch's t-test, one-sided as in the paper."
     for name, datasets in _BOXES.items():
-        runs = {data: {method_title(m): found[data][m] for m in MAIN[1:]} for data in datasets}
+        runs = {data: {paper.title(m): found[data][m] for m in MAIN[1:]} for data in datasets}
         yield Drawing(f"paper-boxes-{name}", "Runs", box_plots(runs, alternative="greater", columns=3), caption)
 
 
 def _paper_gradients() -> Drawing:
     values = {
         data: {
-            method_title(method): {group: value for group, value in groups.items() if value is not None}
+            paper.title(method): {group: value for group, value in groups.items() if value is not None}
             for method, groups in paper.gradient_balance(data).items()
         }
         for data in paper.figures()["gradient_balance_percent"]["datasets"]
@@ -217,7 +217,7 @@ def _paper_trade_off(data: str) -> Drawing:
     for method, row in paper.recalls(data).items():
         head, tail = row.get("head"), row.get("tail")
         if head is not None and tail is not None and method not in paper.QUOTED:
-            points[method_title(method)] = Point(head.mean, tail.mean, head.sd, tail.sd)
+            points[paper.title(method)] = Point(head.mean, tail.mean, head.sd, tail.sd)
     caption = f"Tail recall against head recall on {data}, from the paper's table; the frontier is ours."
     if any(method in paper.QUOTED for method in paper.recalls(data)):
         caption += " CAL and DisA are left out: the paper quotes them, with other groups."

@@ -114,7 +114,7 @@ def model_of(run: Run, *, trained: bool = True, **data: Any) -> Iterator[tuple[T
         yield trainer, model
 
 
-def _evaluate(trainer: Trainer, model: Model, shift: Tensor | None = None) -> ClassStatistics:
+def evaluate_training(trainer: Trainer, model: Model, shift: Tensor | None = None) -> ClassStatistics:
     """Class statistics on the trainer's training split, measured as the recipe's ``train_stats`` requires."""
     shift = None if shift is None else shift.to(trainer.device)
     if trainer.recipe.train_stats == "paper":
@@ -128,7 +128,7 @@ def _balanced(run: Run, long_tailed: Mapping[str, Recipe]) -> list[str]:
     for name, other in new.items():
         data = {setting: getattr(other, setting) for setting in ("data", "imbalance", "profile", "subset_seed")}
         with model_of(run, **data) as (trainer, model):
-            recipe, found = trainer.recipe, _evaluate(trainer, model)
+            recipe, found = trainer.recipe, evaluate_training(trainer, model)
         shift = probability_shift(found.probability_sum, found.samples, trainer.dataset.groups)
         known[name] = {
             "subset_seed": recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed,
@@ -145,7 +145,7 @@ def _redrawn(run: Run) -> list[str]:
         return []
     seed = run.recipe.seed + 1
     with model_of(run, subset_seed=seed) as (trainer, model):
-        found, groups = _evaluate(trainer, model), trainer.dataset.groups
+        found, groups = evaluate_training(trainer, model), trainer.dataset.groups
     recalls = recall(found.correct, found.samples, groups)
     content = {
         "subset_seed": seed,
@@ -159,11 +159,11 @@ def _redrawn(run: Run) -> list[str]:
 def _untrained(run: Run) -> list[str]:
     if is_measured(run, UNTRAINED_FILE):
         return []
-    cbs = defaults(run.recipe.data, "cbs", run.recipe.imbalance).knobs["beta"]
+    cbs = defaults(run.recipe.data, "cbs", run.recipe.imbalance).beta or 0.0
     betas = {"softmax": 0.0, "balanced-softmax": 1.0, "cbs": cbs}
     with model_of(run, trained=False) as (trainer, model):
         counts, groups = trainer.dataset.counts, trainer.dataset.groups
-        found = {name: _evaluate(trainer, model, class_shift(counts, beta)) for name, beta in betas.items()}
+        found = {name: evaluate_training(trainer, model, class_shift(counts, beta)) for name, beta in betas.items()}
     balances = {}
     for name, one in found.items():
         assert one.weight_reward is not None

@@ -28,10 +28,7 @@ END = "<!-- results: end -->"
 
 _IN_README = ("crt", "ldam-drw", "bcl+balanced-softmax", "proco+balanced-softmax")
 """Methods, besides the main ones, that have a row in the repository's README."""
-_README_FIGURES = {
-    "c10-lt100-trade-off": "Tail recall against head recall",
-    "imbalance-level": "Model imbalance level of the methods",
-}
+_README_FIGURE = "imbalance-level"
 
 _INTRO = """# Results
 
@@ -162,21 +159,18 @@ def with_results(text: str, runs: Collection, out: Path) -> str:
 
 
 def readme_text(runs: Collection, out: Path) -> str:
-    """The table and the figures that exist, in Markdown."""
+    """The table and a figure, in Markdown."""
     others = [cell for cells in runs.others.values() for cell in cells if paper.method_key(cell) in _IN_README]
     cells = ordered([*runs.main, *others])
     if not cells:
         return "No runs yet."
     selected = runs.selected(cells)
-    figures = [
-        f"![{text}]({out.name}/figures/{name}.png)"
-        for name, text in _README_FIGURES.items()
-        if (out / "figures" / f"{name}.png").exists()
-    ]
     lines = ["| data | method | runs | head | medium | tail | all | the paper | I | the paper |"]
     lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", *map(_row, cells), ""]
     lines += [f"{selected[0].upper()}{selected[1:]}.", ""] if selected else []
-    return "\n".join([*lines, *figures])
+    if (out / "figures" / f"{_README_FIGURE}.png").exists():
+        lines.append(f"![Model imbalance level of the methods]({out.name}/figures/{_README_FIGURE}.png)")
+    return "\n".join(lines)
 
 
 def _row(cell: Cell) -> str:

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from longtail.study.runs import Cell
+from longtail.study.runs import Cell, method_title
 from longtail.study.stats import Summary
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "recalls",
     "recalls_of",
     "tables",
+    "title",
 ]
 
 AUTHORS_RUNS = 5
@@ -115,6 +116,16 @@ def gradient_balance(data: str) -> dict[str, dict[str, float]]:
     column = found["datasets"].index(data)
     methods = [name for name in found if name not in {"note", "datasets"}]
     return {method: {group: values[column] for group, values in found[method].items()} for method in methods}
+
+
+def title(method: str) -> str:
+    """The title of a method of the paper's tables.
+
+    Example:
+        >>> title("balanced-softmax"), title("bcl+cbs"), title("CAL")
+        ('Balanced Softmax', 'BCL + CBS', 'CAL')
+    """
+    return " + ".join(method_title(part) for part in method.split("+"))
 
 
 def method_key(cell: Cell) -> str:

@@ -3,7 +3,6 @@
 import copy
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,7 @@ def made(a_result, tmp_path):
     """A function that makes records of runs without training."""
 
     def make(method="cbs", seed=0, recalls=(90.0, 80.0, 70.0, 79.0), *, level=10.0, data="cifar10-lt", imbalance=100):
-        known = data.endswith("-lt") and data.startswith("cifar")
-        recipe = replace(defaults("cifar10-lt" if not known else data, method, imbalance or 100), seed=seed)
-        recipe = replace(recipe, **recipe.knobs, data=data, imbalance=imbalance)
+        recipe = defaults("cifar10-lt", method, imbalance or 100).changed(seed=seed, data=data, imbalance=imbalance)
         result = copy.deepcopy(a_result)
         values = dict(zip(("head", "medium", "tail", "all"), (value / 100 for value in recalls), strict=True))
         for split in result["splits"].values():

@@ -256,7 +256,7 @@ def test_the_table_in_the_readme_agrees_with_the_results():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| C10")]
     assert rows
     titles = {"Softmax": "softmax", "cRT": "crt", "LDAM-DRW": "ldam-drw", "Balanced Softmax": "balanced-softmax"}
-    titles |= {"BCL + Balanced Softmax": "bcl-balanced-softmax", "ProCo + Balanced Softmax": "proco-balanced-softmax"}
+    titles |= {"BCL + Balanced Softmax": "bcl-beta1", "ProCo + Balanced Softmax": "proco-beta1"}
     for data, title, runs, *shown in rows:
         beta = title.partition("= ")[2].rstrip(")")
         name = f"cifar10-lt-{data.removeprefix('C10-LT')}-{titles.get(title, f'cbs-beta{beta}')}-seed*"
