@@ -6,9 +6,8 @@ from pathlib import Path
 
 from longtail._io import write_text
 from longtail.study.captions import numbers
-from longtail.study.conduct import Found, Place, search_folder
-from longtail.study.plan import Plan, Planned
-from longtail.study.plan_reading import read_plan
+from longtail.study.conduct import Searches
+from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, read_plan
 from longtail.study.runs import (
     SEARCH_FILE,
     Cell,
@@ -22,7 +21,7 @@ from longtail.study.runs import (
     read_run,
     read_runs,
 )
-from longtail.study.searching import Searched, searching
+from longtail.study.search import SearchResult, search_runs
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, defaults, differing_settings, settings_of, write_recipe
 from reproduction import paper
@@ -81,15 +80,15 @@ class PlanState:
     """A plan, and the runs and searches of it that are finished or missing."""
 
     file: Path
-    plan: Plan
+    plan: StudyPlan
     """Its folder is the one where small files are kept."""
     runs: tuple[Run, ...]
     more: tuple[Run, ...]
     """Runs in the folder that the plan does not have."""
-    missing: tuple[Planned, ...]
-    found: Found
+    missing: tuple[PlannedRun, ...]
+    found: Searches
     """Finished searches."""
-    open_searches: tuple[Place, ...]
+    open_searches: tuple[SearchKey, ...]
 
     @property
     def folder(self) -> Path:
@@ -131,9 +130,9 @@ def state_of(file: Path | str, out: Path) -> PlanState:
     given = read_plan(file, to_run=False)
     plan = replace(given, out=str(out / Path(given.out).name))
     there = {run.path: run for run in read_runs(plan.out)} if Path(plan.out).is_dir() else {}
-    found: Found = {}
+    found: Searches = {}
     for place in plan.searches:
-        searched = _finished(plan, place) if search_folder(plan, place).is_dir() else None
+        searched = _finished(plan, place) if plan.search_folder(place).is_dir() else None
         found |= {} if searched is None else {place: searched}
     wanted = _wanted(plan, found)
     paths = {run.path for run in wanted}
@@ -148,19 +147,19 @@ def state_of(file: Path | str, out: Path) -> PlanState:
     )
 
 
-def _wanted(plan: Plan, found: Found) -> list[Planned]:
+def _wanted(plan: StudyPlan, found: Searches) -> list[PlannedRun]:
     return plan.runs({place: one.beta for place, one in found.items()})
 
 
-def _finished(plan: Plan, place: Place) -> Searched | None:
+def _finished(plan: StudyPlan, place: SearchKey) -> SearchResult | None:
     """A search, if all its runs exist. Nothing is written."""
-    rounds = searching(plan.base(*place), plan.search, search_folder(plan, place), command=None)
+    rounds = search_runs(plan.base(*place), plan.search, plan.search_folder(place), command=None)
     try:
         while all(run.folder.done for run in next(rounds)):
             pass
     except StopIteration as end:
-        searched: Searched = end.value
-        return searched
+        result: SearchResult = end.value
+        return result
     return None
 
 
@@ -180,7 +179,7 @@ class Collection:
     balanced: tuple[Cell, ...]
     rest: tuple[Cell, ...]
     """Runs on data sets that the paper does not have."""
-    searches: tuple[Searched, ...]
+    searches: tuple[SearchResult, ...]
     planned: frozenset[Path]
     """Folders of the plans' runs."""
 

@@ -14,7 +14,7 @@ from longtail.data import CATALOG
 from longtail.study.captions import numbers
 from longtail.study.figures.drawing import Drawing
 from longtail.study.figures.writing import save_figure
-from longtail.study.plan_reading import read_plan
+from longtail.study.plan import read_plan
 from longtail.study.runs import Cell, Run, ordered
 from longtail.study.stats import Summary
 from reproduction import paper

@@ -6,9 +6,9 @@ from functools import partial
 from math import isnan, nan
 
 from longtail.study.captions import caption_of, how_measured, numbers
+from longtail.study.rendering import Row, Table, Value, is_huge
 from longtail.study.runs import Cell, Run, by_data, distinct_titles, groups_of, method_title, ordered
 from longtail.study.stats import Summary, compare_summaries, format_p
-from longtail.study.table import Row, Table, Value, is_huge
 from longtail.study.tables import level_table
 from reproduction import paper
 from reproduction.measure import REDRAWN_FILE, is_measured, redrawn_shift, untrained_gradients

@@ -5,9 +5,9 @@ import math
 import pytest
 from scipy import stats
 
+from longtail.study.rendering import to_latex, to_markdown
 from longtail.study.runs import group_runs, one_cell
 from longtail.study.stats import Summary
-from longtail.study.table import to_latex, to_markdown
 from reproduction.paper import gradient_balance
 from reproduction.tables import (
     balanced_shift_table,
