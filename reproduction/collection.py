@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from longtail._io import write_text
+from longtail.data import data_title
 from longtail.study.captions import numbers
 from longtail.study.conduct import Searches
 from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, read_plan
@@ -13,7 +14,6 @@ from longtail.study.runs import (
     Cell,
     Run,
     by_data,
-    data_title,
     find_cell,
     group_runs,
     method_title,

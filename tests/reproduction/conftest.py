@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from longtail.data import CATALOG
 from longtail.study.runs import Run
 from longtail.train import defaults
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _without_lvis():
+    """Unregister what the reproduction's commands register."""
+    yield
+    if "lvis-crops" in CATALOG:
+        CATALOG.unregister("lvis-crops")
 
 
 @pytest.fixture(scope="session")

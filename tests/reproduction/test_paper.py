@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from longtail.data import data_title
 from longtail.study import summarise
-from longtail.study.runs import data_title
 from longtail.train import defaults
 from reproduction.paper import beta, five_runs, gradient_balance, imbalance_level, recalls, tables
 from reproduction.significance import claims, group_differences, other_runs, significance_page, verdicts

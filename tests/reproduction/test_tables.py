@@ -8,6 +8,7 @@ from scipy import stats
 from longtail.study.rendering import to_latex, to_markdown
 from longtail.study.runs import group_runs, one_cell
 from longtail.study.stats import Summary
+from reproduction.lvis import register
 from reproduction.paper import gradient_balance
 from reproduction.tables import (
     balanced_shift_table,
@@ -47,6 +48,7 @@ def test_more_than_two_of_the_papers_sds_are_marked(made):
 
 
 def test_on_lvis_a_class_without_test_boxes_counts_as_zero(made):
+    register()
     said = "LVIS: a class without a test sample counts as 0 here, as in the paper."
     for data, expected in (("lvis-crops", [40, 20, 10, 24]), ("imagenet-lt", [40, 30, 20, 28])):
         run = made("cbs", 0, (40.0, 30.0, 20.0, 28.0), data=data, imbalance=None)
