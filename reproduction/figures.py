@@ -6,15 +6,18 @@ from functools import partial
 from longtail.report.drawings import beta_drawing, curves_of, part_drawings
 from longtail.report.page import slug
 from longtail.report.parts import Part, mean_of, parts_of
-from longtail.study.figures.boxes import box_plots
-from longtail.study.figures.classwise import class_probability
-from longtail.study.figures.curves import recall_curves
-from longtail.study.figures.drawing import Drawing
-from longtail.study.figures.gradients import gradient_bars
-from longtail.study.figures.levels import level_bars
-from longtail.study.figures.sensitivity import sensitivity
+from longtail.study.figures import (
+    Drawing,
+    Point,
+    box_plots,
+    class_probability,
+    gradient_bars,
+    level_bars,
+    recall_curves,
+    sensitivity,
+    trade_off,
+)
 from longtail.study.figures.style import INK, Mark, marks_of
-from longtail.study.figures.tradeoff import Point, trade_off
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 from longtail.study.stats import Summary
 from reproduction import paper

@@ -2,13 +2,10 @@
 
 import shlex
 import shutil
-import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from tests.report.pages import changed
 
-from longtail.methods import METHODS
 from longtail.study.record import StudyRecord, write_study
 
 
@@ -83,26 +80,18 @@ def test_a_page_must_be_html(run, runs, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_method_of_ones_own_left_is_shown_without_its_file(run, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    flags = ("--data", "digits-lt", "--seeds", 2, "--epochs", 2, "--evaluate-every", 0, "--device", "cpu")
-    with monkeypatch.context() as file:
-        file.setitem(METHODS, "mine", replace(METHODS["softmax"], name="mine"))
-        file.setattr(sys, "argv", ["mine.py"])
-        code, out, err = run("study", *flags, "--methods", "mine", "softmax", "--out", "runs")
-        assert code == 0, err
-    assert "Command: python mine.py study --data digits-lt" in " ".join(out.split())
-    assert "`longtail report runs` makes a page of it" in out
-    code, out, err = run("study", "table", "runs")
-    assert (code, err) == (0, "")
-    assert "mine" in out
-    for folder in (Path("runs"), Path("runs/digits-lt-50-mine-seed0")):
-        assert run("report", folder, "--no-figures")[::2] == (0, "")
-    page = Path("runs/digits-lt-50-mine-seed0/report.html").read_text("utf-8")
-    assert "python mine.py study --data digits-lt" in page
-    Path("runs/study.json").unlink()  # runs that no study tells of
-    run("report", "runs", "--no-figures")
-    page = Path("runs/report.html").read_text("utf-8")
-    assert "python FILE.py train --data digits-lt --method mine" in page
-    assert "# FILE.py: the file that adds mine" in page
-    assert "longtail train --data digits-lt --method softmax" in page
+def test_runs_of_an_unknown_method_are_shown(run, finished, tmp_path):
+    """Without the plugin that registers it."""
+    changed(
+        finished("softmax", evaluate_every=1),
+        tmp_path / "mine",
+        recipe=[('method = "softmax"', 'method = "mine"\nstrength = 3')],
+        result=[('"softmax"', '"mine"')],
+    )
+    shutil.copytree(finished("cbs", evaluate_every=1), tmp_path / "cbs")
+    assert run("report", tmp_path, "--no-figures")[::2] == (0, "")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "2 methods on digits-lt 50" in page
+    assert "longtail --plugin FILE.py train --data digits-lt --method mine --strength 3" in page
+    assert "# FILE.py registers mine" in page
+    assert "longtail train --data digits-lt --method cbs" in page

@@ -15,4 +15,4 @@ def test_the_papers_figures_show_its_numbers():
     runs = five_runs()["C10-LT10"]
     p = stats.ttest_ind(runs["cbs"], runs["balanced-softmax"], equal_var=False, alternative="greater").pvalue
     title = drawings["paper-boxes-cifar"].figure.axes[0].get_title()
-    assert title.startswith(f"p = {p:.2g} (one-sided)")
+    assert title.startswith(f"C10-LT10\np = {p:.2g} (one-sided)")

@@ -1,10 +1,7 @@
 """What tests of studies share: one small study on the embedded digits, run once, and records made by hand."""
 
 import copy
-import json
-import shutil
 
-import numpy as np
 import pytest
 import torch
 
@@ -53,41 +50,6 @@ def made(a_result, tmp_path):
         return Run(tmp_path / recipe.label, recipe, result)
 
     return make
-
-
-@pytest.fixture(scope="module")
-def compared(finished, tmp_path_factory):
-    """Three methods, two seeds, as a study's folder has them; one run is not finished."""
-    folder = tmp_path_factory.mktemp("study")
-    for method in ("softmax", "cbs"):
-        for seed in (0, 1):
-            shutil.copytree(finished(method, seed=seed, evaluate_every=1), folder / f"{method}-{seed}")
-    shutil.copytree(finished("logit-adjust-posthoc", evaluate_every=1), folder / "posthoc")
-    (folder / "begun").mkdir()
-    shutil.copy(folder / "cbs-0" / "recipe.toml", folder / "begun")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def report(compared):
-    from longtail.report import report_of_runs
-
-    return report_of_runs(compared, reference="softmax", command="longtail report study")
-
-
-@pytest.fixture
-def files(tmp_path):
-    """train, val and test as npz, and counts."""
-    from tests.study.predictions import COUNTS, NAMES, make
-
-    found = {}
-    for place, (name, samples) in enumerate({"train": 60, "val": 400, "test": 400}.items()):
-        labels, logits = make(place, samples, separation=9.0 if name == "train" else 2.2)
-        found[name] = tmp_path / f"{name}.npz"
-        np.savez(found[name], labels=labels, logits=logits)
-    found["counts"] = tmp_path / "counts.json"
-    found["counts"].write_text(json.dumps(dict(zip(NAMES, COUNTS, strict=True))))
-    return found
 
 
 @pytest.fixture

@@ -1,1 +1,5 @@
-"""Diagnosis of a classifier from its predictions."""
+"""Diagnosis of a classifier from its predictions, whatever framework made them."""
+
+from longtail.diagnose.diagnosis import Diagnosis, diagnose
+
+__all__ = ["Diagnosis", "diagnose"]

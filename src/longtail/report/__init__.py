@@ -1,6 +1,6 @@
-"""Reports: one self-contained HTML page about a folder of runs. Needs ``longtail[report]``."""
+"""Reports: one self-contained HTML page from finished runs. Needs ``longtail[report]``."""
 
-from longtail.report.build import Report, report_of_runs, write_report
-from longtail.report.page import Page, render
+from longtail.report.build import report
+from longtail.report.page import Page, Report, render
 
-__all__ = ["Page", "Report", "render", "report_of_runs", "write_report"]
+__all__ = ["Page", "Report", "render", "report"]

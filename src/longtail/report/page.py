@@ -4,31 +4,35 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
+from html import escape
+from pathlib import Path
 from typing import Literal
 
+from longtail._io import write_text
+from longtail.study.figures import Drawing, inline_svg, save_figure
 from longtail.study.rendering import Table
 
 __all__ = [
     "Block",
     "Card",
+    "Cards",
     "Cell",
     "ClassCard",
+    "ClassCards",
     "Column",
     "Commands",
     "Example",
     "Folded",
     "Gallery",
     "Grid",
-    "Notes",
     "Page",
     "Picture",
     "Prose",
+    "Report",
     "Section",
-    "Stats",
     "from_table",
-    "many",
     "number",
+    "picture",
     "render",
     "slug",
 ]
@@ -36,25 +40,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Prose:
-    """Paragraphs; with ``points``, a list."""
+    """Sentences as paragraphs, as a list, or as a box of notes that the reader should not miss."""
 
     lines: Sequence[str]
-    points: bool = False
+    style: Literal["text", "list", "notes"] = "text"
     title: str = ""
-    kind: Literal["prose"] = "prose"
-
-
-@dataclass(frozen=True)
-class Notes:
-    """What a reader must know before trusting the rest."""
-
-    lines: Sequence[str]
-    kind: Literal["notes"] = "notes"
 
 
 @dataclass(frozen=True)
 class Card:
-    """A number that stands out, what it is, and whose."""
+    """An important number with its name and a note."""
 
     value: str
     label: str
@@ -62,52 +57,48 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Cards:
     """Cards in a row."""
 
     cards: Sequence[Card]
-    kind: Literal["stats"] = "stats"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table."""
+    """A column of a table; ``title`` is its tooltip."""
 
     name: str
     numeric: bool = True
     title: str = ""
-    """What it means, where the name does not say it."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: what is shown, what it is sorted by, and how it stands out."""
+    """A cell of a table: the text, the value to sort by, and how it is highlighted."""
 
     text: str
     value: float | str = ""
     best: bool = False
     bar: float | None = None
-    """Per cent of the cell that a bar fills."""
+    """Length of a bar in per cent."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that sorts, and can be searched."""
+    """A table that can be sorted, and searched if ``search`` labels a search field."""
 
     name: str
-    """Unique in the page, of letters, digits and hyphens."""
+    """Unique in the page; letters, digits and hyphens."""
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     search: str = ""
-    """What the search field asks for; without it there is none."""
-    kind: Literal["grid"] = "grid"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, drawn already."""
+    """A figure as an ``<svg>`` element."""
 
     svg: str
     caption: str
@@ -119,12 +110,11 @@ class Gallery:
     """Figures side by side."""
 
     pictures: Sequence[Picture]
-    kind: Literal["gallery"] = "gallery"
 
 
 @dataclass(frozen=True)
 class Example:
-    """A small image, as a data URI."""
+    """A small image as a data URI."""
 
     uri: str
     description: str
@@ -133,15 +123,14 @@ class Example:
 
 @dataclass(frozen=True)
 class ClassCard:
-    """A class: how it fares, what it is taken for, and images of it."""
+    """One class: its recall in per cent, the classes it is mistaken for, and images."""
 
     name: str
     group: str
     facts: str
     recall: float
-    """Per cent, for its bar."""
-    taken_for: Sequence[tuple[str, float]] = ()
-    """Other classes, and the per cent of its samples that were taken for them."""
+    mistaken_for: Sequence[tuple[str, float]] = ()
+    """Other classes with the share of its samples, in per cent."""
     examples: Sequence[Example] = ()
     examples_title: str = ""
 
@@ -151,7 +140,6 @@ class ClassCards:
     """Classes side by side."""
 
     cards: Sequence[ClassCard]
-    kind: Literal["classes"] = "classes"
 
 
 @dataclass(frozen=True)
@@ -159,19 +147,17 @@ class Commands:
     """Lines for a terminal."""
 
     lines: Sequence[str]
-    kind: Literal["commands"] = "commands"
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that open on demand."""
+    """Blocks that the reader can open."""
 
     title: str
     blocks: "Sequence[Block]"
-    kind: Literal["folded"] = "folded"
 
 
-Block = Prose | Notes | Stats | Grid | Gallery | ClassCards | Commands | Folded
+Block = Prose | Cards | Grid | Gallery | ClassCards | Commands | Folded
 
 
 @dataclass(frozen=True)
@@ -179,27 +165,51 @@ class Section:
     """A part of the page with a heading."""
 
     name: str
-    """Unique in the page, of letters, digits and hyphens."""
+    """Unique in the page; letters, digits and hyphens."""
     title: str
     blocks: Sequence[Block]
     short: str = ""
-    """What the navigation calls it (default: the title)."""
+    """Its name in the navigation (default: the title)."""
     listed: bool = True
     """Whether the navigation has it."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A report."""
+    """The content of a report."""
 
     title: str
     subtitle: str
     sections: Sequence[Section]
-    footer: Sequence[str] = field(default_factory=tuple)
+    footer: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A page and its figures by file name. In a notebook it shows itself."""
+
+    page: Page
+    drawings: dict[str, Drawing] = field(default_factory=dict)
+
+    def write(self, path: Path | str, figures: Path | str | None = None) -> Path:
+        """Write one HTML file; with ``figures``, also write the figures into that folder as SVG, PDF and PNG."""
+        path = Path(path)
+        if path.suffix != ".html":
+            raise ValueError(f"Expected `out` to end in .html, but got {path}.")
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"Expected `out` to be in an existing folder, but got {path}.")
+        if figures is not None:
+            for name, drawing in self.drawings.items():
+                save_figure(drawing.figure, Path(figures) / name)
+        write_text(path, render(self.page))
+        return path
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(render(self.page))}" width="100%" height="800" style="border: 0"></iframe>'
 
 
 def slug(text: str) -> str:
-    """Text as a name of letters, digits and hyphens.
+    """Return text as letters, digits and hyphens.
 
     Example:
         >>> slug("CBS (β = 1.5)")
@@ -208,50 +218,42 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
-def many(number: int, noun: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> many(1, "class"), many(2000, "class"), many(3, "run")
-        ('1 class', '2,000 classes', '3 runs')
-    """
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{ending}"
-
-
-def number(value: float, digits: int = 1, *, bar: bool = False, best: bool = False, unit: str = "") -> Cell:
-    """A number's cell; a dash where there is none, which sorts last."""
+def number(value: float, digits: int = 1, *, bar: bool = False, best: bool = False) -> Cell:
+    """Return the cell of a number; NaN is a dash, which sorts last."""
     if math.isnan(value):
-        return Cell("–", "")
-    return Cell(f"{value:,.{digits}f}{unit}", float(value), best, min(max(value, 0.0), 100.0) if bar else None)
+        return Cell("–")
+    return Cell(f"{value:,.{digits}f}", float(value), best, min(max(value, 0.0), 100.0) if bar else None)
 
 
 def from_table(table: Table, name: str) -> Grid:
-    """A study's table as one that sorts."""
+    """Return a table of a study as a table of the page."""
     columns = [Column(label, numeric=False) for label in table.labels] + [Column(label) for label in table.columns]
     rows = []
     for row in table.rows:
         cells = [Cell(label, label) for label in table.label(row)]
         for value in row.values:
-            missing = value is None or math.isnan(value.summary.mean)
-            text = "–" if value is None or missing else table.text(value) + value.mark
-            cells.append(
-                Cell(
-                    text, "" if value is None or missing else value.summary.mean, bool(value is not None and value.best)
-                )
-            )
+            if value is None or math.isnan(value.summary.mean):
+                cells.append(Cell("–"))
+            else:
+                cells.append(Cell(table.text(value) + value.mark, value.summary.mean, value.best))
         rows.append(cells)
     return Grid(name, table.title, columns, rows, table.full_caption)
 
 
-def render(page: Page) -> str:
-    """The page as HTML; nothing in it is loaded from elsewhere, and all text is escaped."""
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - an extra
+def picture(drawing: Drawing, name: str, title: str | None = None) -> Picture:
+    """Return a figure for the page, with ids that begin with ``name``."""
+    svg = inline_svg(drawing.figure, name, f"{drawing.title}. {drawing.caption}")
+    return Picture(svg, drawing.caption, drawing.title if title is None else title)
 
-    files = resources.files("longtail.report")
-    style, script, template = (
-        files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js", "page.html")
+
+def render(page: Page) -> str:
+    """Return the page as HTML. It loads nothing from elsewhere, and all text is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - an extra
+
+    loader = PackageLoader("longtail.report", "")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["tied"] = lambda text: text.replace(" %", "\u00a0%")  # no line begins with a %
-    return environment.from_string(template).render(page=page, style=style, script=script) + "\n"
+    return environment.get_template("page.html").render(page=page) + "\n"

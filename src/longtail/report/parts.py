@@ -1,4 +1,4 @@
-"""Cells of one data set as a part of a report, each with a title of its own."""
+"""The methods that were run on one data set, as a part of a report."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,8 @@ from longtail.study.figures.style import Mark, marks_of
 from longtail.study.rendering import Table
 from longtail.study.runs import HELD_WORDS, Cell, Held, Run, distinct_titles, held_out, ordered, same_settings
 from longtail.study.stats import Summary, summarise
-from longtail.train.recipe import Recipe
 
-__all__ = ["Part", "or_lowest", "parts_of"]
+__all__ = ["Part", "mean_of", "parts_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,16 +22,16 @@ class Part:
     cells: tuple[Cell, ...]
     """In the order of the tables."""
     titles: tuple[str, ...]
-    """One a cell, all different."""
+    """One per cell, all different."""
 
     @property
     def split(self) -> Held:
-        """The data that results are told of: test data, or where no run has any, validation data."""
+        """The split of the results: test, or validation if no run has test data."""
         return held_out(self.cells) or "test"
 
     @property
     def on(self) -> str:
-        """The same in a word: ``test`` or ``validation``."""
+        """The same as a word: ``test`` or ``validation``."""
         return HELD_WORDS[self.split].removesuffix(" data")
 
     @property
@@ -41,60 +40,65 @@ class Part:
         return held_out(self.cells) is not None
 
     def recall(self, cell: Cell, group: str = "all") -> Summary:
-        """Recall over a cell's runs, in per cent."""
+        """Return the recall over the runs of a cell, in per cent."""
         return cell.summary(partial(Run.recall, group=group, part=self.split))
 
     def level(self, cell: Cell) -> Summary:
-        """Model imbalance level over a cell's runs."""
+        """Return the model imbalance level over the runs of a cell."""
         return cell.summary(partial(Run.level, part=self.split))
 
     def title(self, cell: Cell) -> str:
-        """Its title in this part."""
+        """Return the title of a cell."""
         return self.titles[self.cells.index(cell)]
+
+    def highest(self, group: str = "all") -> Cell:
+        """Return the cell with the highest recall of a group; undefined values come last."""
+        means = {cell: self.recall(cell, group).mean for cell in self.cells}
+        return max(self.cells, key=lambda cell: -math.inf if math.isnan(means[cell]) else means[cell])
 
     @cached_property
     def best(self) -> Cell:
         """The cell with the highest recall over all classes."""
-        return max(self.cells, key=lambda cell: or_lowest(self.recall(cell).mean))
+        return self.highest()
 
     @cached_property
-    def fairest(self) -> Cell | None:
-        """The cell with the lowest model imbalance level; ``None`` where there are not two to compare."""
+    def lowest_level(self) -> Cell | None:
+        """The cell with the lowest model imbalance level; ``None`` if fewer than two are defined."""
         levels = {cell: self.level(cell).mean for cell in self.cells}
         known = [cell for cell in self.cells if not math.isnan(levels[cell])]
         return min(known, key=lambda cell: levels[cell]) if len(known) > min(1, len(self.cells) - 1) else None
 
     @cached_property
     def marks(self) -> dict[str, Mark]:
-        """How methods are drawn, in all figures of this part; the main ones are told apart best."""
+        """How methods are drawn in all figures of this part; the main ones come first."""
         main = [self.title(cell) for cell in self.main()]
         return marks_of([*main, *(title for title in self.titles if title not in main)])
 
     def find(self, method: str) -> Cell | None:
-        """The first cell of a method."""
+        """Return the first cell of a method."""
         return next((cell for cell in self.cells if cell.method == method), None)
 
     def beside(self, cell: Cell, method: str) -> Cell | None:
-        """The first cell of a method that was run with the settings of another."""
+        """Return the first cell of a method that was run with the same settings as ``cell``."""
         alike = next(group for group in same_settings(self.cells) if cell in group)
         return next((one for one in alike if one.method == method), None)
 
     def main(self, most: int = 4) -> list[Cell]:
-        """All cells where they are few; otherwise softmax, Balanced Softmax, the best and the fairest."""
+        """Return all cells if they are few, otherwise softmax, Balanced Softmax, and those with the best values."""
         if len(self.cells) <= most:
             return list(self.cells)
-        wanted = [self.find("softmax"), self.find("balanced-softmax"), self.best, self.fairest, *self.cells]
+        wanted = [self.find("softmax"), self.find("balanced-softmax"), self.best, self.lowest_level, *self.cells]
         kept = list(dict.fromkeys(cell for cell in wanted if cell is not None))[:most]
         return [cell for cell in self.cells if cell in kept]
 
     def shown(self, cells: Sequence[Cell]) -> str:
-        """Which of the methods are shown, and why, as the end of a caption; empty where all are."""
+        """Return the end of a caption that says which methods are shown and why; empty if all are shown."""
         if len(cells) == len(self.cells):
             return ""
         why = {self.best: "the highest recall"}
-        if self.fairest is not None:
+        if self.lowest_level is not None:
             more = "the lowest imbalance level"
-            why[self.fairest] = f"{why[self.best]} and {more}" if self.fairest is self.best else more
+            why[self.lowest_level] = f"{why[self.best]} and {more}" if self.lowest_level is self.best else more
         listed = [f"{self.title(cell)} ({why[cell]})" for cell in why if cell in cells]
         others = [self.title(cell) for cell in cells if cell not in why]
         listed += [f"for comparison {' and '.join(others)}"] if others else []
@@ -102,53 +106,46 @@ class Part:
 
     @property
     def class_names(self) -> list[str]:
-        """Of the classes."""
+        """Names of the classes."""
         return [str(name) for name in self.cells[0].runs[0].result["classes"]]
 
     @property
     def counts(self) -> list[int]:
-        """Training images of each class, in the first run; NaN-free, 0 where it is not known."""
-        result = self.cells[0].runs[0].result
-        return list(result.get("counts") or [0] * len(self.class_names))
+        """Training images per class in the first run; 0 if unknown."""
+        return list(self.cells[0].runs[0].result.get("counts") or [0] * len(self.class_names))
 
     @property
     def groups(self) -> dict[str, list[int]]:
-        """Classes of the groups that have one."""
+        """The classes of each group that has any."""
         return {name: list(members) for name, members in self.cells[0].runs[0].result["groups"].items() if members}
 
-    def alone(self, table: Table) -> Table:
-        """A table over this part's cells, which need not say what data they are of."""
+    def without_data(self, table: Table) -> Table:
+        """Return a table without its first column, which names the data set."""
         rows = tuple(replace(row, labels=row.labels[1:]) for row in table.rows)
         return replace(table, rows=rows, labels=table.labels[1:])
 
 
-def or_lowest(value: float) -> float:
-    """A value by which the highest is found; what is undefined is never it."""
-    return -math.inf if math.isnan(value) else value
-
-
 def parts_of(cells: Sequence[Cell]) -> list[Part]:
-    """Cells by what they were trained and tested on; methods on different data are never put side by side."""
+    """Return cells by the data that they were trained and tested on; results on different data are never compared."""
     found: dict[tuple[object, ...], list[Cell]] = {}
     for cell in ordered(cells):
         found.setdefault(tuple(getattr(cell.recipe, name) for name in SAME_DATA), []).append(cell)
-    names = [group[0].data for group in found.values()]
     parts = []
-    for name, group in zip(names, found.values(), strict=True):
-        alike = [others[0].recipe for others, other in zip(found.values(), names, strict=True) if other == name]
-        more = _differing(group[0].recipe, alike, [field for field in SAME_DATA if field != "imbalance"])
-        parts.append(Part(name + more, tuple(group), tuple(distinct_titles(group))))
+    for group in found.values():
+        recipe, data = group[0].recipe, group[0].data
+        alike = [others[0].recipe for others in found.values() if others[0].data == data]
+        values = {name: getattr(recipe, name) for name in SAME_DATA if name != "imbalance"}
+        more = [
+            f", {name} {value}"
+            for name, value in values.items()
+            if value not in {None, 0, ""} and len({getattr(one, name) for one in alike}) > 1
+        ]
+        parts.append(Part(data + "".join(more), tuple(group), tuple(distinct_titles(group))))
     return parts
 
 
-def _differing(recipe: Recipe, alike: Sequence[Recipe], fields: Sequence[str]) -> str:
-    """What tells a recipe from others that go by the same name."""
-    different = [name for name in fields if len({repr(getattr(one, name)) for one in alike}) > 1]
-    return "".join(f", {name} {value}" for name in different if (value := getattr(recipe, name)) not in {None, 0, ""})
-
-
 def mean_of(cell: Cell, split: str, name: str) -> list[float]:
-    """A measure of each class, as its mean over the cell's runs; NaN where a run has none."""
+    """Return a measure of each class as its mean over the runs of a cell; empty if a run does not have it."""
     rows = []
     for run in cell.runs:
         values = run.result["splits"].get(split, {}).get(name)

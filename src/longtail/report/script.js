@@ -1,5 +1,5 @@
 "use strict";
-// Tables sort by the column whose button is pressed: numbers largest first, words in their order; again turns it round.
+// A click on a column sorts by it: numbers descending, words ascending; a second click reverses the order.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const body = table.tBodies[0];
@@ -19,7 +19,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     body.append(...rows);
   }));
 }
-// Search: rows that have all the words.
+// The search shows rows that contain all words.
 for (const field of document.querySelectorAll("input[type=search]")) {
   const rows = [...document.getElementById(field.dataset.table).tBodies[0].rows];
   const found = field.parentElement.querySelector(".found");
@@ -34,18 +34,18 @@ for (const field of document.querySelectorAll("input[type=search]")) {
     found.textContent = words.length ? `${shown} of ${rows.length} rows` : `${rows.length} rows`;
   });
 }
-// What goes on to the right says so, by a shade at its edge until the end is reached.
-const tell = (box) => {
+// A shade at the right edge shows that there is more to scroll to.
+const shade = (box) => {
   const hidden = box.scrollWidth - box.clientWidth;
   box.parentElement.classList.toggle("wide", hidden > 1);
   box.parentElement.classList.toggle("more", hidden - box.scrollLeft > 1);
 };
-const widths = new ResizeObserver((entries) => entries.forEach((entry) => tell(entry.target)));
+const widths = new ResizeObserver((entries) => entries.forEach((entry) => shade(entry.target)));
 for (const box of document.querySelectorAll(".edge > .scroll, .edge > ul")) {
   widths.observe(box);
-  box.addEventListener("scroll", () => tell(box), { passive: true });
+  box.addEventListener("scroll", () => shade(box), { passive: true });
 }
-// Figures fill columns from the top, each as many small rows as it is high; without this, they stand in rows.
+// Figures fill columns from the top: each spans as many small rows as it is high.
 const heights = new ResizeObserver((entries) => {
   for (const { target } of entries) target.style.gridRowEnd = `span ${Math.ceil((target.offsetHeight + 18) / 8)}`;
 });

@@ -11,22 +11,19 @@ from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.report.page import Cell, Column, Grid
 from longtail.report.parts import Part
-from longtail.study.captions import with_selected
+from longtail.study.captions import count
 from longtail.study.runs import Cell as Runs
 from longtail.study.runs import Run
 from longtail.train.loading import is_small
 from longtail.train.recipe import HOUSEKEEPING, defaults
 
-__all__ = ["environments", "repeat_command", "settings_grid"]
+__all__ = ["environment_grid", "repeat_command", "settings_grid"]
 
 _LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard", "evaluate_every"}) | HOUSEKEEPING
 
 
 def repeat_command(cell: Runs) -> str:
-    """The command that trains a cell's runs again: what differs from the data set's recipe, and the seeds.
-
-    Settings that say how a run is kept are left to whoever repeats it.
-    """
+    """Return the command that trains the runs of a cell again: what differs from the defaults, and the seeds."""
     recipe = cell.recipe
     small = recipe.data not in CATALOG and Path(recipe.data).exists() and is_small(recipe.data)
     known = recipe.method in METHODS
@@ -36,18 +33,20 @@ def repeat_command(cell: Runs) -> str:
     for name, value in recipe.settings().items():
         if name in {"data", "method"} | _LEFT_OUT or value == usual.get(name):
             continue
-        flag = f"--{name.replace('_', '-')}"
+        flag = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(flag if value else f"--no-{name.replace('_', '-')}")
+            words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [flag, *map(_word, value if isinstance(value, list | tuple) else [value])]
-    words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds)]
-    typed = shlex.join([*words, *_where(cell)])
-    return f"{program()} {typed}" if known else f"python FILE.py {typed}  # FILE.py: the file that adds {recipe.method}"
+            words += [f"--{flag}", *map(_word, value if isinstance(value, list | tuple) else [value])]
+    words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds), *_out(cell)]
+    typed = shlex.join(words)
+    return (
+        f"{program()} {typed}" if known else f"longtail --plugin FILE.py {typed}  # FILE.py registers {recipe.method}"
+    )
 
 
-def _where(cell: Runs) -> list[str]:
-    """The flag that names the runs' folder, where it is not the one that `longtail train` takes by itself."""
+def _out(cell: Runs) -> list[str]:
+    """The flag that names the folder of the runs, unless it is the default of `longtail train`."""
     if len(cell.runs) == 1:
         path = cell.runs[0].path
         return [] if path == Path("runs") / cell.recipe.label else ["--out", str(path)]
@@ -59,37 +58,37 @@ def _word(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
-def settings_grid(part: Part, name: str, selected: str = "") -> Grid:
-    """All settings: one column where they are the same for all methods, otherwise one a method."""
-    recipes = [cell.recipe.settings() for cell in part.cells]
-    names = [name for name in dict.fromkeys(name for one in recipes for name in one) if name not in _LEFT_OUT]
-    same = [name for name in names if len({repr(one.get(name)) for one in recipes}) == 1]
-    different = [name for name in names if name not in same]
-    columns = [Column("Setting", numeric=False), Column("Value", numeric=False)]
-    rows = [[Cell(key, key), Cell(_shown(recipes[0][key]), "")] for key in same if recipes[0][key] is not None]
-    for key in different:
-        values: dict[str, list[str]] = {}
-        for title, recipe in zip(part.titles, recipes, strict=True):
-            values.setdefault(_shown(recipe.get(key)), []).append(title)
-        text = "; ".join(f"{value}: {', '.join(titles)}" for value, titles in values.items())
-        rows.append([Cell(key, key), Cell(_shorten(text) if key != "method" else ", ".join(values), "")])
-    caption = with_selected("Resolved: what was not given is what the recipe has.", part.cells, selected)
-    return Grid(name, f"Settings of {part.name}", columns, rows, caption)
-
-
 def _shown(value: object) -> str:
     if value is None:
         return "–"
     return ", ".join(map(_word, value)) if isinstance(value, list | tuple) else _word(value)
 
 
-def _shorten(text: str, most: int = 300) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _two_columns(name: str, title: str, rows: Mapping[str, str], caption: str = "") -> Grid:
+    columns = [Column(title, numeric=False), Column("Value", numeric=False)]
+    return Grid(name, "", columns, [[Cell(key, key), Cell(value, value)] for key, value in rows.items()], caption)
 
 
-def environments(runs: Sequence[Run]) -> Grid | None:
-    """What the runs ran on, and with which versions; ``None`` where nothing was written down."""
-    found: dict[str, dict[str, list[str]]] = {}
+def settings_grid(part: Part, name: str) -> Grid:
+    """Return all settings; where methods differ, the value of each."""
+    recipes = dict(zip(part.titles, (cell.recipe.settings() for cell in part.cells), strict=True))
+    rows = {}
+    for key in dict.fromkeys(name for recipe in recipes.values() for name in recipe if name not in _LEFT_OUT):
+        values: dict[str, list[str]] = {}
+        for title, recipe in recipes.items():
+            values.setdefault(_shown(recipe.get(key)), []).append(title)
+        if len(values) == 1 or key == "method":
+            text = ", ".join(values)
+        else:
+            text = "; ".join(f"{value}: {', '.join(titles)}" for value, titles in values.items())
+        if text != "–":
+            rows[key] = text if len(text) <= 300 else text[:299] + "…"
+    return _two_columns(name, "Setting", rows, "All settings, including defaults.")
+
+
+def environment_grid(runs: Sequence[Run]) -> Grid | None:
+    """Return the machines and versions of the runs; ``None`` if they were not recorded."""
+    found: dict[str, dict[str, int]] = {}
     for run in runs:
         file = run.path / "environment.json"
         if not file.exists():
@@ -98,13 +97,12 @@ def environments(runs: Sequence[Run]) -> Grid | None:
         facts = {key: about.get(key) for key in ("device", "python", "system")} | dict(about.get("versions", {}))
         for key, value in facts.items():
             if value is not None:
-                found.setdefault(key, {}).setdefault(str(value), []).append(run.path.name)
-    if not found:
-        return None
-    rows = [
-        [Cell(key, key), Cell("; ".join(f"{v} ({len(n)} runs)" if len(values) > 1 else v for v, n in values.items()))]
-        for key, values in found.items()
-    ]
-    return Grid(
-        "versions", "Machine and versions", [Column("What", numeric=False), Column("Value", numeric=False)], rows
-    )
+                numbers = found.setdefault(key, {})
+                numbers[str(value)] = numbers.get(str(value), 0) + 1
+    rows = {
+        key: "; ".join(
+            f"{value} ({count(runs, 'run')})" if len(numbers) > 1 else value for value, runs in numbers.items()
+        )
+        for key, numbers in found.items()
+    }
+    return _two_columns("versions", "Component", rows) if rows else None

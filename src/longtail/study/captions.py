@@ -15,6 +15,7 @@ __all__ = [
     "NO_DATA",
     "Recorded",
     "caption_of",
+    "count",
     "how_measured",
     "measured_on",
     "numbers",
@@ -142,6 +143,17 @@ def measured_on(cells: Sequence[Cell]) -> str:
     """Return what the results of cells of one data set are measured on, in words."""
     split = held_out(cells) or "test"
     return HELD_WORDS[split] + (" (there is no test data)" if split == "val" else "")
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    Example:
+        >>> count(1, "class"), count(2000, "class"), count(3, "run")
+        ('1 class', '2,000 classes', '3 runs')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:

@@ -179,10 +179,9 @@ class Results:
 
     def report(self, path: Path | str, figures: Path | str | None = None) -> Path:
         """Write a report of the folders as one HTML page, and its figures to the folder ``figures``."""
-        from longtail.report import report_of_runs, write_report  # noqa: PLC0415 - it is built on this package
+        from longtail.report import report  # noqa: PLC0415 - it is built on this package
 
-        made = report_of_runs(*self.folders, reference=self.reference, command=self.command)
-        return write_report(made, path, figures)
+        return report(*self.folders, reference=self.reference, command=self.command).write(path, figures)
 
     def __len__(self) -> int:
         return len(self.runs)

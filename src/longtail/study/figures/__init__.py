@@ -1,16 +1,14 @@
-"""Figures of a study: pure functions from data to a matplotlib figure. Needs ``longtail[report]``."""
+"""Figures of a study: pure functions from numbers to a matplotlib figure. Needs ``longtail[report]``."""
 
-from longtail.study.figures.boxes import box_plots
+from longtail.study.figures.bars import gradient_bars, level_bars
 from longtail.study.figures.classwise import class_probability, class_recall, target_probability
-from longtail.study.figures.curves import Curves, recall_curves
-from longtail.study.figures.gradients import gradient_bars
-from longtail.study.figures.levels import level_bars
-from longtail.study.figures.sensitivity import sensitivity
-from longtail.study.figures.tradeoff import Point, frontier, trade_off
-from longtail.study.figures.writing import inline_svg, save_figure
+from longtail.study.figures.curves import Curves, recall_curves, sensitivity
+from longtail.study.figures.points import Point, box_plots, frontier, trade_off
+from longtail.study.figures.writing import Drawing, inline_svg, missing_glyphs, save_figure
 
 __all__ = [
     "Curves",
+    "Drawing",
     "Point",
     "box_plots",
     "class_probability",
@@ -19,6 +17,7 @@ __all__ = [
     "gradient_bars",
     "inline_svg",
     "level_bars",
+    "missing_glyphs",
     "recall_curves",
     "save_figure",
     "sensitivity",

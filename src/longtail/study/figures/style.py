@@ -1,4 +1,4 @@
-"""How figures look: colours that the colour-blind tell apart, and a marker, line and hatch that grey print keeps."""
+"""The look of the figures: colours for colour-blind readers, and markers, lines and hatches for grey print."""
 
 import re
 import textwrap
@@ -17,6 +17,7 @@ __all__ = [
     "GROUPS",
     "INK",
     "SPLITS",
+    "WIDTH",
     "Mark",
     "families",
     "group_mark",
@@ -24,23 +25,23 @@ __all__ = [
     "letters_in",
     "marks_of",
     "new_figure",
-    "our_settings",
     "panels",
     "starts_row",
+    "style",
     "styled",
     "wrapped",
 ]
 
 INK = "#1b1d22"
-"""Text and axes; on a dark page it becomes light."""
+"""Text and axes; light on a dark page."""
 GRID = "#d9dce3"
 WIDTH, HEIGHT = 4.4, 3.3
-"""Inches of one panel: on a phone its 10 points are then 10 pixels."""
+"""Size of one panel in inches: on a phone, 10 points are then 10 pixels."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How one series is drawn everywhere."""
+    """How one series is drawn in all figures."""
 
     colour: str
     marker: str
@@ -48,7 +49,7 @@ class Mark:
     hatch: str
 
 
-# Okabe and Ito's colours, in an order in which neighbours differ in lightness too; ink stands for their black.
+# The colours of Okabe and Ito, ordered so that neighbours also differ in lightness.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", INK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*", "d", "8")
 _LINES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1)), (0, (1, 2.5)))
@@ -60,14 +61,13 @@ GROUPS = {
     "tail": Mark("#D55E00", "^", (0, (1, 1.2)), "..."),
     "all": Mark(INK, "D", (0, (5, 1.5, 1, 1.5)), "xxx"),
 }
-"""The marks of the groups."""
 
 SPLITS = {
     "training": Mark("#009E73", "o", "-", ""),
     "validation": Mark("#CC79A7", "s", (0, (1, 1.2)), "..."),
     "test": Mark(INK, "D", (0, (4, 2)), "///"),
 }
-"""The marks of the data that something was measured on, in colours that neither head, medium nor tail has."""
+"""Marks of the splits, in colours that no group has."""
 
 
 def _mark(place: int) -> Mark:
@@ -80,28 +80,26 @@ def _mark(place: int) -> Mark:
 
 
 def group_mark(name: str, names: Sequence[str] = ()) -> Mark:
-    """The mark of a group; of groups with other names, by their place."""
+    """Return the mark of a group of classes; groups with other names get one by their position."""
     return GROUPS[name] if name in GROUPS else _mark(list(names).index(name) if name in names else 0)
 
 
 def marks_of(names: Sequence[str]) -> dict[str, Mark]:
-    """A mark for each series, by its place; a split's is the same in all figures."""
+    """Return a mark for each series by its position; splits always have the same mark."""
     return {name: SPLITS.get(name, _mark(place)) for place, name in enumerate(names)}
 
 
 def letters_in(points: float, size: float = 9.5) -> int:
-    """How many letters of an average width there is room for, at a size of type."""
+    """Return how many letters of average width fit into a width in points."""
     return max(1, int(points / (0.6 * size)))
 
 
 def wrapped(text: str, letters: int, most: int = 3) -> str:
-    """Text in lines of at most so many letters; what is beyond the last line is cut, and ends in an ellipsis.
+    """Wrap text to lines of at most ``letters``; after ``most`` lines it ends in an ellipsis.
 
     Example:
         >>> wrapped("Class-balanced sampling", 10)
         'Class-\\nbalanced\\nsampling'
-        >>> wrapped("incomprehensibility", 10, most=1)
-        'incompreh…'
         >>> wrapped("CBS (β = 1.5)", 9)
         'CBS\\n(β = 1.5)'
     """
@@ -113,7 +111,7 @@ def wrapped(text: str, letters: int, most: int = 3) -> str:
 
 
 def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "tuple[Figure, Axes]":
-    """A figure with one panel."""
+    """Return a figure with one panel."""
     figure, axes = panels(1, width=width, height=height)
     return figure, axes[0]
 
@@ -121,16 +119,13 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "tuple[Figure, A
 def panels(
     number: int, *, columns: int = 3, width: float = WIDTH, height: float = HEIGHT, share_y: bool = False
 ) -> "tuple[Figure, list[Axes]]":
-    """A figure with several panels, row by row, in rows that are as long as each other where they can be: four are two
-    rows of two. No window is opened, and nothing global is changed.
-    """
+    """Return a figure with several panels in rows of similar length. It opens no window and changes no global state."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
 
     rows = -(-number // columns)
     columns = -(-number // rows)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-    flat = [axes for row in grid for axes in row]
+    flat = list(figure.subplots(rows, columns, squeeze=False, sharey=share_y).flat)
     for axes in flat[number:]:
         axes.set_visible(False)
     for axes in flat[:number]:
@@ -141,7 +136,7 @@ def panels(
 
 
 def starts_row(axes: "Axes") -> bool:
-    """Whether a panel is the first of its row, where what is on its vertical axis is said."""
+    """Return whether a panel is the first of its row, which has the label of the vertical axis."""
     place = axes.get_subplotspec()
     return place is not None and place.is_first_col()
 
@@ -177,11 +172,11 @@ _FALLBACKS = (
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic", "NanumGothic"),
     *("Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Noto Emoji", "Symbola"),
 )
-"""Fonts that have what DejaVu Sans has not, and that systems bring; those of coloured bitmaps cannot be drawn."""
+"""Fonts of common systems for characters that DejaVu Sans lacks."""
 
 
 def families() -> list[str]:
-    """Where a character is looked for: in our font, then in those of others that are installed."""
+    """Return the installed fonts in which characters are looked up, in order."""
     from matplotlib.font_manager import fontManager  # noqa: PLC0415 - an extra
 
     installed = {font.name for font in fontManager.ttflist}
@@ -189,11 +184,10 @@ def families() -> list[str]:
 
 
 @contextmanager
-def our_settings(svg_text: Literal["path", "none"] = "path") -> Iterator[None]:
-    """matplotlib's settings while a figure is made and written; in an SVG, text is drawn as paths, or stays text.
+def style(svg_text: Literal["path", "none"] = "path") -> Iterator[None]:
+    """Draw or write figures with our matplotlib settings; in an SVG, text becomes paths or (``"none"``) stays text.
 
-    What matplotlib says of characters that no font has is not passed on, each of them many times: who writes files asks
-    :func:`longtail.study.figures.writing.undrawn_in`.
+    Warnings about missing glyphs are silenced; :func:`longtail.study.figures.missing_glyphs` reports them once.
     """
     from matplotlib import rc_context  # noqa: PLC0415 - an extra
 
@@ -208,30 +202,22 @@ Drawn = TypeVar("Drawn")
 
 
 def styled(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
-    """Have a function draw with our settings; those of the caller's program are left alone."""
+    """Decorate a function that draws so that it uses our settings, whatever those of the caller are."""
 
     @wraps(draw)
     def inside(*given: Given.args, **named: Given.kwargs) -> Drawn:
-        with our_settings():
+        with style():
             return draw(*given, **named)
 
     return inside
 
 
 def legend_below(figure: "Figure", axes: "Axes", columns: int = 3, **options: Any) -> None:
-    """A legend under the panels, where it hides nothing, in fewer columns where the figure is not wide enough."""
+    """Add a legend under the panels, in as many columns as fit into the width of the figure."""
     handles, names = axes.get_legend_handles_labels()
-    for number in range(min(columns, len(names)), 0, -1):
-        legend = figure.legend(
-            handles,
-            names,
-            loc="outside lower center",
-            ncols=number,
-            frameon=False,
-            fontsize=9.5,
-            labelcolor=INK,
-            **options,
-        )
+    options = {"handles": handles, "labels": names, "labelcolor": INK, **options}
+    for number in range(min(columns, len(options["handles"])), 0, -1):
+        legend = figure.legend(loc="outside lower center", ncols=number, **options)
         if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()

@@ -4,24 +4,21 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longtail._io import new_file
-from longtail.study.figures.style import WIDTH, families, our_settings
+from longtail.study.figures.style import WIDTH, families, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "inline_svg", "save_figure", "undrawn_in"]
+__all__ = ["FORMATS", "Drawing", "inline_svg", "missing_glyphs", "save_figure"]
 
 FORMATS = ("svg", "pdf", "png")
 
-_DPI, _DPI_OF_PANELS = 200, 140
-"""Pixels an inch of a figure of one panel, and of one with panels side by side, which is large enough without."""
-
-_COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _VARIABLES = {
     "#1b1d22": "ink",
     "#d9dce3": "grid",
@@ -33,80 +30,88 @@ _VARIABLES = {
     "#cc79a7": "pink",
     "#ffffff": "paper",
 }
-"""Colours that a page may change, by the names of its CSS variables."""
+"""CSS variables of the page by the colour that they replace."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure with its file name, title and caption."""
+
+    name: str
+    """Letters, digits and hyphens."""
+    title: str
+    figure: "Figure"
+    caption: str
 
 
 def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a figure as ``stem.svg``, ``stem.pdf`` and ``stem.png``; the same figure gives the same bytes.
+    """Write a figure as ``stem.svg``, ``stem.pdf`` and ``stem.png`` and return the paths; the bytes are reproducible.
 
     Args:
-        figure: what was drawn.
-        stem: path without a suffix; its folder is made where it is missing.
-        formats: which of svg, pdf and png.
+        figure: the figure.
+        stem: path without a suffix; its folder is created.
+        formats: some of svg, pdf and png.
     """
     wrong = [form for form in formats if form not in FORMATS]
     if wrong:
         raise ValueError(f"Expected `formats` to be some of {', '.join(FORMATS)}, but got {wrong[0]!r}.")
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
-    dpi = _DPI if figure.get_figwidth() < 2 * WIDTH else _DPI_OF_PANELS
-    written = []
-    with our_settings():
-        for form in formats:
-            path = stem.with_name(f"{stem.name}.{form}")
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    dpi = 200 if figure.get_figwidth() < 2 * WIDTH else 140
+    paths = [stem.with_name(f"{stem.name}.{form}") for form in formats]
+    with style():
+        for form, path in zip(formats, paths, strict=True):
             with new_file(path) as temporary:
-                figure.savefig(temporary, format=form, dpi=dpi, facecolor="white", metadata=dates[form])
-            written.append(path)
-    return written
+                figure.savefig(temporary, format=form, dpi=dpi, facecolor="white", metadata=metadata[form])
+    return paths
 
 
-def undrawn_in(figures: "Iterable[Figure]") -> str:
-    """What files of figures lack, in a sentence: characters that no font has which is here; empty where all are drawn.
+def missing_glyphs(figures: "Iterable[Figure]") -> str:
+    """Return the characters that saved figures show as boxes because no installed font has them.
 
-    A page has no such lack: text stays text in it, and browsers look for fonts themselves.
+    Only files are affected: in a page, text stays text, and the browser finds a font.
     """
     from matplotlib.font_manager import FontProperties, findfont, get_font  # noqa: PLC0415 - an extra
     from matplotlib.text import Text  # noqa: PLC0415
 
     used = {letter for figure in figures for text in figure.findobj(Text) for letter in text.get_text()}
-    with our_settings():
+    with style():
         for family in families():
             used -= set(map(chr, get_font(findfont(FontProperties(family=[family]))).get_charmap()))
-    lacking = sorted(letter for letter in used if unicodedata.category(letter)[0] not in "CZ")
-    if not lacking:
-        return ""
-    some = "".join(lacking[:8]) + ("…" if len(lacking) > 8 else "")
-    return f"Files of figures show boxes in place of {some}: no font is installed that has them; the page shows them."
+    return "".join(sorted(letter for letter in used if unicodedata.category(letter)[0] not in "CZ"))
 
 
 def inline_svg(figure: "Figure", name: str, description: str) -> str:
-    """A figure as an ``<svg>`` element: text stays text, colours follow the page, names of parts do not collide.
+    """Return a figure as an ``<svg>`` element whose text stays text and whose colours are those of the page.
 
     Args:
-        figure: what was drawn.
-        name: unique in the page, of letters, digits and hyphens.
-        description: what the figure shows, for those who do not see it.
+        figure: the figure.
+        name: prefix of all ids, unique in the page; letters, digits and hyphens.
+        description: what the figure shows, for screen readers.
     """
     out = io.StringIO()
-    with our_settings(svg_text="none"):
+    with style(svg_text="none"):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'href="#([^"]*)"', rf'href="#{name}-\1"', text)
-    text = re.sub(r"url\(#([^)]*)\)", rf"url(#{name}-\1)", text)
-    text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font-size: \1", text)
-    text = re.sub(r"font: (?:bold|700) ([0-9.]+px) [^;\"]*", r"font-weight: 700; font-size: \1", text)
-    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
-    text = _COLOUR.sub(lambda found: _variable(found.group(0)), text)
-    text = re.sub(r"(<svg[^>]*?) (?:width|height)=\"[^\"]*pt\"", r"\1", text)
-    text = re.sub(r"(<svg[^>]*?) (?:width|height)=\"[^\"]*pt\"", r"\1", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(description, quote=True)}"', 1).strip()
+    for pattern, replacement in (
+        (r"(?s)<metadata>.*?</metadata>\s*|<!--.*?-->\s*", ""),
+        (r'\bid="([^"]*)"', rf'id="{name}-\1"'),
+        (r'href="#([^"]*)"', rf'href="#{name}-\1"'),
+        (r"url\(#([^)]*)\)", rf"url(#{name}-\1)"),
+        (r"font: ([0-9.]+px) [^;\"]*", r"font-size: \1"),
+        (r"font: (?:bold|700) ([0-9.]+px) [^;\"]*", r"font-weight: 700; font-size: \1"),
+        (r"font-family: [^;\"]*;? ?", ""),
+    ):
+        text = re.sub(pattern, replacement, text)
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: _colour(found[0]), text)
+    tag, rest = text.split(">", 1)
+    tag = re.sub(r" (?:width|height)=\"[^\"]*pt\"", "", tag)
+    tag = tag.replace("<svg", f'<svg role="img" aria-label="{escape(description, quote=True)}"')
+    return f"{tag}>{rest}".strip()
 
 
-def _variable(colour: str) -> str:
+def _colour(colour: str) -> str:
     name = _VARIABLES.get(colour.lower())
     return colour if name is None else f"var(--fig-{name})"

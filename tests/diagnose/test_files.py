@@ -1,4 +1,4 @@
-"""A report from anybody's predictions: what files may hold, and what is refused."""
+"""Files of predictions: what they may hold, and what is refused."""
 
 import io
 import pickle
@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.study.predictions import NAMES, make, write_columns
+from tests.diagnose.predictions import NAMES, make, write_columns
 
-from longtail.diagnose.diagnose import diagnose
-from longtail.diagnose.outside import read_counts, read_outside
+from longtail.diagnose import diagnose
+from longtail.diagnose.predictions import read_counts, read_predictions
 from longtail.report import render
-from longtail.report.diagnosis import report_of_diagnosis
 
 # What files may hold
 
@@ -24,12 +23,21 @@ def softmax(logits):
     return powers / powers.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("suffix", ["npz", "safetensors", "csv", "tsv", "parquet"])
-@pytest.mark.parametrize("kind", ["logits", "probabilities", "predicted"])
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [
+        ("npz", "logits"),
+        ("npz", "predicted"),
+        ("safetensors", "probabilities"),
+        ("csv", "probabilities"),
+        ("tsv", "predicted"),
+        ("parquet", "logits"),
+    ],
+)
 def test_every_format_gives_the_same(tmp_path, suffix, kind):
     labels, logits = make(0, 10)
     scores = logits if kind == "logits" else softmax(logits.astype(np.float64))
-    path = tmp_path / f"file.{suffix}"
+    path = tmp_path / f"file.{suffix}"  # renamed to capitals below: suffixes have no case
     if suffix in {"npz", "safetensors"}:
         arrays = {"labels": labels, kind: logits.argmax(1) if kind == "predicted" else scores}
         np.savez(path, **arrays) if suffix == "npz" else save_file(arrays, path)
@@ -37,7 +45,7 @@ def test_every_format_gives_the_same(tmp_path, suffix, kind):
         write_columns(path, labels, predicted=logits.argmax(1))
     else:
         write_columns(path, labels, scores, kind={"logits": "logit", "probabilities": "probability"}[kind])
-    found = read_outside(path, "test")
+    found = read_predictions(path.rename(tmp_path / f"file.{suffix.upper()}"), "test")
     assert found.labels.tolist() == labels.tolist()
     assert found.predicted.tolist() == logits.argmax(1).tolist()
     assert found.kind == ("labels only" if kind == "predicted" else kind)
@@ -49,31 +57,15 @@ def test_every_format_gives_the_same(tmp_path, suffix, kind):
     assert found.names == (tuple(NAMES) if suffix in {"csv", "tsv", "parquet"} and kind != "predicted" else None)
 
 
-@pytest.mark.parametrize("suffix", ["NPZ", "SafeTensors", "CSV", "Tsv", "PARQUET"])
-def test_a_suffix_may_be_in_capitals(tmp_path, suffix):
-    labels, logits = make(0, 3)
-    path, small = tmp_path / f"file.{suffix}", tmp_path / f"file.{suffix.lower()}"
-    if suffix == "NPZ":
-        np.savez(small, labels=labels, logits=logits)
-    elif suffix == "SafeTensors":
-        save_file({"labels": labels, "logits": logits}, small)
-    else:
-        write_columns(small, labels, logits)
-    small.rename(path)
-    found = read_outside(path, "test")
-    assert found.labels.tolist() == labels.tolist()
-    assert found.predicted.tolist() == logits.argmax(1).tolist()
-
-
-def test_samples_without_a_label_are_left_out_and_counted(tmp_path, files):
+def test_samples_without_a_label_are_ignored_and_counted(tmp_path, files):
     labels, logits = make(0, 5)
     labels[3] = -100
     np.savez(tmp_path / "some.npz", labels=labels, logits=logits)
-    found = read_outside(tmp_path / "some.npz", "test")
-    assert found.left_out == 1
+    found = read_predictions(tmp_path / "some.npz", "test")
+    assert found.ignored == 1
     assert len(found.labels) == len(found.logits) == 19
-    page = report_of_diagnosis(diagnose(tmp_path / "some.npz", files["train"])).page
-    assert "1 test sample without a label (-100), left out." in render(page)
+    page = diagnose(tmp_path / "some.npz", files["train"]).report().page
+    assert "1 test sample without a label (-100) ignored." in render(page)
 
 
 # What is refused
@@ -85,11 +77,11 @@ BAD = {
     "no scores": ({"labels": L}, "Expected {} to have `logits`, `probabilities` or `predicted`, but it has `labels`."),
     "rows": (
         {"labels": L, "logits": Z[:1]},
-        "a row for each of 2 labels and two classes or more, but got shape (1, 2).",
+        "to have 2 rows, one per label, and at least two classes, but got shape (1, 2).",
     ),
-    "one class": ({"labels": L * 0, "logits": Z[:, :1]}, "two classes or more, but got shape (2, 1)."),
+    "one class": ({"labels": L * 0, "logits": Z[:, :1]}, "at least two classes, but got shape (2, 1)."),
     "shape": ({"labels": L, "logits": Z[None]}, "Expected logits of {} to be numbers of shape (N, C)"),
-    "labels shape": ({"labels": Z, "logits": Z}, "Expected labels of {} to be one a sample, but got shape (2, 2)."),
+    "labels shape": ({"labels": Z, "logits": Z}, "Expected labels of {} to have one dimension, but got shape (2, 2)."),
     "range": ({"labels": L + 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got 2 in sample 1."),
     "negative": ({"labels": L - 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got -1 in sample 0."),
     "halves": ({"labels": L + 0.5, "logits": Z}, "Expected labels of {} to be whole numbers, but got 0.5."),
@@ -100,29 +92,28 @@ BAD = {
     "infinite": ({"labels": L, "logits": Z + np.inf}, "Expected logits of {} to be finite numbers, but got"),
     "all masked": (
         {"labels": L, "logits": Z - np.inf},
-        "Expected logits of {} to be finite for a class of each sample",
+        "Expected logits of {} to be finite numbers, but got -inf in sample 0.",
     ),
-    "sums": ({"labels": L, "probabilities": Z * 0.5}, "to sum to 1, but those of sample 0 sum to 0.5; give logits"),
+    "sums": ({"labels": L, "probabilities": Z * 0.5}, "with sum 1, but those of sample 0 sum to 0.5; give logits"),
     "below 0": ({"labels": L, "probabilities": Z * 2 - 0.5}, "Expected probabilities of {} to be in 0…1"),
-    "lengths": ({"labels": L, "predicted": L[:1]}, "to predict a class for each of 2 labels, but got 1."),
-    "empty": ({"labels": L[:0], "logits": Z[:0]}, "Expected {} to have samples, but it has none."),
-    "unlabelled": ({"labels": L * 0 - 100, "logits": Z}, "to have samples with a label, but all are -100."),
+    "lengths": ({"labels": L, "predicted": L[:1]}, "to have 2 predicted classes, but got 1."),
+    "empty": ({"labels": L[:0], "logits": Z[:0]}, "Expected {} to have samples with a label, but it has none."),
+    "unlabelled": ({"labels": L * 0 - 100, "logits": Z}, "to have samples with a label, but it has none."),
     "truth": ({"labels": L == 1, "logits": Z}, "Expected labels of {} to be whole numbers, but got type bool."),
     "words": (
         {"labels": np.array(["a", "b"]), "logits": Z},
-        "to be class indices, or named by the columns or --counts",
+        "to be class indices, or names that the columns or --counts list",
     ),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_content_is_one_sentence(tmp_path, name):
-    arrays, sentence = BAD[name]
+def test_bad_content_is_one_sentence(tmp_path):
     path = tmp_path / "file.npz"
-    np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=re.escape(sentence.format(path))) as error:
-        read_outside(path, "test")
-    assert "\n" not in str(error.value)
+    for arrays, sentence in BAD.values():
+        np.savez(path, **arrays)
+        with pytest.raises(ValueError, match=re.escape(sentence.format(path))) as error:
+            read_predictions(path, "test")
+        assert "\n" not in str(error.value)
 
 
 def test_bad_files_are_one_sentence(tmp_path):
@@ -134,16 +125,16 @@ def test_bad_files_are_one_sentence(tmp_path):
         file.writestr("labels", "text, and no array")
     cases = {
         "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .tsv, .parquet, but it ends in .pkl"),
-        "a.npz": (b"nothing", "Expected .*a.npz to be an npz file, but it is none"),
-        "c.npz": (pickle.dumps({"labels": [1]}), "Expected .*c.npz to be an npz file, but it is none"),
-        "d.npz": (npy.getvalue(), "Expected .*d.npz to be an npz file, but it is none"),
-        "e.npz": (b"", "Expected .*e.npz to be an npz file, but it is none"),
-        "f.npz": (spoilt, "Expected .*f.npz to be a whole npz file, but it is damaged"),
+        "a.npz": (b"nothing", "Expected .*a.npz to be an npz file, but it is not"),
+        "c.npz": (pickle.dumps({"labels": [1]}), "Expected .*c.npz to be an npz file, but it is not"),
+        "d.npz": (npy.getvalue(), "Expected .*d.npz to be an npz file, but it is not"),
+        "e.npz": (b"", "Expected .*e.npz to be an npz file, but it is not"),
+        "f.npz": (spoilt, "Expected .*f.npz to be a complete npz file, but it is damaged"),
         "g.npz": (other.getvalue(), "Expected .*g.npz to have `labels`, but it has nothing"),
-        "b.npz": (b"PK\x03\x04half", "Expected .* to be a whole npz file, but it is damaged"),
+        "b.npz": (b"PK\x03\x04half", "Expected .* to be a complete npz file, but it is damaged"),
         "a.safetensors": (b"nothing", "Expected .* to be a whole safetensors file, but it is damaged"),
         "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is not"),
-        "a.csv": (b"label,predicted\n", "Expected .* to have a line of names and a line a sample, but it has 1 lines"),
+        "a.csv": (b"label,predicted\n", "Expected .* to have a header and a line per sample, but it has 1 lines"),
         "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in every line of .*, but line 2 has 3"),
         "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have a column `label`, but it has `truth`, `predicted`"),
         "d.csv": (b"label,x\n1,2\n", "Expected .* to have columns `logit_…`, `probability_…` or `predicted`"),
@@ -152,9 +143,9 @@ def test_bad_files_are_one_sentence(tmp_path):
         "g.csv": (b"\xff\xfe", "Expected .* to be text in UTF-8"),
         "h.csv": (
             b"label,predicted\ncat,cat\n,cat\n",
-            "Expected labels of .* to be one a sample, but sample 1 has none",
+            "Expected labels of .* for every sample, but sample 1 has none",
         ),
-        "i.csv": (b"label,predicted\ncat,\n", "Expected predicted classes of .* to be one a sample, but sample 0 has"),
+        "i.csv": (b"label,predicted\ncat,\n", "Expected predicted classes of .* for every sample, but sample 0 has"),
         "j.csv": (
             b"label,logit_a,logit_b,logit_a\n0,1,2,3\n",
             "Expected .* to have one column `logit_a`, but it has 2",
@@ -163,40 +154,38 @@ def test_bad_files_are_one_sentence(tmp_path):
     for name, (content, sentence) in cases.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=sentence):
-            read_outside(tmp_path / name, "test")
+            read_predictions(tmp_path / name, "test")
     with pytest.raises(FileNotFoundError, match=r"Expected predictions in .*, but there is no such file"):
-        read_outside(tmp_path / "none.npz", "test")
+        read_predictions(tmp_path / "none.npz", "test")
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):
     np.savez(tmp_path / "a.npz", labels=np.array([{}], dtype=object), logits=np.zeros((1, 2)))
     with pytest.raises(ValueError, match="but it holds Python objects"):
-        read_outside(tmp_path / "a.npz", "test")
+        read_predictions(tmp_path / "a.npz", "test")
 
 
-@pytest.mark.parametrize("content", ["{", "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"])
-def test_bad_counts_are_one_sentence(tmp_path, content):
-    (tmp_path / "c.json").write_text(content)
-    with pytest.raises(ValueError, match=r"Expected .*c\.json to (be JSON|hold a list of whole numbers)"):
-        read_counts(tmp_path / "c.json")
+def test_bad_counts_are_one_sentence(tmp_path):
+    for content in ("{", "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"):
+        (tmp_path / "c.json").write_text(content)
+        with pytest.raises(ValueError, match=r"Expected .*c\.json to (be JSON|hold whole numbers)"):
+            read_counts(tmp_path / "c.json")
 
 
 def test_files_that_do_not_fit_together_are_refused(tmp_path, files):
     labels, logits = make(0, 4)
     np.savez(tmp_path / "three.npz", labels=labels.clip(max=2), logits=logits[:, :3])
     with pytest.raises(
-        ValueError, match=r"Expected as many classes everywhere, but .*train.npz has 4 and .*three.npz has 3"
+        ValueError, match=r"Expected the same number of classes, but got 4 in .*train.npz and 3 in .*three.npz"
     ):
         diagnose(tmp_path / "three.npz", files["train"])
     (tmp_path / "five.json").write_text("[1, 2, 3, 4, 5]")
-    with pytest.raises(ValueError, match="Expected as many classes everywhere, but the counts has 5 and"):
+    with pytest.raises(ValueError, match="Expected the same number of classes, but got 5 in the counts and"):
         diagnose(files["test"], counts=tmp_path / "five.json")
     with pytest.raises(ValueError, match=r"Expected `train` or `counts`, .* but got neither"):
         diagnose(files["test"])
     other = write_columns(tmp_path / "other.csv", labels, logits, names=["cat", "dog", "emu", "yak"])
-    with pytest.raises(
-        ValueError, match=r"Expected the same classes everywhere, but 'fox' is only among .*counts.json"
-    ):
+    with pytest.raises(ValueError, match=r"Expected the same classes in all files, but 'fox' is only in .*counts.json"):
         diagnose(other, counts=files["counts"])
     guesses = write_columns(tmp_path / "guesses.csv", labels, predicted=labels + 3)
     with pytest.raises(ValueError, match=r"Expected predicted classes of .* to be in 0…3, but got 4"):

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import pytest
 from tests.browser import browser, find_browser
 
-from longtail.report import render, write_report
+from longtail.report import render
 from longtail.report.page import Cell, Column, Gallery, Grid, Page, Picture, Section
 
 needs_browser = pytest.mark.skipif(
@@ -15,8 +15,8 @@ needs_browser = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def file(report, tmp_path_factory):
-    return write_report(report, tmp_path_factory.mktemp("page") / "report.html")
+def file(made, tmp_path_factory):
+    return made.write(tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,7 @@ LUMINANCE = """(() => {
 
 
 @needs_browser
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
 def test_it_is_readable_and_quiet(tab, file, width, dark):
     page, complaints = tab
     page.size(width, dark=dark)

@@ -1,23 +1,21 @@
-"""A report from anybody's predictions: what is found, how a shift is chosen, and what the page shows of it."""
+"""Diagnoses: what is found, how a shift is chosen, and what the page shows."""
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
-from tests.study.predictions import COUNTS, make, write_columns
+from tests.diagnose.predictions import COUNTS, make, write_columns
 
 from longtail import adjust_logits
 from longtail.classes import Groups
-from longtail.diagnose.advice import _error, choose_shift
-from longtail.diagnose.diagnose import diagnose
-from longtail.diagnose.outside import Outside
+from longtail.diagnose import diagnose
+from longtail.diagnose.predictions import Predictions
+from longtail.diagnose.shift import _error, choose_shift
 from longtail.metrics import preference_scores, recall
 from longtail.report import render
-from longtail.report.diagnosis import report_of_diagnosis
-from longtail.report.page import ClassCards
-from longtail.report.words import next_steps, said_of
 
 # What is found
 
@@ -42,7 +40,7 @@ def test_groups_are_thirds_where_a_cut_by_number_says_nothing(tmp_path, files):
     (tmp_path / "many.json").write_text("[900, 800, 700, 600]")
     found = diagnose(files["test"], counts=tmp_path / "many.json")
     assert found.groups.sizes == {"head": 1, "medium": 1, "tail": 2}
-    assert found.cut.startswith("thirds of the classes by frequency")
+    assert found.groups_from.startswith("thirds of the classes by frequency")
     asked = diagnose(files["test"], counts=tmp_path / "many.json", head_over=750, tail_under=650)
     assert asked.groups.sizes == {"head": 2, "medium": 1, "tail": 1}
 
@@ -53,7 +51,7 @@ def test_groups_are_thirds_where_a_cut_by_number_says_nothing(tmp_path, files):
         (
             COUNTS,
             {"head_over": 1000, "tail_under": 1},
-            "numbers between 5 and 400, or neither: then it is 100 and 20, or thirds",
+            "numbers between 5 and 400, or to neither for the defaults",
         ),
         ([50] * 4, {}, "each has 50 training samples."),
     ],
@@ -62,13 +60,13 @@ def test_one_group_gets_no_verdict(tmp_path, files, counts, asked, advice):
     (tmp_path / "c.json").write_text(json.dumps(counts))
     found = diagnose(files["test"], files["train"], counts=tmp_path / "c.json", **asked)
     assert found.groups.sizes == {"head": 0, "medium": 4, "tail": 0}
-    text = " ".join(next_steps(found))
-    assert "All classes are in one group, the medium, so nothing can be said of rare against common ones: " in text
+    text = " ".join(found.next_steps)
+    assert "All classes are in one group, the medium, so rare and frequent classes cannot be compared: " in text
     assert advice in text
-    page = render(report_of_diagnosis(found).page)
-    for said in (" ".join(said_of(found)), text, page):
+    page = render(found.report().page)
+    for said in (" ".join(found.findings), text, page):
         assert "behind the" not in said
-        assert "little for a shift" not in said
+        assert "can gain little" not in said
         assert "than the medium" not in said
     assert "Model imbalance level I" not in page
 
@@ -76,9 +74,9 @@ def test_one_group_gets_no_verdict(tmp_path, files, counts, asked, advice):
 def test_a_group_without_test_data_gets_no_verdict(tmp_path, files):
     labels, logits = make(0, 20)
     np.savez(tmp_path / "some.npz", labels=labels[labels != 3], logits=logits[labels != 3])
-    text = " ".join(next_steps(diagnose(tmp_path / "some.npz", counts=files["counts"])))
-    assert "There is no test sample of the tail" in text
-    assert "little for a shift to win" not in text
+    text = " ".join(diagnose(tmp_path / "some.npz", counts=files["counts"]).next_steps)
+    assert "There are no test samples of the tail" in text
+    assert "can gain little" not in text
 
 
 def test_the_shift_is_found_on_validation_data_and_helps_the_tail(files):
@@ -93,24 +91,23 @@ def test_the_shift_is_found_on_validation_data_and_helps_the_tail(files):
     by_class = [100 * float((predicted[labels == c] == c).double().mean()) for c in range(4)]
     assert shift.after["test"]["all"] == pytest.approx(sum(by_class) / 4)
     assert shift.after["test"]["tail"] == pytest.approx(by_class[3])
-    text = next_steps(found)[0]
+    text = found.next_steps[0]
     assert f"τ = {shift.strength:g}, chosen on 1,600 validation samples" in text
-    assert "the tail wins" in text
-    assert "the head pays" in text
+    assert re.search(r"tail by \+\d+\.\d points, head by -\d+\.\d points", text)
 
 
-def test_a_shift_at_the_end_of_the_grid_is_told_as_such(tmp_path, files):
+def test_a_shift_at_the_end_of_the_grid_is_named_as_such(tmp_path, files):
     inside = diagnose(files["test"], val=files["val"], counts=files["counts"])
-    assert "the largest" not in next_steps(inside)[0]
+    assert "the largest" not in inside.next_steps[0]
     for place, name in enumerate(("val", "test")):
         labels, logits = make(place, 300, bias=4.0, separation=1.5)
         np.savez(tmp_path / f"{name}.npz", labels=labels, logits=logits)
     found = diagnose(tmp_path / "test.npz", val=tmp_path / "val.npz", counts=files["counts"])
     assert 0 < found.shift.strength <= found.shift.best == 2
-    assert "Recall on validation data is highest at τ = 2, the largest that is tried." in next_steps(found)[0]
+    assert "τ = 2, the largest strength that was tried, has the highest recall" in found.next_steps[0]
 
 
-def test_test_data_have_no_say_in_the_shift(files, tmp_path):
+def test_test_data_is_not_used_to_choose_the_shift(files, tmp_path):
     first = diagnose(files["test"], counts=files["counts"], val=files["val"]).shift
     labels, logits = make(7, 50, bias=-2.0)
     np.savez(tmp_path / "other.npz", labels=labels, logits=logits)
@@ -118,14 +115,14 @@ def test_test_data_have_no_say_in_the_shift(files, tmp_path):
     assert second.shift.strength == first.strength
     assert second.shift.trace == first.trace
     assert second.shift.change("test", "all") < 0
-    assert "That is worse than before" in next_steps(second)[0]
+    assert "That is worse than before" in second.next_steps[0]
 
 
 def test_without_validation_data_nothing_is_chosen(files):
     found = diagnose(files["test"], files["train"], counts=files["counts"])
     assert found.shift is None
-    assert next_steps(found)[0].startswith("No validation data was given, so no post-hoc shift was chosen")
-    page = render(report_of_diagnosis(found).page)
+    assert found.next_steps[0].startswith("Without validation data, no post-hoc shift was chosen")
+    page = render(found.report().page)
     assert "τ =" not in page
     assert "adjust_logits" not in page
 
@@ -141,8 +138,7 @@ def test_a_few_samples_do_not_choose_a_shift(tmp_path, files):
     assert found.shift.best > 0
     assert found.shift.lead == pytest.approx(25)
     assert (
-        f"is ahead by 25.0 points there, within two standard errors ({2 * found.shift.error:.1f})"
-        in next_steps(found)[0]
+        f"gains 25.0 points, which is within two standard errors ({2 * found.shift.error:.1f})" in found.next_steps[0]
     )
 
 
@@ -154,8 +150,8 @@ def test_the_standard_error_by_hand():
     # class 0 has 4: one right alone, one wrong alone, p = q = 1.5 / 5.5, variance 2p / 4; class 1: p = 0.6, q = 0.2
     expected = 100 * math.sqrt(2 * 1.5 / 5.5 / 4 + (0.6 + 0.2 - 0.4**2)) / 2
     assert _error(labels, one, other, groups) == pytest.approx(expected)
-    only = Outside("x", "labels only", torch.tensor([0, 1]), torch.tensor([0, 0]), None, None, 0)
-    with pytest.raises(ValueError, match="Expected logits or probabilities to shift, but got labels only"):
+    only = Predictions("x", "labels only", torch.tensor([0, 1]), torch.tensor([0, 0]), None, None, 0)
+    with pytest.raises(ValueError, match=r"Expected logits or probabilities .* but got labels only"):
         choose_shift(only, only, torch.tensor([5, 1]), groups)
 
 
@@ -165,12 +161,12 @@ def test_labels_only_still_give_a_report(tmp_path, files):
     val = write_columns(tmp_path / "val.csv", labels, predicted=logits.argmax(1))
     found = diagnose(path, counts=files["counts"], val=val)
     assert found.shift is None
-    assert f"{val} and {path} have predicted labels only." in next_steps(found)[0]
-    assert f"; {path} has predicted labels only." in next_steps(diagnose(path, counts=files["counts"]))[0]
-    text = render(report_of_diagnosis(found).page)
-    assert "Target probability" not in text
+    assert f"{val} and {path} have only predicted labels." in found.next_steps[0]
+    assert f"{path} has only predicted labels." in diagnose(path, counts=files["counts"]).next_steps[0]
+    text = render(found.report().page)
+    assert "Probability of the true class" not in text
     assert "calibration" not in text
-    assert "there is no generalisation gap" in text
+    assert "the generalisation gap and imbalance level are unknown" in text
     assert text.count("<svg") == 1
 
 
@@ -179,9 +175,9 @@ def test_absent_classes_and_classes_never_seen_are_named(tmp_path, files):
     np.savez(tmp_path / "some.npz", labels=labels[labels != 2], logits=logits[labels != 2])
     (tmp_path / "c.json").write_text(json.dumps({"cat": 400, "dog": 150, "emu": 30, "fox": 0}))
     found = diagnose(tmp_path / "some.npz", counts=tmp_path / "c.json", val=files["val"])
-    text = render(report_of_diagnosis(found).page)
-    assert "1 class without a test sample, left out of every mean: emu." in text
-    assert "1 class without a training sample: fox." in text
+    text = render(found.report().page)
+    assert "1 class without test samples (left out of all means): emu." in text
+    assert "1 class without training samples: fox." in text
 
 
 def test_a_tail_that_is_behind_for_other_reasons_gets_other_advice(tmp_path):
@@ -194,14 +190,16 @@ def test_a_tail_that_is_behind_for_other_reasons_gets_other_advice(tmp_path):
     path = write_columns(tmp_path / "a.csv", labels, predicted=predicted)
     found = diagnose(path, counts=tmp_path / "c.json")
     assert found.upwards == 0
-    assert "Only 0 % of the errors on the tail go to commoner classes" in " ".join(next_steps(found))
+    assert "Only 0 % of the errors on the tail go to more frequent classes" in " ".join(found.next_steps)
     even = diagnose(write_columns(tmp_path / "b.csv", labels, predicted=labels), counts=tmp_path / "c.json")
-    assert "The tail is not behind the head" in " ".join(next_steps(even))
-    assert "recognised as often as the head" in " ".join(said_of(even))
+    assert "The tail is not behind the head" in " ".join(even.next_steps)
+    assert "recall is 0.0 points higher on the tail" in " ".join(even.findings)
 
 
 def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):
-    with pytest.raises(ValueError, match=r"^Expected validation data of its own .* holds the same predictions as"):
+    with pytest.raises(
+        ValueError, match=r"^Expected different data for each split, but got the same predictions for `val` and `test`"
+    ):
         diagnose(files["test"], counts=files["counts"], val=files["test"])
 
 
@@ -209,7 +207,7 @@ def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):
 
 
 def test_a_split_has_one_colour_in_all_figures(files):
-    drawings = report_of_diagnosis(diagnose(files["test"], files["train"], counts=files["counts"])).drawings
+    drawings = diagnose(files["test"], files["train"], counts=files["counts"]).report().drawings
     looks = {}
     for name in ("class-recall", "target-probability"):
         lines = drawings[name].figure.axes[0].get_lines()
@@ -217,37 +215,27 @@ def test_a_split_has_one_colour_in_all_figures(files):
         assert set(looks[name]) == {"test", "training"}
     assert looks["class-recall"] == looks["target-probability"]
     assert looks["class-recall"]["test"] != looks["class-recall"]["training"]
-    alone = report_of_diagnosis(diagnose(files["test"], counts=files["counts"])).drawings["target-probability"]
+    alone = diagnose(files["test"], counts=files["counts"]).report().drawings["target-probability"]
     (line,) = alone.figure.axes[0].get_lines()
     assert line.get_color() == looks["class-recall"]["test"][0]
 
 
-@pytest.mark.parametrize(
-    ("right", "shown"),
-    [
-        ([10, 9, 8, 7, 6, 5], ["class 5", "class 4"]),  # a third of six
-        ([10, 10, 10, 10, 10, 2], ["class 5"]),  # only one is below the mean
-        ([9, 8], ["class 1"]),
-        ([1] * 1 + [9] * 29, ["class 0"]),
-        (list(range(10)) * 3, ["class 0", "class 10", "class 20", "class 1", "class 11", "class 21"]),  # six at most
-    ],
-)
-def test_the_worst_are_few_and_below_the_mean(tmp_path, right, shown):
-    labels = np.repeat(np.arange(len(right)), 10)
-    guesses = [c if n < good else (c + 1) % len(right) for c, good in enumerate(right) for n in range(10)]
-    path = write_columns(tmp_path / "a.csv", labels, predicted=guesses)
-    (tmp_path / "c.json").write_text(json.dumps([500 - c for c in range(len(right))]))
-    page = report_of_diagnosis(diagnose(path, counts=tmp_path / "c.json")).page
-    section = next(one for one in page.sections if one.name == "worst")
-    cards = next(block for block in section.blocks if isinstance(block, ClassCards)).cards
-    assert {card.name for card in cards} == set(shown)
-    assert len(cards) == len(shown)
-
-
-@pytest.mark.parametrize(("right", "words"), [(10, "No class has an error."), (7, "All classes have the same recall.")])
-def test_no_class_is_the_worst_of_equals(tmp_path, right, words):
-    labels = np.repeat(np.arange(3), 10)
-    guesses = [c if n < right else (c + 1) % 3 for c in range(3) for n in range(10)]
-    (tmp_path / "c.json").write_text("[300, 50, 5]")
-    found = diagnose(write_columns(tmp_path / "a.csv", labels, predicted=guesses), counts=tmp_path / "c.json")
-    assert words in render(report_of_diagnosis(found).page)
+def test_a_diagnosis_shows_itself_and_escapes_names(files):
+    """From arrays as from files, with counts by name."""
+    arrays = {}
+    for split in ("train", "test"):
+        with np.load(files[split]) as file:
+            arrays[split] = {"labels": torch.from_numpy(file["labels"]), "logits": file["logits"]}
+    found = diagnose(**arrays, counts=dict(zip(["<b>", "dog", "emu", "fox"], COUNTS, strict=True)))
+    expected = diagnose(files["test"], files["train"], counts=files["counts"])
+    assert str(found) == str(expected) == "\n".join([*expected.findings, *expected.notes, *expected.next_steps])
+    html = found._repr_html_()
+    assert f"<td>{100 * expected.recall_of('test').groups['tail']:.1f}</td>" in html
+    assert "What to try next" in html
+    page = render(found.report().page)
+    assert "&lt;b&gt;" in page
+    assert "<b><" not in page
+    missing = {"labels": np.array(["<i>", "b"]), "predicted": np.array(["<i>", "b"])}
+    assert "<i>" not in diagnose(missing, {**missing, "labels": np.array(["b", "<i>"])})._repr_html_()
+    with pytest.raises(ValueError, match="the same predictions for `train` and `test`"):
+        diagnose(arrays["test"], arrays["test"])
