@@ -8,10 +8,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from longtail.models import CifarResNet, SmallCNN, build_model
 from longtail.models.backbones import shortcut
 
-DEPTHS = [20, 32, 44, 56]
 
-
-def hand_count(depth: int, classes: int, channels: int = 3) -> int:
+def count_by_formula(depth: int, classes: int, channels: int = 3) -> int:
     n = (depth - 2) // 6
     stem = 9 * channels * 16 + 2 * 16
     first = 2 * n * (9 * 16 * 16 + 2 * 16)
@@ -21,33 +19,29 @@ def hand_count(depth: int, classes: int, channels: int = 3) -> int:
 
 
 @pytest.mark.parametrize(("depth", "published"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)])
-def test_parameters_as_counted_by_hand_and_as_published(depth: int, published: float) -> None:
+def test_number_of_parameters_and_layers(depth: int, published: float) -> None:
     model = build_model(f"resnet{depth}", 10)
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert count == hand_count(depth, 10)
+    assert count == count_by_formula(depth, 10)
     assert round(count / 1e6, 2) == published
+    assert sum(isinstance(m, torch.nn.Conv2d | torch.nn.Linear) for m in model.modules()) == depth
 
 
 def test_resnet32_has_464154_parameters() -> None:
-    assert hand_count(32, 10) == 464_154
+    assert count_by_formula(32, 10) == 464_154
     assert sum(p.numel() for p in build_model("resnet32", 100).parameters()) == 464_154 + 90 * 65
-    assert sum(p.numel() for p in build_model("resnet20", 10, in_channels=1).parameters()) == hand_count(20, 10, 1)
+    assert sum(p.numel() for p in build_model("resnet20", 10, in_channels=1).parameters()) == count_by_formula(
+        20, 10, 1
+    )
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize(("channels", "height", "width"), [(3, 32, 32), (1, 8, 8), (4, 9, 13)])
+@pytest.mark.parametrize(("depth", "channels", "height", "width"), [(20, 3, 32, 32), (32, 1, 8, 8), (56, 4, 9, 13)])
 def test_shapes(depth: int, channels: int, height: int, width: int) -> None:
     backbone = CifarResNet(depth, channels)
     images = torch.randn(2, channels, height, width)
     maps = backbone.maps(images)
     assert maps.shape == (2, 64, -(-height // 4), -(-width // 4))
     assert backbone.eval()(images).shape == (2, 64)
-
-
-def test_layers_with_weights_are_the_depth() -> None:
-    for depth in DEPTHS:
-        model = build_model(f"resnet{depth}", 10)
-        assert sum(isinstance(m, torch.nn.Conv2d | torch.nn.Linear) for m in model.modules()) == depth
 
 
 def test_shortcut_takes_every_second_pixel_and_pads_channels_with_zeros() -> None:
@@ -95,10 +89,10 @@ def numpy_forward(backbone: CifarResNet, images: np.ndarray, training: bool) -> 
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_forward_is_what_numpy_computes(training: bool) -> None:
+def test_forward_agrees_with_numpy(training: bool) -> None:
     backbone = CifarResNet(20).double().train(training)
     for module in backbone.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):  # so that scale, shift and statistics are seen to be used
+        if isinstance(module, torch.nn.BatchNorm2d):  # so that scale, shift and statistics matter
             for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
                 torch.nn.init.uniform_(tensor, 0.5, 1.5)
     images = torch.randn(3, 3, 11, 8, dtype=torch.float64)
@@ -114,21 +108,21 @@ def test_convolutions_start_with_kaiming_normal() -> None:
             assert abs(module.weight.std().item() / std - 1) < 5 / (2 * module.weight.numel()) ** 0.5
 
 
-def test_the_small_one_is_small() -> None:
+def test_small_cnn() -> None:
     count = sum(parameter.numel() for parameter in build_model("small-cnn", 10, in_channels=1).parameters())
     assert count == 9 * (16 + 16 * 32 + 32 * 64) + 2 * (16 + 32 + 64) + 65 * 10
     assert 20_000 < count < 50_000
     assert SmallCNN(1).maps(torch.zeros(2, 1, 8, 8)).shape == (2, 64, 2, 2)
 
 
-@pytest.mark.parametrize("depth", [20.0, 21, 2, "32", True])
+@pytest.mark.parametrize("depth", [21, 2, "32"])
 def test_a_wrong_depth_is_named(depth: object) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"^Expected `depth` to be .*, but got .*\.$"):
+    with pytest.raises((TypeError, ValueError), match="`depth`"):
         CifarResNet(depth)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("backbone", [CifarResNet(20, 3), SmallCNN(3)])
-@pytest.mark.parametrize("shape", [(2, 1, 8, 8), (3, 8, 8), (2, 3, 8, 3)])
-def test_wrong_images_are_named(backbone: torch.nn.Module, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^Expected `images` to have shape \(batch, 3, height, width\) .*, but got"):
-        backbone(torch.zeros(shape))
+def test_wrong_images_are_named() -> None:
+    for backbone in (CifarResNet(20, 3), SmallCNN(3)):
+        for shape in ((2, 1, 8, 8), (3, 8, 8), (2, 3, 8, 3)):
+            with pytest.raises(ValueError, match=r"`images` to have shape \(batch, 3, height, width\)"):
+                backbone(torch.zeros(shape))

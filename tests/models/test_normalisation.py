@@ -1,4 +1,4 @@
-"""What pretrained weights expect of images, and that training, evaluation and prediction all give it to them."""
+"""The normalisation that pretrained weights need, in training, evaluation and prediction."""
 
 from dataclasses import replace
 
@@ -30,19 +30,19 @@ ODD = Normalisation((0.1, 0.2, 0.6), (0.3, 0.4, 0.8))
         ("torchvision:efficientnet_v2_l", HALF),
     ],
 )
-def test_as_the_library_says(name, expected):
+def test_values_of_the_library(name, expected):
     assert pretrained_normalisation(name, True) == expected
     assert pretrained_normalisation(name, False) is None
 
 
-def test_images_of_other_channels_have_the_mean_over_those():
+def test_other_channels_get_the_mean():
     found = pretrained_normalisation("resnet50", True, channels=1)
     assert found.mean == pytest.approx((0.449,))
     assert found.std == pytest.approx((0.226,))
 
 
 def test_files(tmp_path):
-    """A run's model says what it had; another file is taken for published weights."""
+    """The model file of a run stores its values; another file is taken for published weights."""
     save_file(build_backbone("timm:test_vit").network.state_dict(), tmp_path / "plain.safetensors")
     assert pretrained_normalisation("timm:test_vit", tmp_path / "plain.safetensors") == HALF
     assert pretrained_normalisation("resnet20", str(tmp_path / "plain.safetensors")) is None
@@ -67,7 +67,7 @@ def photos(tmp_path):
 
 @pytest.fixture
 def published(monkeypatch):
-    """Networks of both libraries whose published weights need no network, and expect odd images."""
+    """Replaces the published weights of both libraries by ones without a download, with odd values."""
     make, get = timm.create_model, torchvision.models.get_model
     known = timm.get_pretrained_cfg("test_vit")
 
@@ -87,17 +87,17 @@ def published(monkeypatch):
     ("model", "pretrained", "expected"),
     [
         ("timm:test_vit", True, ODD),
-        ("timm:test_vit", False, IMAGENET),  # which one's own images have
+        ("timm:test_vit", False, IMAGENET),  # the default for users' images
         ("torchvision:mobilenet_v3_small", True, ODD),
     ],
 )
 @pytest.mark.usefixtures("published")
-def test_a_run_and_its_model_use_what_the_weights_expect(photos, tmp_path, model, pretrained, expected):
+def test_a_run_and_its_model_use_the_values_of_the_weights(photos, tmp_path, model, pretrained, expected):
     recipe = replace(
         defaults(str(photos), "cbs", small=True),
         model=model,
         pretrained=pretrained,
-        image_size=48,  # which is not the ViT's own
+        image_size=48,  # not the size of the ViT
         epochs=1,
         batch_size=4,
         device="cpu",
@@ -120,6 +120,6 @@ def test_a_run_and_its_model_use_what_the_weights_expect(photos, tmp_path, model
     with torch.no_grad():
         stored = load_file(folder.predictions_file)["val.logits"]
         torch.testing.assert_close(loaded(batch), stored, rtol=1e-4, atol=1e-4)
-    # A run that goes on from this one's weights sees images as they did.
+    # A run that starts from these weights normalises images in the same way.
     further = replace(recipe, pretrained=False, weights=str(folder.model_file))
     assert Trainer(further, RunFolder(tmp_path / "further")).loaders.normalisation == expected
