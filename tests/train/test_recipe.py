@@ -12,7 +12,6 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
-from longtail.train import recipe as module
 from longtail.train.recipe import Recipe, differing_settings, settings_of, with_precision
 from longtail.train.schedules import learning_rate
 
@@ -60,7 +59,7 @@ def test_every_recipe_resolves_for_every_method(tmp_path, data):
 )
 def test_a_precision_that_is_left_to_the_device(monkeypatch, settings, precision):
     """It is bfloat16 where our kernels will run."""
-    monkeypatch.setattr(module, "is_checked", lambda device: device.type == "cuda")
+    monkeypatch.setattr("longtail.kernels.choice.is_checked", lambda device: device.type == "cuda")
     recipe = replace(defaults("cifar10-lt", "cbs", 100), **settings)
     found = with_precision(recipe, torch.device("cuda"))
     assert (found.precision, found.channels_last) == (precision, precision == "bf16")

@@ -5,6 +5,6 @@ kernels to a model, ``chain`` is the whole pass (forward and backward, or evalua
 kernel, and ``configs`` says which kernel and tile computes which shape.
 """
 
-from longtail.kernels.choice import use_kernels
+from longtail.kernels.choice import checked_for, use_kernels
 
-__all__ = ["use_kernels"]
+__all__ = ["checked_for", "use_kernels"]

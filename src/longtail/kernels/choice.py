@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from longtail._checks import check_choice
 from longtail._gpu import TRITON, is_checked
 from longtail.kernels.configs import IMAGE_CHANNELS
-from longtail.models import CifarResNet, Model
+from longtail.models import CIFAR_RESNETS, CifarResNet, Model
 
-__all__ = ["Kernels", "can_run", "fits", "use_kernels"]
+__all__ = ["Kernels", "can_run", "checked_for", "fits", "use_kernels"]
 
 Kernels = Literal["auto", "torch", "triton"]
 
@@ -41,6 +41,11 @@ def use_kernels(
     used = kernels == "triton" or (kernels == "auto" and pays)
     model.backbone.fast_maps = _fast_maps if used else None
     return used
+
+
+def checked_for(name: str, device: torch.device) -> bool:
+    """Whether the kernels were checked for a backbone on a device: bfloat16 has the recall of float32 there."""
+    return name in CIFAR_RESNETS and is_checked(device)
 
 
 def _fast_maps(network: CifarResNet, images: Tensor) -> Tensor | None:

@@ -217,7 +217,3 @@ class CifarResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Features of shape ``(B, 64)`` of images of shape ``(B, in_channels, height, width)``."""
         return self.pool(self.maps(images))
-
-    def extra_repr(self) -> str:
-        """Depth and channels."""
-        return f"depth={self.depth}, in_channels={self.in_channels}"

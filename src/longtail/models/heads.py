@@ -335,10 +335,6 @@ class ResLTHead(Head):
         branches = self.linear(features)
         return Outputs(branches.sum(0), features.sum(0), {"branches": branches})
 
-    def extra_repr(self) -> str:
-        """Sizes, form and branches."""
-        return f"{super().extra_repr()}, form={self.form!r}, branches={self.branches}"
-
 
 def _linear(backbone: Backbone, num_classes: int, bias: bool = True) -> Head:
     return LinearHead(backbone.num_features, num_classes, bias, init=getattr(backbone, "linear_init", "torch"))

@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args, get_type_hints
 import torch
 
 from longtail._checks import check_integer, check_number
-from longtail._gpu import is_checked
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
+from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.params import check_type
-from longtail.models import CIFAR_RESNETS, HEADS
+from longtail.models import HEADS
 from longtail.train.schedules import Schedule
 from longtail.train.views import Family
 
@@ -417,7 +417,7 @@ def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
     """
     if recipe.precision != "auto":
         return recipe
-    ours = recipe.model in CIFAR_RESNETS and not recipe.compile and recipe.kernels != "torch" and is_checked(device)
+    ours = not recipe.compile and recipe.kernels != "torch" and checked_for(recipe.model, device)
     return replace(recipe, precision="bf16", channels_last=True) if ours else replace(recipe, precision="fp32")
 
 
