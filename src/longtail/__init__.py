@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         shifted_linear,
     )
     from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
+    from longtail.study import Results as Results
+    from longtail.study import Study as Study
 
 __version__ = "0.1.0.dev0"
 
@@ -70,19 +72,25 @@ __all__ = [
 
 _MODULES = ("classes", "losses", "metrics", "posthoc")
 
+_WITH_EXTRAS = {
+    "load": "longtail.inference",
+    "Results": "longtail.study",
+    "Study": "longtail.study",
+}
+"""Names that need an extra; they are not in ``__all__``, so that `from longtail import *` works without it."""
+
 
 def __getattr__(name: str) -> Any:
     """Import public names on use, so that the command line answers before torch is imported."""
     if name in _MODULES:
         return import_module(f"longtail.{name}")
-    if name == "load":  # needs an extra, so it is not in __all__: `from longtail import *` works without
+    if name in _WITH_EXTRAS:
         try:
-            from longtail.inference import load  # noqa: PLC0415
+            return getattr(import_module(_WITH_EXTRAS[name]), name)
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{error}; install what `longtail.load` needs with `pip install 'longtail[train]'`."
+                f"{error}; install what `longtail.{name}` needs with `pip install 'longtail[train]'`."
             ) from error
-        return load
     if name in __all__:
         modules = (import_module(f"longtail.{module}") for module in _MODULES)
         globals()[name] = next(getattr(module, name) for module in modules if name in module.__all__)
@@ -91,4 +99,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "load"})
+    return sorted({*globals(), *__all__, *_WITH_EXTRAS})

@@ -2,13 +2,15 @@
 
 import math
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from scipy import stats
 from tests.study.conftest import SHORT
 
+from longtail.losses import ClassBalancedSoftmaxLoss
+from longtail.methods import METHODS, param, register_loss
 from longtail.study import Results, Study, run_studies
 from longtail.study.execute import execute
 from longtail.study.record import StudyRecord, read_studies, write_study
@@ -60,25 +62,49 @@ def test_a_study_runs_and_returns_its_results(tmp_path, study):
     assert "Command: longtail study x" in again.table().full_caption
 
 
-def test_the_training_can_be_replaced(tmp_path):
-    """A cluster gets the runs, and fills their folders."""
-    given = []
+@dataclass(frozen=True)
+class PowerParams:
+    strength: float = param(0.7, "exponent of the class counts", at_least=0)
 
-    def train(runs, more):
+
+@pytest.fixture
+def power():
+    """A method from outside, whose beta has another name."""
+
+    def factory(task):
+        return ClassBalancedSoftmaxLoss(task.counts, beta=task.params.strength, zero_counts="mask", **task.options)
+
+    yield register_loss("power", factory, title="Power", params=PowerParams, beta="strength")
+    METHODS.unregister("power")
+
+
+def test_a_registered_method_has_its_beta_searched_by_any_training_function(tmp_path, power):
+    given, rounds = [], []
+
+    def train(runs, more):  # such as a cluster, which fills the folders
         given.extend(run.path.name for run in runs)
         return execute(runs, more=more)
 
-    search = {"folds": 2, "start": [1.0, 1.1], "bounds": [1.0, 1.1]}
-    plan = {**PLAN, "methods": ["cbs"], "betas": ["search"], "seeds": 1, "out": str(tmp_path), "search": search}
-    plan["recipe"] = {**SHORT, "epochs": 1}
-    rounds = []
+    plan = {
+        **PLAN,
+        "methods": ["power", "power:strength=0.2"],
+        "betas": ["search", "recipe"],
+        "seeds": 1,
+        "out": str(tmp_path),
+        "recipe": {**SHORT, "epochs": 1},
+        "search": {"folds": 2, "start": [1.0, 1.1], "bounds": [1.0, 1.1]},
+    }
     found = Study(plan).run(train=train, on_round=lambda key, betas: rounds.append((key, betas)))
-    key = ("digits-lt", None, "cbs")
+    key = ("digits-lt", None, "power")
     assert rounds == [(key, [1.0, 1.1])]
-    assert len(given) == 4 + 1
-    (run,) = found
-    assert run.recipe.beta == found.searches[key].beta
-    assert (tmp_path / "search" / "digits-lt-cbs" / "trace.md").exists()
+    assert [name[-8:] for name in given[:4]] == ["fold0of2", "fold1of2"] * 2
+    betas = [run.recipe.params.strength for run in found]
+    assert betas == [0.7, 0.2, found.searches[key].beta]
+    assert {cell.title for cell in found.cells} == {f"Power (β = {beta:g})" for beta in betas}
+    assert (tmp_path / "search" / "digits-lt-power" / "trace.md").exists()
+    (record,) = read_studies(tmp_path)
+    assert record.selected["digits-lt-50-power-strength0.7-seed0"] == ["β of the data set's recipe"]
+    assert record.selected["digits-lt-50-power-strength0.2-seed0"] == ["β as given"]
 
 
 def test_several_studies_are_trained_together_and_recorded_separately(tmp_path):

@@ -112,10 +112,10 @@ class StudyPlan:
                     if value is None:
                         continue
                     base = self.base(data, imbalance, method, None if isinstance(value, str) else value)
+                    label, _, _ = base.label.rpartition("seed")
                     for seed in self.seeds:
-                        recipe = base.changed(seed=seed)
-                        path = Path(self.out) / recipe.label
-                        runs[path] = PlannedRun(recipe, path)
+                        path = Path(self.out) / f"{label}seed{seed}"
+                        runs[path] = PlannedRun(replace(base, seed=seed), path)
         return list(runs.values())
 
     @property

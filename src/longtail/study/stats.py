@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from longtail._checks import check_choice, check_integer, check_number
+from longtail._checks import check_choice, check_integer
 
 __all__ = ["Alternative", "Comparison", "Summary", "compare", "compare_summaries", "holm", "sentence", "summarise"]
 
@@ -15,6 +15,7 @@ Alternative = Literal["two-sided", "greater"]
 """The alternative of a test: a difference either way, or the first above the second (the paper's choice)."""
 
 _NOTHING = 1e-12  # a smaller spread is rounding
+_SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Comparison:
     difference: float
     """Mean of the first minus mean of the second."""
     low: float
-    """Lower end of the two-sided confidence interval of the difference; NaN if nothing varies."""
+    """Lower end of the two-sided 95 % confidence interval of the difference; NaN if nothing varies."""
     high: float
     """Upper end of the interval."""
     p_value: float
@@ -66,7 +67,6 @@ class Comparison:
     paired: bool
     """Whether it is the paired t-test, or Welch's."""
     alternative: Alternative = "two-sided"
-    confidence: float = 0.95
 
     @property
     def kind(self) -> str:
@@ -88,7 +88,6 @@ def compare(
     *,
     paired: bool,
     alternative: Alternative = "two-sided",
-    confidence: float = 0.95,
 ) -> Comparison:
     r"""Compare two methods with a t-test.
 
@@ -101,7 +100,6 @@ def compare(
         second: results of the second method's runs.
         paired: whether runs at the same position share their seed (paired t-test); otherwise Welch's t-test.
         alternative: ``"two-sided"``, or ``"greater"``: the first is above the second (one-sided, as in the paper).
-        confidence: of the two-sided interval.
 
     Example:
         >>> result = compare([81.6, 81.1, 81.4], [78.3, 78.5, 79.1], paired=True)
@@ -118,23 +116,12 @@ def compare(
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("Expected `first` and `second` to hold finite numbers, but got NaN or infinity.")
     if not paired:
-        return compare_summaries(summarise(first), summarise(second), alternative=alternative, confidence=confidence)
-    differences = summarise((a - b).tolist())
-    error = differences.sd / math.sqrt(len(a))
-    return _comparison(
-        summarise(first),
-        summarise(second),
-        error,
-        len(a) - 1,
-        paired=True,
-        alternative=alternative,
-        confidence=confidence,
-    )
+        return compare_summaries(summarise(first), summarise(second), alternative=alternative)
+    error = summarise((a - b).tolist()).sd / math.sqrt(len(a))
+    return _comparison(summarise(first), summarise(second), error, len(a) - 1, alternative, paired=True)
 
 
-def compare_summaries(
-    first: Summary, second: Summary, *, alternative: Alternative = "two-sided", confidence: float = 0.95
-) -> Comparison:
+def compare_summaries(first: Summary, second: Summary, *, alternative: Alternative = "two-sided") -> Comparison:
     """Compare two methods with Welch's t-test, from means and standard deviations.
 
     Example:
@@ -147,30 +134,22 @@ def compare_summaries(
     shares = [(one.sd**2 / one.runs, one.runs - 1) for one in (first, second)]
     square = sum(share for share, _ in shares)
     freedom = square**2 / sum(share**2 / n for share, n in shares) if square > 0 else math.nan
-    return _comparison(
-        first, second, math.sqrt(square), freedom, paired=False, alternative=alternative, confidence=confidence
-    )
+    return _comparison(first, second, math.sqrt(square), freedom, alternative, paired=False)
 
 
 def _comparison(
-    first: Summary,
-    second: Summary,
-    error: float,
-    freedom: float,
-    *,
-    paired: bool,
-    alternative: Alternative,
-    confidence: float,
+    first: Summary, second: Summary, error: float, freedom: float, alternative: Alternative, *, paired: bool
 ) -> Comparison:
     from scipy import stats  # noqa: PLC0415 - an extra
 
     check_choice("alternative", alternative, Alternative)
-    confidence = check_number("confidence", confidence, below=1.0)
-    difference, pooled = first.mean - second.mean, _pooled(first, second)
+    difference = first.mean - second.mean
+    squares = (first.runs - 1) * first.sd**2 + (second.runs - 1) * second.sd**2
+    pooled = math.sqrt(squares / (first.runs + second.runs - 2))
     if error > _NOTHING:
         tail = float(stats.t.sf(difference / error if alternative == "greater" else abs(difference) / error, freedom))
         p_value = tail if alternative == "greater" else 2 * tail
-        half = float(stats.t.ppf(0.5 + confidence / 2, freedom)) * error
+        half = float(stats.t.ppf(0.975, freedom)) * error
     else:  # a few runs that agree by chance do not show how much others would differ
         p_value = half = math.nan
     return Comparison(
@@ -182,13 +161,7 @@ def _comparison(
         runs=(first.runs, second.runs),
         paired=paired,
         alternative=alternative,
-        confidence=confidence,
     )
-
-
-def _pooled(first: Summary, second: Summary) -> float:
-    squares = (first.runs - 1) * first.sd**2 + (second.runs - 1) * second.sd**2
-    return math.sqrt(squares / (first.runs + second.runs - 2))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -238,9 +211,7 @@ def sentence(
     found: Comparison,
     *,
     corrected: float | None = None,
-    unit: str = "points",
     better: Literal["higher", "lower"] = "higher",
-    threshold: float = 0.05,
     note: str = "",
 ) -> str:
     """Return a comparison as a sentence.
@@ -250,9 +221,7 @@ def sentence(
         second: name of the second.
         found: the comparison.
         corrected: p-value after Holm's correction, if several methods were compared; it decides.
-        unit: of the difference.
         better: whether higher or lower values are better.
-        threshold: p-values below it are significant.
         note: about the runs, such as which are paired.
 
     Example:
@@ -263,27 +232,26 @@ def sentence(
     runs = f"n = {found.runs[0]}" if found.runs[0] == found.runs[1] else f"n = {found.runs[0]} and {found.runs[1]}"
     runs += f" ({note})" if note else ""
     if math.isnan(found.p_value):
-        return f"{first} and {second} are not tested: difference {_one(found.difference)} {unit}, no spread, {runs}."
+        return f"{first} and {second} are not tested: difference {_one(found.difference)} points, no spread, {runs}."
     p_value = found.p_value if corrected is None else corrected
     labels = [found.kind, *([_SIDES[found.alternative]] if found.alternative != "two-sided" else [])]
     labels += ["after Holm"] if corrected is not None else []
-    corrected_away = p_value >= threshold > found.p_value  # the interval is not corrected and excludes zero
+    corrected_away = p_value >= _SIGNIFICANT > found.p_value  # the interval is not corrected and excludes zero
     if corrected_away:
         labels.append(f"{format_p(found.p_value).removeprefix('= ')} before")
     shown = f"p {format_p(p_value)} ({', '.join(labels)}), {runs}."
-    interval = f"{100 * found.confidence:g} % interval"
-    if p_value >= threshold:
+    if p_value >= _SIGNIFICANT:
         return (
             f"{first} and {second} have no significant difference"
             f"{' after correction for the number of tests' * corrected_away}: "
-            f"difference {_one(found.difference)} {unit}, {interval}{' (not corrected)' * corrected_away} "
+            f"difference {_one(found.difference)} points, 95 % interval{' (not corrected)' * corrected_away} "
             f"{_one(found.low)} to {_one(found.high)}, {shown}"
         )
     wins = (found.difference > 0) == (better == "higher")
     low, high = (found.low, found.high) if found.difference > 0 else (-found.high, -found.low)
     return (
-        f"{first} is {'better' if wins else 'worse'} than {second} by {_one(abs(found.difference))} {unit}, {interval} "
-        f"{_one(low)} to {_one(high)}, {shown}"
+        f"{first} is {'better' if wins else 'worse'} than {second} by {_one(abs(found.difference))} points, "
+        f"95 % interval {_one(low)} to {_one(high)}, {shown}"
     )
 
 

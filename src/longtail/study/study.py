@@ -8,7 +8,7 @@ from typing import Any
 from longtail.study.conduct import More, Outcome, Searches, Train, conduct
 from longtail.study.estimate import describe
 from longtail.study.execute import epochs_done, epochs_of, execute
-from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, make_plan, read_plan
+from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
 from longtail.study.results import Results
@@ -122,10 +122,11 @@ class Study:
             factor = () if imbalance is None else (imbalance,)
             part = replace(self.plan, data=(data,), imbalance=factor, methods=(method,), betas=(one.beta,))
             add(part, one.selected)
-        for beta in self.plan.betas:
-            if beta != "search":
-                way = "β of the data set's recipe" if isinstance(beta, str) else "β as given"
-                add(replace(self.plan, betas=(beta,)), way)
+        for method in self.plan.methods:
+            for beta in self.plan.betas if takes_beta(method) else (0.0,):
+                if beta != "search":
+                    way = "β of the data set's recipe" if isinstance(beta, str) else "β as given"
+                    add(replace(self.plan, methods=(method,), betas=(beta,)), way)
         return found
 
     def _finish(self, searches: Searches, outcome: Outcome) -> Results:
