@@ -41,7 +41,7 @@ MEMBERS = {
 @pytest.fixture(autouse=True)
 def _cut_as_on_a_gpu(monkeypatch):
     """Windows of images are cut by products: a CPU reads where they lie."""
-    monkeypatch.setattr(resizing, "_sums", lambda images, wide: False)
+    monkeypatch.setattr(resizing, "_uses_interpolate", lambda images, wide: False)
 
 
 def as_on_gpu(trainer):

@@ -1,4 +1,4 @@
-"""What every augmentation promises: chance from outside, each sample for itself, dtype and device kept, capturable."""
+"""The contract of augmentations: no randomness inside, samples are independent, dtype and device are kept."""
 
 import dataclasses
 import subprocess
@@ -14,7 +14,6 @@ from torch import Tensor
 from longtail.data.augment import (
     Augmentation,
     AutoAugmentCIFAR,
-    Blur,
     CentreCrop,
     ColorJitter,
     Compose,
@@ -39,7 +38,6 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "jitter": ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
     "jitter without hue": ColorJitter(0.4, 0.4, 0.4),
     "grey": RandomGrey(0.2),
-    "blur": Blur(5),
     "autoaugment": AutoAugmentCIFAR(),
     "randaugment": RandAugment(n=2, m=10),
     "normalise": CIFAR,
@@ -49,9 +47,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         (RandomResizedCrop(32), RandomFlip(), ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2), CIFAR)
     ),
 }
-# Sums of floats whose order the library chooses by shape and device: a level where they round to uint8, in float32 what
-# a level is once normalised.
-MIXES = {"resize", "resized crop", "blur", "contrast view"}
+# The library chooses the order of float sums by shape and device: results differ by up to a level.
+MIXES = {"resize", "resized crop", "contrast view"}
 every_augmentation = pytest.mark.parametrize("name", AUGMENTATIONS)
 
 
@@ -159,7 +156,9 @@ def test_an_augmentation_is_a_value(name: str) -> None:
         augment.size = 1  # type: ignore[attr-defined]
 
 
-@every_augmentation
+@pytest.mark.parametrize(
+    "name", ["paper", *(pytest.param(n, marks=pytest.mark.slow) for n in AUGMENTATIONS if n != "paper")]
+)
 def test_torch_compile_takes_it_whole(name: str) -> None:
     augment, images = AUGMENTATIONS[name], pictures(2)
     uniforms = torch.rand(2, augment.draws)
@@ -194,6 +193,7 @@ def test_padding_comes_before_normalisation() -> None:
     torch.testing.assert_close(corner, -torch.tensor(CIFAR.mean) / torch.tensor(CIFAR.std))  # black, not 0
 
 
+@pytest.mark.slow
 def test_torchvision_is_not_needed() -> None:
     code = "import sys; sys.modules['torchvision'] = None; import longtail.data.augment"
     subprocess.run([sys.executable, "-c", code], check=True)

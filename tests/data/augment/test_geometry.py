@@ -1,4 +1,4 @@
-"""Crop, flip, Cutout and the centre: equal to torchvision's, pixel for pixel."""
+"""Crop, flip, Cutout and centre crop equal torchvision's, pixel for pixel."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from longtail.data.augment import CentreCrop, Cutout, RandomCrop, RandomFlip, centre_crop, crop, cutout, flip
+from longtail.data.augment import CentreCrop, Cutout, RandomCrop, RandomFlip
+from longtail.data.augment.geometry import crop, cutout
 
 SHAPES = [(6, 3, 32, 32), (5, 1, 9, 14), (4, 3, 17, 8)]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -22,7 +23,7 @@ def pictures(shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> Tensor
 @every_dtype
 @every_shape
 @pytest.mark.parametrize("padding", [0, 4])
-def test_crop_is_torchvisions(shape: tuple[int, ...], dtype: torch.dtype, padding: int) -> None:
+def test_crop_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype, padding: int) -> None:
     images, (samples, _, height, width) = pictures(shape, dtype), shape
     size = (height - 1, width - 3)
     top = torch.randint(0, height + 2 * padding - size[0] + 1, (samples,))
@@ -43,9 +44,9 @@ def test_a_crop_outside_the_image_is_black() -> None:
 
 @every_dtype
 @every_shape
-def test_flip_is_torchvisions(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_flip_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     images, flipped = pictures(shape, dtype), torch.arange(shape[0]) % 2 == 0
-    result = flip(images, flipped)
+    result = RandomFlip(0.5)(images, torch.where(flipped, 0.4, 0.6)[:, None])
     for i, image in enumerate(images):
         assert torch.equal(result[i], F.horizontal_flip(image) if flipped[i] else image)
 
@@ -53,27 +54,25 @@ def test_flip_is_torchvisions(shape: tuple[int, ...], dtype: torch.dtype) -> Non
 @every_dtype
 @every_shape
 @pytest.mark.parametrize("size", [(16, 16), (4, 7), (1, 1), (99, 99)], ids=str)
-@pytest.mark.parametrize("fill", [0, 128])
-def test_cutout_erases_as_torchvision_does(
-    shape: tuple[int, ...], dtype: torch.dtype, size: tuple[int, int], fill: int
-) -> None:
+def test_cutout_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype, size: tuple[int, int]) -> None:
     images, (samples, _, height, width) = pictures(shape, dtype), shape
     top, left = torch.randint(-size[0], height + 2, (samples,)), torch.randint(-size[1], width + 2, (samples,))
-    result = cutout(images, top, left, size, fill)
+    result = cutout(images, top, left, size)
     assert result.dtype == dtype
     for i, image in enumerate(images):
         y, x = max(int(top[i]), 0), max(int(left[i]), 0)
         h, w = max(int(top[i]) + size[0] - y, 0), max(int(left[i]) + size[1] - x, 0)
-        assert torch.equal(result[i], F.erase(image, y, x, h, w, torch.tensor(fill, dtype=dtype)))
+        assert torch.equal(result[i], F.erase(image, y, x, h, w, torch.tensor(0, dtype=dtype)))
 
 
 @every_dtype
 @every_shape
 @pytest.mark.parametrize("size", [1, 8, (5, 8), (16, 40), (9, 14), 33, (7, 6)], ids=str)
-def test_centre_crop_is_torchvisions(shape: tuple[int, ...], dtype: torch.dtype, size: int | tuple[int, int]) -> None:
+def test_centre_crop_equals_torchvision(
+    shape: tuple[int, ...], dtype: torch.dtype, size: int | tuple[int, int]
+) -> None:
     images = pictures(shape, dtype)
     wanted = F.center_crop(images, [size, size] if isinstance(size, int) else list(size))
-    assert torch.equal(centre_crop(images, size), wanted)
     assert torch.equal(CentreCrop(size)(images), wanted)
     assert torch.equal(CentreCrop(size)(images, torch.empty(shape[0], 0)), wanted)
 
@@ -94,7 +93,7 @@ def test_random_crop_stays_in_the_padded_image(
     assert 0 <= int(left) <= width + 2 * padding - size
 
 
-def test_random_crop_and_cutout_are_uniform_over_places() -> None:
+def test_random_crop_and_cutout_are_uniform() -> None:
     uniforms = torch.rand(90_000, 2)
     for top, left in (
         RandomCrop(32, padding=4).parameters(uniforms, 32, 32),
@@ -112,7 +111,7 @@ def test_the_last_float_below_one_is_the_last_place() -> None:
     assert (int(top), int(left)) == (100_002, 76)
 
 
-def test_cutouts_square_is_the_papers() -> None:
+def test_cutout_square_is_that_of_the_paper() -> None:
     # DeVries & Taylor: rows max(0, y - 8) to min(H, y + 8) around a centre (y, x) that is any pixel
     images, uniforms = torch.full((64, 3, 32, 32), 255, dtype=torch.uint8), torch.rand(64, 2)
     result = Cutout(16)(images, uniforms)
@@ -129,22 +128,16 @@ def test_random_flip_flips_with_probability_p(p: float, low: int, high: int) -> 
 
 
 def test_bad_arguments() -> None:
-    images, one = pictures((2, 3, 8, 8)), torch.zeros(1)
+    images = pictures((2, 3, 8, 8))
     with pytest.raises(ValueError, match=r"`images` to be at least 32 x 32 with a padding of 4, but got 8 x 8\."):
         RandomCrop(32, padding=4)(images, torch.zeros(2, 2))
-    with pytest.raises(ValueError, match=r"`top` to be a tensor of shape \(2,\), but got a Tensor"):
-        crop(images, one, one, 4)
-    with pytest.raises(ValueError, match=r"`flipped` to be a tensor of shape \(2,\), but got True"):
-        flip(images, True)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"`size` to be an integer >= 1, but got 0\."):
+    with pytest.raises(ValueError, match="`size`"):
         RandomCrop(0)
-    with pytest.raises(TypeError, match="`size` to be an integer >= 1, but got"):
+    with pytest.raises(TypeError, match="`size`"):
         CentreCrop((1, 2, 3))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"`padding` to be an integer >= 0, but got -1\."):
+    with pytest.raises(ValueError, match="`padding`"):
         RandomCrop(8, padding=-1)
-    with pytest.raises(ValueError, match=r"`p` to be a number in \[0, 1\], but got 1\.5\."):
+    with pytest.raises(ValueError, match="`p`"):
         RandomFlip(1.5)
-    with pytest.raises(TypeError, match=r"`p` to be a number in \[0, 1\], but got half\."):
-        RandomFlip("half")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"`fill` to be an integer in \[0, 255\], but got 256\."):
-        Cutout(16, fill=256)
+    with pytest.raises(ValueError, match="`size`"):
+        Cutout(0)

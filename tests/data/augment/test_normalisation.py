@@ -4,14 +4,15 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from longtail.data.augment import Normalise, normalise
+from longtail.data.augment import Normalise
+from longtail.data.augment.compose import normalise
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(4, 3, 32, 32), (2, 3, 5, 9), (3, 1, 8, 8)], ids=str)
-def test_normalise_is_torchvisions(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_normalise_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     images, mean, std = torch.randint(0, 256, shape, dtype=torch.uint8), MEAN[: shape[1]], STD[: shape[1]]
     wanted = F.normalize(images.double() / 255, list(mean), list(std))
     result = normalise(images.to(dtype), mean, std)
@@ -33,7 +34,7 @@ def test_bad_arguments() -> None:
         Normalise(MEAN, STD[:2])
     with pytest.raises(ValueError, match=r"`std` to be > 0 in every channel, but got \(0\.2, 0\.0\)\."):
         Normalise((0.1, 0.1), (0.2, 0.0))
-    with pytest.raises(TypeError, match=r"`mean` to be a tuple with one number a channel, but got 0\.5"):
+    with pytest.raises(TypeError, match=r"`mean` to be a tuple with one number per channel, but got 0\.5"):
         Normalise(0.5, STD)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"`dtype` to be a floating-point dtype, but got torch\.uint8\."):
         Normalise(MEAN, STD, dtype=torch.uint8)

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917
-"""Brightness, contrast, saturation and hue of many images, changed by two launches.
+"""Kernels that change brightness, contrast, saturation and hue of many images in two launches.
 
-Levels are whole numbers in float32. Both are launched without fused multiply-adds, so that they cut off as torch does.
+Levels are whole numbers in float32. Both run without fused multiply-adds, so that they truncate like torch.
 """
 
 from longtail._gpu import jit, tl
@@ -12,19 +12,19 @@ __all__ = ["change_colours", "sum_levels"]
 
 @jit
 def _cut_off(value):
-    """A level of uint8, still in float32."""
+    """Truncate to a level of uint8, in float32."""
     return tl.minimum(tl.maximum(value, 0.0), 255.0).to(tl.int32).to(tl.float32)
 
 
 @jit
 def _grey(red, green, blue):
-    """The grey level of a pixel."""
+    """Return the grey level of a pixel."""
     return _cut_off(0.2989 * red + 0.587 * green + 0.114 * blue)
 
 
 @jit
 def _blended(red, green, blue, which, factor, mean):
-    """Brightness (0) has no other image, contrast (1) the mean of the grey levels, saturation (2) the grey level."""
+    """Blend with nothing (brightness, 0), the mean grey level (contrast, 1) or the grey level (saturation, 2)."""
     other = tl.where(which == 1, mean, _grey(red, green, blue))
     rest = tl.where(which == 0, 0.0, 1.0 - factor)
     red = _cut_off(factor * red + rest * other)
@@ -35,9 +35,9 @@ def _blended(red, green, blue, which, factor, mean):
 
 @jit
 def _at(place, value, spread):
-    """The level of a channel at this place of the circle of colours, counted in sixths."""
+    """Return the level of a channel at a place on the circle of colours, in sixths."""
     k = place - 6.0 * (place * 0.16666667).to(tl.int32).to(tl.float32)
-    k = tl.where(k < 0, k + 6.0, k)  # 0 and 6, which rounding may confuse, give the same
+    k = tl.where(k < 0, k + 6.0, k)  # 0 and 6 give the same level
     return _cut_off((value - spread * tl.minimum(tl.maximum(tl.minimum(k, 4.0 - k), 0.0), 1.0)) * 255.999)
 
 
@@ -56,7 +56,7 @@ def _turned(red, green, blue, shift, E: tl.constexpr):
 
 @jit
 def _changed(red, green, blue, factors, order, steps, mean, E: tl.constexpr):
-    """After the first ``steps`` changes of an image's order."""
+    """Return the pixels after the first ``steps`` changes of an image's order."""
     for step in range(steps):
         which = tl.load(order + step)
         factor = tl.load(factors + which)
@@ -69,7 +69,7 @@ def _changed(red, green, blue, factors, order, steps, mean, E: tl.constexpr):
 
 @jit
 def _read(images, image, e, PIXELS: tl.constexpr):
-    """Pixels ``e`` of one image: black beyond the last."""
+    """Load pixels ``e`` of one image; black after the last one."""
     at = images + image.to(tl.int64) * (3 * PIXELS) + e
     red = tl.load(at, mask=e < PIXELS, other=0).to(tl.float32)
     green = tl.load(at + PIXELS, mask=e < PIXELS, other=0).to(tl.float32)
@@ -79,9 +79,9 @@ def _read(images, image, e, PIXELS: tl.constexpr):
 
 @jit
 def sum_levels(images, factors, order, sums, STEPS: tl.constexpr, PIXELS: tl.constexpr, E: tl.constexpr):
-    """The sum of the grey levels of E pixels of one image, as they are when its contrast is changed.
+    """Sum the grey levels of E pixels of one image before its contrast is changed; ``sums`` has a row per image.
 
-    ``sums`` has a row an image; black, which is read beyond the last pixel, stays black and adds nothing.
+    Pixels after the last one are black, stay black, and add nothing.
     """
     image, part = tl.program_id(0), tl.program_id(1)
     order += STEPS * image
@@ -106,7 +106,7 @@ def change_colours(
     PARTS: tl.constexpr,
     E: tl.constexpr,
 ):
-    """E pixels of one image after all its changes, or as they are. PARTS: at least a row of ``sums``, a power of 2."""
+    """Write E pixels of one image after all its changes. PARTS: length of a row of ``sums``, rounded up to 2^k."""
     image = tl.program_id(0)
     parts = (PIXELS + E - 1) // E
     part = tl.arange(0, PARTS)

@@ -1,21 +1,15 @@
-"""The operations that AutoAugment and RandAugment choose from, another one for each image of a batch.
+"""The operations of AutoAugment and RandAugment, a different one for each image of a batch.
 
-They are of three kinds, and a batch goes through each kind once, with parameters that leave an image alone where its
-operation is of another kind: pixels are moved (shear, translate, rotate), blended with an image made from them
-(brightness, colour, contrast, sharpness), or looked up, level by level (posterise, solarise, autocontrast, equalise,
-invert).
+There are three kinds: pixels are moved (shear, translate, rotate), blended with another image (brightness, colour,
+contrast, sharpness), or mapped by a table of levels (posterise, solarise, autocontrast, equalise, invert). A batch goes
+through each kind once, with parameters that do not change images whose operation is of another kind.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._checks import told
 from longtail.data.augment._batch import (
-    check_colour,
-    check_images,
-    check_level,
-    check_parameters,
     over,
     per_sample,
     pick,
@@ -42,11 +36,11 @@ OPERATIONS = (
     "Equalize",
     "Invert",
 )
-"""The names of the operations, torchvision's; an operation's number is its place here."""
+"""The names of the operations, as in torchvision; the number of an operation is its index here."""
 
 
 def chosen(operation: Tensor, *names: str) -> Tensor:
-    """Whether each image's operation is one of these, ``(B,)`` bool."""
+    """Return whether the operation of each image is one of these, ``(B,)`` bool."""
     found = operation == OPERATIONS.index(names[0])
     for name in names[1:]:
         found = found | (operation == OPERATIONS.index(name))
@@ -54,31 +48,25 @@ def chosen(operation: Tensor, *names: str) -> Tensor:
 
 
 def affine(images: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
-    r"""Each image with its pixels moved: the new pixel at :math:`p` is the nearest to :math:`M (p, 1)` in the old.
+    r"""Move the pixels of each image: the new pixel at :math:`p` is the old one nearest to :math:`M (p, 1)`.
 
     Args:
         images: ``(B, C, H, W)``, uint8 or floating-point.
         matrix: ``(B, 2, 3)``, :math:`M`, for ``(x, y)`` in pixels from the middle of the image.
         fill: the level of pixels from outside the image.
 
-    Returns:
-        The images' shape and dtype.
-
     Example:
         >>> right = torch.tensor([[[1.0, 0, -1], [0, 1, 0]]])
         >>> affine(torch.tensor([[[[1.0, 2.0, 3.0]]]]), right).flatten()
         tensor([0., 1., 2.])
     """
-    check_images(images)
-    if not isinstance(matrix, Tensor) or matrix.shape != (images.shape[0], 2, 3):
-        raise ValueError(f"Expected `matrix` to have shape ({images.shape[0]}, 2, 3), but got {told(matrix)}.")
     height, width = images.shape[2:]
     x = torch.arange(width, device=images.device, dtype=torch.float32) - (width - 1) / 2
     y = torch.arange(height, device=images.device, dtype=torch.float32)[:, None] - (height - 1) / 2
     sources = []
     for i, side in enumerate((width, height)):
-        # In halves of a side and one by one, as torchvision's grid is made, so that ties round as they do there, on
-        # every device; a matrix product would round them as it likes.
+        # In halves of a side and term by term, like the grid of torchvision, so that ties round the same way on every
+        # device; a matrix product may round them in any way.
         along, across, shift = over(matrix[:, i, :, None, None].float(), side / 2).unbind(dim=1)
         place = along * x + across * y + shift
         sources.append((((place + 1) * side - 1) / 2).round().long())
@@ -87,7 +75,7 @@ def affine(images: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
 
 
 def _moved(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int) -> Tensor:
-    """Shear, translate and rotate, as matrices from new pixels to old."""
+    """Shear, translate and rotate, with matrices from new pixels to old ones."""
     height, width = images.shape[2:]
 
     def only(name: str, value: Tensor) -> Tensor:
@@ -103,7 +91,7 @@ def _moved(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int) -> T
 
 
 def _smoothed(images: Tensor) -> Tensor:
-    """Each inner pixel a mean of the nine around it, itself five times, in whole levels; the border as it is."""
+    """Smooth inner pixels with a 3 x 3 kernel of ones and 5 in the middle, in whole levels; keep the border."""
     levels = images.float()
     inner = (9 * F.avg_pool2d(levels, 3, stride=1) + 4 * levels[:, :, 1:-1, 1:-1]) / 13
     smoothed = levels.clone()
@@ -112,12 +100,12 @@ def _smoothed(images: Tensor) -> Tensor:
 
 
 def _blended(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """Brightness, colour, contrast and sharpness: 1 + magnitude of the image, less magnitude of another."""
+    """Brightness, colour, contrast and sharpness: (1 + magnitude) * image - magnitude * another image."""
     names, level = ["Brightness", "Contrast"], luma(images)
     other = torch.where(per_sample(chosen(operation, "Contrast")), mean_luma(images, level), level)
-    if images.shape[1] == 3:  # else there is no colour
+    if images.shape[1] == 3:  # otherwise there is no colour
         names.append("Color")
-    if min(images.shape[2:]) > 2:  # else there is no inner pixel
+    if min(images.shape[2:]) > 2:  # otherwise there is no inner pixel
         names.append("Sharpness")
         other = torch.where(per_sample(chosen(operation, "Sharpness")), _smoothed(images), other)
     excess = torch.where(chosen(operation, *names), magnitude, 0.0)
@@ -125,7 +113,7 @@ def _blended(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _equalised(images: Tensor) -> Tensor:
-    """For each channel, the levels ``(B, C, 256)`` that spread its histogram evenly, as PIL computes them."""
+    """Return for each channel the levels ``(B, C, 256)`` that equalise its histogram, like PIL."""
     pixels = images.flatten(2).long()
     histogram = torch.zeros((*pixels.shape[:2], 256), dtype=torch.int64, device=images.device)
     histogram.scatter_add_(2, pixels, torch.ones_like(pixels))
@@ -137,14 +125,14 @@ def _equalised(images: Tensor) -> Tensor:
 
 
 def _looked_up(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """Posterise, solarise, autocontrast, equalise and invert: a table of 256 levels for each channel."""
+    """Posterise, solarise, autocontrast, equalise and invert, by a table of 256 levels for each channel."""
     level = torch.arange(256, device=images.device).expand(*images.shape[:2], 256)
 
     def only(table: Tensor, name: str, changed: Tensor) -> Tensor:
         return torch.where(chosen(operation, name)[:, None, None], changed, table)
 
     parameter = magnitude[:, None, None]
-    cut = 2 ** (8 - parameter.long().clamp(0, 8))  # the levels that one level stands for
+    cut = 2 ** (8 - parameter.long().clamp(0, 8))  # levels that are mapped to one level
     low, high = images.amin(dim=(2, 3))[:, :, None].float(), images.amax(dim=(2, 3))[:, :, None].float()
     stretched = ((level - low) * (255 / (high - low))).clamp(0, 255)
     table = only(level, "Posterize", level - level % cut)
@@ -156,17 +144,14 @@ def _looked_up(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def apply_operation(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int = 0) -> Tensor:
-    """One operation for each image, with its magnitude, as torchvision applies them: nearest pixels, levels cut off.
+    """Apply one operation to each image, like torchvision: nearest pixels, truncated levels.
 
     Args:
         images: ``(B, 1 or 3, H, W)``, uint8.
-        operation: ``(B,)`` int64, places in :data:`OPERATIONS`.
-        magnitude: ``(B,)``: the shear's tangent, pixels to translate by (cut off to whole ones), degrees, a factor less
-            1, bits that posterise keeps, the first level that solarise inverts; else without meaning.
+        operation: ``(B,)`` int64, indices into :data:`OPERATIONS`.
+        magnitude: ``(B,)``: tangent of the shear, pixels to translate by (truncated), degrees, a factor minus 1, bits
+            that posterise keeps, the first level that solarise inverts; otherwise unused.
         fill: the level of pixels from outside the image.
-
-    Returns:
-        The images' shape and dtype.
 
     Example:
         >>> images = torch.tensor([10, 200, 10, 200], dtype=torch.uint8).view(2, 1, 1, 2)
@@ -175,9 +160,6 @@ def apply_operation(images: Tensor, operation: Tensor, magnitude: Tensor, fill: 
         tensor([[10, 55],
                 [ 0, 10]], dtype=torch.uint8)
     """
-    check_colour(images, byte=True)
-    check_parameters(images, operation=operation, magnitude=magnitude)
-    check_level("fill", fill)
     images = _moved(images, operation, magnitude, fill)
     images = _blended(images, operation, magnitude)
     return _looked_up(images, operation, magnitude)

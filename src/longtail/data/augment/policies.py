@@ -1,6 +1,7 @@
-"""AutoAugment's policy for CIFAR, and RandAugment: which operations, how likely, how strong."""
+"""AutoAugment's policies for CIFAR, and RandAugment."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,17 +39,18 @@ CIFAR_POLICIES = (
     (("Equalize", 8, 0), ("Invert", 1, 0)),
     (("TranslateY", 7, 9), ("AutoContrast", 9, 0)),
 )
-"""Cubuk et al. (2019): 25 pairs of (operation, probability in tenths, level of 0 to 9; 0 where there is none)."""
+"""Cubuk et al. (2019): 25 pairs of (operation, probability in tenths, level of 0 to 9, or 0 if it has none)."""
 
-_CIFAR_BINS = 10  # levels of the policy's magnitudes
-_SIGNED = OPERATIONS[1:10]  # from ShearX to Sharpness: either way with the same probability
+_CIFAR_BINS = 10  # levels of magnitudes in these policies
+_BINS = 31  # levels of magnitudes in RandAugment
+_SIGNED = OPERATIONS[1:10]  # from ShearX to Sharpness: positive or negative with the same probability
 
 
 def _looked_up(index: Tensor, values: tuple[int, ...]) -> Tensor:
-    """``values[index]``, for whole numbers below 16.
+    """Return ``values[index]``, for whole numbers below 16.
 
-    The numbers are packed into words that are arguments of the kernels, 15 to a word: a table on the device would have
-    to be copied there, which no CUDA graph can hold, or kept, which would make it state.
+    15 numbers at a time are packed into a word, which is an argument of a kernel: a table would have to be copied to
+    the device, which a CUDA graph cannot capture.
     """
     found = torch.zeros_like(index)
     for start in range(0, len(values), 15):
@@ -59,7 +61,7 @@ def _looked_up(index: Tensor, values: tuple[int, ...]) -> Tensor:
 
 
 def magnitudes(operation: Tensor, level: Tensor, bins: int, height: int, width: int) -> Tensor:
-    """The magnitude of each image's operation at a level of 0 to ``bins`` - 1, without its sign, as torchvision has it.
+    """Return the magnitude of each operation at a level of 0 to ``bins`` - 1, without sign, like torchvision.
 
     Shear to 0.3; translation to 150 / 331 of the side; rotation to 30 degrees; factors to 0.9 more or less; posterise
     from 8 bits to 4; solarise from 255 to 0.
@@ -76,7 +78,7 @@ def magnitudes(operation: Tensor, level: Tensor, bins: int, height: int, width: 
     ):
         end = torch.where(chosen(operation, *names), strongest, end)
     step, rest = over(end, last), last - level
-    # From the nearer end, as torch.linspace counts: where levels are cut off, the last bit of a factor shows.
+    # From the nearer end, like torch.linspace: the last bit of a factor matters where levels are truncated.
     near, far = step * torch.minimum(level, rest), end - step * torch.minimum(level, rest)
     falling = chosen(operation, "Solarize")
     magnitude = torch.where((level < bins // 2) ^ falling, near, far)
@@ -84,19 +86,19 @@ def magnitudes(operation: Tensor, level: Tensor, bins: int, height: int, width: 
 
 
 def _signed(operation: Tensor, magnitude: Tensor, uniform: Tensor) -> Tensor:
-    """``magnitude`` with a minus half of the time, where the operation has two ways."""
+    """Negate half of the magnitudes of operations with two directions."""
     return torch.where(chosen(operation, *_SIGNED) & (uniform < 0.5), -magnitude, magnitude)
 
 
 @dataclass(frozen=True)
 class AutoAugmentCIFAR:
-    """One of the 25 pairs of operations that AutoAugment (Cubuk et al., 2019) found on CIFAR-10, as torchvision has it.
+    """One of the 25 pairs of operations that AutoAugment (Cubuk et al., 2019) found on CIFAR-10, like torchvision.
 
     Draws: which pair; whether to apply its first operation, and its second; the sign of the first, and of the second.
 
     Args:
-        fill: the level of pixels from outside the image. torchvision's is 0; repositories with the PIL version of
-            these policies (``CIFAR10Policy``) fill with 128.
+        fill: the level of pixels from outside the image: 0 in torchvision; 128 in repositories with the PIL version of
+            these policies (``CIFAR10Policy``).
 
     Example:
         >>> operation, magnitude = AutoAugmentCIFAR().parameters(torch.tensor([[0.05, 0.0, 0.0, 0.9, 0.1]]), 32, 32)
@@ -104,18 +106,14 @@ class AutoAugmentCIFAR:
         [('Rotate', 6.667), ('TranslateX', -14.502)]
     """
 
+    draws: ClassVar[int] = 5
     fill: int = 0
 
     def __post_init__(self) -> None:
         check_level("fill", self.fill)
 
-    @property
-    def draws(self) -> int:
-        """The pair, and for each of its operations whether to apply it and its sign."""
-        return 5
-
     def parameters(self, uniforms: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Operations ``(B, 2)``, places in ``OPERATIONS``, and their magnitudes ``(B, 2)``."""
+        """Return operations ``(B, 2)``, indices into ``OPERATIONS``, and their magnitudes ``(B, 2)``."""
         pair = integers(uniforms[:, 0], len(CIFAR_POLICIES))
         operations, strengths = [], []
         for step in (0, 1):
@@ -128,7 +126,7 @@ class AutoAugmentCIFAR:
         return torch.stack(operations, dim=1), torch.stack(strengths, dim=1)
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
-        """The images after their two operations."""
+        """Apply two operations to each image."""
         check_colour(images, byte=True)
         parameters = self.parameters(check_uniforms(images, uniforms, self.draws), *images.shape[2:])
         for operation, magnitude in zip(*(each.unbind(dim=1) for each in parameters), strict=True):
@@ -138,17 +136,15 @@ class AutoAugmentCIFAR:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """``n`` operations of 14, any of them each time, all at the same level (Cubuk et al., 2020), as torchvision has it.
+    """``n`` random operations of 14, all at the same level (Cubuk et al., 2020), like torchvision.
 
-    Draws: for each of the ``n``, which operation and its sign; below ``p`` = 1 also whether.
+    Draws: for each of the ``n``, which operation and its sign; for ``p`` < 1 also whether to apply it.
 
     Args:
-        n: how many operations.
-        m: their level, of 0 to ``bins`` - 1. With the default 31 bins, 30 is the strongest; in repositories that count
-            to 10, such as timm's, m = 10 is that, but for Solarize, which does nothing there at m = 10.
-        bins: how many levels there are.
-        fill: the level of pixels from outside the image.
-        p: the probability of each of the ``n``; timm's is 0.5.
+        n: number of operations.
+        m: their level, of 0 to 30. In repositories that count to 10, such as timm, 30 is m = 10, except for Solarize,
+            which does nothing there at m = 10.
+        p: the probability of each operation; 0.5 in timm.
 
     Example:
         >>> RandAugment(n=2, m=10).draws
@@ -157,40 +153,35 @@ class RandAugment:
 
     n: int = 2
     m: int = 9
-    bins: int = 31
-    fill: int = 0
     p: float = 1.0
 
     def __post_init__(self) -> None:
         check_integer("n", self.n, minimum=0)
         check_fraction("p", self.p)
-        check_integer("bins", self.bins, minimum=2)
-        check_level("fill", self.fill)
-        if check_integer("m", self.m, minimum=0) >= self.bins:
-            raise ValueError(f"Expected `m` to be an integer below `bins`, {self.bins}, but got {self.m}.")
+        if check_integer("m", self.m, minimum=0) >= _BINS:
+            raise ValueError(f"Expected `m` to be an integer below {_BINS}, but got {self.m}.")
 
     @property
     def draws(self) -> int:
-        """The operations and their signs, and whether they are carried out."""
+        """The operations, their signs, and whether they are applied."""
         return self._numbers * self.n
 
     @property
     def _numbers(self) -> int:
-        """Of one operation."""
         return 2 if self.p == 1 else 3
 
     def parameters(self, uniforms: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Operations ``(B, n)``, places in ``OPERATIONS``, and their magnitudes ``(B, n)``."""
+        """Return operations ``(B, n)``, indices into ``OPERATIONS``, and their magnitudes ``(B, n)``."""
         operation = integers(uniforms[:, 0 :: self._numbers], len(OPERATIONS) - 1)  # all but Invert
         if self.p < 1:
             operation = operation.where(uniforms[:, 2::3] < self.p, OPERATIONS.index("Identity"))
-        magnitude = magnitudes(operation, torch.full_like(operation, self.m), self.bins, height, width)
+        magnitude = magnitudes(operation, torch.full_like(operation, self.m), _BINS, height, width)
         return operation, _signed(operation, magnitude, uniforms[:, 1 :: self._numbers])
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
-        """The images after their ``n`` operations."""
+        """Apply ``n`` operations to each image."""
         check_colour(images, byte=True)
         parameters = self.parameters(check_uniforms(images, uniforms, self.draws), *images.shape[2:])
         for operation, magnitude in zip(*(each.unbind(dim=1) for each in parameters), strict=True):
-            images = apply_operation(images, operation, magnitude, self.fill)
+            images = apply_operation(images, operation, magnitude)
         return images

@@ -1,7 +1,8 @@
-"""Pixels mixed to another size: antialiased bilinear resizing, of a whole image or of a window of it."""
+"""Antialiased bilinear resizing, of whole images or of windows."""
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +11,6 @@ from torch import Tensor
 from longtail.data.augment._batch import (
     as_pixels,
     between,
-    check_images,
-    check_interval,
-    check_parameters,
     check_size,
     check_uniforms,
     integers,
@@ -21,14 +19,15 @@ from longtail.data.augment._batch import (
     wide,
 )
 
-__all__ = ["RandomResizedCrop", "Resize", "resize", "resized_crop"]
+__all__ = ["RandomResizedCrop", "Resize", "resized_crop"]
 
-_TRIES = 10  # torchvision's: after so many windows that do not fit, the middle of the image
+_TRIES = 10  # as in torchvision: after so many windows that do not fit, the middle of the image
+_RATIO = (3 / 4, 4 / 3)  # width over height of a window
 
 
 def _triangles(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
-    """Weights ``(B, size, side)`` of the pixels of a side in ``size`` new ones made of ``length`` from ``start``."""
-    pixel = torch.arange(side, device=start.device, dtype=torch.float32) - start[:, None]  # counted from the window's
+    """Return weights ``(B, size, side)`` of old pixels in new ones, for windows of ``length`` from ``start``."""
+    pixel = torch.arange(side, device=start.device, dtype=torch.float32) - start[:, None]  # counted from the start
     scale = over(length.float(), size)[:, None]
     centre = scale * (torch.arange(size, device=start.device) + 0.5)
     distance = (pixel[:, None, :] + 0.5 - centre[:, :, None]).abs()
@@ -37,13 +36,13 @@ def _triangles(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
     return weights / weights.sum(dim=2, keepdim=True)
 
 
-def _sums(images: Tensor, wide: int) -> bool:
-    """Whether torch's own way is taken: on a CPU, but for one column, of which it repeats the first row."""
+def _uses_interpolate(images: Tensor, wide: int) -> bool:
+    """Whether to use torch's interpolation: on a CPU, but not to one column, where torch repeats the first row."""
     return images.device.type == "cpu" and wide > 1
 
 
 def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
-    with torch.autocast(images.device.type, enabled=False):  # which would be wrong by a level or more
+    with torch.autocast(images.device.type, enabled=False):  # bf16 would be wrong by a level or more
         mixed = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
     return as_pixels(mixed, images.dtype, rounded=True)
 
@@ -51,23 +50,22 @@ def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
 def resized_crop(  # noqa: PLR0917 -- torchvision's own order
     images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int | tuple[int, int]
 ) -> Tensor:
-    r"""A window of each image, a different one for each, resized to one size: bilinear, antialiased.
+    r"""Resize a window of each image to one size, bilinear and antialiased.
 
-    With a window of :math:`h` pixels made into :math:`n`, and :math:`s = h / n`, new pixel :math:`i` weighs pixel
-    :math:`j` of the window by a triangle, and the weights of each new pixel are scaled to sum to one:
+    If :math:`h` pixels become :math:`n` and :math:`s = h / n`, pixel :math:`j` of the window has this weight in new
+    pixel :math:`i`, scaled so that the weights of each new pixel sum to one:
 
     .. math:: w_{ij} \propto \max\left(0, 1 - \frac{|j + 0.5 - s (i + 0.5)|}{\max(1, s)}\right)
 
-    It is what torchvision and PIL compute, in float32 and, for uint8, rounded once at the end (PIL also rounds between
-    down and across). On a GPU down and across each is one matrix product, with the weights of each sample; on a CPU
-    torch sums sample by sample, over those pixels only that weigh anything.
+    This is what torchvision and PIL compute, in float32, for uint8 rounded once at the end (PIL also rounds between
+    rows and columns). On a GPU rows and columns are a matrix product each; on a CPU torch interpolates each sample.
 
     Args:
         images: ``(B, C, H, W)``, uint8 or floating-point in [0, 255].
-        top: ``(B,)``, the window's first row.
-        left: ``(B,)``, its first column.
-        height: ``(B,)``, its rows, at least 1; the window lies within the image.
-        width: ``(B,)``, its columns, at least 1.
+        top: ``(B,)``, first row of the window, which is inside the image.
+        left: ``(B,)``, first column.
+        height: ``(B,)``, number of rows, >= 1.
+        width: ``(B,)``, number of columns, >= 1.
         size: of the result: a side, or ``(height, width)``.
 
     Returns:
@@ -79,11 +77,9 @@ def resized_crop(  # noqa: PLR0917 -- torchvision's own order
         >>> resized_crop(images, top=zero, left=two, height=two, width=two, size=(1, 4)).flatten()
         tensor([20.0000, 22.5000, 27.5000, 30.0000])
     """
-    check_images(images)
-    check_parameters(images, top=top, left=left, height=height, width=width)
     high, wide = check_size("size", size)
-    # What is compiled has no numbers to cut by.
-    if _sums(images, wide) and len(images) and not torch.compiler.is_compiling():
+    # Compiled code has no numbers to slice by.
+    if _uses_interpolate(images, wide) and len(images) and not torch.compiler.is_compiling():
         windows = torch.stack([top, left, height, width], dim=1).long().tolist()
         return torch.cat(
             [
@@ -99,22 +95,9 @@ def resized_crop(  # noqa: PLR0917 -- torchvision's own order
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images resized as :func:`resized_crop` does, from their whole.
-
-    Args:
-        images: ``(B, C, H, W)``, uint8 or floating-point in [0, 255].
-        size: ``(height, width)`` of the result.
-
-    Returns:
-        ``(B, C, *size)`` of the images' dtype.
-
-    Example:
-        >>> resize(torch.tensor([[[[10.0, 20.0, 30.0, 40.0]]]]), (1, 2)).flatten()
-        tensor([17.1429, 32.8571])
-    """
-    check_images(images)
+    """Resize whole images to ``(height, width)``, like :func:`resized_crop`."""
     high, wide = check_size("size", size)
-    if _sums(images, wide):
+    if _uses_interpolate(images, wide):
         return _interpolated(images, (high, wide))
     height, width = images.shape[2:]
     zero = torch.zeros(1, device=images.device)  # the same weights for every sample
@@ -127,25 +110,21 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Resize:
-    """:func:`resize` as an augmentation, for testing: an integer is the shorter side, the other keeps the aspect.
+    """Images resized to ``(height, width)``, or to a shorter side with the same aspect ratio.
 
     Example:
         >>> Resize(256)(torch.zeros(1, 3, 375, 500)).shape
         torch.Size([1, 3, 256, 341])
     """
 
+    draws: ClassVar[int] = 0
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
         check_size("size", self.size)
 
-    @property
-    def draws(self) -> int:
-        """None are needed."""
-        return 0
-
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
-        """The images in another size."""
+        """Resize the images."""
         check_uniforms(images, uniforms, self.draws)
         if isinstance(self.size, tuple):
             return resize(images, self.size)
@@ -158,9 +137,9 @@ class Resize:
 class RandomResizedCrop:
     """A window of random area, aspect ratio and place, resized to ``size`` (Szegedy et al., 2015).
 
-    Of ten windows, with an area uniform in ``scale`` (a share of the image's) and a ratio of width to height whose
-    logarithm is uniform in that of ``ratio``, the first that fits into the image is taken; if none does, the largest
-    window in the middle whose ratio is in ``ratio``. Draws: area and ratio, ten times; top; left.
+    Ten windows have an area uniform in ``scale`` (a share of the image) and a log-uniform ratio of width to height in
+    [3/4, 4/3]. The first one that fits into the image is used; if none fits, the largest window in the middle with a
+    ratio in that range. Draws: area and ratio, ten times; top; left.
 
     Example:
         >>> crop = RandomResizedCrop(224)
@@ -170,27 +149,20 @@ class RandomResizedCrop:
         torch.Size([2, 3, 224, 224])
     """
 
+    draws: ClassVar[int] = 2 * _TRIES + 2
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
         check_size("size", self.size)
-        check_interval("scale", self.scale, 0.0, 1.0)
-        low, _ = check_interval("ratio", self.ratio, 0.0, math.inf)
-        if low == 0 or self.ratio[1] == math.inf:
-            raise ValueError(f"Expected `ratio` to hold finite numbers > 0, but got {self.ratio}.")
-
-    @property
-    def draws(self) -> int:
-        """Area and ratio of ten windows, and the place of the one that is taken."""
-        return 2 * _TRIES + 2
+        if not 0 <= self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"Expected `scale` to be two numbers, low <= high, in [0, 1], but got {self.scale}.")
 
     def parameters(
         self, uniforms: Tensor, height: Tensor | int, width: Tensor | int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Top, left, height and width of the windows, in images whose size may differ from one to the next."""
-        low, high = self.ratio
+        """Return top, left, height and width of the windows; the images may have different sizes."""
+        low, high = _RATIO
         zero = wide(torch.zeros_like(uniforms[:, 0]))
         rows, columns = zero + height, zero + width
         area = (rows * columns)[:, None] * between(wide(uniforms[:, 0 : 2 * _TRIES : 2]), *self.scale)
@@ -208,6 +180,6 @@ class RandomResizedCrop:
         return top.long(), left.long(), window_rows.long(), window_columns.long()
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
-        """A window of each image."""
+        """Return a resized window of each image."""
         uniforms = check_uniforms(images, uniforms, self.draws)
         return resized_crop(images, *self.parameters(uniforms, *images.shape[2:]), size=self.size)

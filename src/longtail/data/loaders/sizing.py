@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from longtail._gpu import device_guard, is_checked
-from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize, resized_crop
+from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize
 from longtail.data.augment._batch import check_size
+from longtail.data.augment.resizing import resized_crop
 
 __all__ = ["ImagesInARow", "cut", "resized_by_kernel", "to_size", "windows_of"]
 
