@@ -48,9 +48,9 @@ from longtail.metrics import ClassStatistics, class_statistics
 from longtail.models import build_model
 from longtail.ranks import Ranks
 from longtail.train import defaults
-from longtail.train.evaluation import count_hits, pass_over
-from longtail.train.replay import Replayed, look
-from longtail.train.results import measures
+from longtail.train.evaluation import add_statistics, count_correct
+from longtail.train.graphs import ReplayedForward, forward_eval
+from longtail.train.measures import measures
 
 PARTS = ("stream", "balance", "fleet")
 SAMPLES, CLASSES = 1_270_141, 1203
@@ -200,13 +200,13 @@ def balance(given: argparse.Namespace) -> Iterator[Part]:
         if not error < 1e-3:
             raise SystemExit(f"wrong result: {name} errs by {error}")
     runs: dict[str, Callable[[Any], object]] = {
-        "hits alone": lambda looking: count_hits(looking, batches(), 10, alone),
-        "all class statistics": lambda looking: pass_over(looking, batches(), ranks=alone),
+        "hits alone": lambda looking: count_correct(looking, batches(), 10, alone),
+        "all class statistics": lambda looking: add_statistics(looking, batches(), ranks=alone),
     }
     rows: dict[str, Any] = {}
     for way in ("eager", "replayed") if DEVICE == "cuda" else ("eager",):
-        replayed = Replayed(model, precision) if way == "replayed" else None
-        looking = replayed or partial(look, model, precision)
+        replayed = ReplayedForward(model, precision) if way == "replayed" else None
+        looking = replayed or partial(forward_eval, model, precision)
         context = torch.cuda.stream(replayed.stream) if replayed else torch.no_grad()
         with context:
             for run in (*runs.values(), *runs.values()):  # twice: a replayed pass is captured when it comes again
@@ -277,7 +277,7 @@ def cost_in_a_fleet(root: Path, case: Case, given: argparse.Namespace) -> dict[s
         root, given.members, case.kernels, model=given.model, epochs=1 + 2 + 2 * case.pairs * given.window + 1,
         train_stats=case.train_stats, **settings,
     )  # fmt: skip
-    team.take(2, every=1)  # a first look, and graphs at the second
+    team.take(2, every=1)  # a first pass, and graphs at the second
     looked = [2, 3]
     without, looking, each = [], [], []
     for _ in range(case.pairs):

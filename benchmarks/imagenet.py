@@ -37,7 +37,7 @@ from longtail.data.sampling.plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.ranks import Ranks
 from longtail.train import Recipe, defaults
-from longtail.train.loading import Loader, Loaders
+from longtail.train.loaders import Loader, Loaders
 from longtail.train.stages import Running, Stages
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

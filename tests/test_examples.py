@@ -14,7 +14,7 @@ from longtail.data.augment import Normalise
 from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, write_cifar10
 from longtail.models import build_model
 from longtail.train.recipe import defaults
-from longtail.train.schedules import learning_rate
+from longtail.train.stages import learning_rate
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "cifar_lt.py"
 

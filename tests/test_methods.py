@@ -18,7 +18,7 @@ from longtail.methods import METHODS, Method, Stage, find_method, param, parse_m
 from longtail.methods.softmax import SOFTMAX, softmax
 from longtail.ranks import Ranks
 from longtail.train import Recipe, RunFolder, Trainer, defaults
-from longtail.train.evaluation import read_statistics
+from longtail.train.stored import read_statistics
 
 PAPER = {  # the rows of the paper's tables, and what issue 4 names
     *("softmax", "focal", "tau-norm", "logit-adjust", "logit-adjust-posthoc", "reslt", "crt", "lws", "ldam"),

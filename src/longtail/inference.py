@@ -18,8 +18,9 @@ from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import BadImages, as_tensor, raw_pixels
 from longtail.models import HeadSpec, Model, build_model
 from longtail.train.folder import RunFolder
-from longtail.train.posthoc import PostHoc, classifier_of
-from longtail.train.views import Family, evaluation_view
+from longtail.train.loaders import evaluation_view
+from longtail.train.measures import PostHoc, classifier_of
+from longtail.train.recipe import Family
 
 __all__ = ["FilePredictions", "Predictions", "TrainedClassifier", "Transforms", "load"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from longtail.train import evaluate_run, evaluation, reevaluate
+from longtail.train import evaluate_run, stored
 
 GROUPS = {"head": range(3), "medium": range(3, 6), "tail": range(6, 10)}
 
@@ -80,7 +80,7 @@ def test_tau_normalised_as_the_formula_says(finished, monkeypatch):
     assert found["splits"]["test"]["recall_per_class"] == pytest.approx(expected, abs=1e-12)
     for name, members in GROUPS.items():
         assert found["splits"]["test"]["recall"][name] == pytest.approx(np.mean([expected[c] for c in members]))
-    monkeypatch.setattr(reevaluate, "_LOGITS", 70)  # seven rows at a time
+    monkeypatch.setattr(stored, "_LOGITS", 70)  # seven rows at a time
     few = evaluate_run(folder, "tau=0.7")
     assert few["splits"]["test"]["recall"] == found["splits"]["test"]["recall"]
     assert few["splits"]["test"]["probability"] == pytest.approx(found["splits"]["test"]["probability"], rel=1e-12)
@@ -136,7 +136,7 @@ def test_it_prints_the_table_of_training_and_changes_nothing(run, finished, tmp_
 
 
 def test_training_logits_that_were_not_kept(run, finished, monkeypatch):
-    monkeypatch.setattr(evaluation, "TRAIN_LOGITS_BELOW", 1)
+    monkeypatch.setattr(stored, "TRAIN_LOGITS_BELOW", 1)
     folder = finished("softmax", seed=7)
     code, out, _ = run("evaluate", folder, "--posthoc", "adjust=1")
     assert code == 0

@@ -9,7 +9,7 @@ from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from longtail.train import graphs, replay
+from longtail.train import graphs
 from longtail.train.step import Step
 
 
@@ -190,8 +190,7 @@ class FakeGPU:
 def emulate(monkeypatch):
     """Have torch use it, for as long as a test takes."""
     gpu, step, optimise = FakeGPU(), Step.__call__, SGD.step
-    for module in (graphs, replay):
-        monkeypatch.setattr(module, "stream_for", lambda owner, device: FakeStream(gpu))
+    monkeypatch.setattr(graphs, "stream_for", lambda owner, device: FakeStream(gpu))
     monkeypatch.setattr(Step, "__call__", lambda self, batches, mixed=None: gpu.step(step, self, batches, mixed))
     monkeypatch.setattr(SGD, "step", lambda self: gpu.optimise(optimise, self))
     for name, plain in {"numpy": Tensor.numpy, "tolist": Tensor.tolist}.items():

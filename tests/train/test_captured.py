@@ -60,7 +60,7 @@ def as_on_gpu(trainer):
         assert isinstance(running.driver, Captured)
         return running
 
-    stages.start, trainer.measuring.replays = start, True
+    stages.start, trainer.evaluator.replays = start, True
     return trainer
 
 
@@ -226,7 +226,7 @@ def fleet_of(on_gpu, folder):
 
 def test_a_fleet(tmp_path, on_gpu, plain, monkeypatch):
     met = []
-    monkeypatch.setattr(fleets, "meet", met.append)
+    monkeypatch.setattr(fleets, "join_streams", met.append)
     fleet = fleet_of(on_gpu, tmp_path)
     fleet.run()
     assert {len(streams) for streams in met} == {1, 2, 3}
@@ -236,7 +236,7 @@ def test_a_fleet(tmp_path, on_gpu, plain, monkeypatch):
 
 
 def test_a_fleet_that_is_stopped_and_finished_apart(tmp_path, on_gpu, plain, monkeypatch):
-    monkeypatch.setattr(fleets, "meet", lambda streams: None)
+    monkeypatch.setattr(fleets, "join_streams", lambda streams: None)
     fleet = fleet_of(on_gpu, tmp_path)
     with pytest.raises(StoppedError):  # noqa: PT012 - when it is asked shows on the way
         for taken, member in enumerate(fleet.steps()):

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from longtail.train.device import pick_device
+from longtail.train.recipe import pick_device
 
 
 @pytest.mark.parametrize(("cuda", "expected"), [(True, torch.device("cuda", 3)), (False, torch.device("cpu"))])
@@ -44,10 +44,13 @@ def test_commands_refuse_it_in_one_sentence(run, tmp_path, finished):
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, "32"), ("4", "4")])
-def test_streams_have_queues_of_their_own_unless_told_otherwise(chosen, expected):
+def test_importing_changes_nothing_but_choosing_a_device_gives_streams_their_own_queues(chosen, expected):
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     others = {key: value for key, value in os.environ.items() if key != name}
-    program = f"import os, longtail.train; print(os.environ[{name!r}])"
+    program = (
+        f"import os; before = dict(os.environ); import longtail.train; assert dict(os.environ) == before; "
+        f"longtail.train.recipe.pick_device('cpu'); print(os.environ[{name!r}])"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env=others if chosen is None else {**others, name: chosen},

@@ -18,7 +18,7 @@ from longtail.models import build_model
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer, stages
 from longtail.train.drivers import Captured, Eager, mixed_shares
-from longtail.train.loading import Loaders
+from longtail.train.loaders import Loaders
 from longtail.train.stages import Stages
 from longtail.train.step import Step, make_optimizer
 

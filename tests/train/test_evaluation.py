@@ -9,7 +9,8 @@ from longtail.data.sampling.plan import Batch
 from longtail.metrics import class_statistics
 from longtail.ranks import Ranks
 from longtail.train import evaluation
-from longtail.train.evaluation import NO_LABEL, count_hits, pass_over
+from longtail.train.evaluation import add_statistics, count_correct
+from longtail.train.stored import NO_LABEL
 
 ALONE = Ranks()
 CLASSES, FEATURES = 6, 4
@@ -24,7 +25,7 @@ def batches_of(number, size, classes, seed=0):
 
 
 def test_hits_are_those_of_the_class_statistics():
-    found = count_hits(lambda images: (images, images), batches_of(3, 50, 7), 7, ALONE)
+    found = count_correct(lambda images: (images, images), batches_of(3, 50, 7), 7, ALONE)
     batches = list(batches_of(3, 50, 7))
     expected = class_statistics(torch.cat([b.views[0] for b in batches]), torch.cat([b.labels for b in batches]))
     assert torch.equal(found.samples, expected.samples)
@@ -115,18 +116,18 @@ def test_batches_that_are_counted_together(sizes):
     """Whatever their sizes, and though each overwrites the one before."""
     batches = list(wide_batches(sizes))
     expected = in_numpy(batches)
-    found = count_hits(Overwriting(max(sizes)), iter(batches), CLASSES, ALONE)
+    found = count_correct(Overwriting(max(sizes)), iter(batches), CLASSES, ALONE)
     assert found.samples.tolist() == expected["samples"].tolist()
     assert found.correct.tolist() == expected["correct"].tolist()
     assert found.samples[2] == 0
-    assert_statistics(pass_over(Overwriting(max(sizes)), iter(batches), ranks=ALONE), expected)
+    assert_statistics(add_statistics(Overwriting(max(sizes)), iter(batches), ranks=ALONE), expected)
 
 
 def test_what_is_changed_is_counted_and_what_is_written_is_plain():
     batches = list(wide_batches([128] * 150 + [FULL, 31]))
     added, shift = np.linspace(-1, 1, CLASSES), np.linspace(2, 0, CLASSES)
     written = []
-    found = pass_over(
+    found = add_statistics(
         Overwriting(FULL),
         iter(batches),
         ranks=ALONE,
@@ -149,7 +150,7 @@ def test_rows_are_written_before_the_next_batch_is_looked_at():
         seen.append("look")
         return images, images
 
-    pass_over(looking, wide_batches([128] * 3), ranks=ALONE, write=lambda *_: seen.append("write"))
+    add_statistics(looking, wide_batches([128] * 3), ranks=ALONE, write=lambda *_: seen.append("write"))
     assert seen == ["look", "write"] * 3
 
 
@@ -181,7 +182,7 @@ def counted(monkeypatch):
 def test_how_many_are_counted_together(monkeypatch, counted, numbers, sizes, lots):
     """As many as fit, by their number and by their width."""
     monkeypatch.setattr(evaluation, "_NUMBERS", numbers)
-    pass_over(Overwriting(max(sizes)), wide_batches(sizes), ranks=ALONE)
+    add_statistics(Overwriting(max(sizes)), wide_batches(sizes), ranks=ALONE)
     assert [len(logits) for logits in counted] == lots
 
 
@@ -189,7 +190,7 @@ def test_how_many_are_counted_together(monkeypatch, counted, numbers, sizes, lot
 def test_a_large_batch_is_not_copied(monkeypatch, counted, numbers, full):
     monkeypatch.setattr(evaluation, "_NUMBERS", numbers)
     looking = Overwriting(full + 1)
-    pass_over(looking, wide_batches([full, 1, full + 1]), ranks=ALONE)
+    add_statistics(looking, wide_batches([full, 1, full + 1]), ranks=ALONE)
     first, small, last = (logits.data_ptr() for logits in counted)
     assert first == last == looking.memory[0].data_ptr() != small
 
@@ -206,7 +207,9 @@ class Launches(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("count", "each"), [(count_hits, 1), (lambda *given: pass_over(*given[:2], ranks=ALONE), 2)])
+@pytest.mark.parametrize(
+    ("count", "each"), [(count_correct, 1), (lambda *given: add_statistics(*given[:2], ranks=ALONE), 2)]
+)
 def test_a_batch_takes_few_launches(count, each):
     """One for its predictions, or one each for a copy of its logits and features."""
     launches = []
@@ -223,7 +226,7 @@ def test_hits_are_not_read_back():
     """Tensors of the meta device have nothing that could be read."""
     plain = wide_batches([128, FULL, 50])
     batches = [batch._replace(views=(batch.views[0].to("meta"),), labels=batch.labels.to("meta")) for batch in plain]
-    found = count_hits(lambda images: (images, images), batches, 7, ALONE)
+    found = count_correct(lambda images: (images, images), batches, 7, ALONE)
     assert [(value.device.type, value.shape) for value in found] == [("meta", (7,))] * 2
 
 
@@ -256,7 +259,7 @@ def test_ranks_hear_each_other_batch_by_batch(monkeypatch, first, mine, others):
 
     monkeypatch.setattr(torch.distributed, "gather_object", gather)
     batches, ranks = list(wide_batches([128] * mine)), OneOfTwo(first=first, others=others)
-    found = pass_over(
+    found = add_statistics(
         Overwriting(128), iter(batches), ranks=ranks, write=lambda places, *_: written.append(len(places))
     )
     assert_statistics(found, in_numpy(batches))
@@ -266,7 +269,7 @@ def test_ranks_hear_each_other_batch_by_batch(monkeypatch, first, mine, others):
     assert written == (in_step if first else [])
 
 
-@pytest.mark.parametrize("count", [count_hits, lambda look, batches, _, ranks: pass_over(look, batches, ranks=ranks)])
+@pytest.mark.parametrize("count", [count_correct, lambda f, b, _, ranks: add_statistics(f, b, ranks=ranks)])
 def test_nothing_to_look_at_is_refused(count):
     with pytest.raises(ValueError, match="Expected a split with a sample for every process"):
         count(lambda images: (images, images), iter(()), 3, ALONE)

@@ -20,8 +20,8 @@ from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Train
 from longtail.train import fleet as fleets
 from longtail.train.drivers import Eager
 from longtail.train.fleet import ROUNDS, at_a_time, keep_in_step
+from longtail.train.graphs import stream_for
 from longtail.train.loading import open_data
-from longtail.train.streams import stream_for
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
@@ -131,7 +131,7 @@ def test_members_wait_for_each_other_after_some_rounds(tmp_path, monkeypatch):
 
 def test_those_without_a_stream_or_on_another_gpu_wait_for_nobody(monkeypatch):
     met = []
-    monkeypatch.setattr(fleets, "meet", met.append)
+    monkeypatch.setattr(fleets, "join_streams", met.append)
     first, second, elsewhere = (SimpleNamespace(device=torch.device("cuda", number)) for number in (0, 0, 1))
     keep_in_step(SimpleNamespace(stream=stream) for stream in (first, None, elsewhere, second))
     assert met == [[first, second], [elsewhere]]
@@ -148,7 +148,7 @@ def test_what_a_stage_is_replayed_on_meets(tmp_path, monkeypatch):
             made.append(self.stream)
 
     monkeypatch.setattr(stages, "Eager", Streamed)
-    monkeypatch.setattr(fleets, "meet", met.append)
+    monkeypatch.setattr(fleets, "join_streams", met.append)
     team = [members(tmp_path)[name] for name in ("a", "d")]
     for _ in Fleet(team, together=2).steps():
         pass

@@ -24,7 +24,8 @@ from longtail.data import (
 from longtail.data.loaders import resident_files
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
-from longtail.train.loading import Loaders, in_memory, is_small, open_data
+from longtail.train.loaders import Loaders
+from longtail.train.loading import in_memory, is_small, open_data
 from longtail.train.recipe import defaults
 
 

@@ -1,4 +1,4 @@
-"""CUDA streams are given back, no two owners have one at a time, and those that meet have waited for each other."""
+"""CUDA streams are reused, no two owners have one at a time, and joined streams have waited for each other."""
 
 import gc
 import random
@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from longtail.train import streams
-from longtail.train.streams import meet, stream_for
+from longtail.train import graphs
+from longtail.train.graphs import join_streams, stream_for
 
 FIRST, SECOND = torch.device("cuda:0"), torch.device("cuda:1")
 
@@ -38,7 +38,7 @@ class FakeStream:
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    monkeypatch.setattr(streams, "_free", defaultdict(list))
+    monkeypatch.setattr(graphs, "_free", defaultdict(list))
     monkeypatch.setattr(FakeStream, "made", 0)
 
 
@@ -107,7 +107,7 @@ def test_no_two_living_owners_have_one_stream():
 def test_streams_that_meet_have_waited_for_all(number):
     some = [FakeStream(FIRST) for _ in range(number)]
     apart = FakeStream(FIRST)
-    meet(some)
+    join_streams(some)
     assert all(stream.behind == set(some) for stream in some)
     assert apart.behind == {apart}
     assert len({id(stream.behind) for stream in some}) == number  # what one does next is no other's business

@@ -2,18 +2,17 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 
 from longtail.train import RunFolder, StoppedError, Trainer, defaults
-from longtail.train.tensorboard import TensorBoard
+from longtail.train.folder import TensorBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
 
 
 def recipe_for(method, **settings):
-    return replace(defaults("digits-lt", method), device="cpu", **settings)
+    return defaults("digits-lt", method).changed(device="cpu", **settings)
 
 
 def read(folder):

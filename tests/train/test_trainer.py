@@ -15,9 +15,10 @@ from longtail.metrics import class_statistics, preference_scores, recall
 from longtail.models import HeadSpec, build_model
 from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
-from longtail.train.evaluation import as_in_training, read_statistics
+from longtail.train.evaluation import batch_statistics
 from longtail.train.folder import environment
-from longtail.train.posthoc import PostHoc
+from longtail.train.measures import PostHoc
+from longtail.train.stored import read_statistics
 
 FILES = [
     *(".lock", "checkpoints", "environment.json", "log.jsonl", "model.safetensors", "predictions.safetensors"),
@@ -111,7 +112,7 @@ def test_a_pass_as_in_training_learns_nothing():
     images = 3 * torch.randn(16, 1, 8, 8) + 1
     with torch.no_grad():
         plain = model(images, project=False).logits
-        with as_in_training(model):
+        with batch_statistics(model):
             as_trained = model(images, project=False).logits
         model.eval()
         assert torch.equal(model(images, project=False).logits, plain)
@@ -269,3 +270,29 @@ def test_statistics_come_back_as_they_were_written(left):
 def test_a_post_hoc_step_that_is_none_is_refused(text):
     with pytest.raises((ValueError, TypeError), match="posthoc"):
         PostHoc.parse(text)
+
+
+def test_every_line_of_the_log_is_passed_to_on_log(tmp_path):
+    lines = []
+    trainer = Trainer(recipe_for("cbs", evaluate_every=1), RunFolder(tmp_path / "run"), on_log=lines.append)
+    trainer.run()
+    assert lines == [json.loads(line) for line in trainer.folder.log_file.read_text().splitlines()]
+
+
+def test_evaluate_gives_the_statistics_of_the_run(tmp_path):
+    """A loaded model on a split, without a trainer; also a model of torch with its own transforms."""
+    import longtail
+    from longtail.data import load
+    from longtail.train import evaluate
+
+    folder, _ = trained(tmp_path / "run", "cbs")
+    model, split = longtail.load(folder.path), load("digits-lt").test
+    stored, _ = read_statistics(folder.statistics_file)
+    found = evaluate(model.train(), split, batch_size=100)
+    assert torch.equal(found.correct, stored["test"].correct)
+    assert torch.equal(found.samples, stored["test"].samples)
+    assert model.training
+    plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    other = evaluate(plain, split, transforms=lambda images: torch.stack(list(images)) / 255)
+    expected = plain(split.images.pixels / 255).argmax(1)
+    assert int(other.correct.sum()) == int((expected == split.labels).sum())

@@ -20,7 +20,7 @@ from longtail.models import build_model
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
-from longtail.train.evaluation import read_statistics
+from longtail.train.stored import read_statistics
 
 SHORT = ("--data", "digits-lt", "--epochs", 2)
 NEVER = ("--evaluate-every", 0)  # which would have the ranks agree on their statistics before the end

@@ -11,8 +11,7 @@ from longtail.data.augment import ColorJitter, Compose, RandAugment, RandomFlip,
 from longtail.data.sampling.samplers import Instance
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
-from longtail.train.loading import Loaders
-from longtail.train.views import evaluation_view, training_views
+from longtail.train.loaders import Loaders, evaluation_view, training_views
 
 GREY = Normalisation((0.0,) * 3, (1.0,) * 3)
 

@@ -11,7 +11,7 @@ from longtail.cli.parsing import call
 from longtail.cli.show import console, show_result
 from longtail.study.captions import some_of
 from longtail.train.folder import RunFolder
-from longtail.train.reevaluate import evaluate_run
+from longtail.train.stored import evaluate_run
 
 __all__ = ["run"]
 

@@ -20,7 +20,7 @@ from longtail.cli.parsing import call
 from longtail.data.datasets.readers.files import IMAGE_SUFFIXES, read_lines, read_table
 from longtail.data.loaders.decode import BadImages, UnreadableImageError
 from longtail.inference import load
-from longtail.train.device import pick_device
+from longtail.train.recipe import pick_device
 
 __all__ = ["find_images", "run"]
 

@@ -19,11 +19,9 @@ from longtail.cli.show import TOLD_SECONDS, Status, show_result
 from longtail.cli.train_line import asked_for, read_line, resume_command, resumed, show_help
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.ranks import Ranks
-from longtail.train.device import pick_device
 from longtail.train.fleet import Fleet
-from longtail.train.folder import RunFolder
-from longtail.train.processes import hold
-from longtail.train.recipe import Recipe
+from longtail.train.folder import RunFolder, lock_folders
+from longtail.train.recipe import Recipe, pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["run"]
@@ -82,7 +80,7 @@ def _tell_done(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, *, elsewhere:
 def _train(runs: list[tuple[Recipe, RunFolder]], ranks: Ranks, together: int | None) -> int:
     console = Console(stderr=True, quiet=not ranks.first)
     waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
-    with hold([folder for _, folder in waiting], ranks):
+    with lock_folders([folder for _, folder in waiting], ranks):
         local = int(os.environ.get("LOCAL_RANK", "0"))
         members = [
             Trainer(recipe, folder, ranks=ranks, device=pick_device(recipe.device, local)) for recipe, folder in waiting

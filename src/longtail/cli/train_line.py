@@ -17,9 +17,8 @@ from longtail.methods import METHODS, find_method
 from longtail.methods.params import parse_setting
 from longtail.ranks import Ranks
 from longtail.study.captions import some_of
-from longtail.train.folder import RunFolder
+from longtail.train.folder import RunFolder, check_same_folders
 from longtail.train.loading import HELD_OUT, is_small, lacks_validation
-from longtail.train.processes import check_seen_by_all
 from longtail.train.recipe import (
     Recipe,
     check_settings,
@@ -190,7 +189,7 @@ def asked_for(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
         paths = [Path(line.out or "runs") / _told_apart(recipe, recipes) for recipe in recipes]
     _check_apart(recipes, paths)
     folders = [RunFolder(path) for path in paths]
-    check_seen_by_all(folders, ranks)
+    check_same_folders(folders, ranks)
     for recipe, folder in zip(recipes, folders, strict=True):
         folder.check(recipe)
         if folder.begun and not folder.done and len(recipes) == 1:
@@ -227,7 +226,7 @@ def resumed(line: Line, ranks: Ranks) -> list[tuple[Recipe, RunFolder]]:
             raise ValueError(
                 f"Expected a run in {folder.path}, but it has none of its own; those below it are {some_of(inside)}."
             )
-    check_seen_by_all(folders, ranks)
+    check_same_folders(folders, ranks)
     recipes = [folder.recipe() for folder in folders]
     _check_apart(recipes, [folder.path for folder in folders])
     return [(recipe.changed(**here), folder) for recipe, folder in zip(recipes, folders, strict=True)]

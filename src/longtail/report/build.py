@@ -33,8 +33,8 @@ from longtail.study.comparisons import check_reference
 from longtail.study.figures import Drawing
 from longtail.study.runs import Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import level_table, recall_table
-from longtail.train.evaluation import read_statistics
 from longtail.train.folder import RunFolder
+from longtail.train.stored import read_statistics
 
 __all__ = ["report"]
 

@@ -15,9 +15,8 @@ from longtail._checks import check_integer
 from longtail._io import stop_signals
 from longtail.study.conduct import More, Outcome
 from longtail.study.plan import PlannedRun
-from longtail.train.device import pick_device
 from longtail.train.fleet import TOGETHER, Fleet
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import Recipe, pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["devices", "epochs_done", "epochs_of", "execute"]

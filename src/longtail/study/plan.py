@@ -16,10 +16,17 @@ from longtail.data.datasets.long_tail import Profile
 from longtail.methods import METHODS, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import START, SearchPlan
-from longtail.train.device import pick_device
 from longtail.train.folder import RunFolder
 from longtail.train.loading import is_small
-from longtail.train.recipe import Recipe, defaults, differing_settings, name_in_label, setting_types, settings_of
+from longtail.train.recipe import (
+    Recipe,
+    defaults,
+    differing_settings,
+    name_in_label,
+    pick_device,
+    setting_types,
+    settings_of,
+)
 
 __all__ = ["PlanError", "PlannedRun", "SearchKey", "StudyPlan", "make_plan", "read_plan"]
 

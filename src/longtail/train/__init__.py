@@ -1,9 +1,10 @@
-"""Training: the step, its drivers, one model and many, run folders, checkpoints."""
+"""Training: recipes, the step, its drivers, one model and many, run folders, checkpoints, evaluation."""
 
+from longtail.train.evaluation import evaluate
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, defaults, read_recipe, write_recipe
-from longtail.train.reevaluate import evaluate_run
+from longtail.train.stored import evaluate_run
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "StoppedError",
     "Trainer",
     "defaults",
+    "evaluate",
     "evaluate_run",
     "read_recipe",
     "write_recipe",

@@ -1,4 +1,4 @@
-"""Checkpoints: all that training needs to go on as if nothing had happened."""
+"""Checkpoints: everything that training needs to continue bit for bit."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,22 +23,22 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Position:
-    """Where training is: the next step to take."""
+    """The next step of training."""
 
     stage: int = 0
     epoch: int = 0
-    """Of the stage."""
+    """Within the stage."""
     step: int = 0
-    """Of the epoch."""
+    """Within the epoch."""
     log_length: int = 0
-    """Bytes that the log had."""
+    """Bytes in the log at that time."""
 
 
 def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
-    """What a checkpoint must have in common with the run that goes on from it.
+    """What a checkpoint and the run that continues from it must have in common.
 
-    The data by name, classes, counts and images, and the settings, which say how a subset was drawn and what was held
-    out. Not where the data are: that may be another place.
+    The name, classes, counts and images of the data, and the settings, which say how a subset was drawn and what was
+    held out; not the location of the data.
     """
     splits = [split for split in (dataset.train, dataset.val) if split is not None]
     return {
@@ -62,7 +62,7 @@ def _digest(split: Split) -> str:
 def save_checkpoint(
     folder: Path, position: Position, step: Step, model: nn.Module, *, data: Mapping[str, Any], keep: int
 ) -> Path:
-    """Write a checkpoint, whole or not at all, and remove all but the last ``keep``."""
+    """Write a checkpoint atomically and remove all but the last ``keep``."""
     tensors: Tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in step.objective.state_dict().items()}
     for number, state in enumerate(_momenta(step.optimizer)):
@@ -80,12 +80,12 @@ def _momenta(optimizer: SGD) -> list[Tensor]:
 
 
 def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
-    """The newest checkpoint in a folder, or the newest before another."""
+    """The newest checkpoint in a folder, or the newest one before another."""
     return max((one for one in folder.glob("*.safetensors") if before is None or one < before), default=None)
 
 
 def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tensors]:
-    """Read a checkpoint; one that is cut short, or of another run, is refused."""
+    """Read a checkpoint; a damaged one, or one of another run, is refused."""
     try:
         tensors, metadata = read_tensors(path)
         if "position" not in metadata or "loss_sum" not in tensors:
@@ -93,13 +93,13 @@ def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tens
     except ValueError as error:
         before = latest_checkpoint(path.parent, before=path)
         rest = "the start" if before is None else before.name
-        raise ValueError(f"{str(error).removesuffix('.')}; delete it to go on from {rest}.") from error
+        raise ValueError(f"{str(error).removesuffix('.')}; delete it to continue from {rest}.") from error
     _check(path, metadata, data)
     return Position(**metadata["position"]), tensors
 
 
 def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose fingerprint is another; the first checkpoints had less in theirs."""
+    """Raise an error if the fingerprints differ; old checkpoints have a shorter one."""
     if there["data"] != here["data"]:
         raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
     settings = {name: value for name, value in here.items() if name not in {"data", "classes", "counts", "images"}}
@@ -123,7 +123,7 @@ def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> Non
 
 
 def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
-    """Put a checkpoint's state where it was."""
+    """Load the state of a checkpoint into step and model."""
 
     def part(prefix: str) -> Tensors:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

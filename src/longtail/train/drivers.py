@@ -1,4 +1,4 @@
-"""Three ways to take an epoch's steps: one after the other, or replayed from CUDA graphs, fed or feeding themselves."""
+"""Three ways to take the steps of an epoch: eagerly, or replayed from CUDA graphs with or without a loader."""
 
 import sys
 from collections import deque
@@ -13,8 +13,7 @@ from torch import Tensor
 from longtail._gpu import is_checked
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.sampling.plan import Batch, PlannedBatch
-from longtail.train.capturing import tell_why_not
-from longtail.train.graphs import StepGraphs
+from longtail.train.graphs import StepGraphs, warn_not_captured
 from longtail.train.step import Step
 
 if TYPE_CHECKING:
@@ -28,29 +27,23 @@ class Driver(Protocol):
 
     @property
     def stream(self) -> torch.cuda.Stream | None:
-        """Where they are replayed, if they are."""
+        """The stream on which steps are replayed, if they are."""
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
-        """Take the steps of an epoch from ``start`` on; gives control back after each.
-
-        Args:
-            seed: the run's.
-            epoch: whose draws to take.
-            start: the first step.
-        """
+        """Take the steps of an epoch from step ``start`` on; yields after each."""
 
     def settle(self) -> None:
-        """Make what was done so far visible to whatever is done next. An epoch that ends early has done so."""
+        """Make the current stream wait for all steps so far; an epoch that ends early has done so."""
 
 
 class Eager:
-    """Steps taken one after the other.
+    """Eager steps.
 
     Args:
-        step: what a step is.
-        loader: where batches come from; ``accumulate`` of them are a step.
-        accumulate: micro-batches of a step.
-        mixup: alpha of mixup; 0 is none.
+        step: the step.
+        loader: gives the batches; ``accumulate`` of them are one step.
+        accumulate: micro-batches per step.
+        mixup: alpha of mixup; 0: no mixup.
     """
 
     def __init__(
@@ -66,27 +59,27 @@ class Eager:
         mixed = mixed_shares(seed, epoch, self.mixup, steps)
         for number in range(start, steps):
             group = list(islice(batches, self.accumulate))
-            if not group:  # all that were left could not be read
+            if not group:  # the remaining images could not be read
                 return
             self.step(group, None if mixed is None else mixed[number].to(group[0].labels.device))
             yield
 
     def settle(self) -> None:
-        """See :class:`Driver`; steps are taken where everything else is."""
+        """See :class:`Driver`; all work is on the current stream already."""
 
 
 class Fed:
-    """Steps replayed from CUDA graphs, to which a loader's batches are copied.
+    """Steps replayed from CUDA graphs into which the batches of a loader are copied.
 
-    A large model's step is hundreds of launches, and a loader's threads make as many: they wait for each other, in
-    Python and in the driver. Replayed, a step is one launch. There is one graph for full batches and one for a last
-    batch that is not. Batches of other sizes, which have lost pictures, are taken plainly, and so are all where the
-    step cannot be captured, because the model asks the GPU for a value for instance.
+    The step of a large model is hundreds of launches, and the threads of a loader make as many: they wait for each
+    other, in Python and in the driver. A replayed step is one launch. There is one graph for full batches and one for
+    the last batch. Batches of other sizes, in which images were skipped, run eagerly, and so do all batches if the step
+    cannot be captured, for example because the model reads a value from the GPU.
 
     Args:
-        step: what a step is.
-        loader: where batches come from; they lie on the GPU.
-        mixup: alpha of mixup; 0 is none.
+        step: the step.
+        loader: gives batches on the GPU.
+        mixup: alpha of mixup; 0: no mixup.
     """
 
     def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0) -> None:
@@ -111,10 +104,10 @@ class Fed:
                     if len(under_way) == _UNDER_WAY:
                         under_way.popleft().synchronize()
                     batch = next(batches, None)
-                    if batch is None:  # all that were left could not be read
+                    if batch is None:  # the remaining images could not be read
                         break
                     self._take(batch, None if shares is None else shares[number])
-                    del batch  # or it would outlive its use until the next is there
+                    del batch  # or it would stay in memory until the next one arrives
                     under_way.append(stream.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
                 yield
         finally:
@@ -139,7 +132,7 @@ class Fed:
         self.graphs.replay(size)
 
     def _capture(self, size: int, batch: Batch, share: Tensor | None) -> None:
-        """Have a graph that reads a copy of the batch, if the step can be captured."""
+        """Capture a graph that reads a copy of the batch, if the step can be captured."""
         held = Batch(tuple(view.clone() for view in batch.views), batch.labels.clone(), batch.indices)
         held_share = None if share is None else share.clone()
         handled = sys.exception()
@@ -149,14 +142,14 @@ class Fed:
         except RuntimeError as error:
             self._replays = False
             self._held.clear()
-            tell_why_not("The step", error, handled)
+            warn_not_captured("The step", error, handled)
 
 
-_UNDER_WAY = 2  # steps that are launched and not done: each holds a batch
+_UNDER_WAY = 2  # steps that are launched but not finished: each holds a batch
 
 
 def mixed_shares(seed: int, epoch: int, alpha: float, steps: int) -> Tensor | None:
-    """How much of an image stays in each step's mixup, drawn from Beta(alpha, alpha); ``None`` for alpha 0."""
+    """The weight of an image in the mixup of each step, drawn from Beta(alpha, alpha); ``None`` for alpha 0."""
     if not alpha:
         return None
     from scipy.special import betaincinv  # noqa: PLC0415 - an extra
@@ -165,11 +158,11 @@ def mixed_shares(seed: int, epoch: int, alpha: float, steps: int) -> Tensor | No
     return torch.from_numpy(betaincinv(alpha, alpha, uniforms.double().numpy())).float()
 
 
-_MIXUP_STREAM = 2**24 - 1  # the last one; views take the first
+_MIXUP_STREAM = 2**24 - 1  # the last one; views use the first ones
 
 
 class _Planned(NamedTuple):
-    """The numbers of an epoch, on the CPU."""
+    """Order and random draws of an epoch, on the CPU."""
 
     of: tuple[int, int]
     """Seed and epoch."""
@@ -180,17 +173,17 @@ class _Planned(NamedTuple):
 
 
 class Captured:
-    """Steps replayed from CUDA graphs, each of which holds a whole step: gather, augment, forward, loss, backward, SGD.
+    """Steps replayed from CUDA graphs that hold a whole step: gather, augment, forward, loss, backward, SGD.
 
-    An epoch's order and drawn numbers lie on the device; a graph reads its own rows by a counter that it moves
-    on itself, so that a step is one launch. There is one graph for full batches and one for a last batch that is not.
-    Where the step cannot be captured, it is taken plainly.
+    Order and random draws of an epoch are on the device; a graph reads its rows by a counter that it advances itself,
+    so that a step is one launch. There is one graph for full batches and one for the last batch. If the step cannot be
+    captured, it runs eagerly.
 
     Args:
-        step: what a step is.
+        step: the step.
         loader: holds the images on the GPU.
-        mixup: alpha of mixup; 0 is none.
-        last: the epoch after which none follows, if that is known: samplers may have no order beyond it.
+        mixup: alpha of mixup; 0: no mixup.
+        last: the last epoch, if known: samplers may have no order beyond it.
     """
 
     def __init__(self, step: Step, loader: Resident, mixup: float = 0.0, last: int | None = None) -> None:
@@ -228,7 +221,7 @@ class Captured:
                         self.graphs.replay(size)
                     else:
                         self._take(size)
-                if left == 0 and epoch != self.last:  # while the GPU is still at work: steps are launched far ahead
+                if left == 0 and epoch != self.last:  # while the GPU still works: steps are launched far ahead
                     self._ahead = self._plan(seed, epoch + 1)
                 yield
         finally:
@@ -239,20 +232,20 @@ class Captured:
         self.graphs.settle()
 
     def _capture(self, size: int) -> None:
-        """Have a graph of such steps, if they can be captured."""
+        """Capture a graph for batches of this size, if the step can be captured."""
         handled = sys.exception()
         try:
             self.graphs.capture(size, partial(self._take, size), self._rewind)
         except RuntimeError as error:
             self._replays = False
-            tell_why_not("The step", error, handled)
+            warn_not_captured("The step", error, handled)
 
     def _plan(self, seed: int, epoch: int) -> "_Planned":
-        """An epoch's numbers, made now unless they were made ahead."""
+        """Order and draws of an epoch, unless they were made ahead."""
         if self._ahead is not None and self._ahead.of == (seed, epoch):
             return self._ahead
         plan = self.loader.plan
-        batches = list(islice(plan.training(seed, epoch), plan.steps))  # a sampler may have more
+        batches = list(islice(plan.training(seed, epoch), plan.steps))  # a sampler may give more
         return _Planned(
             (seed, epoch),
             batches,
@@ -262,7 +255,7 @@ class Captured:
         )
 
     def _load(self, planned: "_Planned") -> None:
-        """Put an epoch's numbers on the device."""
+        """Copy order and draws to the device."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             self.order[: len(planned.order)].copy_(planned.order)
@@ -272,7 +265,7 @@ class Captured:
                 self.mixed.copy_(planned.mixed)
 
     def _take(self, size: int) -> None:
-        """The step that a graph holds."""
+        """The step that a graph captures."""
         mixed = self.mixed.index_select(0, self.number).squeeze(0) if self.mixup else None
         self.step([self._batch(size)], mixed)
         self.row += size
@@ -293,7 +286,7 @@ class Captured:
         return Batch(views, self.loader.labels.index_select(0, indices), indices)
 
     def _fused(self) -> "Gathering | None":
-        """The batches by one launch each, where there is one view that can be made so."""
+        """One launch per batch, if there is a single view that the kernel supports."""
         if not is_checked(self.device) or len(self.uniforms) != 1:
             return None
         from longtail.train.gathering import Gathering, can_gather  # noqa: PLC0415 - Triton is imported on use
@@ -303,6 +296,6 @@ class Captured:
         return Gathering(self.loader, self.order, self.uniforms[0], self.row, self.step.memory_format)
 
     def _rewind(self) -> None:
-        """To the first rows, which are there whatever the size of a batch."""
+        """Go to the first rows, which exist for every batch size."""
         self.row.zero_()
         self.number.zero_()

@@ -1,46 +1,310 @@
-"""A pass over a split: class statistics, and logits written down without holding them in memory."""
+"""Evaluation: passes of a model over a split that give class statistics, on one device or over all ranks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from longtail._io import TensorWriter, read_tensors, write_tensors
-from longtail.data import Split
+from longtail.data import ArrayImages, Resident, Split
 from longtail.data.sampling.plan import Batch
-from longtail.metrics import ClassStatistics, class_statistics
+from longtail.data.sampling.samplers import Instance
+from longtail.metrics import ClassStatistics, class_statistics, recall
+from longtail.models import Model, Outputs
 from longtail.ranks import Ranks
-from longtail.train.posthoc import Classifier
+from longtail.train.graphs import ReplayedForward, forward_eval
+from longtail.train.loaders import Loader, Loaders
+from longtail.train.measures import Classifier, Kind, PostHoc, PostHocSearch
+from longtail.train.stored import NO_LABEL, PredictionsWriter, kept_splits
 
-__all__ = [
-    "Hits",
-    "as_in_training",
-    "count_hits",
-    "kept_splits",
-    "pass_over",
-    "predictions_writer",
-    "read_statistics",
-    "stored_batches",
-    "stored_splits",
-    "write_statistics",
-]
+__all__ = ["Evaluator", "Pass", "evaluate"]
 
-TRAIN_LOGITS_BELOW = 512 * 2**20
-"""Bytes under which the training split's logits are kept too."""
-NO_LABEL = -100
-"""Of a sample that was left out; losses and measures ignore it."""
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From images to plain logits and features, without gradients."""
+Change = Callable[[Tensor], Tensor]
+"""A post-hoc step on logits."""
+Write = Callable[[Tensor, Tensor, Tensor], None]
+"""Receives positions in the split, logits before any post-hoc step, and labels."""
 
 _SAMPLES = 2**14  # that are counted together, at most
 _NUMBERS = 2**22  # in their logits, features and labels, at most: 16 MB as float32
+_WAITING = 2**26  # logits of a run that may wait on the device: 256 MB
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    split: Split,
+    *,
+    transforms: Callable[[Any], Tensor] | None = None,
+    shift: Tensor | None = None,
+    batch_size: int = 256,
+) -> ClassStatistics:
+    """Class statistics of any model on a split, in evaluation mode; see :mod:`longtail.metrics` for their measures.
+
+    Args:
+        model: returns logits ``(B, C)`` or :class:`Outputs <longtail.models.Outputs>`.
+        split: images and labels, for example ``load("digits-lt").test``.
+        transforms: turns a list of images into a batch for the model; default: ``model.transforms``, which a model of
+            :func:`longtail.load` has.
+        shift: of the loss whose gradient is measured, ``(C,)``.
+        batch_size: images per batch.
+    """
+    transforms = transforms or model.transforms  # type: ignore[assignment]
+    device = next(model.parameters()).device
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        total: ClassStatistics | None = None
+        for begin in range(0, len(split), batch_size):
+            places = range(begin, min(begin + batch_size, len(split)))
+            outputs = model(transforms([split.images[place] for place in places]).to(device))  # type: ignore[misc]
+            logits, features = outputs[:2] if isinstance(outputs, Outputs) else (outputs, None)
+            labels = split.labels[places.start : places.stop].to(device)
+            found = class_statistics(logits, labels, features, shift=shift)
+            total = found if total is None else total + found
+    finally:
+        for module, training in before.items():
+            module.training = training
+    if total is None:
+        raise ValueError("Expected `split` to have a sample, but it is empty.")
+    return ClassStatistics(**{name: value.cpu() for name, value in total.tensors().items()})
+
+
+class Pass(NamedTuple):
+    """A pass over a split that may still run on the device. The model must not change before :meth:`result`."""
+
+    found: ClassStatistics
+    wait: Callable[[], None]
+
+    def result(self) -> ClassStatistics:
+        """Wait for the device and return the statistics on the CPU."""
+        self.wait()
+        return ClassStatistics(**{name: value.cpu() for name, value in self.found.tensors().items()})
+
+
+class RecallPass(NamedTuple):
+    """Passes over all splits that count correct predictions; they may still run on the device."""
+
+    evaluator: "Evaluator"
+    counts: "dict[str, Correct]"
+
+    def result(self) -> dict[str, dict[str, float]]:
+        """Wait for the device and return the recall of each group on each split."""
+        self.evaluator.wait()
+        groups = self.evaluator.dataset.groups
+        recalls = {name: recall(one.correct.cpu(), one.samples.cpu(), groups) for name, one in self.counts.items()}
+        return {name: {"all": values.all, **values.groups} for name, values in recalls.items()}
+
+
+@dataclass(eq=False)
+class FinalPass:
+    """The passes of the last evaluation; statistics and logits may still be on the device."""
+
+    passes: dict[str, Pass]
+    writer: Callable[[], PredictionsWriter] | None
+    """Opens the file of logits, if they are written at the end."""
+    waiting: list[tuple[str, Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def result(self) -> dict[str, ClassStatistics]:
+        """Wait for the device, write the logits that wait there, and return the statistics of each split."""
+        found = {name: one.result() for name, one in self.passes.items()}
+        if self.writer is not None:
+            with self.writer() as writer:
+                for rows in self.waiting:
+                    writer.write(*rows)
+        return found
+
+
+class Evaluator:
+    """Evaluates the model of a run on the splits of its data set.
+
+    If one process holds the images on a GPU, forward passes are replayed from CUDA graphs on their own stream: they are
+    queued on the device and cost the host little until their result is read.
+    """
+
+    def __init__(self, loaders: Loaders) -> None:
+        self.loaders, self.dataset, self.ranks = loaders, loaders.dataset, loaders.ranks
+        self.precision = torch.bfloat16 if loaders.recipe.precision == "bf16" else torch.float32
+        resident = isinstance(self.dataset.train.images, ArrayImages)
+        self.replays = resident and loaders.device.type == "cuda" and self.ranks.world == 1
+        """Whether passes are only queued on the device until they are read."""
+        self._replayed: ReplayedForward | None = None
+        self._evaluation: dict[Split, Loader] = {}
+        self._training: Loader | None = None
+
+    def release(self) -> None:
+        """Release what is kept on the device between passes."""
+        self.wait()  # a pass that nobody has read may still use that memory
+        self._replayed = None
+        self._evaluation.clear()
+        self._training = None
+
+    def wait(self) -> None:
+        """Wait for passes that are queued on the device."""
+        if self._replayed is not None:
+            self._replayed.stream.synchronize()
+
+    def statistics(
+        self,
+        model: Model,
+        split: Split,
+        *,
+        shift: Tensor | None = None,
+        change: Change | None = None,
+        write: Write | None = None,
+        before_batch: Callable[[], None] | None = None,
+    ) -> Pass:
+        """A pass over a split in evaluation mode.
+
+        Args:
+            model: the model.
+            split: the split.
+            shift: of the loss whose gradient is measured.
+            change: a post-hoc step, before anything is counted.
+            write: receives all logits, on the first rank; the next batch may overwrite them.
+            before_batch: called before each batch.
+        """
+        with self._forward(model.eval()) as forward:
+            batches = self._batches(split, before_batch)
+            found = add_statistics(forward, batches, ranks=self.ranks, shift=shift, change=change, write=write)
+        return Pass(found, self.wait)
+
+    def training_statistics(
+        self, model: Model, epoch: int, *, shift: Tensor | None = None, change: Change | None = None
+    ) -> Pass:
+        """A pass over the training split as the paper's authors did it: training mode, augmented, nothing is learnt.
+
+        Args:
+            model: the model.
+            epoch: the epoch whose random draws are used.
+            shift: as in :meth:`statistics`.
+            change: as in :meth:`statistics`.
+        """
+        with batch_statistics(model), self._forward(model) as forward:
+            found = add_statistics(forward, self._augmented(epoch), ranks=self.ranks, shift=shift, change=change)
+        return Pass(found, self.wait)
+
+    def recalls(self, model: Model, epoch: int) -> RecallPass:
+        """Count correct predictions on every split, for the log only: nothing is chosen by them."""
+        self.ranks.agree(model.buffers())
+        return RecallPass(
+            self, {name: self._correct(model, name, split, epoch) for name, split in self.dataset.splits.items()}
+        )
+
+    def _correct(self, model: Model, name: str, split: Split, epoch: int) -> "Correct":
+        if name == "train" and self.loaders.recipe.train_stats == "paper":
+            with batch_statistics(model), self._forward(model) as forward:
+                return count_correct(forward, self._augmented(epoch), self.dataset.num_classes, self.ranks)
+        with self._forward(model.eval()) as forward:
+            return count_correct(forward, self._batches(split), self.dataset.num_classes, self.ranks)
+
+    def final(
+        self,
+        model: Model,
+        epoch: int,
+        file: Path,
+        *,
+        shift: Tensor | None,
+        change: Change | None,
+        before_batch: Callable[[], None],
+    ) -> FinalPass:
+        """The last evaluation of a run: statistics of every split, and logits and labels in ``file``.
+
+        On a GPU, logits wait on the device until the result is read, unless they are many.
+        """
+        splits, classes = self.dataset.splits, self.dataset.num_classes
+        kept = kept_splits(splits, classes)
+        later = self.replays and sum(len(splits[name]) for name in kept) * classes < _WAITING
+        opened = partial(PredictionsWriter, file, splits, classes, self.ranks)
+        found = FinalPass({}, opened if later else None)
+
+        def keep(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+            found.waiting.append((name, rows, logits.clone(), labels))
+
+        def evaluate_splits(write: Callable[[str, Tensor, Tensor, Tensor], None]) -> None:
+            for name, split in splits.items():
+                to = partial(write, name) if name in kept else None
+                found.passes[name] = self.statistics(
+                    model, split, shift=shift, change=change, write=to, before_batch=before_batch
+                )
+
+        if later:
+            evaluate_splits(keep)
+        else:
+            with opened() as writer:
+                evaluate_splits(writer.write)
+        found.passes["train_paper"] = self.training_statistics(model, epoch, shift=shift, change=change)
+        return found
+
+    def choose_posthoc(self, model: Model, kind: Kind, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
+        """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
+        assert self.dataset.val is not None  # checked by the trainer
+        search = PostHocSearch(kind, classifier, self.dataset.groups)
+        self.statistics(
+            model, self.dataset.val, write=lambda _, logits, labels: search.add(logits.cpu(), labels.cpu())
+        ).result()
+        best = search.best().strength if self.ranks.first else 0.0
+        strength = self.ranks.sum(torch.tensor(best, dtype=torch.float64))
+        return PostHoc(kind, float(strength)), search.recalls() if self.ranks.first else {}
+
+    @contextmanager
+    def _forward(self, model: Model) -> Iterator[Forward]:
+        """The forward pass of the model; on a GPU the block runs on its stream."""
+        if not self.replays:
+            yield partial(forward_eval, model, self.precision)
+            return
+        if self._replayed is None or not self._replayed.holds(model):
+            self._replayed = ReplayedForward(model, self.precision)
+        stream = self._replayed.stream
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            yield self._replayed
+
+    def _batches(self, split: Split, before_batch: Callable[[], None] | None = None) -> Iterator[Batch]:
+        """The batches of a split in order; the loader is kept for the next time."""
+        if split not in self._evaluation:
+            self._evaluation[split] = self.loaders.evaluation(split)
+        loader = self._evaluation[split]
+        batches = _in_order(loader) if self.replays and isinstance(loader, Resident) else loader.evaluation()
+        for batch in batches:
+            if before_batch is not None:
+                before_batch()
+            yield batch
+
+    def _augmented(self, epoch: int) -> Iterator[Batch]:
+        """An epoch of training batches; the loader is kept for the next time."""
+        if self._training is None:
+            self._training = self.loaders.training(("weak",), Instance(), drop_last=False)
+        return self._counted_once(self._training.training(self.loaders.recipe.seed, epoch))
+
+    def _counted_once(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Training batches without the labels of samples that only fill up the last batch of several ranks."""
+        if self.ranks.world == 1:
+            yield from batches
+            return
+        place = self.ranks.rank
+        for batch in batches:
+            places = place + self.ranks.world * torch.arange(len(batch.labels), device=batch.labels.device)
+            yield batch._replace(labels=batch.labels.masked_fill(places >= len(self.dataset.train), NO_LABEL))
+            place += self.ranks.world * len(batch.labels)
+
+
+def _in_order(loader: Resident) -> Iterator[Batch]:
+    """Like ``loader.evaluation()`` of one process, but without indices on the device: the host waits for nothing."""
+    (view,), size = loader.plan.views, loader.plan.batch_size
+    for begin in range(0, len(loader.labels), size):
+        images, labels = loader.pixels[begin : begin + size], loader.labels[begin : begin + size]
+        yield Batch((view(images),), labels, torch.arange(begin, begin + len(labels)))
 
 
 @contextmanager
-def as_in_training(model: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by the batch, as in training, but learns nothing from it."""
+def batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Training mode in which BatchNorm normalises by the batch but does not update its statistics."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     tracked = [layer.track_running_stats for layer in layers]
     model.train()
@@ -53,30 +317,22 @@ def as_in_training(model: nn.Module) -> Iterator[None]:
             layer.track_running_stats = was
 
 
-Look = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From images to plain logits and features, without gradients."""
+# Counting
 
 
-class Hits(NamedTuple):
-    """How many samples of each class there are, and how many are predicted right; int64 ``(C,)``, on any device."""
+class Correct(NamedTuple):
+    """Samples per class, and how many of them are predicted correctly; int64 ``(C,)``, on any device."""
 
     correct: Tensor
     samples: Tensor
 
 
 @torch.no_grad()
-def count_hits(look: Look, batches: Iterable[Batch], num_classes: int, ranks: Ranks) -> Hits:
-    """What recall needs, of all batches, over all ranks; nothing is read back from the device.
-
-    Args:
-        look: the model's forward pass.
-        batches: the split's; the first view is used.
-        num_classes: C.
-        ranks: the processes that share the split.
-    """
+def count_correct(forward: Forward, batches: Iterable[Batch], num_classes: int, ranks: Ranks) -> Correct:
+    """Count correct predictions over all batches and ranks; nothing is read back from the device."""
     total: Tensor | None = None
-    predictions = ((look(batch.views[0])[0].argmax(1), batch.labels) for batch in batches)
-    for predicted, labels in _lots(predictions, overwritten=0):
+    predictions = ((forward(batch.views[0])[0].argmax(1), batch.labels) for batch in batches)
+    for predicted, labels in _merged(predictions, overwritten=0):
         counted = labels != NO_LABEL
         right = counted & (predicted == labels)
         if total is None:
@@ -84,85 +340,70 @@ def count_hits(look: Look, batches: Iterable[Batch], num_classes: int, ranks: Ra
         total.index_add_(0, labels.clamp(min=0), torch.stack([right, counted], 1).long())
     if total is None:
         raise ValueError("Expected a split with a sample for every process, but got none.")
-    return Hits(*ranks.sum(total).unbind(1))
+    return Correct(*ranks.sum(total).unbind(1))
 
 
 @torch.no_grad()
-def pass_over(
-    look: Look,
+def add_statistics(
+    forward: Forward,
     batches: Iterable[Batch],
     *,
     ranks: Ranks,
     shift: Tensor | None = None,
-    change: Callable[[Tensor], Tensor] | None = None,
-    write: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+    change: Change | None = None,
+    write: Write | None = None,
 ) -> ClassStatistics:
-    """The class statistics of all batches, over all ranks; of one rank nothing is read back from the device.
-
-    Args:
-        look: the model's forward pass.
-        batches: the split's; the first view is used.
-        ranks: the processes that share the split.
-        shift: of the loss whose gradient is measured.
-        change: a post-hoc step, row by row, before anything is counted.
-        write: given the samples' places, logits before any change, and labels, of each batch as it comes, wherever they
-            lie; the next batch may overwrite the logits. On the first rank only.
-    """
+    """The class statistics of all batches and ranks; a single rank reads nothing back from the device."""
     total: ClassStatistics | None = None
-    for logits, features, labels in _lots(_looked_at(look, batches, ranks, write), overwritten=2):
-        counted = logits if change is None else change(logits)
-        found = class_statistics(counted, labels, features, shift=shift, check_labels=False)
+    for logits, features, labels in _merged(_outputs(forward, batches, ranks, write), overwritten=2):
+        changed = logits if change is None else change(logits)
+        found = class_statistics(changed, labels, features, shift=shift, check_labels=False)
         total = found if total is None else total + found
     if total is None:
         raise ValueError("Expected a split with a sample for every process, but got none.")
     return ClassStatistics(**{name: ranks.sum(value) for name, value in total.tensors().items()})
 
 
-def _looked_at(
-    look: Look, batches: Iterable[Batch], ranks: Ranks, write: Callable[[Tensor, Tensor, Tensor], None] | None
+def _outputs(
+    forward: Forward, batches: Iterable[Batch], ranks: Ranks, write: Write | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits, features and labels of this rank's batches; on the way all ranks' are written down."""
-    for batch in _together(batches, ranks):
-        if batch is None:  # this rank has no more, but must hear the others
-            _gathered(ranks, None, write)
+    """Logits, features and labels of this rank's batches; those of all ranks are written."""
+    for batch in _same_number(batches, ranks):
+        if batch is None:  # this rank has no more, but takes part in the gathering
+            _write_rows(ranks, None, write)
             continue
-        logits, features = look(batch.views[0])
-        _gathered(ranks, (batch.indices, logits, batch.labels), write)
+        logits, features = forward(batch.views[0])
+        _write_rows(ranks, (batch.indices, logits, batch.labels), write)
         yield logits, features, batch.labels
 
 
-def _lots(batches: Iterable[tuple[Tensor, ...]], *, overwritten: int) -> Iterator[tuple[Tensor, ...]]:
-    """Small batches put together, since counting one takes dozens of launches; a large one as it is.
+def _merged(batches: Iterable[tuple[Tensor, ...]], *, overwritten: int) -> Iterator[tuple[Tensor, ...]]:
+    """Merge small batches, because counting one takes dozens of launches; large ones pass as they are.
 
     Args:
-        batches: tensors that have a row for each sample.
-        overwritten: how many of them, from the first on, the next batch overwrites. While they wait they are copies.
+        batches: tensors with one row per sample.
+        overwritten: how many of the first tensors the next batch overwrites; they are copied while they wait.
     """
     waiting: list[tuple[Tensor, ...]] = []
     samples = numbers = 0
     for rows in batches:
         count, size = len(rows[0]), sum(part.numel() for part in rows)
         if waiting and (samples + count > _SAMPLES or numbers + size > _NUMBERS):
-            yield _one_lot(waiting)
+            merged = tuple(map(torch.cat, zip(*waiting, strict=True)))
+            waiting.clear()  # before the consumer allocates more
             samples = numbers = 0
+            yield merged
         if count >= _SAMPLES or size >= _NUMBERS:
             yield rows
             continue
         waiting.append((*(part.clone() for part in rows[:overwritten]), *rows[overwritten:]))
         samples, numbers = samples + count, numbers + size
     if waiting:
-        yield _one_lot(waiting)
+        yield tuple(map(torch.cat, zip(*waiting, strict=True)))
 
 
-def _one_lot(waiting: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """What waits, as one batch; then nothing does."""
-    lot = tuple(map(torch.cat, zip(*waiting, strict=True)))
-    waiting.clear()
-    return lot
-
-
-def _together(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | None]:
-    """The batches; on a rank that has fewer than another, ``None`` until that one is through too."""
+def _same_number(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | None]:
+    """The batches; a rank that has fewer than another yields ``None`` until that one is done."""
     if ranks.world == 1:
         yield from batches
         return
@@ -174,97 +415,18 @@ def _together(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | None]:
         yield batch
 
 
-Rows = tuple[Tensor, Tensor, Tensor]
+_Rows = tuple[Tensor, Tensor, Tensor]
 
 
-def _gathered(ranks: Ranks, mine: Rows | None, write: Callable[[Tensor, Tensor, Tensor], None] | None) -> None:
-    """Have the first rank write down all ranks' rows."""
+def _write_rows(ranks: Ranks, rows: _Rows | None, write: Write | None) -> None:
+    """Pass the rows of all ranks to ``write`` on the first rank."""
     if write is None:
         return
-    parts: list[Rows | None] = [mine]
+    parts: list[_Rows | None] = [rows]
     if ranks.world > 1:
         parts = [None] * ranks.world
-        sent: Rows | None = None if mine is None else (mine[0].cpu(), mine[1].cpu(), mine[2].cpu())
+        sent: _Rows | None = None if rows is None else (rows[0].cpu(), rows[1].cpu(), rows[2].cpu())
         torch.distributed.gather_object(sent, parts if ranks.first else None)
     for part in parts:
         if part is not None and ranks.first:
             write(*part)
-
-
-def kept_splits(splits: Mapping[str, Split], num_classes: int) -> set[str]:
-    """The splits whose logits are kept."""
-    return {
-        name
-        for name, split in splits.items()
-        if name != "train" or len(split) * num_classes * torch.float32.itemsize < TRAIN_LOGITS_BELOW
-    }
-
-
-def predictions_writer(path: Path, splits: Mapping[str, Split], num_classes: int) -> TensorWriter:
-    """A file for the logits and labels of those splits whose logits are kept."""
-    kept = kept_splits(splits, num_classes)
-    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    for name in sorted(kept):
-        shapes[f"{name}.logits"] = (torch.float32, (len(splits[name]), num_classes))
-        shapes[f"{name}.labels"] = (torch.int64, (len(splits[name]),))
-    writer = TensorWriter(path, shapes)
-    try:
-        for name in kept:  # a sample whose image could not be read stays without a label
-            length = len(splits[name])
-            writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
-    except OSError:
-        writer.abandon()
-        raise
-    return writer
-
-
-def stored_splits(path: Path) -> tuple[str, ...]:
-    """The splits whose logits a run has written down."""
-    with _stored(path) as file:
-        return tuple(name.removesuffix(".logits") for name in file.keys() if name.endswith(".logits"))  # noqa: SIM118
-
-
-def stored_batches(path: Path, split: str, rows: int = 8192) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits and labels of a split that a run has written down, some rows at a time."""
-    if split not in stored_splits(path):
-        raise ValueError(f"Expected the logits of {split} in {path}, but they were not kept.")
-    with _stored(path) as file:
-        logits, labels = file.get_slice(f"{split}.logits"), file.get_slice(f"{split}.labels")
-        for begin in range(0, logits.get_shape()[0], rows):
-            yield logits[begin : begin + rows], labels[begin : begin + rows]
-
-
-@contextmanager
-def _stored(path: Path) -> Iterator[Any]:
-    if not path.exists():
-        raise FileNotFoundError(f"Expected the logits of a run in {path}, but they are not there.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except SafetensorError as error:
-        raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
-
-
-def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], classifier: Classifier) -> None:
-    """Keep all class statistics, and the classifier's norms and biases."""
-    tensors = {f"{split}.{name}": t for split, one in statistics.items() for name, t in one.tensors().items()}
-    tensors["classifier.counts"] = classifier.counts
-    if classifier.norms is not None:
-        tensors["classifier.norms"] = classifier.norms
-    if classifier.bias is not None:
-        tensors["classifier.bias"] = classifier.bias
-    write_tensors(path, tensors, {})
-
-
-def read_statistics(path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
-    """What :func:`write_statistics` wrote."""
-    tensors, _ = read_tensors(path)
-    if "classifier.counts" not in tensors:
-        raise ValueError(f"Expected {path} to hold a run's class statistics, but it holds something else.")
-    splits: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        split, _, name = key.rpartition(".")
-        splits.setdefault(split, {})[name] = value
-    classifier = splits.pop("classifier")
-    found = {split: ClassStatistics(**sums) for split, sums in splits.items()}
-    return found, Classifier(classifier["counts"], classifier.get("norms"), classifier.get("bias"))

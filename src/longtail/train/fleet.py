@@ -10,8 +10,8 @@ import torch
 from longtail._checks import check_integer
 from longtail.data import ArrayImages, DataSet
 from longtail.models import SMALL_MODELS
+from longtail.train.graphs import join_streams
 from longtail.train.recipe import Recipe
-from longtail.train.streams import meet
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["ROUNDS", "TOGETHER", "Fleet", "at_a_time", "keep_in_step"]
@@ -19,42 +19,42 @@ __all__ = ["ROUNDS", "TOGETHER", "Fleet", "at_a_time", "keep_in_step"]
 TOGETHER = 12
 """Small models that a GPU trains at a time."""
 ROUNDS = 4
-"""Steps of each after which they wait for each other."""
+"""Steps of each member after which they wait for each other."""
 
 
 def keep_in_step(members: Iterable[Trainer]) -> None:
-    """Have members wait for each other, on their GPU; the host waits for nothing.
+    """Make members wait for each other on their GPU; the host does not wait.
 
-    Left alone they drift apart, and then all of them take longer.
+    Without it they drift apart, and then all of them take longer.
     """
     streams: defaultdict[torch.device, list[torch.cuda.Stream]] = defaultdict(list)
     for member in members:
         if member.stream is not None:
             streams[member.stream.device].append(member.stream)
     for on_one in streams.values():
-        meet(on_one)
+        join_streams(on_one)
 
 
 def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
-    """How many runs like this one a device trains at a time: one, but on a GPU more where the model is small, its
-    images are held there, and its step is not cut into micro-batches, which are not captured.
+    """How many runs like this one a device trains at a time.
+
+    One, except on a GPU if the model is small, its images are in memory, and the step has no micro-batches, which are
+    not captured.
     """
     small = recipe.model in SMALL_MODELS and isinstance(dataset.train.images, ArrayImages) and recipe.accumulate == 1
     return TOGETHER if small and device.type == "cuda" else 1
 
 
 class Fleet:
-    """Drives several trainers together, a step of each in turn.
+    """Drives several trainers together, one step of each in turn.
 
-    On a GPU each member's step is a CUDA graph on a stream of its own, so that the members' small kernels fill the GPU
-    together; on a CPU they are trained one after the other. A fleet is only a way to execute: on disk there are runs,
-    each in its own folder with its own checkpoints, and what was begun together may be finished apart, with the same
-    result.
+    On a GPU the step of each member is a CUDA graph on its own stream, so that the small kernels of all members fill
+    the GPU; on a CPU they are trained one after the other. A fleet is only a way to execute: on disk there are separate
+    runs, which can be finished in another way with the same result.
 
     Args:
-        members: the trainers, each with a folder of its own; those whose run is done take no step.
-        together: how many train at a time; when one is done, the next begins. Default: what :func:`at_a_time` says of
-            all of them.
+        members: the trainers, each with its own folder; finished runs take no step.
+        together: how many train at a time; default: the minimum of :func:`at_a_time` over all members.
     """
 
     def __init__(self, members: Sequence[Trainer], together: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Fleet:
         self.add(members)
 
     def add(self, members: Sequence[Trainer]) -> None:
-        """Have others join between two steps: they begin before those that wait."""
+        """Add members between two steps; they start before those that wait."""
         places = {member.folder.path.resolve() for member in self.members}
         for member in members:
             place = member.folder.path.resolve()
@@ -81,10 +81,10 @@ class Fleet:
         self._waiting.extendleft(reversed(members))
 
     def steps(self) -> Iterator[Trainer]:
-        """Take a step of each member in turn until all are done; gives the member that took it.
+        """Take a step of each member in turn until all are done; yields the member that took it.
 
-        What goes wrong with one member is no reason to give up the others: it is kept in :attr:`failures`. Of several
-        processes an error may be one's alone; then it is raised at once.
+        An error of one member does not stop the others: it is kept in :attr:`failures`. With several processes an error
+        may concern one of them only; then it is raised at once.
         """
         waiting = self._waiting
         running: deque[tuple[Trainer, Iterator[None]]] = deque()
@@ -98,21 +98,21 @@ class Fleet:
             try:
                 if next(steps, _DONE) is _DONE:
                     continue
-            except StoppedError as error:  # the others must have a chance to save where they are
+            except StoppedError as error:  # the others must be able to save
                 stopped = error
                 for other, _ in running:
                     other.stop_asked = True
                 continue
             except Exception as error:
-                if member.ranks.world > 1 and not isinstance(error, NotFiniteError):  # about which all ranks agree
+                if member.ranks.world > 1 and not isinstance(error, NotFiniteError):  # on which all ranks agree
                     raise
-                _let_go(error)
+                _clear_frames(error)
                 self.failures.append((member, error))
                 continue
             running.append((member, steps))
             turns += 1
             if turns >= ROUNDS * len(running):
-                with suppress(RuntimeError):  # a member's, whose next step will raise it
+                with suppress(RuntimeError):  # of a member, whose next step raises it
                     keep_in_step(one for one, _ in running)
                 turns = 0
             yield member
@@ -120,15 +120,15 @@ class Fleet:
             raise stopped
 
     def run(self) -> None:
-        """Train all members to the end; then the first of :attr:`failures` is raised."""
+        """Train all members to the end, then raise the first of :attr:`failures`."""
         for _ in self.steps():
             pass
         if self.failures:
             raise self.failures[0][1]
 
 
-def _let_go(error: BaseException) -> None:
-    """Empty the frames that an error went through, and those that led to it: they hold the member's model."""
+def _clear_frames(error: BaseException) -> None:
+    """Clear the frames of an error and of its causes: they keep the member's model alive."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)

@@ -1,76 +1,48 @@
-"""A run folder: the record of one run, and the lock on it."""
+"""A run folder: the record of one run, the lock on it, and its logs."""
 
-import fcntl
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 
-from longtail._io import plain, write_json, write_text
+from longtail._io import file_lock, plain, read_json, write_json, write_text
+from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "lock_folders"]
 
 
 class RunFolder:
-    """Where a run keeps what it leaves.
+    """Where a run keeps its files.
 
-    ``recipe.toml`` (all settings, resolved), ``environment.json``, ``log.jsonl`` (a line an epoch), ``checkpoints/``,
-    ``statistics.safetensors``, ``predictions.safetensors``, ``model.safetensors`` and ``result.json``, written last: a
-    run is done when it exists. Where images were left out, ``unreadable.json`` lists them; where the recipe asks for
-    it, there is ``tensorboard/`` too.
+    ``recipe.toml`` (all settings, resolved), ``environment.json``, ``log.jsonl`` (one line per epoch),
+    ``checkpoints/``, ``statistics.safetensors``, ``predictions.safetensors``, ``model.safetensors`` and
+    ``result.json``, which is written last: a run is done when it exists. ``unreadable.json`` lists images that were
+    skipped, and ``tensorboard/`` exists if the recipe asks for it.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    @property
-    def recipe_file(self) -> Path:
-        """All settings."""
-        return self.path / "recipe.toml"
-
-    @property
-    def log_file(self) -> Path:
-        """What happened, a line an epoch."""
-        return self.path / "log.jsonl"
-
-    @property
-    def result_file(self) -> Path:
-        """The measures; the run is done when it exists."""
-        return self.path / "result.json"
-
-    @property
-    def statistics_file(self) -> Path:
-        """Class statistics of every split, and the classifier's norms and biases."""
-        return self.path / "statistics.safetensors"
-
-    @property
-    def predictions_file(self) -> Path:
+        self.recipe_file = self.path / "recipe.toml"
+        self.log_file = self.path / "log.jsonl"
+        self.result_file = self.path / "result.json"
+        self.statistics_file = self.path / "statistics.safetensors"
+        """Class statistics of every split, and norms and biases of the classifier."""
+        self.predictions_file = self.path / "predictions.safetensors"
         """Labels and logits of the splits."""
-        return self.path / "predictions.safetensors"
-
-    @property
-    def unreadable_file(self) -> Path:
-        """Images that could not be read and were left out, and why."""
-        return self.path / "unreadable.json"
-
-    @property
-    def model_file(self) -> Path:
-        """The trained model."""
-        return self.path / "model.safetensors"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
-        return self.path / "checkpoints"
+        self.unreadable_file = self.path / "unreadable.json"
+        """Images that could not be read and were skipped, and why."""
+        self.model_file = self.path / "model.safetensors"
+        self.checkpoints = self.path / "checkpoints"
+        self._environment_file = self.path / "environment.json"
 
     @property
     def done(self) -> bool:
@@ -79,95 +51,58 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run."""
+        """Whether the folder holds a run."""
         return self.recipe_file.exists()
 
     def recipe(self) -> Recipe:
-        """The run's settings."""
+        """The recipe of the run."""
         return Recipe.from_settings(self.settings())
 
     def settings(self) -> dict[str, Any]:
-        """As they were written down."""
+        """The settings in ``recipe.toml``."""
         if not self.begun:
             raise FileNotFoundError(f"Expected a run in {self.path}, but there is no recipe.toml.")
         return read_recipe(self.recipe_file)
 
     def result(self) -> dict[str, Any]:
-        """The run's measures."""
+        """The measures of the run."""
         if not self.done:
             raise FileNotFoundError(f"Expected a finished run in {self.path}, but there is no result.json.")
-        try:
-            found = json.loads(self.result_file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"Expected {self.result_file} to be JSON, but it is damaged: {error}.") from error
+        found = read_json(self.result_file)
         if not isinstance(found, dict):
-            raise ValueError(f"Expected {self.result_file} to hold a run's measures, but it holds something else.")
+            raise ValueError(f"Expected {self.result_file} to hold the measures of a run, but it holds something else.")
         return found
 
     def check(self, recipe: Recipe) -> None:
-        """Refuse a recipe that is not the one of the run here; where and how a run is kept may be otherwise."""
+        """Raise an error if the folder holds a run of another recipe; settings of how a run is kept may differ."""
         differing = differing_settings(settings_of(self.recipe()), settings_of(recipe)) if self.begun else []
         if differing:
             raise ValueError(
-                f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}; it "
-                "takes a folder of its own."
+                f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}; choose "
+                "another folder."
             )
 
     def begin(self, recipe: Recipe, device: torch.device, world: int, images: Sequence[str] = ()) -> None:
-        """Write down what is to be run, where, and on which images; a run that goes on keeps the settings that it began
-        with.
-        """
+        """Write recipe and environment; a run that continues keeps the recipe with which it began."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         for part in [*self.path.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
-            part.unlink(missing_ok=True)  # of a process that was killed while it wrote
+            part.unlink(missing_ok=True)  # left by a process that was killed while it wrote
         if not self.begun:
             write_text(self.recipe_file, write_recipe(recipe))
         write_json(self._environment_file, {**environment(device, world), "images": list(images)})
 
     @property
     def images(self) -> list[str] | None:
-        """Digests of the splits that the run was trained on and chosen by; ``None`` where nobody wrote them down."""
-        if not self._environment_file.exists():
-            return None
-        found: list[str] | None = json.loads(self._environment_file.read_text(encoding="utf-8")).get("images")
+        """Digests of the training and validation images of the run; ``None`` if they were not written."""
+        found = read_json(self._environment_file).get("images") if self._environment_file.exists() else None
         return found or None
-
-    @property
-    def _environment_file(self) -> Path:
-        return self.path / "environment.json"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Only one process works on a run; the lock dies with it, however it ends.
-
-        A process that has it may take it again: whoever drives many trainers locks all runs, then each trainer its own.
-        """
+        """Lock the run for this process, which can take the lock again; it is released when the process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        place = self.path.resolve()
-        if place not in _locks:
-            _locks[place] = _Lock(self._lock())
-        held = _locks[place]
-        held.holders += 1
-        try:
+        with file_lock(self.path / ".lock", f"Expected {self.path} to be free, but another process is training there."):
             yield
-        finally:
-            held.holders -= 1
-            if held.holders == 0 and _locks.get(place) is held:
-                del _locks[place]
-                os.close(held.descriptor)
-
-    def _lock(self) -> int:
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                raise BlockingIOError(
-                    f"Expected {self.path} to be free, but another process is training there."
-                ) from None
-            raise
-        return descriptor
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Add a line to the log."""
@@ -175,7 +110,7 @@ class RunFolder:
             file.write(json.dumps(plain(line), allow_nan=False) + "\n")
 
     def cut_log(self, length: int) -> None:
-        """Forget what was logged after a checkpoint was written; it will happen again."""
+        """Remove lines that were logged after a checkpoint was written: they will be logged again."""
         if self.log_file.exists() and self.log_file.stat().st_size > length:
             os.truncate(self.log_file, length)
 
@@ -185,29 +120,8 @@ class RunFolder:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
 
 
-@dataclass(eq=False)
-class _Lock:
-    """A lock that this process has, and how often it was taken."""
-
-    descriptor: int
-    holders: int = 0
-
-
-_locks: dict[Path, _Lock] = {}
-
-
-def _leave_locks() -> None:
-    """A process that was forked, as workers are, must not hold a lock on when its parent is gone."""
-    for held in _locks.values():
-        os.close(held.descriptor)
-    _locks.clear()
-
-
-os.register_at_fork(after_in_child=_leave_locks)
-
-
 def environment(device: torch.device, world: int) -> dict[str, Any]:
-    """What the run ran on."""
+    """Versions, device and command of this process."""
     versions = {}
     for name in ("longtail", "torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors"):
         try:
@@ -223,3 +137,88 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
         "versions": versions,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+# Several processes
+
+
+def check_same_folders(folders: Sequence[RunFolder], ranks: Ranks) -> None:
+    """Raise an error on all ranks if they see different run folders: each would continue from its own disk."""
+    if ranks.world == 1:
+        return
+    for folder in folders:
+        if not ranks.same(torch.tensor(_digest(folder))):
+            raise ValueError(
+                f"Expected all processes to see the same files in {folder.path}, but they do not; put the run folder "
+                "on a disk that all processes share."
+            )
+
+
+def _digest(folder: RunFolder) -> int:
+    """What decides how a run continues, as a number: its settings, whether it is done, and its last checkpoint."""
+    settings = folder.recipe_file.read_bytes() if folder.begun else b""
+    latest = max((one.name for one in folder.checkpoints.glob("*.safetensors")), default=None)
+    return crc32(settings + f"{folder.done} {latest}".encode())
+
+
+@contextmanager
+def lock_folders(folders: Sequence[RunFolder], ranks: Ranks) -> Iterator[None]:
+    """Lock run folders on the first rank; if that fails, all ranks raise an error."""
+    with ExitStack() as locks:
+        refused: OSError | None = None
+        if ranks.first:
+            try:
+                for folder in folders:
+                    locks.enter_context(folder.lock())
+            except OSError as error:
+                refused = error
+        if ranks.any(refused is not None):
+            raise refused or BlockingIOError("Expected free run folders, but the first process could not lock one.")
+        yield
+
+
+# TensorBoard
+
+
+class TensorBoard:
+    """Writes the log of a run for TensorBoard; a step is an epoch, counted from 1 over all stages.
+
+    Args:
+        folder: where the files go; nothing is written before the first line.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ImportError("Expected TensorBoard for `tensorboard`: pip install 'longtail[tensorboard]'.") from error
+        self._open: Callable[..., Any] = SummaryWriter
+        self.folder = folder
+        self._writer: Any = None
+
+    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
+        """Write a line of the log.
+
+        The first line removes what a stopped process wrote about the same and later epochs.
+        """
+        if self._writer is None:
+            again = any(self.folder.glob("events.*"))
+            self._writer = self._open(str(self.folder), purge_step=epoch if again else None)
+        for name, value in _scalars(line):
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name in ("loss", "lr", "images_per_second"):
+        if name in line:
+            yield name, float(line[name])
+    for split, recalls in line.get("recall", {}).items():
+        for group, value in recalls.items():
+            yield f"recall/{split}/{group}", float(value)

@@ -1,5 +1,6 @@
 """A recipe: every setting of a run. Outside it is flat, as the command line and `recipe.toml` are."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,8 +19,6 @@ from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.params import check_type
 from longtail.models import HEADS
-from longtail.train.schedules import Schedule
-from longtail.train.views import Family
 
 __all__ = [
     "HOUSEKEEPING",
@@ -27,6 +26,7 @@ __all__ = [
     "defaults",
     "differing_settings",
     "name_in_label",
+    "pick_device",
     "read_recipe",
     "setting_help",
     "setting_types",
@@ -42,6 +42,10 @@ HOUSEKEEPING = frozenset(
 
 _NONE = "none"  # how a file and the command line write None
 
+Family = Literal["cifar", "imagenet", "imagenet-plain", "shift", "none"]
+"""Families of augmentations."""
+Schedule = Literal["steps", "cosine", "constant"]
+"""Schedules of the learning rate."""
 Sampling = Literal["instance", "class-aware", "square-root", "progressive"]
 
 
@@ -419,6 +423,35 @@ def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
         return recipe
     ours = not recipe.compile and recipe.kernels != "torch" and checked_for(recipe.model, device)
     return replace(recipe, precision="bf16", channels_last=True) if ours else replace(recipe, precision="fp32")
+
+
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device for the name in a recipe. Call it before anything else uses CUDA.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"``: CUDA if torch finds it, else the CPU. Apple's
+            ``"mps"`` is refused: it has no float64, which sums and measures need.
+        local_rank: the GPU that ``"auto"`` takes.
+
+    Example:
+        >>> pick_device("cpu")
+        device(type='cpu')
+    """
+    # The number of queues of a GPU, read when CUDA starts. With the default of 8, streams share queues, and loading and
+    # the other members of a fleet wait behind a step.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    if name == "auto":
+        return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from None
+    if device.type not in {"cpu", "cuda"}:
+        why = ", which has no float64" if device.type == "mps" else ""
+        raise ValueError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}{why}.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Expected a GPU for `device` = {name}, but torch finds none.")
+    return device
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""A method's stages, made real for one run: model, head, sampler, objective, optimiser, driver."""
+"""The stages of a method for one run: model, head, sampler, objective, optimiser, learning rate and driver."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,16 +14,47 @@ from longtail.kernels import use_kernels
 from longtail.methods import Objective, Stage, Task
 from longtail.models import SMALL_MODELS, HeadSpec, Model, build_model, check_takes, replace_head
 from longtail.train.drivers import Captured, Driver, Eager, Fed
-from longtail.train.loading import Loader, Loaders
-from longtail.train.schedules import learning_rate
+from longtail.train.loaders import Loader, Loaders
+from longtail.train.recipe import Schedule
 from longtail.train.step import Step, make_optimizer
 
-__all__ = ["Running", "Stages"]
+__all__ = ["Running", "Stages", "learning_rate"]
+
+
+def learning_rate(
+    epoch: float,
+    *,
+    lr: float,
+    epochs: int,
+    schedule: Schedule,
+    milestones: tuple[float, ...] = (),
+    decay: float = 0.1,
+    warmup: int = 0,
+) -> float:
+    r"""The learning rate at an epoch, counted from 0.
+
+    Warm-up is linear, :math:`lr (e + 1) / w` in epoch :math:`e < w`. Then ``"steps"`` multiplies by ``decay`` at each
+    milestone (values below 1 are fractions of all epochs), ``"cosine"`` goes down to zero,
+    :math:`lr (1 + \cos(\pi e / E)) / 2`, and ``"constant"`` stays.
+
+    Example:
+        >>> paper = dict(lr=0.1, epochs=200, schedule="steps", milestones=(0.8, 0.9), warmup=5)
+        >>> [round(learning_rate(e, **paper), 6) for e in (0, 1, 4, 5, 159, 160, 180)]
+        [0.02, 0.04, 0.1, 0.1, 0.1, 0.01, 0.001]
+    """
+    if epoch < warmup:
+        return lr * (math.floor(epoch) + 1) / warmup
+    if schedule == "steps":
+        reached = [epoch >= (round(m * epochs) if m < 1 else m) for m in milestones]
+        return lr * decay ** sum(reached)
+    if schedule == "cosine":
+        return lr * (1 + math.cos(math.pi * epoch / epochs)) / 2
+    return lr
 
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """A stage that is under way."""
+    """A stage that has started."""
 
     stage: Stage
     objective: Objective
@@ -31,17 +63,13 @@ class Running:
     driver: Driver
     epochs: int
     first_epoch: int
-    """Epochs of the stages before: each epoch of a run has draws of its own."""
+    """Epochs of the stages before: every epoch of a run has its own random draws."""
     rate: Callable[[float], float]
     """The learning rate at an epoch."""
 
 
 class Stages:
-    """The stages of a run.
-
-    Args:
-        loaders: of the run's splits; they know its recipe, data set, device and ranks.
-    """
+    """Builds the model and the stages of a run."""
 
     def __init__(self, loaders: Loaders) -> None:
         self.loaders, self.recipe = loaders, loaders.recipe
@@ -56,7 +84,7 @@ class Stages:
         return [self.recipe.epochs if s.epochs is None else getattr(self.params, s.epochs) for s in self.method.stages]
 
     def head(self, stage: Stage) -> HeadSpec:
-        """The classifier of a stage: the recipe's in place of a linear one, else the method's."""
+        """The classifier of a stage: the recipe's instead of a linear one, else the method's."""
         own = stage.head_of(self.params)
         return HeadSpec(self.recipe.head) if self.recipe.head is not None and own == HeadSpec("linear") else own
 
@@ -82,12 +110,12 @@ class Stages:
         return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
 
     def change_head(self, model: Model, number: int) -> None:
-        """Give the model the classifier with which a later stage begins."""
+        """Give the model the classifier with which a later stage starts."""
         stage = self.method.stages[number]
         replace_head(model, self.head(stage), seed=self.recipe.seed + number, keep_weights=not stage.reinit)
 
     def start(self, model: Model, number: int) -> Running:
-        """All that a stage needs, ready for its first step."""
+        """All parts of a stage, ready for its first step."""
         recipe, stage, epochs = self.recipe, self.method.stages[number], self.epochs[number]
         device, ranks = self.loaders.device, self.loaders.ranks
         objective = self._objective(stage, epochs).to(device)
@@ -101,8 +129,8 @@ class Stages:
         )
         wrapped: nn.Module = model
         if recipe.compile:
-            # A graph for the full batch and one for the last: torch would make the second fit all sizes, and slower,
-            # and then take it for full batches too. Where images are left out, sizes are too many for that.
+            # One graph for full batches and one for the last: torch would make the second one dynamic, and slower, and
+            # then use it for full batches too. Where images are skipped, there are too many sizes for that.
             wrapped = torch.compile(wrapped, dynamic=False if recipe.bad_images == "error" else None)  # type: ignore[assignment]
         if ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped, device_ids=[device] if device.type == "cuda" else None)
@@ -113,39 +141,38 @@ class Stages:
             driver = Captured(step, loader, recipe.mixup, last=sum(self.epochs[: number + 1]) - 1)
         else:
             driver = Fed(step, loader, recipe.mixup)
+        first_epoch = sum(self.epochs[:number])
+        return Running(stage, objective, loader, step, driver, epochs, first_epoch, self._rate(stage, epochs))
 
-        def rate(epoch: float) -> float:
-            if stage.lr is not None:
-                return learning_rate(epoch, lr=getattr(self.params, stage.lr), epochs=epochs, schedule="cosine")
-            return learning_rate(
-                epoch,
-                lr=recipe.lr,
-                epochs=epochs,
-                schedule=recipe.schedule,
-                milestones=recipe.milestones,
-                decay=recipe.decay,
-                warmup=recipe.warmup,
-            )
-
-        return Running(stage, objective, loader, step, driver, epochs, sum(self.epochs[:number]), rate)
+    def _rate(self, stage: Stage, epochs: int) -> Callable[[float], float]:
+        recipe = self.recipe
+        if stage.lr is not None:
+            lr = getattr(self.params, stage.lr)
+            return lambda epoch: learning_rate(epoch, lr=lr, epochs=epochs, schedule="cosine")
+        return lambda epoch: learning_rate(
+            epoch,
+            lr=recipe.lr,
+            epochs=epochs,
+            schedule=recipe.schedule,
+            milestones=recipe.milestones,
+            decay=recipe.decay,
+            warmup=recipe.warmup,
+        )
 
     def _sampler(self, stage: Stage, number: int) -> Sampler:
         chosen = self.recipe.sampler
-        if chosen is None or stage.train == "classifier":  # which a second stage is about
+        if chosen is None or stage.train == "classifier":  # a second stage is defined by its sampler
             return Instance() if stage.sampler is None else stage.sampler(self.params)
-        per_class = getattr(self.params, "per_class", 4)
-        made: dict[str, Callable[[], Sampler]] = {
-            "instance": Instance,
-            "class-aware": lambda: ClassAware(per_class),
-            "square-root": SquareRoot,
-            "progressive": lambda: Progressive(self.epochs[number], first=sum(self.epochs[:number])),
-        }
-        return made[chosen]()
+        if chosen == "class-aware":
+            return ClassAware(getattr(self.params, "per_class", 4))
+        if chosen == "progressive":
+            return Progressive(self.epochs[number], first=sum(self.epochs[:number]))
+        return SquareRoot() if chosen == "square-root" else Instance()
 
     def _check_sampler(self) -> None:
         if self._objective(self.method.stages[0], self.epochs[0]).rebalances:
             raise ValueError(
-                f"Expected the instance sampler with {self.recipe.method}, whose loss corrects for class counts "
+                f"Expected `sampler` to be instance with {self.recipe.method}, whose loss corrects for class counts "
                 f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
             )
 

@@ -1,6 +1,6 @@
-"""The training step, written once: forward over all views, objective, backward, optimiser."""
+"""The training step, written once: forward pass over all views, objective, backward pass, optimiser."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from operator import add
@@ -19,7 +19,7 @@ __all__ = ["Step", "make_optimizer"]
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], *, momentum: float, nesterov: bool, weight_decay: float) -> SGD:
-    """SGD whose momentum is there from the start, as zeros, and whose rate a CUDA graph can read."""
+    """SGD whose momentum exists from the start, as zeros, and whose learning rate a CUDA graph can read."""
     fused = parameters[0].is_cuda
     optimizer = SGD(
         parameters,
@@ -36,17 +36,16 @@ def make_optimizer(parameters: Sequence[nn.Parameter], *, momentum: float, neste
 
 
 class Step:
-    """One step of training.
+    """One training step.
 
-    What it finds out stays on the device until it is asked for: the sum of the losses since then, and the first step
-    whose loss was not finite.
+    The sum of the losses and the first step with a loss that is not finite stay on the device until they are read.
 
     Args:
-        model: gives :class:`Outputs <longtail.models.Outputs>`; may be compiled or distributed.
+        model: returns :class:`Outputs <longtail.models.Outputs>`; may be compiled or distributed.
         objective: what it is trained on.
         optimizer: made by :func:`make_optimizer`.
-        precision: the type of the forward pass; parameters stay as they are.
-        channels_last: how images lie in memory.
+        precision: type of the forward pass; parameters keep theirs.
+        channels_last: memory format of the images.
     """
 
     def __init__(
@@ -64,15 +63,15 @@ class Step:
         device = optimizer.param_groups[0]["params"][0].device
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.taken = torch.zeros((), dtype=torch.int64, device=device)
-        """Steps since the epoch began, those before a resume included."""
+        """Steps since the epoch began, including those before a resume."""
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         """The first of them whose loss was not finite; -1: none."""
 
     def set_rate(self, lr: float) -> None:
-        """The learning rate of the steps to come."""
+        """Set the learning rate of the next steps."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)  # in place, where a captured graph reads it
+                group["lr"].fill_(lr)  # in place, because a captured graph reads it
             else:
                 group["lr"] = lr
 
@@ -81,10 +80,10 @@ class Step:
 
         Args:
             batches: the micro-batches of this rank.
-            mixed: how much of an image and its target stays in mixup, a scalar in [0, 1]; default: no mixup. The first
-                image of a batch is mixed with its last, and so on: on several ranks, within each of them.
+            mixed: the weight of an image and its target in mixup, a scalar in [0, 1]; default: no mixup. The first
+                image of a batch is mixed with its last, and so on, within each rank.
         """
-        # Each operation here is a launch, and a small network's step is hundreds of them: none is made for nothing.
+        # Every operation here is a launch, and a small network's step is only hundreds of them: avoid needless ones.
         denominators = self._denominators(batches, mixed)
         self.optimizer.zero_grad(set_to_none=True)
         ranks = self.objective.ranks
@@ -92,7 +91,7 @@ class Step:
         for number, batch in enumerate(batches):
             with self._synchronised(number + 1 == len(batches)):
                 loss = self._loss(batch, denominators, mixed)
-                # DDP takes the mean over ranks, but ours are parts of one sum.
+                # DDP averages over ranks, but the losses of the ranks are parts of one sum.
                 (loss if ranks.world == 1 else loss * ranks.world).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         self.optimizer.step()
@@ -127,7 +126,7 @@ class Step:
         return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
 
     def _term(self, name: str, value: Tensor, denominator: Tensor) -> Tensor:
-        """A term of the loss, weighted, over its denominator: in the type of ``value``, also over a whole number."""
+        """A weighted term of the loss, divided by its denominator, in the type of ``value``."""
         weight = self.objective.weights[name]
         if denominator.is_floating_point():
             denominator = denominator.to(value.dtype)
@@ -140,12 +139,12 @@ class Step:
         return term
 
     @staticmethod
-    def _mix(function: Any, batch: Batch, mixed: Tensor | None) -> Sums:
-        """``function`` of the labels; in mixup, of both labels of each image in proportion."""
-        found: Sums = function(batch.labels)
+    def _mix(function: Callable[[Tensor], Sums], batch: Batch, mixed: Tensor | None) -> Sums:
+        """``function`` of the labels; with mixup, of both labels of each image in proportion."""
+        found = function(batch.labels)
         if mixed is None:
             return found
-        other: Sums = function(batch.labels.flip(0))
+        other = function(batch.labels.flip(0))
         return {name: mixed * value + (1 - mixed) * other[name] for name, value in found.items()}
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:

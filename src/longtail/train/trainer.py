@@ -1,4 +1,4 @@
-"""The trainer: drives the step through a method's stages for one model, and leaves a run folder."""
+"""The trainer: takes one model through the stages of a method, and leaves a run folder."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,6 @@ from torch import Tensor
 from longtail._io import write_json, write_tensors
 from longtail.data import ArrayImages, DataSet
 from longtail.data.sampling.samplers import Instance
-from longtail.methods import Stage
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
@@ -25,33 +24,30 @@ from longtail.train.checkpoint import (
     restore,
     save_checkpoint,
 )
-from longtail.train.device import pick_device
-from longtail.train.evaluation import write_statistics
-from longtail.train.folder import RunFolder
-from longtail.train.loading import Loaders, open_data
-from longtail.train.measuring import Measuring
-from longtail.train.posthoc import Classifier, PostHoc, classifier_of
-from longtail.train.processes import check_seen_by_all, hold
-from longtail.train.recipe import Recipe, with_precision
-from longtail.train.results import measures
+from longtail.train.evaluation import Evaluator, RecallPass
+from longtail.train.folder import RunFolder, TensorBoard, check_same_folders, lock_folders
+from longtail.train.loaders import Loaders
+from longtail.train.loading import open_data
+from longtail.train.measures import Classifier, PostHoc, classifier_of, measures
+from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
-from longtail.train.tensorboard import TensorBoard
+from longtail.train.stored import write_statistics
 
 __all__ = ["NotFiniteError", "StoppedError", "Trainer"]
 
-_CHECK_SECONDS = 10.0  # how often the device is asked whether the loss is finite
+_CHECK_SECONDS = 10.0  # between checks that the loss is finite, for which the host waits for the device
 
 
 class NotFiniteError(RuntimeError):
-    """The loss, or what the trained model says, is infinite or not a number."""
+    """The loss or the logits of the trained model are infinite or NaN."""
 
 
 class StoppedError(RuntimeError):
-    """Training was asked to stop, and has saved where it is.
+    """Training was stopped on request, after it saved its state.
 
     Args:
         message: what happened.
-        failed: of several runs those that had failed by then, by their folders, and why.
+        failed: with several runs, the folders of those that had failed, and why.
     """
 
     def __init__(self, message: str, failed: Mapping[str, str] | None = None) -> None:
@@ -62,16 +58,17 @@ class StoppedError(RuntimeError):
 class Trainer:
     """Trains one model as a recipe says.
 
-    ``for _ in trainer.steps(): …`` takes all steps of all stages, one at a time, then measures the model and writes the
-    result; :meth:`run` does it in one call. What was stopped goes on from its last checkpoint. A folder that another
-    process trains in, or that holds a run of another recipe, is refused.
+    :meth:`run` trains to the end. ``for _ in trainer.steps(): …`` does the same one step at a time. A stopped run
+    continues from its last checkpoint. A folder in which another process trains, or that holds a run of another
+    recipe, is refused.
 
     Args:
         recipe: every setting.
-        folder: where the run is kept.
+        folder: the run folder.
         ranks: the processes that train together.
         device: where to train; default: the recipe's.
-        dataset: what to train on; default: what the recipe's ``data`` names. Then ``data`` is no more than a name.
+        dataset: what to train on; default: the data set that the recipe names. If given, ``data`` is only a name.
+        on_log: called with every line of the log, on the first rank.
     """
 
     def __init__(
@@ -82,29 +79,31 @@ class Trainer:
         ranks: Ranks | None = None,
         device: torch.device | None = None,
         dataset: DataSet | None = None,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder = folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
         self.recipe = recipe = self._with_precision(recipe)
         self.method, self.params = recipe.spec, recipe.params
-        self._handed_over = dataset is not None
+        self._own_data = dataset is not None
         self.dataset = open_data(recipe, dataset)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
         self.stages = Stages(self.loaders)
-        self.measuring = Measuring(self.loaders)
+        self.evaluator = Evaluator(self.loaders)
         self.position = Position()
         self.stop_asked = False
-        """Set it to have the next step be the last: training saves where it is and raises :class:`StoppedError`."""
+        """Set it to stop after the next step: training saves its state and raises :class:`StoppedError`."""
         self.live: dict[str, Any] = {}
-        """How training goes: epoch, loss (the mean over the epoch so far), lr and images_per_second, now and then."""
+        """Progress, updated now and then: epoch, loss (mean over the epoch so far), lr and images_per_second."""
         self.stream: torch.cuda.Stream | None = None
-        """Where the steps of this stage are replayed, if they are."""
+        """The stream on which the steps of this stage are replayed, if they are."""
+        self.on_log = on_log
         self._listed = 0
         self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
-                "Expected `bad_images` = error with several processes, whose batches must be of one size, but got skip."
+                "Expected `bad_images` = error with several processes, whose batches must have one size, but got skip."
             )
         if self.method.chooses_tau(self.params) and self.dataset.val is None:
             raise ValueError(
@@ -113,7 +112,7 @@ class Trainer:
             )
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
-        """Where it is left to the device: that of the run, if it has begun."""
+        """The recipe with its precision resolved; a run that continues keeps the one with which it began."""
         if recipe.precision == "auto" and self.folder.begun:
             begun = self.folder.recipe()
             return replace(recipe, precision=begun.precision, channels_last=begun.channels_last)
@@ -126,7 +125,7 @@ class Trainer:
 
     @property
     def epochs_done(self) -> int:
-        """Epochs that are behind, of all stages."""
+        """Finished epochs of all stages."""
         return sum(self.epochs[: self.position.stage]) + self.position.epoch
 
     @property
@@ -136,26 +135,26 @@ class Trainer:
 
     @property
     def steps_done(self) -> int:
-        """Steps that are behind, of all stages."""
+        """Finished steps of all stages."""
         return self.epochs_done * self.loaders.steps_per_epoch + self.position.step
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; the result."""
+        """Train to the end and return the result."""
         for _ in self.steps():
             pass
         return self.folder.result()
 
     def steps(self) -> Iterator[None]:
-        """Take the steps, one at a time, and leave a finished run."""
-        check_seen_by_all([self.folder], self.ranks)
+        """Take the steps one at a time, then evaluate the model and write the result."""
+        check_same_folders([self.folder], self.ranks)
         self.folder.check(self.recipe)
         if not self.folder.done:
-            with hold([self.folder], self.ranks):
+            with lock_folders([self.folder], self.ranks):
                 yield from self._steps()
-        elif self._handed_over and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
+        elif self._own_data and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
             raise ValueError(
                 f"Expected the data set that the finished run in {self.folder.path} was trained on, but got other "
-                "images or labels; it takes a folder of its own."
+                "images or labels; choose another folder."
             )
 
     def _steps(self) -> Iterator[None]:
@@ -167,12 +166,12 @@ class Trainer:
         torch.backends.cudnn.benchmark = True
         try:
             yield from self._all_stages(self.stages.build(), state, data)
-        except ValueError:  # what was left out may be why
+        except ValueError:  # skipped images may be the reason
             self._list_unreadable()
             raise
         finally:
-            self.stream = None  # which others may have from now on
-            self.measuring.release()
+            self.stream = None  # from now on others may use it
+            self.evaluator.release()
             self.loaders.release()
         if self._board is not None:
             self._board.close()
@@ -188,7 +187,7 @@ class Trainer:
             if state is not None:
                 restore(state, running.step, model)
                 state = None
-            if first and self.ranks.first:  # now that nothing can be wrong with the settings any more
+            if first and self.ranks.first:  # all settings have been checked by now
                 self.folder.begin(self.recipe, self.device, self.ranks.world, data["images"])
                 self.folder.cut_log(self.position.log_length)
             yield from self._stage(running, model, data)
@@ -217,7 +216,7 @@ class Trainer:
                 self.position = Position(number, epoch, taken)
                 if time.monotonic() - checked > _CHECK_SECONDS:
                     self._check_finite(running, epoch, lr)
-                    self._tell(running, epoch, lr, (taken - start) / (time.monotonic() - began))
+                    self._update_live(running, epoch, lr, (taken - start) / (time.monotonic() - began))
                     checked = time.monotonic()
                 due = time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes
                 if self.ranks.any(self.stop_asked or due):
@@ -229,10 +228,12 @@ class Trainer:
             self._check_finite(running, epoch, lr)
             running.objective.end_epoch()
             seconds = time.monotonic() - began
-            self._tell(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
-            recalls = self._recalls(running, model)
-            if recalls is not None and self.measuring.replays:
-                yield  # the device works on them; meanwhile the other members of a fleet have their turn
+            self._update_live(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
+            recalls: RecallPass | None = None
+            if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
+                recalls = self.evaluator.recalls(model, running.first_epoch + epoch)
+                if self.evaluator.replays:
+                    yield  # while the device works on them, the other members of a fleet take a step
             self._log(running, seconds, recalls)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
@@ -263,7 +264,7 @@ class Trainer:
         )
 
     def _samples(self, running: Running, epoch: int, step: int) -> Tensor:
-        """Which training samples a step saw, on all ranks."""
+        """The training samples of a step, on all ranks."""
         found = []
         for rank in range(self.ranks.world):
             plan = replace(running.loader.plan, rank=rank)
@@ -271,10 +272,10 @@ class Trainer:
             found += [batch.indices for batch in islice(batches, self.recipe.accumulate)]
         return torch.cat(found)
 
-    # What is logged and left
+    # What is logged and written
 
-    def _tell(self, running: Running, epoch: int, lr: float, rate: float) -> None:
-        """Have others see how it goes; ``rate`` is steps a second."""
+    def _update_live(self, running: Running, epoch: int, lr: float, rate: float) -> None:
+        """Update :attr:`live`; ``rate`` is in steps per second."""
         taken = int(running.step.taken)
         self.live = {
             "epoch": epoch,
@@ -283,59 +284,52 @@ class Trainer:
             "images_per_second": round(rate * len(self.dataset.train) / self.loaders.steps_per_epoch, 1),
         }
 
-    def _recalls(self, running: Running, model: Model) -> Callable[[], dict[str, dict[str, float]]] | None:
-        """What reads this epoch's recalls, where they are to be taken."""
-        every = self.recipe.evaluate_every
-        if not every or (self.live["epoch"] + 1) % every:
-            return None
-        return self.measuring.recalls(model, running.first_epoch + self.live["epoch"])
-
-    def _log(self, running: Running, seconds: float, recalls: Callable[[], dict[str, dict[str, float]]] | None) -> None:
+    def _log(self, running: Running, seconds: float, recalls: RecallPass | None) -> None:
         self._list_unreadable()
         line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
         if recalls is not None:
-            line["recall"] = recalls()
+            line["recall"] = recalls.result()
         if self.ranks.first:
             self.folder.log(line)
+            if self.on_log is not None:
+                self.on_log(line)
         if self._board is not None:
             self._board.add(running.first_epoch + self.live["epoch"] + 1, line)
 
     def _list_unreadable(self) -> None:
-        """Write down which images were left out; those of other splits are known once they were looked at."""
+        """Write the list of skipped images, if it has grown."""
         found = dict(self.loaders.unreadable)
         if len(found) > self._listed and self.ranks.first:
             write_json(self.folder.unreadable_file, dict(sorted(found.items())))
             self._listed = len(found)
 
     def _finish(self, model: Model, running: Running) -> Iterator[None]:
-        """Measure the model and write what a run leaves; the result last."""
-        shift = running.objective.logit_shift
-        self.ranks.agree(model.buffers())  # each rank's BatchNorm has seen its own last batch
+        """Evaluate the model and write all files of a finished run, the result last."""
+        self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
         classifier = classifier_of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, trace = self._posthoc(model, classifier)
-        change = None if posthoc is None else lambda logits: posthoc.apply(logits, classifier)
-        read = self.measuring.everything(
+        final = self.evaluator.final(
             model,
             sum(self.epochs),
             self.folder.predictions_file,
-            shift=shift,
-            change=change,
-            each=self._unless_stopped,
+            shift=running.objective.logit_shift,
+            change=None if posthoc is None else lambda logits: posthoc.apply(logits, classifier),
+            before_batch=self._check_stopped,
         )
-        if self.measuring.replays:
+        if self.evaluator.replays:
             yield  # as after recalls
-            self._unless_stopped()
-        statistics = read()
+            self._check_stopped()
+        statistics = final.result()
         self._list_unreadable()
         bad = [name for name, one in statistics.items() if not bool(one.probability_sum.isfinite().all())]
-        if bad:  # by the very last step, after which no loss was taken
+        if bad:  # because of the very last step, after which no loss was computed
             raise NotFiniteError(
                 f"Expected finite logits of the trained model, but on split {bad[0]} some are not, though every loss "
                 f"of its training was; a lower learning rate than {self.recipe.lr:g} may help."
             )
         if self.ranks.first:
             self._write(model, running, statistics, classifier, (posthoc, trace))
-        self.ranks.wait()  # none leaves before all is written
+        self.ranks.wait()  # no process leaves before everything is written
 
     def _write(
         self,
@@ -347,13 +341,15 @@ class Trainer:
     ) -> None:
         posthoc, trace = chosen
         write_statistics(self.folder.statistics_file, statistics, classifier)
-        write_tensors(self.folder.model_file, model.state_dict(), self._card(running.stage))
+        write_tensors(self.folder.model_file, model.state_dict(), self._card(running))
+        # Class statistics have the gradient of the loss only if every training image counts once.
+        every_image_once = isinstance(running.loader.plan.sampler, Instance) and not self.recipe.mixup
         result = measures(
             statistics,
             self.dataset.groups,
             self.dataset.class_names,
             self.recipe.train_stats,
-            gradients=posthoc is None and self._measures_gradient(running),
+            gradients=posthoc is None and every_image_once and running.objective.is_pure_shift,
         )
         about = {
             "data": self.dataset.name,
@@ -367,31 +363,27 @@ class Trainer:
         }
         write_json(self.folder.result_file, {**about, **result})
 
-    def _measures_gradient(self, running: Running) -> bool:
-        """Whether class statistics, over every training image once, have the gradient of the classifier's loss."""
-        plain = isinstance(running.loader.plan.sampler, Instance) and not self.recipe.mixup
-        return plain and running.objective.is_pure_shift
-
-    def _unless_stopped(self) -> None:
-        """All was saved before the last evaluation; one process may leave it at any batch."""
+    def _check_stopped(self) -> None:
+        """Everything was saved before the last evaluation; a single process may leave it at any batch."""
         if self.stop_asked and self.ranks.world == 1:
             raise StoppedError("Stopped in the last evaluation.")
 
     def _posthoc(self, model: Model, classifier: Classifier) -> tuple[PostHoc | None, dict[str, float]]:
-        """The method's step after training, its strength chosen on validation data unless given."""
+        """The method's step after training; its strength is chosen on validation data unless given."""
         kind = self.method.posthoc
         if kind is None:
             return None, {}
         if self.params.tau is not None:
             return PostHoc(kind, self.params.tau), {}
-        return self.measuring.choose_posthoc(model, kind, classifier)
+        return self.evaluator.choose_posthoc(model, kind, classifier)
 
-    def _card(self, stage: Stage) -> dict[str, Any]:
+    def _card(self, running: Running) -> dict[str, Any]:
         """What is needed to use the model."""
+        head = self.stages.head(running.stage)
         return {
             "model": self.recipe.model,
-            "head": self.stages.head(stage).name,
-            "head_options": dict(self.stages.head(stage).options),
+            "head": head.name,
+            "head_options": dict(head.options),
             "classes": list(self.dataset.class_names),
             "channels": self.loaders.channels,
             "image_size": self.loaders.image_size,

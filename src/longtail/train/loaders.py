@@ -1,0 +1,255 @@
+"""The loaders of a run's splits, and the augmentations of their views."""
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from longtail.data import (
+    ArrayImages,
+    BatchPlan,
+    DataSet,
+    FileImages,
+    Images,
+    Normalisation,
+    Resident,
+    ResidentFiles,
+    Split,
+    Streaming,
+)
+from longtail.data.augment import (
+    Augmentation,
+    AutoAugmentCIFAR,
+    CentreCrop,
+    ColorJitter,
+    Compose,
+    Cutout,
+    Normalise,
+    RandAugment,
+    RandomCrop,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    Resize,
+)
+from longtail.data.loaders.resident_files import NoRoomError
+from longtail.data.sampling.samplers import Instance, Sampler
+from longtail.models import pretrained_normalisation
+from longtail.ranks import Ranks
+from longtail.train.loading import SMALL, first_image
+from longtail.train.recipe import Family, Recipe
+
+__all__ = ["Loader", "Loaders", "evaluation_view", "training_views"]
+
+Loader = Resident | ResidentFiles | Streaming
+
+_LARGE = 224  # size of images that are not small
+_EVALUATION_PIXELS = 2**24  # of an evaluation batch: 64 MB as float32
+
+
+@dataclass(frozen=True, eq=False)
+class Loaders:
+    """Makes the loaders of a run's splits."""
+
+    recipe: Recipe
+    dataset: DataSet
+    device: torch.device
+    ranks: Ranks
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files of all splits that were skipped so far, and why."""
+    _held: dict[Split, Resident | ResidentFiles] = field(default_factory=dict)
+    """Splits that are on the device, once for all their loaders."""
+
+    @property
+    def image_size(self) -> int:
+        """Side of the images that the model sees."""
+        if self.recipe.image_size is not None:
+            return self.recipe.image_size
+        images = self.dataset.train.images
+        if isinstance(images, ArrayImages):
+            return images.size[0]
+        if self.recipe.augment in {"cifar", "shift"}:  # small images that are not in memory, as some are unreadable
+            side = int(first_image(images).shape[1])
+            return side if side <= SMALL else _LARGE
+        return _LARGE
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps per training epoch."""
+        recipe, samples = self.recipe, len(self.dataset.train)
+        return samples // recipe.batch_size if recipe.drop_last else -(-samples // recipe.batch_size)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images."""
+        return int(first_image(self.dataset.train.images).shape[0])
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """Mean and standard deviation: those of the model's pretrained weights, else those of the data set."""
+        weights = self.recipe.weights or self.recipe.pretrained
+        expected = pretrained_normalisation(self.recipe.model, weights, self.channels) if weights else None
+        found = expected or self.dataset.normalisation
+        if self.channels == 1 and len(found.mean) == 3:  # grey images with the normalisation of colours
+            return Normalisation(*((sum(values) / 3,) for values in (found.mean, found.std)))
+        return found
+
+    def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
+        """The loader of the training split, augmented."""
+        recipe, world, split = self.recipe, self.ranks.world, self.dataset.train
+        family = training_views(
+            recipe.augment, self.image_size, self.normalisation, torch.float32, sized=self._sized(split)
+        )
+        if recipe.batch_size % (world * recipe.accumulate):
+            raise ValueError(
+                f"Expected `batch_size` to be divisible by {world} processes x {recipe.accumulate} micro-batches, but "
+                f"got {recipe.batch_size}."
+            )
+        plan = BatchPlan(
+            split.labels,
+            tuple(family[name] for name in views),
+            recipe.batch_size // world // recipe.accumulate,
+            sampler,
+            self.ranks.rank,
+            world,
+            drop_last,
+            recipe.accumulate,
+        )
+        if plan.steps == 0:
+            raise ValueError(
+                f"Expected `batch_size` to be at most the {len(split)} training images with `drop_last`, but got "
+                f"{recipe.batch_size}."
+            )
+        return self._loader(split, plan)
+
+    def evaluation(self, split: Split) -> Loader:
+        """The loader of a split in order, every sample once."""
+        size = self.image_size
+        view = evaluation_view(self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split))
+        batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
+        plan = BatchPlan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
+        return self._loader(split, plan)
+
+    def release(self) -> None:
+        """Release the splits that are on the device."""
+        self._held.clear()
+
+    def _sized(self, split: Split) -> bool:
+        """Whether the images have the size that the model sees."""
+        return isinstance(split.images, ArrayImages) and split.images.size == (self.image_size, self.image_size)
+
+    def _loader(self, split: Split, plan: BatchPlan) -> Loader:
+        recipe = self.recipe
+        held = self._resident(split, plan)
+        if held is not None:
+            return held.with_plan(plan)
+        on_device = self.device.type == "cuda" and _are_jpegs(split.images)
+        streaming = Streaming(
+            split,
+            plan,
+            self.device,
+            workers=min(recipe.workers, _cores()),
+            decode_in="device" if on_device else "workers",
+            bad_images=recipe.bad_images,
+        )
+        streaming.unreadable = self.unreadable
+        return streaming
+
+    def _resident(self, split: Split, plan: BatchPlan) -> Resident | ResidentFiles | None:
+        """The split on the device; ``None`` if it is streamed."""
+        if split not in self._held:
+            if isinstance(split.images, ArrayImages):
+                self._held[split] = Resident(split, plan, self.device)
+            elif self.recipe.loading == "resident" and isinstance(split.images, FileImages):
+                packed = self._packed(split, plan)
+                if packed is not None:
+                    self._held[split] = packed
+        return self._held.get(split)
+
+    def _packed(self, split: Split, plan: BatchPlan) -> ResidentFiles | None:
+        """The files of a split on the device; ``None`` if there is no room beside the training split."""
+        workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
+        try:
+            packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
+        except NoRoomError:
+            if split is self.dataset.train:
+                raise
+            return None
+        self.unreadable.update(packed.unreadable)
+        return packed
+
+
+def _are_jpegs(images: Images) -> bool:
+    """Whether most files can be decoded on a GPU; others would wait in memory as whole images."""
+    if not isinstance(images, FileImages):
+        return False
+    return sum(name.lower().endswith((".jpg", ".jpeg")) for name in images.names) > len(images) / 2
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Views
+
+
+def training_views(
+    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
+) -> dict[str, Augmentation]:
+    """The augmentations by view: ``weak`` (the usual one of a classifier), ``strong`` and ``contrast``.
+
+    Args:
+        family: ``"cifar"`` pads, crops and flips (strong: AutoAugment and Cutout; contrast: resized crops, colour
+            jitter, grey); ``"imagenet"`` uses resized crops, flips and colour jitter (strong: RandAugment; contrast:
+            grey); ``"imagenet-plain"`` has no colour jitter in the weak view, as on iNaturalist; ``"shift"`` pads and
+            crops without a flip, for small grey images; ``"none"`` only resizes. Strong and contrast are those of the
+            repositories of BCL and ProCo.
+        size: side of the images that the model sees.
+        normalisation: mean and standard deviation.
+        dtype: type of the images that the model sees.
+        sized: images already have that size; otherwise padding and cropping come after a resize, as in evaluation.
+    """
+    end = Normalise(normalisation.mean, normalisation.std, dtype)
+    jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
+    resized = () if sized else (Resize((size, size)),)
+    parts: dict[str, tuple[Augmentation, ...]]
+    if family == "cifar":
+        shifted = (*resized, RandomCrop(size, padding=size // 8), RandomFlip())
+        parts = {
+            "weak": shifted,
+            "strong": (*shifted, AutoAugmentCIFAR(fill=128), Cutout(size // 2)),
+            "contrast": (RandomResizedCrop(size), RandomFlip(), jitter, RandomGrey(0.2)),
+        }
+    elif family in {"imagenet", "imagenet-plain"}:
+        cropped = (RandomResizedCrop(size), RandomFlip())
+        coloured = (*cropped, ColorJitter(0.4, 0.4, 0.4))
+        parts = {
+            "weak": coloured if family == "imagenet" else cropped,
+            "strong": (*coloured, RandAugment(2, 30, p=0.5)),
+            "contrast": (*cropped, jitter, RandomGrey(0.2)),
+        }
+    elif family == "shift":
+        moved = (*resized, RandomCrop(size, padding=max(size // 8, 1)))
+        parts = {
+            "weak": moved,
+            "strong": (*moved, Cutout(max(size // 4, 1))),
+            "contrast": (RandomResizedCrop(size, scale=(0.5, 1.0)),),
+        }
+    else:
+        whole = (Resize((size, size)),)
+        parts = {"weak": whole, "strong": whole, "contrast": whole}
+    return {name: Compose((*part, end)) for name, part in parts.items()}
+
+
+def evaluation_view(
+    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
+) -> Augmentation:
+    """What happens to an image in evaluation: a centre crop for the ImageNet families, else a resize."""
+    end = Normalise(normalisation.mean, normalisation.std, dtype)
+    if sized:
+        return Compose((end,))
+    if family in {"imagenet", "imagenet-plain"}:
+        return Compose((Resize(round(size * 256 / 224)), CentreCrop(size), end))
+    return Compose((Resize((size, size)), end))

@@ -1,0 +1,202 @@
+"""The measures of a run from its class statistics, and post-hoc steps on its logits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from longtail._checks import check_choice, check_number
+from longtail.classes import Groups, imbalance_factor
+from longtail.metrics import (
+    ClassStatistics,
+    expected_calibration_error,
+    gradient_balance,
+    mean_target_probability,
+    preference_scores,
+    probability_shift,
+    recall,
+)
+from longtail.posthoc import adjust_logits, tau_normalize_logits
+
+__all__ = ["TAUS", "Classifier", "PostHoc", "PostHocSearch", "classifier_of", "measures"]
+
+TrainStats = Literal["eval", "paper"]
+
+
+def measures(
+    statistics: Mapping[str, ClassStatistics],
+    groups: Groups,
+    class_names: tuple[str, ...],
+    train_stats: TrainStats,
+    *,
+    gradients: bool = True,
+) -> dict[str, Any]:
+    """All measures of a run, as in ``result.json``: not rounded, and without times.
+
+    Args:
+        statistics: of ``train`` (evaluation mode), ``train_paper`` (training mode, augmented), ``val`` and ``test``, as
+            far as they exist.
+        groups: head, medium and tail.
+        class_names: names of the classes.
+        train_stats: which training statistics the preference scores use.
+        gradients: whether rewards and penalties of the statistics are the gradient of the training loss.
+
+    Returns:
+        plain data. Recalls are fractions; G, P, I, Δp and gradient balances are in per cent, as in the paper.
+    """
+    splits: dict[str, Any] = {name: _of_split(one, groups) for name, one in statistics.items()}
+    if gradients:
+        for name, one in statistics.items():
+            splits[name]["gradient_balance"] = _balance(one, groups)
+    trained = "train_paper" if train_stats == "paper" and "train_paper" in statistics else "train"
+    result: dict[str, Any] = {
+        "classes": list(class_names),
+        "groups": {name: list(groups.members(name)) for name in groups.names},
+        "train_stats": "paper" if trained == "train_paper" else "eval",
+        "splits": splits,
+    }
+    if trained in statistics:
+        counts = statistics[trained].samples
+        result["counts"] = counts.tolist()
+        result["imbalance_factor"] = imbalance_factor(counts) if bool(counts.all()) else None
+    for measured in ("val", "test"):
+        if measured in statistics and trained in statistics:
+            result[f"preference_{measured}"] = _preference(statistics[trained], statistics[measured], groups)
+    return result
+
+
+def _of_split(one: ClassStatistics, groups: Groups) -> dict[str, Any]:
+    found = recall(one.correct, one.samples, groups)
+    zero = recall(one.correct, one.samples, groups, absent="zero")
+    shift = probability_shift(one.probability_sum, one.samples, groups)
+    target = mean_target_probability(one.target_probability_sum, one.samples, groups)
+    error = expected_calibration_error(one.bin_samples, one.bin_correct, one.bin_confidence, groups)
+    return {
+        "samples": int(one.samples.sum()),
+        "recall": {"all": found.all, **found.groups},
+        "recall_absent_as_zero": {"all": zero.all, **zero.groups},
+        "accuracy": int(one.correct.sum()) / int(one.samples.sum()),
+        "absent_classes": list(found.absent),
+        "recall_per_class": found.per_class.tolist(),
+        "recall_low": found.low.tolist(),
+        "recall_high": found.high.tolist(),
+        "probability": shift.probability.tolist(),
+        "probability_shift": dict(shift.groups),
+        "probability_slope": shift.slope,
+        "target_probability": dict(target.groups),
+        "target_probability_per_class": target.per_class.tolist(),
+        "calibration_error": {"all": error.all, **error.groups},
+    }
+
+
+def _balance(one: ClassStatistics, groups: Groups) -> dict[str, dict[str, float]]:
+    found = {"bias": gradient_balance(one.bias_reward, one.bias_penalty, groups)}
+    if one.weight_reward is not None and one.weight_penalty is not None:
+        found["weight"] = gradient_balance(one.weight_reward, one.weight_penalty, groups)
+    return {form: dict(balance.groups) for form, balance in found.items()}
+
+
+def _preference(train: ClassStatistics, other: ClassStatistics, groups: Groups) -> dict[str, Any]:
+    trained = recall(train.correct, train.samples, groups).per_class
+    tested = recall(other.correct, other.samples, groups).per_class
+    found = preference_scores(trained, tested, groups)
+    return {
+        "gap": dict(found.gap),
+        "score": dict(found.score),
+        "model_imbalance_level": found.level,
+        "undefined": list(found.undefined),
+    }
+
+
+# Post-hoc steps
+
+Kind = Literal["tau", "adjust"]
+
+TAUS = tuple(tenth / 10 for tenth in range(21))
+"""Strengths that a search tries: 0 to 2 in steps of 0.1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """What a post-hoc step needs to know about a classifier and its training data."""
+
+    counts: Tensor
+    norms: Tensor | None
+    """Norm of the weight vector of each class; ``None`` if the classifier is not linear."""
+    bias: Tensor | None
+
+
+def classifier_of(weight: Tensor | None, bias: Tensor | None, counts: Tensor) -> Classifier:
+    """What a post-hoc step needs, from a linear classifier's weight ``(C, D)`` and bias ``(C,)``."""
+    norms = None if weight is None else torch.linalg.vector_norm(weight.detach().double().cpu(), dim=1)
+    return Classifier(counts.cpu(), norms, None if bias is None else bias.detach().double().cpu())
+
+
+@dataclass(frozen=True)
+class PostHoc:
+    """A step after training.
+
+    Args:
+        kind: ``"tau"`` divides the weight vector of each class by a power of its norm; ``"adjust"`` subtracts the log
+            prior.
+        strength: tau of either.
+
+    Example:
+        >>> PostHoc.parse("tau=0.7")
+        PostHoc(kind='tau', strength=0.7)
+    """
+
+    kind: Kind
+    strength: float
+
+    @classmethod
+    def parse(cls, text: str) -> "PostHoc":
+        """From ``tau=0.7`` or ``adjust=1``."""
+        kind, _, strength = text.partition("=")
+        check_choice("posthoc", kind, Kind)
+        try:
+            number = float(strength)
+        except ValueError:
+            raise ValueError(f"Expected `posthoc` to be like tau=0.7 or adjust=1, but got {text!r}.") from None
+        return cls("tau" if kind == "tau" else "adjust", check_number("posthoc", number))
+
+    def __str__(self) -> str:
+        short = f"{self.strength:g}"
+        return f"{self.kind}={short if float(short) == self.strength else self.strength}"
+
+    def apply(self, logits: Tensor, classifier: Classifier) -> Tensor:
+        """Logits after the step."""
+        if self.kind == "adjust":
+            return adjust_logits(logits, classifier.counts, self.strength, zero_counts="mask")
+        if classifier.norms is None:
+            raise ValueError("Expected a linear classifier for tau-normalisation, but the run has another one.")
+        return tau_normalize_logits(logits, classifier.bias, classifier.norms, self.strength)
+
+
+class PostHocSearch:
+    """Finds the strength of a post-hoc step on validation data, in one pass over it."""
+
+    def __init__(self, kind: Kind, classifier: Classifier, groups: Groups) -> None:
+        self.steps = [PostHoc(kind, strength) for strength in TAUS]
+        self.classifier, self.groups = classifier, groups
+        self._correct = torch.zeros(len(TAUS), groups.num_classes, dtype=torch.int64)
+        self._samples = torch.zeros(groups.num_classes, dtype=torch.int64)
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Count a batch."""
+        self._samples += torch.bincount(labels, minlength=len(self._samples))
+        for place, step in enumerate(self.steps):
+            right = labels[step.apply(logits, self.classifier).argmax(1) == labels]
+            self._correct[place] += torch.bincount(right, minlength=len(self._samples))
+
+    def recalls(self) -> dict[str, float]:
+        """Mean recall over all classes at each strength."""
+        found = [recall(correct, self._samples, self.groups).all for correct in self._correct]
+        return {str(step): value for step, value in zip(self.steps, found, strict=True)}
+
+    def best(self) -> PostHoc:
+        """The strength with the highest mean recall; the smallest of equals."""
+        recalls = self.recalls()
+        return max(self.steps, key=lambda step: (recalls[str(step)], -step.strength))
