@@ -473,13 +473,13 @@ def test_a_checkpoint_that_was_cut_short_is_refused(run, stopped, share):
     os.truncate(path, int(path.stat().st_size * share))
     said = refused(run, stopped)
     assert said.startswith(f"Expected {path} to be a whole safetensors file, but it is damaged")
-    assert said.endswith("; delete it to go on from the start.")
+    assert said.endswith("; delete it to continue from the start.")
 
 
 def test_without_a_damaged_checkpoint_a_run_goes_on_from_the_one_before(run, stopped):
     good, bad = newest(stopped), stopped.checkpoints / "0-00001-0000000.safetensors"
     bad.write_bytes(good.read_bytes()[:1000])
-    assert refused(run, stopped).endswith(f"; delete it to go on from {good.name}.")
+    assert refused(run, stopped).endswith(f"; delete it to continue from {good.name}.")
     bad.unlink()
     assert run("train", "--resume", stopped.path)[0] == 0
 
@@ -637,7 +637,7 @@ def test_a_trainer_refuses_a_folder_of_another_run(stopped, done):
         Trainer(other, stopped, device=torch.device("cpu")).run()
     assert str(caught.value) == (
         f"Expected {stopped.path} to hold this run, but its recipe.toml differs in `batch_size` (64 there, 32 here), "
-        "`lr` (0.1 there, 0.9 here); it takes a folder of its own."
+        "`lr` (0.1 there, 0.9 here); choose another folder."
     )
     with pytest.raises(ValueError, match=r"`method` \(cbs there, softmax here\)"):
         Fleet([Trainer(recipe_for("softmax"), stopped)]).run()

@@ -274,7 +274,7 @@ def test_a_finished_run_is_not_taken_for_that_of_other_data(tmp_path):
 def test_a_runs_folder_is_no_data(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.begin(defaults("digits-lt", "cbs"), torch.device("cpu"), 1)
-    said = r"but it is a run's folder: `longtail train --resume .*run` goes on with the run\.$"
+    said = r"but it is a run folder: `longtail train --resume .*run` continues the run\.$"
     for ask in (is_small, lambda path: open_data(defaults(str(path), "cbs"))):
         with pytest.raises(ValueError, match=said):
             ask(run.path)

@@ -172,10 +172,7 @@ def test_two_disks_are_refused_on_both_ranks(warm, tmp_path, other):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     ranks = warm.start_two("train", "--resume", "run", cwds=disks)
     assert [rank.wait().code for rank in ranks] == [2, 2]
-    assert [one_sentence(rank.said) for rank in ranks] == 2 * [
-        "Expected all processes to see the same in run, but they do not; the run folder must be on a disk that all "
-        "processes see."
-    ]
+    assert all("all processes to see the same files in run" in one_sentence(rank.said) for rank in ranks)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -215,4 +212,4 @@ def test_a_folder_that_is_taken_is_refused_on_both_ranks(warm, tmp_path):
 def test_a_batch_that_cannot_be_shared_is_refused(warm, tmp_path):
     ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--batch-size", 63, "--out", tmp_path / "run")
     assert [rank.wait().code for rank in ranks] == [2, 2]
-    assert "Expected `batch_size` to be shared by 2 processes" in one_sentence(ranks[0].said)
+    assert "Expected `batch_size` to be divisible by 2 processes" in one_sentence(ranks[0].said)
