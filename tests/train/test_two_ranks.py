@@ -187,14 +187,14 @@ def test_two_disks_are_refused_for_a_command_that_goes_on(warm, tmp_path):
     assert not (disks[1] / "runs").exists()  # the first rank writes
     ranks = warm.start_two(*arguments, cwds=disks)
     assert [rank.wait().code for rank in ranks] == [2, 2]
-    assert all("must be on a disk that all processes see" in one_sentence(rank.said) for rank in ranks)
+    assert all("a disk that all processes share" in one_sentence(rank.said) for rank in ranks)
 
 
 def test_a_trainer_refuses_two_disks(tmp_path, monkeypatch):
     """From Python too, where nobody has looked before."""
     monkeypatch.setattr(Ranks, "same", lambda *_: False)
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(ValueError, match="must be on a disk that all processes see"):
+    with pytest.raises(ValueError, match="a disk that all processes share"):
         Trainer(recipe_for("cbs"), folder, ranks=Ranks(0, 2)).run()
     assert not folder.path.exists()
 
