@@ -118,8 +118,8 @@ def evaluate_training(trainer: Trainer, model: Model, shift: Tensor | None = Non
     """Class statistics on the trainer's training split, measured as the recipe's ``train_stats`` requires."""
     shift = None if shift is None else shift.to(trainer.device)
     if trainer.recipe.train_stats == "paper":
-        return trainer.measuring.as_trained(model, 0, shift=shift)
-    return trainer.measuring.of(model, trainer.dataset.train, shift=shift)
+        return trainer.evaluator.training_statistics(model, 0, shift=shift).result()
+    return trainer.evaluator.statistics(model, trainer.dataset.train, shift=shift).result()
 
 
 def _balanced(run: Run, long_tailed: Mapping[str, Recipe]) -> list[str]:
