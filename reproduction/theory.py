@@ -14,7 +14,7 @@ __all__ = ["balanced_model_shift", "imbalanced_model_shift", "initial_gradient",
 
 
 def initial_gradient(counts: Vector, beta: float = 0.0) -> Tensor:
-    r"""Reward less penalty of each class before the first step, under any beta (the paper's theorem 1 has beta 0).
+    r"""Reward minus penalty per class before the first step, for any beta (theorem 1 of the paper has beta 0).
 
     .. math:: \Delta^{grad}_c = \upsilon \left( N_c - N \frac{N_c^\beta}{\sum_d N_d^\beta} \right)
 
@@ -22,7 +22,7 @@ def initial_gradient(counts: Vector, beta: float = 0.0) -> Tensor:
     proportional to :math:`C N_c - N`, at 1 it vanishes, above 1 it favours the tail.
 
     Args:
-        counts: training examples a class, shape ``(C,)``.
+        counts: training examples per class, shape ``(C,)``.
         beta: of the loss, >= 0.
 
     Returns:
@@ -44,11 +44,11 @@ def balanced_model_shift(counts: Vector, epsilon: float) -> Tensor:
 
     .. math:: p(y=c) - \frac{N_c}{N} = \epsilon \frac{N - C N_c}{N (C - 1)}
 
-    for a model that gives every sample's class :math:`1 - \epsilon` and the others equal shares of :math:`\epsilon`.
+    for a model that gives the true class :math:`1 - \epsilon` and the other classes equal shares of :math:`\epsilon`.
     Negative for head classes (:math:`C N_c > N`), positive for tail classes.
 
     Args:
-        counts: training examples a class, shape ``(C,)``, of two classes or more.
+        counts: training examples per class, shape ``(C,)``, of two classes or more.
         epsilon: the model's error, in [0, 1].
 
     Returns:
@@ -69,13 +69,13 @@ def imbalanced_model_shift(counts: Vector, epsilon: Vector) -> Tensor:
     .. math:: \hat p(y=c) - \frac{N_c}{N} = \frac{1}{N} \left( \frac{\sum_{d \ne c} N_d \epsilon_d}{C - 1}
               - N_c \epsilon_c \right)
 
-    for a model that gives the samples of class c on it :math:`1 - \epsilon_c` and the others equal shares. It is
-    positive exactly when :math:`N_c \epsilon_c` is below the mean of :math:`N_d \epsilon_d` over the other classes;
-    that head classes have smaller :math:`\epsilon_c` does not suffice.
+    for a model that gives samples of class c the probability :math:`1 - \epsilon_c` for c and equal shares for the
+    other classes. It is positive exactly when :math:`N_c \epsilon_c` is below the mean of :math:`N_d \epsilon_d` over
+    the other classes; that head classes have smaller :math:`\epsilon_c` does not suffice.
 
     Args:
-        counts: training examples a class, shape ``(C,)``, of two classes or more.
-        epsilon: the model's error in each class, shape ``(C,)``, in [0, 1].
+        counts: training examples per class, shape ``(C,)``, of two classes or more.
+        epsilon: the model's error per class, shape ``(C,)``, in [0, 1].
 
     Returns:
         float64 ``(C,)``.
@@ -97,7 +97,7 @@ def imbalanced_model_shift(counts: Vector, epsilon: Vector) -> Tensor:
 
 
 def two_prior_softmax(logits: Tensor, p_hat: Vector, p: Vector) -> Tensor:
-    r"""What model B says where model A, with the same logits, says softmax (theorem 2).
+    r"""The probabilities of model B if those of model A, with the same logits, are their softmax (theorem 2).
 
     .. math:: \hat\phi_{nc} = \frac{\frac{\hat p(y=c)}{p(y=c)} e^{z_{nc}}}
               {\sum_d \frac{\hat p(y=d)}{p(y=d)} e^{z_{nd}}}
