@@ -1,7 +1,7 @@
-// CUDA's threads on a CPU, for kernels/cuda/: a program's threads are fibres that run one after the other until each
-// waits for its warp or for all. What a warp does together is written here from PTX's tables of who holds what; memory
-// that was not handed to the kernel, and shared memory beyond what it asked for, ends the process. Copies that are not
-// awaited have not happened, and shared memory is full of NaNs at first.
+// CUDA threads on a CPU, for kernels/cuda/: the threads of a program are fibres that run one after the other until each
+// waits for its warp or for all. Warp instructions follow the register layouts of the PTX manual. Access to memory that
+// was not passed to the kernel, or to shared memory beyond the reserved size, ends the process. Asynchronous copies only
+// happen when they are awaited, and shared memory starts as NaNs.
 
 #define EMULATED
 #include <ucontext.h>
@@ -41,7 +41,7 @@ struct Meeting {  // of a warp, or of all
     const char* what = nullptr;
 };
 
-struct Lane {  // what it brings to a meeting, and takes from it
+struct Lane {  // its input and output of a meeting
     unsigned at, a[4], b[2], found[4];
     float sum[4], value;
 };
@@ -52,7 +52,7 @@ std::vector<Meeting> warps;
 std::vector<Lane> lanes;
 Meeting all;
 std::vector<unsigned char> memory;
-size_t asked;  // of it
+size_t reserved;  // its size
 constexpr size_t BEYOND = 4096;
 ucontext_t scheduler;
 Fibre* now;
@@ -67,7 +67,7 @@ void check(const void* at, size_t size) {
 }
 
 unsigned char* shared(unsigned at) {
-    if (at % 16 || at + 16 > asked) fail("shared memory that is not the kernel's");
+    if (at % 16 || at + 16 > reserved) fail("shared memory that is not the kernel's");
     return memory.data() + at;
 }
 
@@ -98,8 +98,8 @@ void enter() {
 void run(int programs, int threads, int bytes, const std::function<void()>& kernel) {
     body = kernel;
     for (program = 0; program < programs; program++) {
-        asked = bytes;
-        memory.assign(asked + BEYOND, 0xff);
+        reserved = bytes;
+        memory.assign(reserved + BEYOND, 0xff);
         warps.assign(threads / 32, {});
         lanes.assign(threads, {});
         all = {};
@@ -123,7 +123,7 @@ void run(int programs, int threads, int bytes, const std::function<void()>& kern
                 swapcontext(&scheduler, &fibre.context);
             }
         }
-        for (size_t at = asked; at < memory.size(); at++)
+        for (size_t at = reserved; at < memory.size(); at++)
             if (memory[at] != 0xff) fail("wrote shared memory that is not the kernel's");
     }
 }
@@ -135,8 +135,8 @@ float number(unsigned short bits) {
     return value;
 }
 
-// Thread (g, t) of eight by four gets from each matrix what lies in row g, columns 2 t and 2 t + 1; turned: in column g,
-// rows 2 t and 2 t + 1. Threads 8 i to 8 i + 7 say where the rows of matrix i begin.
+// Thread (g, t) of eight by four gets row g, columns 2 t and 2 t + 1 of each matrix; transposed: column g,
+// rows 2 t and 2 t + 1. Threads 8 i to 8 i + 7 have the addresses of the rows of matrix i.
 void matrices(unsigned (&to)[4], unsigned at, bool turned) {
     Lane& mine = lanes[now->thread];
     mine.at = at;
@@ -169,8 +169,8 @@ inline unsigned shared_address(const void* at) {
 inline void load_matrices(unsigned (&to)[4], unsigned at) { emulated::matrices(to, at, false); }
 inline void load_turned(unsigned (&to)[4], unsigned at) { emulated::matrices(to, at, true); }
 
-// mma.m16n8k16: a (16 x 16) lies as four matrices of 8 x 8: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15; b
-// (16 x 8) as two, turned; the sum (16 x 8) as rows 0-7 and rows 8-15.
+// mma.m16n8k16: a (16 x 16) is four matrices of 8 x 8: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15; b
+// (16 x 8) is two, transposed; the sum (16 x 8) is rows 0-7 and rows 8-15.
 inline void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     emulated::Lane& mine = emulated::lanes[emulated::now->thread];
     std::memcpy(mine.a, a, 16);

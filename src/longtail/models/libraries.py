@@ -106,7 +106,7 @@ def explain_size_errors(name: str, size: int) -> Iterator[None]:
     """Turn any error of a library's network for images of an unsuitable size into one sentence."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
         reason = _one_line(f"{type(error).__name__} {error}")
@@ -159,7 +159,7 @@ class TorchvisionBackbone(nn.Module):
         if not linear:
             raise ValueError(f"Expected `name` to be a network with a linear classifier, but got {name!r}.")
         self.num_features = network.get_submodule(linear[-1]).in_features
-        network.set_submodule(linear[-1], nn.Identity())
+        _replace(network, linear[-1], nn.Identity())
         if in_channels != 3:
             _replace_first_convolution(network, in_channels)
         if not isinstance(pretrained, bool):
@@ -367,6 +367,12 @@ def _one_line(error: object) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
+def _replace(network: nn.Module, path: str, new: nn.Module) -> None:
+    """``network.set_submodule(path, new)``, which torch has since 2.5."""
+    parent, _, name = path.rpartition(".")
+    setattr(network.get_submodule(parent), name, new)
+
+
 def _replace_first_convolution(network: nn.Module, in_channels: int) -> None:
     path, old = next((path, each) for path, each in network.named_modules() if isinstance(each, nn.Conv2d))
     new = nn.Conv2d(
@@ -378,4 +384,4 @@ def _replace_first_convolution(network: nn.Module, in_channels: int) -> None:
         bias=old.bias is not None,
     )
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-    network.set_submodule(path, new)
+    _replace(network, path, new)

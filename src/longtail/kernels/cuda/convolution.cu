@@ -1,11 +1,11 @@
-// The convolution, forward and as the gradient of its input; after tile.cu.
+// The convolution, forward and as the gradient of its input; appended to tile.cu.
 
-constexpr int MINE = C / 4;            // channels of a thread, one after the other: it reads and writes them at once
-constexpr int NT = C / 8, KT = C / 16; // a weight's columns and rows, in eights and sixteens
-constexpr int MT = M / (16 * WARPS);   // a warp's pixels, in sixteens
+constexpr int MINE = C / 4;            // channels per thread, consecutive: read and written at once
+constexpr int NT = C / 8, KT = C / 16; // columns and rows of the weight, in eights and sixteens
+constexpr int MT = M / (16 * WARPS);   // pixels per warp, in sixteens
 static_assert(M % (16 * WARPS) == 0, "every warp has the same number of rows");
 
-struct Some { u32 two[MINE / 2]; };    // a thread's channels of a pixel
+struct Some { u32 two[MINE / 2]; };    // the channels of a pixel that a thread has
 
 INLINE Some read_some(const u16* maps, int pixel, int first) {
     Some found;
@@ -38,8 +38,7 @@ INLINE void write_some(u16* maps, int pixel, int first, const Some& some) {
     }
 }
 
-// The weight, (9, C, C). Its columns are exchanged: thread ``lane % 4`` finds its channels in its columns of all
-// products.
+// The weight, (9, C, C), with permuted columns: thread ``lane % 4`` gets its channels in its columns of all products.
 INLINE void hold_weight(unsigned char* weights, const u16* weight) {
     for (int i = THREAD; i < 9 * C * CHUNKS; i += THREADS) {
         const u128 some = read<u128>(weight + 8 * i);
@@ -55,7 +54,7 @@ INLINE void hold_weight(unsigned char* weights, const u16* weight) {
 
 constexpr bool HELD = C == 16;  // whether registers hold the whole weight
 
-// A warp's pixels times the weight. ``corners`` are where their surroundings begin, ``held`` the weight, if it is HELD.
+// The pixels of a warp times the weight. ``corners`` are the first taps of the pixels, ``held`` the weight if HELD.
 INLINE void convolve(float (&sum)[MT][NT][4], const u32 (&corners)[MT], u32 weight_at, const u32 (*held)[4]) {
     const int lane = THREAD % 32;
 #pragma unroll
@@ -87,8 +86,7 @@ INLINE void convolve(float (&sum)[MT][NT][4], const u32 (&corners)[MT], u32 weig
     }
 }
 
-// All threads' sums of their channels, added up in ``shared`` (2 * WARPS * C numbers): afterwards a channel's are those
-// of the warps, one after the other.
+// Sums of all threads, added in ``shared`` (2 * WARPS * C numbers): one sum per warp and channel.
 INLINE void gather_sums(float (&first)[MINE], float (&second)[MINE], float* shared) {
     const int lane = THREAD % 32, warp = THREAD / 32, mine = lane % 4 * MINE;
 #pragma unroll
@@ -106,8 +104,8 @@ INLINE void gather_sums(float (&first)[MINE], float (&second)[MINE], float* shar
     barrier();
 }
 
-// The gradient on its way through the ReLU and BatchNorm below: its mask, and the sums that BatchNorm's backward needs.
-// BACK == 2: the ReLU ends a block, where the shortcut's gradient joins, and what left it is known.
+// The gradient through the ReLU below: its mask, and the sums that the backward of BatchNorm needs.
+// BACK == 2: the ReLU ends a block; the gradient of the shortcut is added, and the output of the ReLU is known.
 struct Passing {
     float mean[MINE], rstd[MINE], scale[MINE], shift[MINE], first[MINE], second[MINE];
 
@@ -118,7 +116,7 @@ struct Passing {
             first[c] = second[c] = 0.0f;
             mean[c] = read<float>(norm + mine + c);
             rstd[c] = read<float>(norm + C + mine + c);
-            if constexpr (BACK != 2) {  // as an Entry has them, so that the ReLU lets the same through
+            if constexpr (BACK != 2) {  // computed as in Entry, so the mask is the same
                 scale[c] = rstd[c] * read<float>(gamma + mine + c);
                 shift[c] = read<float>(beta + mine + c) - mean[c] * scale[c];
             }
@@ -154,7 +152,7 @@ struct Passing {
     }
 };
 
-// As ``convolution`` in convolution.py, whose arguments these are: a run of ``per`` tiles a program. With ENTER,
+// Like ``convolution`` in convolution.py, with the same arguments: ``per`` consecutive tiles per program. With ENTER,
 // forward, norm, gamma and beta are those of the BatchNorm below.
 KERNEL(THREADS) convolution(
     const u16* x, const u16* weight, u16* out, float* partial, const u16* below, const float* norm, const float* gamma,
@@ -186,11 +184,10 @@ KERNEL(THREADS) convolution(
 #if BACK
     Passing passing(norm, gamma, beta);
 #else
-    // The run's statistics are sums of deviations, and of their squares, not from its mean, which nobody knows yet, but
-    // from a sample of it: its first pixel. That is enough: M2 = sum (x - o)^2 - n (mean - o)^2 loses only what the
-    // sample's distance d from the mean adds to the first sum, and errs by a few times eps (1 + d^2 / var), however
-    // large the mean is. A sample is seldom many deviations away. At a corner, where most taps see zeros, d^2 / var is
-    // about 25; at worst, one outlier among n pixels, it is n - 1, with n = 1024 an error of 4e-4, a bfloat16's tenth.
+    // The mean is not known yet, so deviations and their squares are measured from the first pixel o of the run. In
+    // M2 = sum (x - o)^2 - n (mean - o)^2 the distance d of o from the mean adds to both terms, so the error is a few
+    // times eps (1 + d^2 / var), however large the mean is. At a corner, where most taps read zeros, d^2 / var is about
+    // 25; at worst, one outlier among n pixels, it is n - 1: an error of 4e-4 for n = 1024, a tenth of bfloat16's.
     float first[MINE], second[MINE], origin[MINE];
     float* origins = sums + 2 * WARPS * C;
 #pragma unroll

@@ -1,18 +1,17 @@
 // The 3x3 convolution of stride 1, and the gradients of its input and of its weight, from tiles that hold their halo in
-// shared memory: a pixel is read from memory about once, where nine shifted products would each read it again.
+// shared memory: a pixel is read from memory about once, not once per tap.
 //
-// The kernels convolution.cu and weight_gradient.cu begin with this. halo.py compiles them for one shape at a time.
-// Macros say which:
+// halo.py puts this file before convolution.cu or weight_gradient.cu, and compiles them for one shape, given by macros:
 //   CHANNELS  read and written: 16, 32 or 64      WIDTH, HEIGHT  of the maps
 //   ROWS      image rows of a tile; a part of an image, or several of them
 //   WARPS     of a program
-//   ENTER     1: what the convolution reads is x after the BatchNorm and ReLU below, which were not written out
-//   BACK      of convolution: 0 forward, 1 gradient of the input, 2 the same where a shortcut joins
+//   ENTER     1: the kernel applies the BatchNorm and ReLU below to x
+//   BACK      of convolution: 0 forward, 1 gradient of the input, 2 the same plus the gradient of a shortcut
 //   SPLIT     of weight_gradient: warps that share a part of the weight's gradient, each with some of the pixels
 //
-// Maps are bfloat16, pixel after pixel; sums are float32 and made in a fixed order. What a warp does together (loading
-// and multiplying matrices) and what reads or writes global memory goes through the functions at the top, so that a
-// test can run these files on a CPU, with functions of the same names that check every address.
+// Maps are bfloat16 with the channels of a pixel together; sums are float32, in a fixed order. Warp instructions and
+// accesses to global memory go through the functions at the top, which a test replaces by functions of the same names
+// that check every address, to run these files on a CPU.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -78,16 +77,16 @@ constexpr int CHUNKS = C / 8;                    // a pixel's channels, 16 bytes
 constexpr int WIDE = W + 2;                      // with a column of zeros on either side
 constexpr int BLOCK = ROWS < H ? ROWS : H;       // rows that share a halo
 constexpr int HALO_ROWS = ROWS / BLOCK * (BLOCK + 2);
-constexpr int STEP = 2 * C + 16;                 // bytes from pixel to pixel: any eight in a row lie in different banks
+constexpr int STEP = 2 * C + 16;                 // bytes from pixel to pixel: eight consecutive ones use different banks
 constexpr int TILE_BYTES = HALO_ROWS * WIDE * STEP;
-constexpr bool FULL = ROWS <= H;                 // every tile is, since it is a part of an image
+constexpr bool FULL = ROWS <= H;                 // all tiles are full: each is a part of an image
 static_assert(ROWS % BLOCK == 0 && H % BLOCK == 0, "a tile is a part of an image, or several images");
 static_assert(THREADS % (W * CHUNKS) == 0, "a thread copies the same place of several rows");
 
-// Where 16 bytes of a row of C numbers lie.
+// Offset of 16 bytes of a row of C numbers.
 INLINE constexpr int place(int row, int chunk) { return row * STEP + 16 * chunk; }
 
-// The halo's pixel above and to the left of a tile's pixel: tap (r, s) of it lies r rows below, s columns to the right.
+// The halo's pixel above and to the left of a tile's pixel: tap (r, s) is r rows below, s columns to the right.
 INLINE int corner(int pixel) {
     int row = pixel / W;
     return (row + 2 * (row / BLOCK)) * WIDE + pixel % W;
@@ -101,13 +100,13 @@ INLINE void no_columns(unsigned char* tile) {
     }
 }
 
-// What a thread copies of a tile and its halo: the same 16 bytes of a pixel in several rows.
+// The part of a tile and its halo that a thread copies: the same 16 bytes of a pixel in several rows.
 constexpr int LINE = W * CHUNKS, TOGETHER = THREADS / LINE, COPIES = (HALO_ROWS + TOGETHER - 1) / TOGETHER;
 
 struct Copied {
-    int offset;  // in the maps, from where the tile begins
+    int offset;  // in the maps, from the start of the tile
     bool real;   // whether there is such a row
-    bool there;  // whether it lies in the images
+    bool there;  // whether it is inside the images
 };
 
 INLINE Copied copied(int i, int tile, int pixels) {
@@ -119,7 +118,7 @@ INLINE Copied copied(int i, int tile, int pixels) {
 
 INLINE int copied_to() { return place(THREAD / LINE * WIDE + THREAD / CHUNKS % W + 1, THREAD % CHUNKS); }
 
-// Asks for a tile and its halo; what lies outside the images is zero.
+// Starts the copy of a tile and its halo; pixels outside the images are zero.
 INLINE void fetch(u32 to, const u16* x, int tile, int pixels) {
     const int begin = (tile * ROWS * W + THREAD / CHUNKS % W) * C + 8 * (THREAD % CHUNKS);
     to += copied_to();
@@ -143,7 +142,7 @@ struct Entry {
         }
     }
 
-    // Once its copies have come, a thread can change them before others read them.
+    // A thread can change its own copies when they are complete, before others read them.
     INLINE void operator()(unsigned char* tile, int number, int pixels) const {
         tile += copied_to();
 #pragma unroll

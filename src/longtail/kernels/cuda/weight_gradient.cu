@@ -1,17 +1,17 @@
-// The gradient of the weight; after tile.cu.
+// The gradient of the weight; appended to tile.cu.
 
-constexpr int N = C == 64 ? 4 : 2;           // columns of a warp's part, in eights
-constexpr int LOADS = M * CHUNKS / THREADS;  // of 16 bytes, that a thread takes through BatchNorm
+constexpr int N = C == 64 ? 4 : 2;           // columns per warp, in eights
+constexpr int LOADS = M * CHUNKS / THREADS;  // of 16 bytes per thread
 static_assert(M * CHUNKS % THREADS == 0, "every thread has the same to do");
 
-// Backward through the BatchNorm above, of the 16 bytes that a thread takes of each pixel:
+// The backward of the BatchNorm above, of the 16 bytes that a thread has of each pixel:
 // scale * (g - offset - slope * y).
 struct Through {
     static constexpr int SLICES = THREADS / (2 * C);
     float scale[8], offset[8], slope[8];
 
-    // ``sums`` (runs, 2, C) are what the kernel before summed up; the first program keeps them, as BatchNorm's
-    // gradients. ``found``: THREADS numbers of shared memory.
+    // ``sums`` (runs, 2, C) are the sums of the previous kernel; the first program stores their total, the gradients of
+    // BatchNorm. ``found``: THREADS numbers of shared memory.
     INLINE Through(const float* sums, int runs, const float* norm, const float* gamma, int pixels, float* found,
                    float* grad_gamma, float* grad_beta) {
         if (THREAD < SLICES * 2 * C) {
@@ -55,8 +55,8 @@ struct Through {
     }
 };
 
-// A warp's part of the weight's gradient: sixteen rows and 8 * N columns of each tap. SPLIT warps hold the same part,
-// each of some of the pixels; they add theirs up one after the other, in ``shared``, and the first writes.
+// The part of the weight gradient that a warp computes: sixteen rows and 8 * N columns of each tap. SPLIT warps compute
+// the same part for different pixels; they add their results one after the other in ``shared``, and the first writes.
 struct Part {
     static_assert(WARPS == SPLIT * (C / 16) * (C / (8 * N)), "the warps share out the weight's gradient");
     static_assert(M / 16 % SPLIT == 0, "every warp has the same to do");
@@ -95,8 +95,8 @@ struct Part {
     }
 };
 
-// As ``weight_gradient`` in weights.py, whose arguments these are, for the whole weight at once. With ENTER,
-// the last three are those of the BatchNorm that x goes through first.
+// Like ``weight_gradient`` in weights.py, with the same arguments, for the whole weight at once. With ENTER, the last
+// three are those of the BatchNorm that is applied to x.
 KERNEL(THREADS) weight_gradient(
     const u16* x, const u16* gradient, const u16* y, const float* sums, const float* norm, const float* gamma,
     u16* through, float* parts, float* grad_gamma, float* grad_beta, const float* norm_below, const float* gamma_below,
