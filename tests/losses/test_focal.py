@@ -84,7 +84,7 @@ def test_gradcheck(gamma: float, reduction: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
 def test_saturated_logits(gamma: float, dtype: torch.dtype) -> None:
     """p = 1 to the last bit: (1 - p)^(gamma - 1) is infinite for gamma < 1, the gradient must not be.
 

@@ -53,7 +53,6 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "all apart": lambda: {**OPTIONS["all"](), "reduction": "none"},
 }
 every_loss = pytest.mark.parametrize("name", LOSSES)
-every_option = pytest.mark.parametrize("options", OPTIONS)
 
 
 def batch(samples: int = 32, *, dense: bool = False, soft: bool = False) -> tuple[Tensor, Tensor]:
@@ -76,53 +75,44 @@ def test_the_mode_notices_waiting() -> None:
 
 
 @every_loss
-@every_option
-def test_as_on_the_cpu(name: str, options: str) -> None:
+def test_as_on_the_cpu(name: str) -> None:
     """Value and gradient."""
-    loss = LOSSES[name](**OPTIONS[options]())
-    z, y = batch()
-    on_cpu, on_gpu = z.cpu().requires_grad_(), z.clone().requires_grad_()
-    expected = loss(on_cpu, y.cpu())
-    value = loss.cuda()(on_gpu, y)
-    assert value.device.type == "cuda"
-    torch.testing.assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-4)  # LDAM's scale of 30 adds to rounding
-    (grad,) = torch.autograd.grad(value.sum(), on_gpu)
-    (wanted,) = torch.autograd.grad(expected.sum(), on_cpu)
-    torch.testing.assert_close(grad.cpu(), wanted, rtol=1e-4, atol=1e-4)
+    for options in OPTIONS.values():
+        loss = LOSSES[name](**options())
+        z, y = batch()
+        on_cpu, on_gpu = z.cpu().requires_grad_(), z.clone().requires_grad_()
+        expected = loss(on_cpu, y.cpu())
+        value = loss.cuda()(on_gpu, y)
+        assert value.device.type == "cuda"
+        torch.testing.assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-4)  # LDAM's scale of 30 adds to rounding
+        (grad,) = torch.autograd.grad(value.sum(), on_gpu)
+        (wanted,) = torch.autograd.grad(expected.sum(), on_cpu)
+        torch.testing.assert_close(grad.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 
 @every_loss
-@every_option
 @pytest.mark.parametrize("kind", ["labels", "dense", "soft"])
-def test_nothing_waits_for_the_device(name: str, options: str, kind: str) -> None:
+def test_nothing_waits_for_the_device(name: str, kind: str) -> None:
     """Forward and backward, labels of any shape and soft targets."""
     if kind == "soft" and "ldam" in name:
         pytest.skip("index targets only")
-    more = OPTIONS[options]()
-    if kind == "soft":
-        more.pop("ignore_index", None)
-    loss = LOSSES[name](**more).cuda()
-    z, y = batch(dense=kind == "dense", soft=kind == "soft")
-    z.requires_grad_()
-    with no_waiting():
-        value = loss(z, y)
-        value.sum().backward()
-    assert z.grad is not None
-    assert z.grad.isfinite().all()
+    for options in OPTIONS.values():
+        more = options()
+        if kind == "soft":
+            more.pop("ignore_index", None)
+        loss = LOSSES[name](**more).cuda()
+        z, y = batch(dense=kind == "dense", soft=kind == "soft")
+        z.requires_grad_()
+        with no_waiting():
+            value = loss(z, y)
+            value.sum().backward()
+        assert z.grad is not None
+        assert z.grad.isfinite().all()
 
 
-@every_loss
-@every_option
-@pytest.mark.parametrize("kind", ["labels", "soft"])
-def test_a_captured_graph_holds_the_loss(name: str, options: str, kind: str) -> None:
+def check_replay(loss: nn.Module, *, soft: bool) -> None:
     """Forward and backward captured once, replayed on other data: the eager value and gradient of that data."""
-    if kind == "soft" and "ldam" in name:
-        pytest.skip("index targets only")
-    more = OPTIONS[options]()
-    if kind == "soft":
-        more.pop("ignore_index", None)
-    loss = LOSSES[name](**more).cuda()
-    static_z, static_y = batch(soft=kind == "soft")
+    static_z, static_y = batch(soft=soft)
     static_z.requires_grad_()
 
     def step() -> tuple[Tensor, Tensor]:
@@ -140,7 +130,7 @@ def test_a_captured_graph_holds_the_loss(name: str, options: str, kind: str) -> 
         value, grad = step()
 
     for _ in range(2):
-        z, y = batch(soft=kind == "soft")
+        z, y = batch(soft=soft)
         with torch.no_grad():
             static_z.copy_(z)
         static_y.copy_(y)
@@ -149,6 +139,19 @@ def test_a_captured_graph_holds_the_loss(name: str, options: str, kind: str) -> 
         expected = loss(z, y)
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(grad, torch.autograd.grad(expected.sum(), z)[0])
+
+
+@every_loss
+@pytest.mark.parametrize("kind", ["labels", "soft"])
+def test_a_captured_graph_holds_the_loss(name: str, kind: str) -> None:
+    """Under every option."""
+    if kind == "soft" and "ldam" in name:
+        pytest.skip("index targets only")
+    for options in OPTIONS.values():
+        more = options()
+        if kind == "soft":
+            more.pop("ignore_index", None)
+        check_replay(LOSSES[name](**more).cuda(), soft=kind == "soft")
 
 
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # of the eager step that the replay is compared with
@@ -220,9 +223,9 @@ def test_half_logits_and_a_half_model(name: str, dtype: torch.dtype) -> None:
     z, y = batch()
     expected = loss(z.to(dtype).double().cpu(), y.cpu())
     value = loss.to("cuda", dtype)(z.to(dtype), y)
-    for buffer in loss.buffers():
-        assert buffer.device.type == "cuda"
-        assert buffer.dtype in (torch.float32, torch.int64)
+    for tensor in (*loss.buffers(), *([] if loss.logit_shift is None else [loss.logit_shift])):
+        assert tensor.device.type == "cuda"
+        assert tensor.dtype in (torch.float32, torch.int64)
     assert value.dtype == torch.float32
     torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
 

@@ -60,8 +60,8 @@ def test_a_groups_recall_is_the_macro_recall_of_its_classes():
         assert value == pytest.approx(macro, rel=1e-14)
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
-@pytest.mark.parametrize("samples", [1, 2, 7, 50, 1000])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+@pytest.mark.parametrize("samples", [1, 7, 1000])
 def test_wilson_interval_is_scipys(samples, confidence):
     correct = np.unique(np.linspace(0, samples, 9).round().astype(int))
     groups = Groups(("all",), (0,) * correct.size)
@@ -240,22 +240,13 @@ GOOD = {"correct": [1, 1, 1], "samples": [2, 2, 2], "groups": Groups.from_indice
         ({"correct": [1, -1, 1]}, ValueError, "`correct`.*-1"),
         ({"samples": [2, -2, 2]}, ValueError, "`samples`.*-2"),
         ({"correct": [1, 0.5, 1]}, ValueError, r"`correct`.*whole.*0\.5"),
-        ({"samples": [2, math.nan, 2]}, ValueError, "`samples`.*nan"),
-        ({"samples": [2, math.inf, 2]}, ValueError, "`samples`.*inf"),
         ({"correct": [1, 1]}, ValueError, "`correct`.*3 classes.*2"),
         ({"correct": [1, 1], "samples": [2, 2]}, ValueError, "3 classes.*2"),
-        ({"correct": [[1, 1, 1]]}, ValueError, r"`correct`.*shape \(1, 3\)"),
-        ({"correct": []}, ValueError, "`correct`"),
-        ({"correct": "abc"}, (TypeError, ValueError), "`correct`"),
-        ({"correct": [True, True, False]}, TypeError, "`correct`.*bool"),
         ({"absent": "drop"}, ValueError, "`absent`.*'skip', 'zero'.*'drop'"),
         ({"confidence": 1.0}, ValueError, "`confidence`.*1"),
         ({"confidence": -0.1}, ValueError, r"`confidence`.*-0\.1"),
-        ({"confidence": math.nan}, ValueError, "`confidence`.*nan"),
-        ({"confidence": "95"}, TypeError, "`confidence`.*'95'"),
         ({"target_prior": [0.5, 0.5]}, ValueError, "`target_prior`.*3 classes.*2"),
         ({"target_prior": [0.5, 0.6, -0.1]}, ValueError, r"`target_prior`.*-0\.1"),
-        ({"target_prior": [0.5, 0.5, math.nan]}, ValueError, "`target_prior`.*nan"),
     ],
 )
 def test_bad_input(change, error, message):
