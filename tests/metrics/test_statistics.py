@@ -320,20 +320,13 @@ def test_bad_bins(bins):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"logits": torch.zeros(3)}, ValueError, r"`logits`.*\(3,\)"),
-        ({"logits": torch.zeros(4, 3, dtype=torch.int64)}, TypeError, "`logits`.*int64"),
-        ({"logits": np.zeros((4, 3))}, (TypeError, ValueError), "`logits`"),
-        ({"target": torch.tensor([0, 1, 3, 1])}, ValueError, r"`target`.*0…2.*3"),
-        ({"target": torch.tensor([0, 1, -1, 1])}, ValueError, r"`target`.*0…2.*-1"),
         ({"target": torch.tensor([0, -100, 2, 1]), "ignore_index": 255}, ValueError, r"`target`.*-100"),
-        ({"target": torch.tensor([[0, 1, 2, 1]])}, ValueError, r"`target`.*\(4,\).*\(1, 4\)"),
-        ({"target": torch.zeros(4, 3)}, TypeError, "`target`.*float32"),
-        ({"target": np.array([0, 1, 2, 1])}, TypeError, "`target`"),
         ({"shift": torch.zeros(4)}, ValueError, r"`shift`.*\(3,\).*\(4,\)"),
         ({"features": torch.zeros(5, 2)}, ValueError, r"`features`.*\(5, 2\)"),
         ({"logits": torch.zeros(4, 3, 2)}, ValueError, r"`target`.*\(4, 2\).*\(4,\)"),
     ],
 )
 def test_bad_batches(change, error, message):
+    """The rules are tested with `gradient_sums`; here, that they are applied."""
     with pytest.raises(error, match=message):
         class_statistics(**{"logits": torch.zeros(4, 3), "target": torch.tensor([0, 1, 2, 1]), **change})
