@@ -30,7 +30,6 @@ def test_the_page_and_its_figures_are_written(run, runs, tmp_path):
         "imbalance-level",
         "class-recall",
         "class-probability",
-        "target-probability",
         "gradients",
     ):
         assert {f"digits-lt-50-{name}.{suffix}" for suffix in ("svg", "pdf", "png")} <= figures

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from longtail.diagnose.predictions import open_predictions, to_predictions
+
 NAMES = ["cat", "dog", "emu", "fox"]
 COUNTS = [400, 150, 30, 5]
 
@@ -28,3 +30,7 @@ def write_columns(path, labels, scores=None, *, kind="logit", names=NAMES, predi
         with path.open("w", newline="") as file:
             csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([header, *rows])
     return path
+
+
+def read_predictions(path, split, names=None):
+    return to_predictions(open_predictions(path, split), names)

@@ -16,6 +16,7 @@ from longtail.diagnose.predictions import Predictions
 from longtail.diagnose.shift import _error, choose_shift
 from longtail.metrics import preference_scores, recall
 from longtail.report import render
+from longtail.study.figures.style import SPLITS
 
 # What is found
 
@@ -164,7 +165,6 @@ def test_labels_only_still_give_a_report(tmp_path, files):
     assert f"{val} and {path} have only predicted labels." in found.next_steps[0]
     assert f"{path} has only predicted labels." in diagnose(path, counts=files["counts"]).next_steps[0]
     text = render(found.report().page)
-    assert "Probability of the true class" not in text
     assert "calibration" not in text
     assert "the generalisation gap and imbalance level are unknown" in text
     assert text.count("<svg") == 1
@@ -206,18 +206,10 @@ def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):
 # The page
 
 
-def test_a_split_has_one_colour_in_all_figures(files):
+def test_splits_have_the_same_colours_in_all_figures(files):
     drawings = diagnose(files["test"], files["train"], counts=files["counts"]).report().drawings
-    looks = {}
-    for name in ("class-recall", "target-probability"):
-        lines = drawings[name].figure.axes[0].get_lines()
-        looks[name] = {line.get_label(): (line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
-        assert set(looks[name]) == {"test", "training"}
-    assert looks["class-recall"] == looks["target-probability"]
-    assert looks["class-recall"]["test"] != looks["class-recall"]["training"]
-    alone = diagnose(files["test"], counts=files["counts"]).report().drawings["target-probability"]
-    (line,) = alone.figure.axes[0].get_lines()
-    assert line.get_color() == looks["class-recall"]["test"][0]
+    lines = {line.get_label(): line.get_color() for line in drawings["class-recall"].figure.axes[0].get_lines()}
+    assert lines == {split: SPLITS[split].colour for split in ("test", "training")}
 
 
 def test_a_diagnosis_shows_itself_and_escapes_names(files):

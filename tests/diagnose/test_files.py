@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.diagnose.predictions import NAMES, make, write_columns
+from tests.diagnose.predictions import NAMES, make, read_predictions, write_columns
 
 from longtail.diagnose import diagnose
-from longtail.diagnose.predictions import read_counts, read_predictions
+from longtail.diagnose.predictions import read_counts
 from longtail.report import render
 
 # What files may hold

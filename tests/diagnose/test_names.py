@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.diagnose.predictions import COUNTS, NAMES, make, write_columns
+from tests.diagnose.predictions import COUNTS, NAMES, make, read_predictions, write_columns
 
 from longtail.classes import Groups
 from longtail.diagnose import diagnose
-from longtail.diagnose.predictions import read_counts, read_predictions
+from longtail.diagnose.predictions import read_counts
 from longtail.report import render
 
 

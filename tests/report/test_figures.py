@@ -26,7 +26,6 @@ from longtail.study.figures import (
     save_figure,
     sensitivity,
     style,
-    target_probability,
     trade_off,
 )
 from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
@@ -52,7 +51,6 @@ DRAW = {
     "levels of two": lambda: level_bars({**LEVELS, "B": LEVELS["A"]}),
     "boxes": lambda: box_plots({"A": {"few": [1.0, 2.0], "many": [1.0, 2.0, 2.5, 3.0, 2.2]}}),
     "probability": lambda: class_probability(COUNTS, VALUES, names=["a", "b", "c"]),
-    "target": lambda: target_probability(COUNTS, VALUES),
     "recall": lambda: class_recall(COUNTS, VALUES, low=[0, 0, 0], high=[1, 1, 1]),
     "gradients": lambda: gradient_bars(GRADIENTS),
     "sensitivity": lambda: sensitivity([1.0, 1.5], RECALLS, chosen=1.5),
@@ -61,7 +59,7 @@ DRAW = {
 LONG = {
     "four levels": lambda: level_bars({data: {name: Summary(40, 1, 5) for name in ROLES} for data in "AB"}),
     "levels": lambda: level_bars({"A": {f"A method with a long name, no. {k}": Summary(40, 1, 5) for k in range(9)}}),
-    "target": lambda: target_probability([3, 2, 1], {"ProCo + Balanced Softmax": [1, 1, 1]}, names=["automobile"] * 3),
+    "probability": lambda: class_probability([3, 2, 1], {ROLES[1]: [0.4, 0.3, 0.3]}, names=["automobile"] * 3),
     "recall": lambda: class_recall([3, 2, 1], {"m": [1, 1, 1]}, names=["a rather long name"] * 3),
     "gradients": lambda: gradient_bars({"A": {"ProCo + Balanced Softmax": GRADIENTS["A"]["Softmax"]}}),
     "trade-off": lambda: trade_off({f"{name}, variant {k}": Point(k, k) for k in range(3) for name in ROLES}),
@@ -241,7 +239,7 @@ def test_a_dollar_in_a_name_is_a_dollar():
 
 
 def test_many_classes_are_means_of_neighbours():
-    axes = target_probability(list(range(600, 0, -1)), {"m": np.linspace(1, 0, 600).tolist()}).axes[0]
+    axes = class_recall(list(range(600, 0, -1)), {"m": np.linspace(1, 0, 600).tolist()}).axes[0]
     assert len(axes.lines[0].get_ydata()) == 60
     assert axes.lines[0].get_ydata()[0] == pytest.approx(np.linspace(1, 0, 600)[:10].mean())
 

@@ -24,7 +24,7 @@ from longtail.report.page import (
 )
 from longtail.report.predictions import Confusions, Predicted
 from longtail.study.captions import count, some_of
-from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity, target_probability
+from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity
 from longtail.study.figures.classwise import FEW
 
 __all__ = ["report_of"]
@@ -189,15 +189,6 @@ def _drawings(found: Diagnosis) -> list[Drawing]:
         caption = "Mean predicted probability of each class on training data (line) and its frequency there (bars)."
         figure = class_probability(counts, values, names=names)
         drawings.append(Drawing("class-probability", "Predicted class frequencies", figure, caption))
-    targets = {
-        _WORDS[name]: (found.statistics[name].target_probability_sum / found.statistics[name].samples).tolist()
-        for name in ("test", "train")
-        if name in found.statistics
-    }
-    if targets:
-        caption = "Mean probability of the true class over the samples of each class."
-        figure = target_probability(counts, targets, names=names, split="")
-        drawings.append(Drawing("target-probability", "Probability of the true class", figure, caption))
     return drawings
 
 

@@ -15,7 +15,7 @@ from longtail._checks import as_counts
 from longtail.classes import Groups
 from longtail.diagnose.files import IGNORED, Array, Kind, RunRecord, Source, Stored, are_indices, class_order, read_file
 
-__all__ = ["Predictions", "class_names", "open_predictions", "read_counts", "read_predictions", "to_predictions"]
+__all__ = ["Predictions", "class_names", "open_predictions", "read_counts", "to_predictions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,6 @@ class Predictions:
     """Class names, if they are known."""
     ignored: int
     """Samples without a label."""
-
-
-def read_predictions(source: Source, split: str, names: Sequence[str] | None = None) -> Predictions:
-    """Read the predictions of a split; see :func:`open_predictions` and :func:`to_predictions`."""
-    return to_predictions(open_predictions(source, split), names)
 
 
 def open_predictions(source: Source, split: str) -> Stored:

@@ -20,7 +20,6 @@ from longtail.study.figures import (
     level_bars,
     recall_curves,
     sensitivity,
-    target_probability,
     trade_off,
 )
 from longtail.study.figures.classwise import FEW
@@ -49,7 +48,7 @@ def part_drawings(
         selected: how beta was chosen, for the captions.
     """
     found = [_trade_off(part), _level(part), _boxes(part, reference, alternative), _recalls(part), _gradients(part)]
-    found += [_probability(part), _target(part)]
+    found.append(_probability(part))
     return [_with_warning(one, part.cells, selected) for one in found if one is not None]
 
 
@@ -142,15 +141,6 @@ def _probability(part: Part) -> Drawing | None:
     caption = "Mean predicted probability of each class on training data (lines) and its frequency there (bars)"
     figure = class_probability(part.counts, values, names=part.class_names, marks=part.marks)
     return Drawing("class-probability", "Predicted class frequencies", figure, caption + _end(part, values))
-
-
-def _target(part: Part) -> Drawing | None:
-    values = _of_classes(part, part.split, "target_probability_per_class")
-    if not values:
-        return None
-    caption = f"Mean probability of the true class over the {part.on} images of each class{_end(part, values)}"
-    figure = target_probability(part.counts, values, names=part.class_names, marks=part.marks, split=part.on)
-    return Drawing("target-probability", "Probability of the true class", figure, caption)
 
 
 def _gradients(part: Part) -> Drawing | None:

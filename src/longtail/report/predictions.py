@@ -100,19 +100,13 @@ class Pictures:
     dataset: DataSet | None
     why_not: str = ""
 
-    def mistakes(self, predicted: Predicted | None, label: int, most: int = 4) -> tuple[str, list[Example]]:
-        """Return a title and images of a class that were predicted as another; without predictions, training images."""
-        if self.dataset is None:
+    def mistakes(self, predicted: Predicted | None, label: int) -> tuple[str, list[Example]]:
+        """Return a title and images of a class that were predicted as another; none without predictions."""
+        seen = None if self.dataset is None or predicted is None else self.dataset.splits.get(predicted.split)
+        if self.dataset is None or predicted is None or seen is None or len(seen) != len(predicted.labels):
             return "", []
-        names = self.dataset.class_names
-        seen = None if predicted is None else self.dataset.splits.get(predicted.split)
-        if predicted is None or seen is None or len(seen) != len(predicted.labels):
-            places = (self.dataset.train.labels == label).nonzero().flatten()[:most].tolist()
-            uris = [_uri(self.dataset.train, place) for place in places]
-            found = [Example(uri, f"a training image of {names[label]}") for uri in uris if uri]
-            return ("Training images:" if found else ""), found
-        found = []
-        for place in predicted.mistakes(label, most):
+        names, found = self.dataset.class_names, []
+        for place in predicted.mistakes(label):
             guess, uri = names[int(predicted.classes[place])], _uri(seen, place)
             sure = "" if predicted.confidence is None else f", {100 * float(predicted.confidence[place]):.0f} %"
             found += [Example(uri, f"{names[label]}, predicted as {guess}", f"{guess}{sure}")] if uri else []

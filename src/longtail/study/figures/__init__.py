@@ -1,7 +1,7 @@
 """Figures of a study: pure functions from numbers to a matplotlib figure. Needs ``longtail[report]``."""
 
 from longtail.study.figures.bars import gradient_bars, level_bars
-from longtail.study.figures.classwise import class_probability, class_recall, target_probability
+from longtail.study.figures.classwise import class_probability, class_recall
 from longtail.study.figures.curves import Curves, recall_curves, sensitivity
 from longtail.study.figures.points import Point, box_plots, frontier, trade_off
 from longtail.study.figures.writing import Drawing, inline_svg, missing_glyphs, save_figure
@@ -21,6 +21,5 @@ __all__ = [
     "recall_curves",
     "save_figure",
     "sensitivity",
-    "target_probability",
     "trade_off",
 ]

@@ -88,6 +88,7 @@ def _levels_of_one(levels: Mapping[str, Summary], marks: Mapping[str, Mark]) -> 
     axes.set_xlabel("imbalance level I")
     axes.margins(x=0.16)
     axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=6, prune="upper")
     axes.grid(visible=False, axis="y")
     return figure
 

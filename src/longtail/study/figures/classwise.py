@@ -1,4 +1,4 @@
-"""Curves over classes, most frequent first: class probability, target probability, recall."""
+"""Curves over classes, most frequent first: class probability and recall."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FEW", "class_probability", "class_recall", "target_probability"]
+__all__ = ["FEW", "class_probability", "class_recall"]
 
 FEW = 120
 """Up to this many classes are drawn one by one; more are drawn as means of neighbours."""
@@ -103,34 +103,7 @@ def class_probability(
     few = high / low < 1000  # then 2 and 5 of each decade get a number too
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5) if few else "auto"))
     axes.yaxis.set_minor_formatter("{x:g}" if few else "")
-    axes.set_ylabel("mean probability, training data\n(logarithmic)")
-    _name_classes(axes, counts, names)
-    legend_below(figure, axes, columns=2)
-    return figure
-
-
-@styled
-def target_probability(
-    counts: Sequence[int],
-    models: Values,
-    *,
-    names: Sequence[str] | None = None,
-    split: str = "training",
-    marks: Marks = None,
-) -> "Figure":
-    """Draw the mean probability of the true class over the samples of each class.
-
-    Args:
-        counts: training samples per class.
-        models: the means, by the titles of the models.
-        names: class names, shown if there are at most twelve.
-        split: the data that was evaluated; empty if the titles say it.
-        marks: how models are drawn.
-    """
-    figure, axes = new_figure()
-    _lines(axes, counts, models, marks)
-    axes.set_ylabel("probability of the true class" + (f",\n{split} data" if split else ""))
-    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylabel("mean probability\n(logarithmic)")
     _name_classes(axes, counts, names)
     legend_below(figure, axes, columns=2)
     return figure

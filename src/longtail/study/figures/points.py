@@ -9,6 +9,7 @@ import numpy as np
 
 from longtail.study.figures.style import (
     INK,
+    WIDTH,
     Mark,
     legend_below,
     letters_in,
@@ -155,7 +156,7 @@ def trade_off(
     known = {name: p for name, p in points.items() if not (math.isnan(p.head) or math.isnan(p.tail))}
     if not known:
         raise ValueError("Expected `points` to have head and tail recall of at least one method, but got none.")
-    figure, axes = new_figure(height=3.4 + 0.1 * len(known))
+    figure, axes = new_figure()
     marks = marks or marks_of(list(points))
     for name, p in known.items():
         spread = {f"{axis}err": sd for axis, sd in (("x", p.head_sd), ("y", p.tail_sd)) if sd > 0}
@@ -170,5 +171,6 @@ def trade_off(
     axes.set_ylim(max(0.0, axes.get_ylim()[0]), min(100.0, axes.get_ylim()[1]))
     axes.set_xlabel(f"{head} recall, {split} data, %")
     axes.set_ylabel(f"{tail} recall, {split} data, %")
-    legend_below(figure, axes, columns=2)
+    rows = legend_below(figure, axes, columns=2)
+    figure.set_size_inches(WIDTH, 3.0 + 0.19 * rows)
     return figure

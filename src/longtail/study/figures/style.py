@@ -212,12 +212,14 @@ def styled(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
     return inside
 
 
-def legend_below(figure: "Figure", axes: "Axes", columns: int = 3, **options: Any) -> None:
-    """Add a legend under the panels, in as many columns as fit into the width of the figure."""
+def legend_below(figure: "Figure", axes: "Axes", columns: int = 3, **options: Any) -> int:
+    """Add a legend under the panels, in as many columns as fit into the width of the figure; return its rows."""
     handles, names = axes.get_legend_handles_labels()
     options = {"handles": handles, "labels": names, "labelcolor": INK, **options}
-    for number in range(min(columns, len(options["handles"])), 0, -1):
+    number = min(columns, len(options["handles"])) or 1
+    while True:
         legend = figure.legend(loc="outside lower center", ncols=number, **options)
         if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
+            return -(-len(options["handles"]) // number)
         legend.remove()
+        number -= 1
