@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longtail import metrics
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
+    from longtail.diagnose import diagnose as diagnose
     from longtail.inference import load as load
     from longtail.losses import (
         BalancedSoftmaxLoss,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
     from longtail.study import Results as Results
     from longtail.study import Study as Study
+    from longtail.train import evaluate as evaluate
 
 __version__ = "0.1.0.dev0"
 
@@ -73,6 +75,8 @@ __all__ = [
 _MODULES = ("classes", "losses", "metrics", "posthoc")
 
 _WITH_EXTRAS = {
+    "diagnose": "longtail.diagnose",
+    "evaluate": "longtail.train",
     "load": "longtail.inference",
     "Results": "longtail.study",
     "Study": "longtail.study",
@@ -86,7 +90,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"longtail.{name}")
     if name in _WITH_EXTRAS:
         try:
-            return getattr(import_module(_WITH_EXTRAS[name]), name)
+            module = import_module(_WITH_EXTRAS[name])
+            return module if name == "diagnose" else getattr(module, name)  # a package that can be called
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"{error}; install what `longtail.{name}` needs with `pip install 'longtail[train]'`."

@@ -193,3 +193,17 @@ def test_what_does_not_exist_is_one_sentence(tmp_path):
         Results.read(tmp_path)
     with pytest.raises(ValueError, match="`folders`"):
         Results.read()
+
+
+def test_the_names_of_the_package_are_imported_on_use():
+    import longtail
+    from longtail import Results as results_class
+    from longtail import Study as study_class
+    from longtail import diagnose, evaluate
+    from longtail.train import evaluate as evaluate_function
+
+    assert (study_class, results_class, evaluate) == (Study, Results, evaluate_function)
+    assert longtail.diagnose is diagnose  # before and after the package of that name is imported
+    labels = [0, 0, 1, 1]
+    found = diagnose({"labels": labels, "predicted": labels}, counts=[5, 2])
+    assert isinstance(found, diagnose.Diagnosis)

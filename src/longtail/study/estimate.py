@@ -9,6 +9,7 @@ from itertools import islice
 
 import torch
 
+from longtail.study.captions import count
 from longtail.study.conduct import Preview, preview
 from longtail.study.execute import devices, epochs_done, epochs_of
 from longtail.study.plan import PlannedRun, SearchKey, StudyPlan
@@ -31,7 +32,9 @@ def describe(plans: Sequence[StudyPlan], together: int | None = None, *, searche
     lines = []
     for plan, ahead in zip(plans, preview(plans, searches_only=searches_only), strict=True):
         done = sum(run.folder.done for run in ahead.runs)
-        lines.append(f"{_runs(len(ahead.runs))} in {plan.out}, {done} done:" if ahead.runs else f"In {plan.out}:")
+        lines.append(
+            f"{count(len(ahead.runs), 'run')} in {plan.out}, {done} done:" if ahead.runs else f"In {plan.out}:"
+        )
         for run in ahead.runs:
             state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
             lines.append(f"  {state:<8} {run.path.name}")
@@ -53,10 +56,10 @@ def _describe_search(plan: StudyPlan, ahead: Preview, key: SearchKey, seeds: int
         return f"  {'done':<8} {name}: beta = {ahead.betas[key]:g}"
     runs = ahead.rounds[key]
     betas = sorted({run.recipe.beta for run in runs if run.recipe.beta is not None})
-    tried = f"now with beta {', '.join(f'{beta:g}' for beta in betas)} ({_runs(len(runs) // len(betas))} each)"
-    left = _runs(sum(not run.folder.done for run in runs))
+    tried = f"now with beta {', '.join(f'{beta:g}' for beta in betas)} ({count(len(runs) // len(betas), 'run')} each)"
+    left = count(sum(not run.folder.done for run in runs), "run")
     most = "" if plan.betas == ("search",) else "up to "
-    later = f", then {most}{_runs(seeds)} with the beta that it finds" if seeds else ""
+    later = f", then {most}{count(seeds, 'run')} with the beta that it finds" if seeds else ""
     state = "started" if plan.search_folder(key).exists() else "to do"
     return f"  {state:<8} {name}: {left} or more, {tried}{later}"
 
@@ -82,8 +85,8 @@ class Estimate:
         if not self.left:
             return f"0 runs to do: {self.why}."
         if self.seconds is None:
-            return f"{_runs(self.left)} to do, time unknown: {self.why}."
-        return f"{_runs(self.left)} to do, about {_duration(self.seconds)}: {self.why}."
+            return f"{count(self.left, 'run')} to do, time unknown: {self.why}."
+        return f"{count(self.left, 'run')} to do, about {_duration(self.seconds)}: {self.why}."
 
 
 def estimate(
@@ -130,7 +133,7 @@ def estimate(
             return Estimate(len(left), None, why)
     parts = []
     if len(tried) < len({_keys(run.recipe)[0] for run in left}):
-        parts.append(f"{logged:,} finished run{'s' * (logged != 1)} in {out}, {at_once} at a time")
+        parts.append(f"{count(logged, 'finished run')} in {out}, {at_once} at a time")
     parts += ["a few steps of one run alone"] if tried else []
     return Estimate(len(left), total, f"based on {' and '.join(parts)}")
 
@@ -188,10 +191,6 @@ def _try(recipe: Recipe) -> float:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _runs(number: int) -> str:
-    return f"{number:,} run{'s' * (number != 1)}"
 
 
 def _duration(seconds: float) -> str:
