@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from longtail.data.augment import CentreCrop, RandomResizedCrop, Resize
-from longtail.data.loaders.sizing import ImagesInARow, _resized_windows, resized_by_kernel, windows_of
+from longtail.data.loaders.sizing import PackedImages, _resized_windows, resized_by_kernel, windows_of
 
 
 def triangle(length: int, size: int) -> np.ndarray:
@@ -30,7 +30,7 @@ def main() -> None:
     sides = [(40, 30), (1, 1), (60, 7), (33, 33), (5, 50), (2, 3)]
     images = [torch.randint(256, (3, *side), dtype=torch.uint8, generator=generator) for side in sides]
     images[3][:] = 255
-    row = ImagesInARow.of(images)
+    row = PackedImages.of(images)
     for size in ((24, 24), (11, 33), (7, 40)):
         crop = RandomResizedCrop(size)
         for turn in range(2):

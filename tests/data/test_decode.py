@@ -177,7 +177,7 @@ def test_files_that_are_no_images_are_refused_in_one_sentence(tmp_path):
         refusal(tmp_path / name)
     assert "empty" in refusal(tmp_path / "empty.jpg")
     assert "truncated" in refusal(tmp_path / "cut off.jpg")
-    assert "not there" in refusal(tmp_path / "missing.jpg")
+    assert "does not exist" in refusal(tmp_path / "missing.jpg")
     (tmp_path / "folder.jpg").mkdir()
     refusal(tmp_path / "folder.jpg")
     assert str(tmp_path) in refusal(tmp_path / "folder.jpg")

@@ -9,7 +9,7 @@ from tests.interpreted import run_interpreted
 from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize
 from longtail.data.augment.resizing import resized_crop
 from longtail.data.loaders import sizing
-from longtail.data.loaders.sizing import ImagesInARow, to_size, windows_of
+from longtail.data.loaders.sizing import PackedImages, to_size, windows_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 SIZES = [(60, 90), (1, 1), (200, 17), (33, 33), (5, 120), (90, 60), (256, 341)]
@@ -32,7 +32,7 @@ def one_by_one(crop, images, uniforms):
 
 
 def test_a_row_gives_its_images_back():
-    row = ImagesInARow.of(IMAGES)
+    row = PackedImages.of(IMAGES)
     assert len(row) == len(IMAGES)
     assert row.pixels.shape == (sum(image.numel() for image in IMAGES),)
     for i, image in enumerate(IMAGES):
@@ -45,7 +45,7 @@ def test_a_row_gives_its_images_back():
 @pytest.mark.parametrize("together", [1, 5000, 2**24])
 def test_windows_are_cut_together_as_one_by_one(monkeypatch, together):
     monkeypatch.setattr(sizing, "_TOGETHER", together)
-    found = to_size(ImagesInARow.of(IMAGES), Compose((CROP,)), UNIFORMS)
+    found = to_size(PackedImages.of(IMAGES), Compose((CROP,)), UNIFORMS)
     assert_within_a_level(found, one_by_one(CROP, IMAGES, UNIFORMS))
 
 
@@ -56,7 +56,7 @@ def test_windows_are_those_of_a_padded_batch():
         place[:, : image.shape[1], : image.shape[2]] = image
     sides = torch.tensor(SIZES)
     windows = CROP.parameters(UNIFORMS, sides[:, 0], sides[:, 1])
-    found = to_size(ImagesInARow.of(IMAGES), Compose((CROP,)), UNIFORMS)
+    found = to_size(PackedImages.of(IMAGES), Compose((CROP,)), UNIFORMS)
     assert_within_a_level(found, resized_crop(padded, *windows, size=24))
 
 
@@ -71,19 +71,19 @@ def test_only_the_window_is_looked_at():
         one = image.clone()
         one[:, top : top + height, left : left + width] = 7
         images.append(one)
-    assert (to_size(ImagesInARow.of(images), Compose((CROP,)), uniforms) == 7).all()
+    assert (to_size(PackedImages.of(images), Compose((CROP,)), uniforms) == 7).all()
 
 
 def test_other_augmentations_run_image_by_image():
     sized = Compose((Resize(32), CentreCrop(24)))
     images = [image for image in IMAGES if image.shape[1] > 1]
-    found = to_size(ImagesInARow.of(images), sized, torch.empty(len(images), 0))
+    found = to_size(PackedImages.of(images), sized, torch.empty(len(images), 0))
     assert torch.equal(found, torch.cat([sized(image[None]) for image in images]))
 
 
 def test_what_is_no_window_of_a_resized_image():
     """A crop that is larger than the image, which is padded; other augmentations; more of them."""
-    row, none = ImagesInARow.of(IMAGES), torch.empty(len(IMAGES), 0)
+    row, none = PackedImages.of(IMAGES), torch.empty(len(IMAGES), 0)
     for parts in (
         [Resize((20, 30)), CentreCrop(24)],
         [CentreCrop(24)],
@@ -103,7 +103,7 @@ def test_what_is_no_window_of_a_resized_image():
 def test_groups_stay_within_bounds_and_miss_nobody(monkeypatch):
     monkeypatch.setattr(sizing, "_TOGETHER", 10_000)
     heights, widths = torch.randint(1, 150, (2, 300), generator=GENERATOR)
-    groups = list(sizing._of_like_size(heights, widths))
+    groups = list(sizing._similar_sizes(heights, widths))
     assert sorted(torch.cat(groups).tolist()) == list(range(300))
     for group in groups:
         filled = len(group) * int(heights[group].max()) * int(widths[group].max())
@@ -118,7 +118,7 @@ def test_one_kernel_makes_the_same_windows():
 @pytest.mark.gpu
 def test_a_gpu_cuts_the_same_windows(monkeypatch):
     monkeypatch.setattr(sizing, "is_checked", lambda _: False)
-    row = ImagesInARow.of([image.cuda() for image in IMAGES])
+    row = PackedImages.of([image.cuda() for image in IMAGES])
     assert_within_a_level(to_size(row, Compose((CROP,)), UNIFORMS).cpu(), one_by_one(CROP, IMAGES, UNIFORMS))
 
 
@@ -128,7 +128,7 @@ def test_the_kernel_on_a_gpu_too(images, size):
     """The second are of ImageNet's size, where programs and loops are as many as in training."""
     crop = RandomResizedCrop(size)
     uniforms = torch.rand(len(images), crop.draws, generator=GENERATOR)
-    row = ImagesInARow.of([image.cuda() for image in images])
+    row = PackedImages.of([image.cuda() for image in images])
     windows, _ = windows_of(row, [crop], uniforms)
     found = sizing.resized_by_kernel(row, windows, (size, size)).cpu()
     for i, image in enumerate(images):
@@ -140,7 +140,7 @@ def test_the_kernel_on_a_gpu_too(images, size):
 def test_the_kernel_evaluates_too(images):
     """As in evaluation: resized by the shorter side, and the middle kept."""
     sized = Compose((Resize(256), CentreCrop(224)))
-    found = to_size(ImagesInARow.of([image.cuda() for image in images]), sized, torch.empty(len(images), 0))
+    found = to_size(PackedImages.of([image.cuda() for image in images]), sized, torch.empty(len(images), 0))
     expected = torch.cat([sized(image[None]) for image in images])
     difference = (found.cpu().int() - expected.int()).abs()
     assert difference.max() <= 1

@@ -1,11 +1,12 @@
-"""From an image file to pixels. Needs Pillow (``longtail[data]``)."""
+"""Decoding of image files on the CPU. Needs Pillow (``longtail[data]``)."""
 
+import struct
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,19 +15,19 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["BadImages", "UnreadableImageError", "decode", "as_tensor", "image_size", "raw_pixels", "rgb"]
+__all__ = ["BadImages", "UnreadableImageError", "as_tensor", "decode", "image_size", "jpeg_header", "raw_pixels"]
 
 BadImages = Literal["error", "skip"]
-"""What to do about images that cannot be decoded: stop and name them, or leave them out and list them."""
+"""What to do with images that cannot be decoded: stop and name them, or leave them out and list them."""
 
 _NAMED = 5  # files that a message names
 
 
 class UnreadableImageError(ValueError):
-    """A file that the decoder refuses, and why."""
+    """An image file cannot be decoded."""
 
     def __init__(self, path: Path | str, reason: str = "") -> None:
-        # A DataLoader that hands it over from a worker makes it anew from the message alone.
+        # A DataLoader that passes it on from a worker creates it again from the message alone.
         super().__init__(f"Expected {path} to be an image, but {reason}." if reason else str(path))
         self.path = Path(path)
         self.reason = reason
@@ -35,12 +36,12 @@ class UnreadableImageError(ValueError):
         return type(self), (self.path, self.reason)
 
     def with_hint(self) -> ValueError:
-        """The same for who typed a command that can leave such images out."""
-        return ValueError(f"{str(self).removesuffix('.')}; `--bad-images skip` leaves out what cannot be read.")
+        """Return the error with a hint for commands that have ``--bad-images``."""
+        return ValueError(f"{str(self).removesuffix('.')}; `--bad-images skip` leaves out such images.")
 
     @classmethod
     def of_several(cls, errors: Sequence["UnreadableImageError"], where: str) -> "UnreadableImageError":
-        """One for all: what is wrong with the first, the names of the first few, and how many there are.
+        """Return one error for several: the first reason, the first names, and the number.
 
         Example:
             >>> errors = [UnreadableImageError(f"{i}.png", "it is empty") for i in range(2)]
@@ -55,19 +56,19 @@ class UnreadableImageError(ValueError):
 
 
 def decode(path: Path) -> Tensor:
-    """An image file as RGB pixels, uint8 ``(3, height, width)``.
+    """Return an image file as RGB pixels, uint8 ``(3, height, width)``.
 
-    Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is taken.
-    Nothing is repaired or guessed: a file that is cut off, empty, no image, larger than Pillow's limit against
-    decompression bombs, or of floating-point pixels, whose range nobody knows, raises :class:`UnreadableImageError`.
+    Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is used.
+    A file that is truncated, empty, not an image, larger than Pillow's limit against decompression bombs, or has
+    floating-point pixels, whose range is unknown, raises :class:`UnreadableImageError`.
     """
     with _opened(path) as image:
         return rgb(image)
 
 
 def rgb(image: "Image.Image") -> Tensor:
-    """A PIL image as RGB pixels, uint8 ``(3, height, width)``; 16 bits become 8."""
-    if image.mode.startswith("I"):  # 16 bits a pixel, grey
+    """Return a PIL image as RGB pixels, uint8 ``(3, height, width)``; 16 bits become 8."""
+    if image.mode.startswith("I"):  # grey, 16 bits per pixel
         grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
         pixels = np.repeat(grey[..., None], 3, axis=2)
     else:
@@ -76,12 +77,12 @@ def rgb(image: "Image.Image") -> Tensor:
 
 
 def raw_pixels(image: Any) -> Tensor | None:
-    """An image in memory as uint8 ``(channels, height, width)``; ``None`` where it is no raw image.
+    """Return an image in memory as uint8 ``(channels, height, width)``, or ``None`` if it is not a raw image.
 
-    It is a PIL image, or uint8 pixels: a NumPy array ``(height, width)`` or ``(height, width, channels)``, or a tensor
-    ``(channels, height, width)``.
+    Raw images are PIL images, uint8 NumPy arrays ``(height, width)`` or ``(height, width, channels)``, and uint8
+    tensors ``(channels, height, width)``.
     """
-    if hasattr(image, "convert") and image.mode != "F":  # a PIL image; floating-point pixels have no known range
+    if hasattr(image, "convert") and image.mode != "F":  # a PIL image; the range of floating-point pixels is unknown
         return rgb(image)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
         return as_tensor(image[..., None] if image.ndim == 2 else image).permute(2, 0, 1)
@@ -89,19 +90,19 @@ def raw_pixels(image: Any) -> Tensor | None:
 
 
 def as_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
-    """torch warns of memory that is not to be written to, such as a PIL image's: only that is copied."""
+    """Return a tensor, copied only if the array is read-only, like the pixels of a PIL image."""
     return torch.from_numpy(np.require(pixels, requirements=["C", "W"]))
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Height and width that an image file's header tells; what :func:`decode` refuses by the header is refused."""
+    """Return height and width of an image file from its header; raise like :func:`decode`."""
     with _opened(path) as image:
         return image.height, image.width
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator["Image.Image"]:
-    """A file opened by Pillow, its pixels not yet read; what goes wrong then or later says which file it is."""
+    """Open a file with Pillow without reading its pixels; errors in the block name the file."""
     from PIL import Image  # noqa: PLC0415 - an extra
 
     try:
@@ -116,15 +117,15 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     except UnreadableImageError:
         raise
     except FileNotFoundError:
-        raise UnreadableImageError(path, "it is not there") from None
-    except Exception as error:  # a decoder meets damage in as many ways as there are formats
-        said = str(error).replace(f" {str(path)!r}", "")  # which is named already
+        raise UnreadableImageError(path, "it does not exist") from None
+    except Exception as error:  # decoders raise many kinds of errors
+        said = str(error).replace(f" {str(path)!r}", "")  # the message names the file already
         reason = " ".join(said.split()).rstrip(".") or type(error).__name__
         raise UnreadableImageError(path, f"the decoder says: {reason}") from None
 
 
 class _Filters:
-    """Python's filters of warnings belong to the whole process: the first thread sets them, the last puts them back."""
+    """Warning filters belong to the whole process: the first thread sets them, the last one restores them."""
 
     lock = threading.Lock()
     inside = 0
@@ -133,12 +134,12 @@ class _Filters:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings of Pillow's about damage that does no harm, or that is refused anyway."""
+    """Ignore warnings of Pillow."""
     with _Filters.lock:
         if _Filters.inside == 0:
             _Filters.context = warnings.catch_warnings()
             _Filters.context.__enter__()
-            warnings.filterwarnings("ignore", module=r"PIL\.")  # and nobody else's: other threads may have to warn
+            warnings.filterwarnings("ignore", module=r"PIL\.")  # only Pillow: other threads may warn
         _Filters.inside += 1
     try:
         yield
@@ -147,3 +148,39 @@ def _quiet() -> Iterator[None]:
             _Filters.inside -= 1
             if _Filters.inside == 0 and _Filters.context is not None:
                 _Filters.context.__exit__(None, None, None)
+
+
+class JpegHeader(NamedTuple):
+    """The header of a JPEG with eight bits per channel, grey or with three colours."""
+
+    height: int
+    width: int
+    transformed: bool
+    """Whether colours are YCbCr; an Adobe segment may say that they are RGB."""
+
+
+_START, _FILL, _ADOBE = b"\xff\xd8", 0xFF, 0xEE
+_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
+
+
+def jpeg_header(content: bytes | bytearray) -> JpegHeader | None:
+    """Return the header of a JPEG from the first bytes of the file.
+
+    It is ``None`` if the file is not such a JPEG, if it has more pixels than Pillow allows, or if its size comes later.
+    """
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    if not content.startswith(_START):
+        return None
+    place, transformed = len(_START), True
+    while place + 16 <= len(content) and content[place] == _FILL:
+        marker, length = struct.unpack_from(">BH", content, place + 1)
+        if marker == _ADOBE and content[place + 4 : place + 9] == b"Adobe" and content[place + 15] == 0:
+            transformed = False
+        if marker in _FRAMES:
+            bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
+            limit = Image.MAX_IMAGE_PIXELS or height * width
+            plain = bits == 8 and channels in {1, 3} and 0 < height * width <= limit
+            return JpegHeader(height, width, transformed) if plain else None
+        place += 1 if marker == _FILL else 2 + length
+    return None

@@ -1,4 +1,4 @@
-"""JPEG files decoded on the GPU, where torchvision can; what it cannot goes the way of all files."""
+"""JPEG files decoded on the GPU by torchvision; other files are decoded on the CPU."""
 
 import os
 import stat
@@ -11,36 +11,35 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from longtail.data.loaders.decode import UnreadableImageError, decode
-from longtail.data.loaders.jpeg import jpeg_header
+from longtail.data.loaders.decode import UnreadableImageError, decode, jpeg_header
 from longtail.data.loaders.prefetch import ahead, started_here
 
 __all__ = ["READING", "Read", "decode_on", "decoded_ahead", "read_images"]
 
 Group = TypeVar("Group")
 Read = Tensor | Future[Tensor | UnreadableImageError]
-"""A file, as far as the CPU has to go with it: the bytes of a JPEG that a GPU will decode, or pixels in the making."""
+"""The bytes of a JPEG that a GPU will decode, or the future pixels of another file."""
 
 _END = b"\xff\xd9"
 READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-"""How files are opened: at once, even a pipe into which nobody may ever write. Windows has none."""
-_OPEN = 64  # files that are open at a time
-_LARGEST = 2**26  # bytes of a file that are read at once; Pillow reads what is larger piece by piece
-_READ_AHEAD = 3  # groups of files that are read by the time the device asks for them
+"""Flags to open files without waiting, even for a pipe without a writer; Windows has no such flag."""
+_OPEN = 64  # open files at a time
+_LARGEST = 2**26  # bytes of a file that are read at once; Pillow reads larger files in pieces
+_READ_AHEAD = 3  # groups of files that are read in advance
 
 
 def decoded_ahead(
     groups: Iterator[tuple[Group, Sequence[str]]], device: torch.device, workers: int
 ) -> Generator[tuple[Group, list[Tensor | UnreadableImageError]], None, None]:
-    """Groups of image files decoded on a device, while a thread reads the files of the next three groups.
+    """Decode groups of image files on a device while a thread reads the files of the next three groups.
 
     Args:
-        groups: something that names the group, and its paths.
-        device: where images go.
-        workers: threads that decode what the device cannot.
+        groups: a value for each group, and its paths.
+        device: the device of the images.
+        workers: threads that decode files that the device cannot decode.
 
     Returns:
-        each group with its images as :func:`decode_on` gives them.
+        the value of each group with the result of :func:`decode_on`.
     """
     pool = ThreadPoolExecutor(workers, "longtail-decode", initializer=started_here(lambda: None))
 
@@ -57,19 +56,18 @@ def decoded_ahead(
 
 
 def read_images(paths: Sequence[str], device: torch.device, pool: Executor) -> list[Read]:
-    """Image files, as far as the CPU has to go with them.
+    """Read image files for :func:`decode_on`.
 
-    One thread should read: files that lie in the system's cache are read faster by one than by several that
-    wait for each other's turn in Python. So that a disk has more than one to do at a time, it is told of some dozens of
-    files before the first of them is read.
+    One thread should call this: cached files are read faster by one thread than by several that share Python's lock.
+    For the disk, the system is told about some dozens of files before the first of them is read.
 
     Args:
         paths: strings, since joining a ``Path`` takes as long as reading a small file.
-        device: where they will be decoded.
-        pool: decodes what the device cannot: on a CUDA device all but JPEGs, on any other device everything.
+        device: the device that will decode them.
+        pool: decodes what the device cannot: on a CUDA device all files except JPEGs, on other devices all files.
 
     Returns:
-        what :func:`decode_on` takes, one a file.
+        one value per file.
     """
     found: list[Read] = []
     for begin in range(0, len(paths), _OPEN):
@@ -84,20 +82,20 @@ def read_images(paths: Sequence[str], device: torch.device, pool: Executor) -> l
 
 
 def _contents(paths: Sequence[str]) -> list[bytearray]:
-    """What is in each file; nothing of those that cannot be read, about which the CPU's decoder will say why."""
+    """Return the content of each file; nothing if it cannot be read: the CPU's decoder will report why."""
     with ExitStack() as stack:
         opened = [_opened(path, stack) for path in paths]
         return [bytearray() if file is None else _content(file) for file in opened]
 
 
 def _opened(path: str, stack: ExitStack) -> int | None:
-    """A file that the system has begun to fetch, and that is closed with ``stack``."""
+    """Open a file that the system starts to fetch and that ``stack`` closes."""
     try:
         file = os.open(path, READING)
     except (OSError, ValueError):  # ValueError: a null character
         return None
     stack.callback(os.close, file)
-    if hasattr(os, "posix_fadvise"):  # not everywhere, and not of everything that can be opened
+    if hasattr(os, "posix_fadvise"):  # not on every system and not for every kind of file
         with suppress(OSError):
             os.posix_fadvise(file, 0, _LARGEST, os.POSIX_FADV_WILLNEED)
     return file
@@ -116,20 +114,20 @@ def _content(file: int) -> bytearray:
 
 
 def decode_on(device: torch.device, found: Sequence[Read], paths: Sequence[str]) -> list[Tensor | UnreadableImageError]:
-    """What :func:`read_images` gave, as RGB pixels on the device, uint8 ``(3, height, width)``, or why not.
+    """Return RGB pixels on the device, uint8 ``(3, height, width)``, or an error, for each file.
 
-    JPEGs are decoded together; nvJPEG and the CPU's decoder differ by a few levels a pixel. What nvJPEG refuses is
-    decoded on the CPU, which says what is wrong with it.
+    JPEGs are decoded together; nvJPEG and the CPU's decoder differ by a few levels per pixel. Files that nvJPEG refuses
+    are decoded on the CPU.
 
     Args:
-        device: any; bytes only where it is a CUDA device.
-        found: one a file.
-        paths: where each of them lies.
+        device: any device; bytes need a CUDA device.
+        found: the result of :func:`read_images`.
+        paths: the path of each file.
     """
     places = [i for i, image in enumerate(found) if isinstance(image, Tensor)]
     decoded: dict[int, Tensor | UnreadableImageError] = {}
     if places:
-        # The decoder writes on a stream of its own, into memory that this one may have freed and not yet be done with.
+        # The decoder writes on its own stream, into memory that pending work of this stream may still use.
         torch.cuda.current_stream(device).synchronize()
         for i, image in zip(places, _decode_jpegs([found[i] for i in places], device), strict=True):
             decoded[i] = _on_cpu(Path(paths[i])) if image is None else image
@@ -138,7 +136,7 @@ def decode_on(device: torch.device, found: Sequence[Read], paths: Sequence[str])
 
 
 def _decode_jpegs(files: Sequence[Read], device: torch.device) -> list[Tensor | None]:
-    """Each decoded, or None where nvJPEG refuses it, which is found by halving: it refuses all that come with it."""
+    """Return each image, or None if nvJPEG refuses it; one bad file fails its batch, so batches are halved."""
     from torchvision.io import ImageReadMode, decode_jpeg  # noqa: PLC0415 - an extra
 
     try:
@@ -161,7 +159,7 @@ def _on_cpu(path: Path) -> Tensor | UnreadableImageError:
 def _suits_the_gpu(content: bytearray) -> bool:
     """Whether a file is a whole JPEG, grey or YCbCr, with no more pixels than Pillow allows.
 
-    nvJPEG fills up what is cut off, takes CMYK for something else and knows no limit: all these are Pillow's.
+    nvJPEG completes truncated files, misreads CMYK and has no limit, so Pillow decodes such files.
     """
     header = jpeg_header(content)
     return header is not None and header.transformed and content.endswith(_END)

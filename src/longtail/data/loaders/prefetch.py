@@ -1,4 +1,4 @@
-"""Things made before they are asked for, in threads: a bounded number of them, and none after the consumer has left."""
+"""Prefetching in threads: a bounded number of items is made in advance, and none after the consumer stops."""
 
 import threading
 import time
@@ -20,14 +20,14 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
-    """The same items in the same order, made in a thread of their own.
+    """Yield the items of a generator that runs in another thread.
 
-    What goes wrong there is raised here. When this generator is closed or forgotten, ``items`` is closed in its thread,
-    and the thread ends.
+    Its errors are raised here. When this generator is closed or collected, ``items`` is closed in its thread, which
+    ends.
 
     Args:
-        items: what to make.
-        depth: how many may be made, or in the making, and not yet taken.
+        items: the generator.
+        depth: number of items that may be made in advance.
 
     Example:
         >>> list(ahead((letter for letter in "abc"), depth=2))
@@ -41,7 +41,7 @@ def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, Non
             with closing(items):
                 while free.acquire() and not left.is_set():
                     made.put((next(items), None))
-        except BaseException as end:  # the last item was made; or something went wrong, which the consumer must hear
+        except BaseException as end:  # StopIteration, or an error for the consumer
             made.put((None, end))
 
     thread = threading.Thread(target=started_here(make), name="longtail-ahead", daemon=True)
@@ -55,17 +55,17 @@ def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, Non
                 raise end
             free.release()
             yield item
-            del item  # or it would outlive its use until the next is there
+            del item  # do not keep it until the next one is ready
     finally:
         left.set()
         free.release()
-        if thread not in _ancestors():  # which may be about to wait for this one: garbage is collected in any thread
+        if thread not in _ancestors():  # which may wait for this one: garbage is collected in any thread
             thread.join()
             _wait_until_gone(thread)
 
 
 def started_here(run: Callable[[], None]) -> Callable[[], None]:
-    """What a thread runs, or begins with, that this one starts; it then knows who may be waiting for it."""
+    """Wrap the function of a new thread, so that the thread knows which threads may wait for it."""
     ancestors = _ancestors()
 
     def running() -> None:
@@ -79,33 +79,33 @@ _of_this_thread = threading.local()
 
 
 def _ancestors() -> tuple[threading.Thread, ...]:
-    """This thread, the one that started it, the one that started that, as far as they are ours."""
+    """Return this thread, the one that started it, and so on."""
     return (threading.current_thread(), *getattr(_of_this_thread, "ancestors", ()))
 
 
 def _wait_until_gone(thread: threading.Thread) -> None:
-    """Wait until the system has ended a thread, as Python has: at its very end MKL gives memory back under a lock.
+    """Wait until the operating system has ended a thread: at its end MKL frees memory under a lock.
 
-    A process that is forked meanwhile, as the workers of the next epoch are, would wait for that lock forever.
+    A process that is forked in between, like the workers of the next epoch, would wait for that lock forever.
     """
     task, patience = _TASKS / str(thread.native_id), time.monotonic() + 1.0
     while task.exists() and time.monotonic() < patience:
         time.sleep(1e-4)
 
 
-_TASKS = Path("/proc/self/task")  # Linux's; elsewhere processes are not forked by themselves
+_TASKS = Path("/proc/self/task")  # Linux; other systems do not fork by default
 
 
 @cache
 def _stream(device: torch.device, behind: int) -> torch.cuda.Stream:  # noqa: ARG001 - each has its own
-    """That of the thread so far behind a consumer, the same in every epoch: a stream's memory is kept for it."""
+    """Return the stream for a depth of nested threads, the same in every epoch: memory is cached per stream."""
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def batches_ahead(
     batches: Generator[Batch, None, None], device: torch.device, depth: int = 2
 ) -> Generator[Batch, None, None]:
-    """:func:`ahead_on` for batches: the next is augmented while the model trains on this one."""
+    """Prefetch batches: the next one is augmented while the model trains on this one."""
     return ahead_on(device, batches, lambda batch: (*batch.views, batch.labels), depth)
 
 
@@ -115,15 +115,14 @@ def ahead_on(
     tensors: Callable[[Item], Iterable[Tensor]],
     depth: int,
 ) -> Generator[Item, None, None]:
-    """:func:`ahead` for items on a device: on a GPU they are made on a stream of their own.
+    """Prefetch items with tensors on a device; on a GPU they are made on another stream, which has priority.
 
-    That stream goes first: what is made ahead is little, and the kernels of a training step leave no room between them.
-    The consumer's stream waits for each item, and its memory is not used again before that stream is done with it.
+    The consumer's stream waits for each item, and its memory is not reused before that stream has finished with it.
 
     Args:
-        device: where the items' tensors lie.
-        items: what to make.
-        tensors: those of an item that lie on the device.
+        device: the device of the tensors.
+        items: the generator.
+        tensors: returns the tensors of an item that are on the device.
         depth: as in :func:`ahead`.
     """
     if device.type != "cuda":
@@ -132,7 +131,7 @@ def ahead_on(
     stream = _stream(device, len(_ancestors()))
 
     def made() -> Generator[tuple[Item, torch.cuda.Event], None, None]:
-        with closing(items), torch.cuda.stream(stream):  # which stream is current is each thread's own affair
+        with closing(items), torch.cuda.stream(stream):  # the current stream is a property of the thread
             for item in items:
                 yield item, stream.record_event()
                 del item
@@ -144,4 +143,4 @@ def ahead_on(
             for tensor in tensors(item):
                 tensor.record_stream(current)
             yield item
-            del item  # or it would outlive its use until the next is there
+            del item  # do not keep it until the next one is ready

@@ -1,4 +1,4 @@
-"""Loading, the fast way: the whole split in device memory, gathered and augmented there."""
+"""Loading from device memory: the whole split is there, and batches are gathered and augmented there."""
 
 import copy
 from collections.abc import Iterator
@@ -11,18 +11,16 @@ from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["Resident"]
 
-_TOGETHER = 2**24  # pixel values that are augmented together: 64 MB as float32
+_TOGETHER = 2**24  # pixel values augmented together: 64 MB as float32
 
 
 class Resident:
-    """A split of images of one size, held as uint8 on a device.
-
-    Batches are gathered and augmented there; only the samples' indices and the drawn numbers travel.
+    """A split of images of one size in device memory; only indices and drawn numbers are copied for a batch.
 
     Args:
-        split: its images must be in memory (:class:`ArrayImages <longtail.data.ArrayImages>`).
-        plan: which samples and views.
-        device: where to hold it.
+        split: images in memory (:class:`ArrayImages <longtail.data.ArrayImages>`).
+        plan: samples and views of each batch.
+        device: the device.
 
     Example:
         >>> from longtail.data import BatchPlan, Resident, load
@@ -39,28 +37,28 @@ class Resident:
         if not isinstance(split.images, ArrayImages):
             raise TypeError(
                 "Expected `split` to have its images in memory, all of one size, "
-                f"but got {type(split.images).__name__}; ResidentFiles and Streaming take image files."
+                f"but got {type(split.images).__name__}; use ResidentFiles or Streaming for image files."
             )
         self.plan = plan
         self.pixels = split.images.pixels.to(device)
         self.labels = split.labels.to(device)
 
     def with_plan(self, plan: BatchPlan) -> "Resident":
-        """The same images in other batches or views, for evaluation for instance; nothing is copied again."""
+        """Return a loader of the same images with other batches or views; the images are shared."""
         other = copy.copy(self)
         other.plan = plan
         return other
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch of training, from batch ``start`` on."""
+        """Yield the training batches of an epoch from batch ``start`` on."""
         return self._batches(self.plan.training(seed, epoch, start))
 
     def evaluation(self) -> Iterator[Batch]:
-        """Every sample once, in order."""
+        """Yield every sample once, in order."""
         return self._batches(self.plan.evaluation())
 
     def _batches(self, planned: Iterator[PlannedBatch]) -> Iterator[Batch]:
-        # Several small batches are gathered and augmented together: a GPU's launches cost more than the pixels.
+        # Small batches are gathered and augmented together: launches cost more than pixels.
         together = max(1, _TOGETHER // (self.plan.batch_size * self.pixels[0].numel()))
         while batches := list(islice(planned, together)):
             yield from self._finish(batches)

@@ -1,4 +1,4 @@
-"""Loading large sets of files, the fast way: decoded once, held in device memory, cut to size and augmented there."""
+"""Image files decoded once and held in device memory."""
 
 import copy
 import os
@@ -13,46 +13,43 @@ from torch import Tensor
 from longtail._checks import check_choice, check_integer
 from longtail.data.augment import Resize
 from longtail.data.datasets.dataset import FileImages, Split
-from longtail.data.loaders.decode import BadImages, UnreadableImageError, image_size
+from longtail.data.loaders.decode import BadImages, UnreadableImageError, image_size, jpeg_header
 from longtail.data.loaders.device_decode import READING, decoded_ahead
-from longtail.data.loaders.jpeg import jpeg_header
 from longtail.data.loaders.prefetch import batches_ahead
-from longtail.data.loaders.sizing import ImagesInARow, cut, to_size
+from longtail.data.loaders.sizing import PackedImages, split_view, to_size
 from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["NoRoomError", "ResidentFiles"]
 
-_SAMPLE = 512  # files whose headers tell how large the whole will be
-_TOGETHER = 256  # files that are decoded together
-_VALUES = 2**26  # pixel values that are shrunk together: 256 MB as float32
-_HEADER = 2**14  # bytes of a file in which a JPEG's header mostly ends
+_SAMPLE = 512  # files whose headers are read first, to estimate the memory
+_TOGETHER = 256  # files decoded together
+_VALUES = 2**26  # pixel values shrunk together: 256 MB as float32
+_HEADER = 2**14  # bytes that usually hold the header of a JPEG
 
 
 class NoRoomError(ValueError):
-    """A device has less room than the images need."""
+    """The images do not fit into the memory of the device."""
 
 
 class ResidentFiles:
     """A split of image files of any size, each decoded once and held as uint8 on a device.
 
-    An image whose shorter side is longer than ``short_side`` is shrunk to it, in proportion and whole; ImageNet-LT then
-    takes about 30 GB. This changes what :class:`RandomResizedCrop` gives: windows are drawn by the same shares of area
-    and the same ratios, but from the shrunk image, on its coarser grid. A window that has fewer pixels than the view is
-    enlarged; from 500 x 375 into 224 x 224 those are the windows of less than 57 % of the area, where they would be
-    less than 27 % with the file itself. So small windows are blurrier than those that :class:`Streaming
-    <longtail.data.Streaming>` cuts. Evaluation with ``Resize(256)`` and ``CentreCrop(224)`` sees the same pixels.
+    Images whose shorter side is longer than ``short_side`` are shrunk to it; ImageNet-LT then takes about 30 GB. This
+    affects :class:`RandomResizedCrop`: windows are drawn from the shrunk image, so small windows are blurrier than
+    those of :class:`Streaming <longtail.data.Streaming>`. From 500 x 375 to 224 x 224, windows with less than 57 % of
+    the area are enlarged, instead of 27 %. Evaluation with ``Resize(256)`` and ``CentreCrop(224)`` sees the same
+    pixels.
 
-    The next two batches are made in the background, on a GPU on a stream of their own, while one is being used.
+    The next two batches are made in the background, on a GPU on another stream.
 
     Args:
         split: image files.
-        plan: which samples and views. Each view must bring images to one size, as for ``Streaming``.
-        device: where to hold them. What would not fit there is refused: first by the headers of some files, then by
-            those of all, before anything is decoded.
-        short_side: the longest that an image's shorter side may be.
-        workers: threads that read headers, and decode what the device cannot.
-        bad_images: images that cannot be decoded stop the packing once all have been tried (``"error"``), or are left
-            out of every batch and listed in ``unreadable`` (``"skip"``).
+        plan: samples and views of each batch. Each view must bring images to one size, as for ``Streaming``.
+        device: the device. Images that do not fit are refused before anything is decoded.
+        short_side: the longest allowed shorter side.
+        workers: threads that read headers and decode files that the device cannot decode.
+        bad_images: ``"error"``: images that cannot be decoded raise after all images were tried; ``"skip"``: they are
+            left out of every batch and listed in ``unreadable``.
         progress: called with the number of images packed since the last call.
     """
 
@@ -75,22 +72,22 @@ class ResidentFiles:
         self.unreadable: dict[str, str] = {}
         """Files that were left out, and why."""
         self._workers, self._bad_images = check_integer("workers", workers, minimum=1), bad_images
-        self._cuts = [cut(view) for view in plan.views]
+        self._cuts = [split_view(view) for view in plan.views]
         self.labels = split.labels.to(self.device)
         self.images, self._readable = self._pack(split.images, progress or (lambda _: None))
 
     def with_plan(self, plan: BatchPlan) -> "ResidentFiles":
-        """The same images in other batches or views, for evaluation for instance; nothing is packed again."""
+        """Return a loader of the same images with other batches or views; the images are shared."""
         other = copy.copy(self)
-        other.plan, other._cuts = plan, [cut(view) for view in plan.views]
+        other.plan, other._cuts = plan, [split_view(view) for view in plan.views]
         return other
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch of training, from batch ``start`` on."""
+        """Yield the training batches of an epoch from batch ``start`` on."""
         return batches_ahead(self._batches(self.plan.training(seed, epoch, start)), self.device)
 
     def evaluation(self) -> Iterator[Batch]:
-        """Every sample once, in order."""
+        """Yield every sample once, in order."""
         return batches_ahead(self._batches(self.plan.evaluation()), self.device)
 
     def _batches(self, planned: Iterator[PlannedBatch]) -> Generator[Batch, None, None]:
@@ -106,8 +103,8 @@ class ResidentFiles:
                 views.append(rest(sized, uniforms[kept, first.draws :].to(self.device, non_blocking=True)))
             yield Batch(tuple(views), self.labels[indices.to(self.device, non_blocking=True)], indices)
 
-    def _pack(self, files: FileImages, progress: Callable[[int], None]) -> tuple[ImagesInARow, Tensor]:
-        """All images in a row, and which of them could be decoded; the place of each follows from the headers."""
+    def _pack(self, files: FileImages, progress: Callable[[int], None]) -> tuple[PackedImages, Tensor]:
+        """Return the packed images, and which of them could be decoded; positions follow from the headers."""
         root = str(files.root).rstrip("/")
         paths = [f"{root}/{name}" for name in files.names]
         sizes, errors = self._measure(paths)
@@ -127,10 +124,10 @@ class ResidentFiles:
                     if isinstance(image, Tensor) and list(image.shape[1:]) == expected[i]:
                         row.append(image.flatten())
                         continue
-                    another = UnreadableImageError(paths[i], "its header says another size")
+                    another = UnreadableImageError(paths[i], "its header has a different size")
                     errors[i] = another if isinstance(image, Tensor) else image
                     row.append(pixels.new_zeros(int(lengths[i])))
-                # Those that have no header have no length, so that one chunk follows the other.
+                # Files without a header have length 0, so chunks are contiguous.
                 torch.cat(row, out=pixels[ends[chosen[0]] - lengths[chosen[0]] : ends[chosen[-1]]])
                 progress(len(chosen))
         if self.device.type == "cuda":
@@ -139,10 +136,10 @@ class ResidentFiles:
             self._report([errors[i] for i in sorted(errors)], len(files))
         readable = torch.ones(len(files), dtype=torch.bool)
         readable[list(errors)] = False
-        return ImagesInARow(pixels, ends - lengths, sizes[:, 0], sizes[:, 1]), readable
+        return PackedImages(pixels, ends - lengths, sizes[:, 0], sizes[:, 1]), readable
 
     def _shrunk(self, images: Sequence[Tensor | UnreadableImageError]) -> list[Tensor | UnreadableImageError]:
-        """Large images shrunk, those of one size together; what is not larger stays as it is."""
+        """Shrink large images, those of one size together."""
         result, shrink = list(images), Resize(self.short_side)
         like: dict[torch.Size, list[int]] = {}
         for place, image in enumerate(images):
@@ -158,16 +155,16 @@ class ResidentFiles:
         return result
 
     def _measure(self, paths: Sequence[str]) -> tuple[Tensor, dict[int, UnreadableImageError]]:
-        """Each image's height and width once it is shrunk, from its header, or what is wrong with that."""
+        """Return height and width of each shrunk image from its header, and the errors."""
 
         def shrunk(some: Sequence[str]) -> list[tuple[int, int] | UnreadableImageError]:
             return [_shrunk_size(path, self.short_side) for path in some]
 
         with ThreadPoolExecutor(self._workers) as pool:
             for every in (len(paths) // _SAMPLE, 1) if len(paths) > _SAMPLE else (1,):
-                asked = paths[::every]
-                share = -(-len(asked) // self._workers)
-                parts = pool.map(shrunk, (asked[begin : begin + share] for begin in range(0, len(asked), share)))
+                some = paths[::every]
+                share = -(-len(some) // self._workers)
+                parts = pool.map(shrunk, (some[begin : begin + share] for begin in range(0, len(some), share)))
                 found = [size for part in parts for size in part]
                 sizes = torch.tensor([size if isinstance(size, tuple) else (0, 0) for size in found])
                 self._check_room(int(3 * sizes.prod(dim=1).sum()) * len(paths) // len(found))
@@ -178,7 +175,7 @@ class ResidentFiles:
         if free is not None and needed > free:
             raise NoRoomError(
                 f"Expected the images to fit into the {free / 1e9:.3g} GB that {self.device} has free, "
-                f"but got {needed / 1e9:.3g} GB of them; Streaming reads them from files."
+                f"but they need {needed / 1e9:.3g} GB; Streaming reads them from files."
             )
 
     def _report(self, errors: list[UnreadableImageError], number: int) -> None:
@@ -197,7 +194,7 @@ def _shrunk_size(path: str, short_side: int) -> tuple[int, int] | UnreadableImag
 
 
 def _jpeg_size(path: str) -> tuple[int, int] | None:
-    """Height and width of a plain JPEG, where its header tells early in the file; of all else Pillow tells, slowly."""
+    """Return height and width of a plain JPEG from its first bytes, which is faster than Pillow."""
     try:
         file = os.open(path, READING)
     except (OSError, ValueError):  # ValueError: a null character
@@ -212,9 +209,9 @@ def _jpeg_size(path: str) -> tuple[int, int] | None:
 
 
 def _free_bytes(device: torch.device) -> int | None:
-    """What a device has free; None where nobody says."""
+    """Return the free memory of a device; None if it is unknown."""
     if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps what was freed
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch caches freed memory
         return torch.cuda.mem_get_info(device)[0] + unused
     memory = Path("/proc/meminfo")
     if device.type != "cpu" or not memory.exists():

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917
-"""A window of each of many images, resized by one launch."""
+"""A kernel that resizes a window of each image in one launch."""
 
 from longtail._gpu import jit, tl
 
@@ -9,25 +9,25 @@ __all__ = ["resize_windows"]
 
 @jit
 def _first(i, length, size, half):
-    """The first of ``length`` pixels that weighs anything in new pixel ``i`` of ``size``."""
+    """Return the first of ``length`` pixels with a weight > 0 in new pixel ``i`` of ``size``."""
     beyond = (2 * i + 1) * length - 2 * half - size
     return tl.where(beyond < 0, 0, beyond // (2 * size) + 1)
 
 
 @jit
 def _weight(i, j, length, size, half):
-    """What pixel ``j`` weighs there, a triangle, times ``2 * half``: whole numbers, exact in sums below 2**24."""
+    """Return the triangular weight of pixel ``j``, times ``2 * half``: whole numbers, exact in sums below 2**24."""
     apart = tl.abs((2 * j + 1) * size - (2 * i + 1) * length)
     return tl.where(j < length, tl.maximum(2 * half - apart, 0), 0).to(tl.float32)
 
 
 @jit
 def resize_windows(pixels, windows, resized, HIGH: tl.constexpr, WIDE: tl.constexpr, E: tl.constexpr):
-    """E new pixels of one image, all three channels: antialiased, bilinear, rounded to even.
+    """Write E new pixels of one image, all three channels: antialiased, bilinear, rounded to even.
 
-    ``windows`` has a row an image: where its window begins in ``pixels``, how far one channel is from the next, how
-    far one row is from the next, the window's height and width, the height and width to which it is resized, and which
-    row and column of that is the first of the HIGH rows and WIDE columns that are wanted.
+    ``windows`` has a row per image: start of its window in ``pixels``, distance between channels, distance between
+    rows, height and width of the window, height and width after resizing, and the first row and column of the HIGH rows
+    and WIDE columns that are kept.
     """
     image = tl.program_id(0)
     row = windows + 9 * image
@@ -55,7 +55,7 @@ def resize_windows(pixels, windows, resized, HIGH: tl.constexpr, WIDE: tl.conste
             total += weight
     total = tl.where(real, total, 1.0)
     to = resized + image.to(tl.int64) * (3 * HIGH * WIDE) + e
-    # A sum this large has no digits after the point: it rounds as torch does, halves to even.
+    # Adding such a large number rounds to whole numbers, halves to even, like torch.
     tl.store(to, ((tl.div_rn(red, total) + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
     tl.store(to + HIGH * WIDE, ((tl.div_rn(green, total) + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)
     tl.store(to + 2 * HIGH * WIDE, ((tl.div_rn(blue, total) + 12582912.0) - 12582912.0).to(tl.uint8), mask=real)

@@ -1,4 +1,4 @@
-"""Images of different sizes: held end to end in one tensor, and brought to one size, many at a time."""
+"""Images of different sizes, packed in one tensor and brought to one size together."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResiz
 from longtail.data.augment._batch import check_size
 from longtail.data.augment.resizing import resized_crop
 
-__all__ = ["ImagesInARow", "cut", "resized_by_kernel", "to_size", "windows_of"]
+__all__ = ["PackedImages", "resized_by_kernel", "split_view", "to_size", "windows_of"]
 
-_TOGETHER = 2**24  # positions that are gathered together: their indices take 128 MB
-_PIXELS = 256  # that a program of the kernel makes
+_TOGETHER = 2**24  # positions gathered together: their indices take 128 MB
+_PIXELS = 256  # per program of the kernel
 
 
-def cut(view: Augmentation) -> tuple[Compose, Compose]:
-    """A view in two: what brings images to one size, and the rest, which can then run on a whole batch.
+def split_view(view: Augmentation) -> tuple[Compose, Compose]:
+    """Split a view into the part that brings images to one size and the rest, which runs on whole batches.
 
     Example:
         >>> from longtail.data.augment import Normalise
-        >>> sized, rest = cut(Compose((Resize(256), CentreCrop(224), Normalise((0.5,), (0.5,)))))
+        >>> sized, rest = split_view(Compose((Resize(256), CentreCrop(224), Normalise((0.5,), (0.5,)))))
         >>> len(sized.augmentations), len(rest.augmentations)
         (2, 1)
     """
@@ -33,22 +33,22 @@ def cut(view: Augmentation) -> tuple[Compose, Compose]:
 
 
 @dataclass(frozen=True, eq=False)
-class ImagesInARow:
-    """Images of different sizes and three channels, one behind the other."""
+class PackedImages:
+    """Images of different sizes and three channels in one tensor."""
 
     pixels: Tensor
     """uint8, one-dimensional: each image as ``(3, height, width)``, flattened. On any device."""
     starts: Tensor
-    """Where in ``pixels`` each image begins, int64 ``(N,)``, on the CPU as the next two: shapes follow from them."""
+    """Start of each image in ``pixels``, int64 ``(N,)``, on the CPU, like heights and widths."""
     heights: Tensor
     widths: Tensor
 
     @classmethod
-    def of(cls, images: Sequence[Tensor]) -> "ImagesInARow":
-        """Images of shape ``(3, height, width)``, put one behind the other on their device.
+    def of(cls, images: Sequence[Tensor]) -> "PackedImages":
+        """Pack images of shape ``(3, height, width)`` on their device.
 
         Example:
-            >>> row = ImagesInARow.of([torch.zeros(3, 2, 5, dtype=torch.uint8), torch.ones(3, 4, 3, dtype=torch.uint8)])
+            >>> row = PackedImages.of([torch.zeros(3, 2, 5, dtype=torch.uint8), torch.ones(3, 4, 3, dtype=torch.uint8)])
             >>> row.starts, row.heights, row.widths, row[1].shape
             (tensor([ 0, 30]), tensor([2, 4]), tensor([5, 3]), torch.Size([3, 4, 3]))
         """
@@ -64,22 +64,21 @@ class ImagesInARow:
         start, height, width = (int(values[index]) for values in (self.starts, self.heights, self.widths))
         return self.pixels[start : start + 3 * height * width].view(3, height, width)
 
-    def subset(self, indices: Tensor) -> "ImagesInARow":
-        """Some of them, in that order; the pixels stay where they are."""
-        return ImagesInARow(self.pixels, self.starts[indices], self.heights[indices], self.widths[indices])
+    def subset(self, indices: Tensor) -> "PackedImages":
+        """Return the images at these indices, in this order; the pixels are shared."""
+        return PackedImages(self.pixels, self.starts[indices], self.heights[indices], self.widths[indices])
 
 
-def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
-    """The images brought to one size by the first half of a view (:func:`cut`).
+def to_size(images: PackedImages, sized: Compose, uniforms: Tensor) -> Tensor:
+    """Bring images to one size with the first part of a view (:func:`split_view`).
 
-    Where it was checked, one kernel resizes windows of all images, whatever their sizes: those of
-    :class:`RandomResizedCrop`, or whole images (:class:`Resize`, :class:`CentreCrop`). Elsewhere the former are resized
-    many at a time too, and all else image by image.
+    On GPUs where it was checked, one kernel resizes windows (:class:`RandomResizedCrop`) or whole images
+    (:class:`Resize`, :class:`CentreCrop`). Otherwise windows are resized in groups and other images one by one.
 
     Args:
-        images: as many as there are rows of numbers.
-        sized: what brings them to one size.
-        uniforms: the numbers it draws, float32 ``(B, draws)``, on the CPU.
+        images: the images.
+        sized: the part of the view.
+        uniforms: its drawn numbers, float32 ``(B, draws)``, on the CPU.
 
     Returns:
         uint8 ``(B, 3, height, width)`` on the images' device.
@@ -88,7 +87,8 @@ def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
     found = windows_of(images, parts, uniforms)
     if found is not None:
         windows, size = found
-        if is_checked(device) and 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31:  # it counts in 32 bits
+        fits = 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31  # the kernel counts in 32 bits
+        if is_checked(device) and fits:
             return resized_by_kernel(images, windows, size)
         if isinstance(parts[0], RandomResizedCrop):
             return _resized_windows(images, windows[:4], size)
@@ -97,19 +97,19 @@ def to_size(images: ImagesInARow, sized: Compose, uniforms: Tensor) -> Tensor:
 
 
 def windows_of(
-    images: ImagesInARow, parts: Sequence[Augmentation], uniforms: Tensor
+    images: PackedImages, parts: Sequence[Augmentation], uniforms: Tensor
 ) -> tuple[Tensor, tuple[int, int]] | None:
-    """What augmentations make of each image, as a window that is resized and of which a part is kept.
+    """Return the window of each image that augmentations resize, and the part of it that they keep.
 
     Args:
-        images: of any sizes.
-        parts: :class:`RandomResizedCrop`, or :class:`Resize`, or the latter and :class:`CentreCrop`.
-        uniforms: the numbers that the first draws.
+        images: images of any sizes.
+        parts: :class:`RandomResizedCrop`, :class:`Resize`, or :class:`Resize` and :class:`CentreCrop`.
+        uniforms: the numbers of the first part.
 
     Returns:
-        int64 ``(8, B)``: the window's top, left, height and width, the height and width to which it is resized, and
-        which row and column of that is the first to be kept; and how many of these are kept. ``None`` where parts are
-        others, or more would be kept than there is.
+        int64 ``(8, B)``: top, left, height and width of the window, height and width after resizing, and first row and
+        column that are kept; and the number of rows and columns that are kept. ``None`` for other parts, or if more
+        would be kept than there is.
     """
     heights, widths = images.heights, images.widths
     zero = torch.zeros_like(heights)
@@ -133,14 +133,14 @@ def windows_of(
     return torch.stack([*window, *resized, *((side / 2).round().long() for side in spare)]), size
 
 
-def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
-    """:func:`resized_crop` of a window of each image; ``windows`` is top, left, height and width, ``(4, B)``."""
+def _resized_windows(images: PackedImages, windows: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return :func:`resized_crop` of windows ``(4, B)``: top, left, height and width."""
     device = images.pixels.device
     found, places = [], []
-    for chosen in _of_like_size(windows[2], windows[3]):
+    for chosen in _similar_sizes(windows[2], windows[3]):
         some = images.subset(chosen)
         top, left, height, width = windows[:, chosen]
-        # Everything is known on the CPU, so that the shapes below need not be read back from the device.
+        # Sizes are on the CPU, so that shapes need not be read back from the device.
         corner = some.starts + top * some.widths + left
         plane = some.heights * some.widths
         corner, plane, stride, height, width = (
@@ -148,7 +148,7 @@ def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int
         )
         row = torch.arange(int(windows[2, chosen].max()), device=device).view(1, -1, 1)
         column = torch.arange(int(windows[3, chosen].max()), device=device).view(1, 1, -1)
-        # Beyond its window a sample repeats the last row and column, which weigh nothing.
+        # Outside its window a sample repeats the last row and column, with weight 0.
         inside_row = torch.minimum(row, height.view(-1, 1, 1) - 1)
         inside_column = torch.minimum(column, width.view(-1, 1, 1) - 1)
         index = corner.view(-1, 1, 1) + inside_row * stride.view(-1, 1, 1) + inside_column
@@ -160,8 +160,8 @@ def _resized_windows(images: ImagesInARow, windows: Tensor, size: tuple[int, int
     return together[order.argsort().to(device, non_blocking=True)]
 
 
-def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, int]) -> Tensor:
-    """:func:`windows_of` images, in one launch; sums of float32 in another order than torch's."""
+def resized_by_kernel(images: PackedImages, windows: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize windows of :func:`windows_of` in one launch; float32 sums are in another order than in torch."""
     from longtail.data.loaders.resize_kernel import resize_windows  # noqa: PLC0415 - Triton is imported on use
 
     (high, wide), device = size, images.pixels.device
@@ -175,8 +175,8 @@ def resized_by_kernel(images: ImagesInARow, windows: Tensor, size: tuple[int, in
     return resized
 
 
-def _of_like_size(heights: Tensor, widths: Tensor) -> Iterator[Tensor]:
-    """Windows in groups, largest first, such that a group, filled up to its largest sides, stays within bounds."""
+def _similar_sizes(heights: Tensor, widths: Tensor) -> Iterator[Tensor]:
+    """Yield groups of windows, largest first, whose padded size is bounded."""
     order = (heights * widths).argsort(descending=True, stable=True)
     begin = 0
     while begin < len(order):

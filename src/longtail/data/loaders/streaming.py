@@ -1,4 +1,4 @@
-"""Loading from files: read ahead, cut to size in worker processes or on the device, augmented further on the device."""
+"""Loading from files: decoded and resized in worker processes or on the device, and augmented on the device."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -15,7 +15,7 @@ from longtail.data.datasets.dataset import FileImages, Split
 from longtail.data.loaders.decode import BadImages, UnreadableImageError
 from longtail.data.loaders.device_decode import decoded_ahead
 from longtail.data.loaders.prefetch import ahead_on, batches_ahead
-from longtail.data.loaders.sizing import ImagesInARow, cut, to_size
+from longtail.data.loaders.sizing import PackedImages, split_view, to_size
 from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["Streaming"]
@@ -24,47 +24,45 @@ DecodeIn = Literal["workers", "device"]
 
 
 class _Sized(NamedTuple):
-    """A planned batch whose images have one size."""
+    """A batch whose images have one size."""
 
     planned: PlannedBatch
     views: tuple[Tensor, ...]
-    """Each view's images, of those that could be decoded."""
+    """The decoded images of each view."""
     unreadable: dict[int, UnreadableImageError]
-    """Places in the planned batch whose image could not."""
+    """Errors by position in the planned batch."""
 
 
-class _Pictures(NamedTuple):
-    """A planned batch whose images are decoded."""
+class _Decoded(NamedTuple):
+    """A batch whose images are decoded."""
 
     planned: PlannedBatch
-    row: ImagesInARow | None
-    """Those that could be; ``None`` if there is none."""
+    row: PackedImages | None
+    """The decoded images; ``None`` if all are unreadable."""
     unreadable: dict[int, UnreadableImageError]
 
 
-def _pixels(batch: _Pictures) -> tuple[Tensor, ...]:
+def _pixels(batch: _Decoded) -> tuple[Tensor, ...]:
     return () if batch.row is None else (batch.row.pixels,)
 
 
 class Streaming:
-    """A split of image files of any size.
+    """A split of image files of any size, read during training.
 
-    The next two batches are made in the background, on a GPU on a stream of their own, while one is being used; there,
-    pictures of the batch after them are decoded meanwhile. Memory is bounded by these and by what is read ahead: three
-    batches of files, or two batches a worker.
+    The next two batches are made in the background, on a GPU on another stream. Memory is bounded by these and by three
+    batches of files, or two batches per worker.
 
     Args:
-        split: what to read.
-        plan: which samples and views. Each view must bring images to one size (:class:`RandomResizedCrop`,
+        split: the images.
+        plan: samples and views of each batch. Each view must bring images to one size (:class:`RandomResizedCrop`,
             :class:`Resize` and :class:`CentreCrop`).
-        device: where batches go.
-        workers: how many decode. With ``decode_in="workers"`` these are processes, and 0 reads in this one; with
-            ``"device"`` they are threads, at least one, and have only those files that the device cannot decode.
-        decode_in: ``"workers"`` decodes and cuts to size in the workers, the rest of a view runs on the device;
-            with ``"device"`` one thread reads bytes, and all else runs on the device (JPEG on a GPU; other files, and
-            all files on other devices, are decoded in the workers).
-        bad_images: images that cannot be decoded stop the epoch at their batch, which is named (``"error"``), or are
-            left out of it and listed in ``unreadable`` (``"skip"``).
+        device: the device of the batches.
+        workers: with ``decode_in="workers"``, number of processes (0: this process); with ``"device"``, number of
+            threads that decode files that the device cannot decode.
+        decode_in: ``"workers"`` decodes and resizes in the workers and augments on the device; ``"device"`` does all
+            of it on the device (only JPEG, on a GPU; other files are decoded in the workers).
+        bad_images: ``"error"``: images that cannot be decoded raise at their batch; ``"skip"``: they are left out and
+            listed in ``unreadable``.
     """
 
     def __init__(
@@ -86,14 +84,14 @@ class Streaming:
         self.decode_in: DecodeIn = decode_in
         self.unreadable: dict[str, str] = {}
         """Files that were left out, and why."""
-        self._cuts = [cut(view) for view in plan.views]
+        self._cuts = [split_view(view) for view in plan.views]
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch of training, from batch ``start`` on."""
+        """Yield the training batches of an epoch from batch ``start`` on."""
         return self._batches(partial(self.plan.training, seed, epoch, start))
 
     def evaluation(self) -> Iterator[Batch]:
-        """Every sample once, in order."""
+        """Yield every sample once, in order."""
         return self._batches(self.plan.evaluation)
 
     def _batches(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Iterator[Batch]:
@@ -101,12 +99,12 @@ class Streaming:
         return batches_ahead(self._finished(sized), self.device)
 
     def _finished(self, batches: Generator[_Sized, None, None]) -> Generator[Batch, None, None]:
-        """What is left to do once images have one size."""
+        """Apply the rest of each view."""
         with closing(batches):
             for planned, sized, unreadable in batches:
                 if unreadable:
                     self._report(list(unreadable.values()))
-                kept = _others(planned, unreadable)
+                kept = _readable_positions(planned, unreadable)
                 if len(kept) == 0:
                     continue
                 indices = planned.indices[kept]
@@ -129,29 +127,29 @@ class Streaming:
         root, names = str(images.root).rstrip("/"), images.names
 
         groups = ((batch, [f"{root}/{names[i]}" for i in batch.indices.tolist()]) for batch in planned)
-        # In a thread and on a stream of their own: the next batch is decoded while this one is cut to size.
+        # In another thread and stream: the next batch is decoded while this one is resized.
         pictures = self._pictures(decoded_ahead(groups, self.device, workers=max(1, self.workers)))
         with closing(ahead_on(self.device, pictures, _pixels, depth=1)) as batches:
             for batch in batches:
-                yield self._cut_to_size(batch)
+                yield self._resize(batch)
 
     def _pictures(
         self, batches: Generator[tuple[PlannedBatch, Sequence[Tensor | UnreadableImageError]], None, None]
-    ) -> Generator[_Pictures, None, None]:
+    ) -> Generator[_Decoded, None, None]:
         with closing(batches):
             for planned, found in batches:
                 unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
                 decoded = [image for image in found if isinstance(image, Tensor)]
-                row = ImagesInARow.of(decoded) if decoded else None
-                del found, decoded  # or each picture would be there twice
-                yield _Pictures(planned, row, unreadable)
+                row = PackedImages.of(decoded) if decoded else None
+                del found, decoded  # otherwise each picture is in memory twice
+                yield _Decoded(planned, row, unreadable)
                 del row
 
-    def _cut_to_size(self, batch: _Pictures) -> _Sized:
+    def _resize(self, batch: _Decoded) -> _Sized:
         planned, row, unreadable = batch
         if row is None:
             return _Sized(planned, (), unreadable)
-        kept = _others(planned, unreadable)
+        kept = _readable_positions(planned, unreadable)
         sized = (
             to_size(row, first, uniforms[kept, : first.draws])
             for (first, _), uniforms in zip(self._cuts, planned.uniforms, strict=True)
@@ -164,13 +162,13 @@ class Streaming:
         self.unreadable.update({str(error.path): error.reason for error in unreadable})
 
 
-def _others(planned: PlannedBatch, unreadable: dict[int, UnreadableImageError]) -> Tensor:
-    """Places of a batch whose image could be decoded."""
+def _readable_positions(planned: PlannedBatch, unreadable: dict[int, UnreadableImageError]) -> Tensor:
+    """Return the positions of the decoded images in a batch."""
     return torch.tensor([i for i in range(len(planned.indices)) if i not in unreadable], dtype=torch.int64)
 
 
 class _Reader(IterableDataset[_Sized]):
-    """Decodes planned batches and cuts them to size; of several workers each takes its turn."""
+    """Decodes and resizes planned batches; several workers take turns."""
 
     def __init__(self, split: Split, sized: tuple[Compose, ...], batches: Callable[[], Iterator[PlannedBatch]]) -> None:
         self.split, self.sized, self.batches = split, sized, batches

@@ -1,4 +1,4 @@
-"""Chance as data: everything random in an epoch is a pure function of ``(seed, epoch)``, read by slice."""
+"""Random numbers of an epoch as a pure function of ``(seed, epoch)``, available by slice."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,16 +13,16 @@ from longtail._checks import check_integer
 
 __all__ = ["Draws", "Purpose"]
 
-_WORDS = 4  # 64-bit words that Philox makes of one value of its counter
+_WORDS = 4  # 64-bit words of Philox per counter value
 _SEED_BITS, _EPOCH_BITS, _PURPOSE_BITS, _STREAM_BITS = 64, 32, 8, 24  # the 128 bits of Philox's key
-_ROW_BITS = 63  # rows are numbered in the lowest word of the counter; blocks of columns in the next
+_ROW_BITS = 63  # rows are in the lowest word of the counter, blocks of columns in the next
 
 
 class Purpose(IntEnum):
-    """What words are drawn for; each has numbers of its own. The values are part of the key: add, never renumber."""
+    """The use of random words; each has its own numbers. The values are part of the key: never renumber them."""
 
     ORDER = 0
-    """The epoch's permutation."""
+    """Permutation of the epoch."""
     UNIFORMS = 1
     """Parameters of augmentations."""
     PICKS = 2
@@ -34,7 +34,7 @@ class Purpose(IntEnum):
 
 
 def _check_bits(name: str, value: object, bits: int) -> int:
-    """``value`` as an int in [0, 2^bits)."""
+    """Return ``value`` as an int in [0, 2^bits)."""
     number = check_integer(name, value, minimum=0)
     if number >= 2**bits:
         raise ValueError(f"Expected `{name}` to be an integer >= 0 and < 2^{bits}, but got {number}.")
@@ -46,10 +46,10 @@ class Draws:
     r"""The random numbers of one epoch, a pure function of ``(seed, epoch)``.
 
     They come from the counter-based generator Philox4x64-10 (``numpy.random.Philox``). Its key holds the seed (64
-    bits), the epoch (32), what the numbers are for (8) and the stream (24), so that no two of these share a key; its
-    counter holds the row and the column. A row is therefore computed from its number alone: rows ``[start, stop)``
-    cost :math:`O(stop - start)` and equal the same rows of the whole, in one process or eight, from the start or after
-    resuming. All is made on the CPU from raw 64-bit words, so that no device and no version of numpy changes it.
+    bits), the epoch (32), the purpose (8) and the stream (24); its counter holds the row and the column. A row is
+    computed from its number alone, so rows ``[start, stop)`` cost :math:`O(stop - start)` and are the same in one
+    process or eight, from the start or after resuming. All numbers are made on the CPU from raw 64-bit words, so that
+    they do not depend on the device or the version of numpy.
 
     Args:
         seed: the run's seed, in [0, 2^64).
@@ -75,26 +75,25 @@ class Draws:
         object.__setattr__(self, "epoch", _check_bits("epoch", self.epoch, _EPOCH_BITS))
 
     def permutation(self, n: int) -> Tensor:
-        """The epoch's order of ``n`` samples: each gets a random word, and they are sorted by it, ties by index.
+        """Return the order of ``n`` samples: they are sorted by a random word, ties by index.
 
         Returns:
-            int64 of shape ``(n,)``, every number below ``n`` once.
+            int64 of shape ``(n,)``.
         """
         n = check_integer("n", n, minimum=0)
         return torch.from_numpy(np.argsort(self.line(n, Purpose.ORDER), kind="stable").astype(np.int64))
 
     def uniforms(self, start: int, stop: int, width: int, stream: int = 0) -> Tensor:
-        r"""Numbers in [0, 1) for positions ``start`` to ``stop`` of the epoch: augmentations' parameters.
+        r"""Return numbers in [0, 1) for positions ``start`` to ``stop`` of the epoch, for augmentations.
 
         Each is the top 24 bits of a word, :math:`\lfloor w / 2^{40} \rfloor / 2^{24}`: float32 holds it exactly, and
         none is 1.
 
         Args:
-            start: the first position; a position is a place in the epoch's order, not a sample's index.
+            start: the first position in the order of the epoch.
             stop: the position after the last.
-            width: how many numbers a position gets. More of them leave the first as they are: row ``i`` of width ``w``
-                is the beginning of row ``i`` of any larger width.
-            stream: separates views and purposes; streams are independent of each other, whatever their widths.
+            width: numbers per position. Row ``i`` of width ``w`` is the start of row ``i`` of any larger width.
+            stream: number of the view; streams are independent.
 
         Returns:
             float32 of shape ``(stop - start, width)``; row ``i`` belongs to position ``start + i``.
@@ -103,7 +102,7 @@ class Draws:
         return torch.from_numpy((words >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
 
     def words(self, start: int, stop: int, width: int, purpose: Purpose, stream: int = 0) -> NDArray[np.uint64]:
-        """The random 64-bit words that all else is made of, ``(stop - start, width)``.
+        """Return the random 64-bit words behind all numbers, ``(stop - start, width)``.
 
         Four neighbouring columns are one value of the counter: row ``i``, columns ``4 b`` to ``4 b + 3`` come from the
         counter ``2^64 b + i + 1``.
@@ -116,7 +115,7 @@ class Draws:
         stream = _check_bits("stream", stream, _STREAM_BITS)
         rows, blocks = stop - start, -(-width // _WORDS)
         key = [self.seed, (self.epoch << _PURPOSE_BITS | Purpose(purpose)) << _STREAM_BITS | stream]
-        philox: Any = np.random.Philox(  # it counts before it draws, hence the + 1 above
+        philox: Any = np.random.Philox(  # it increments before it draws, hence the + 1 above
             key=np.array(key, dtype=np.uint64), counter=np.array([start, 0, 0, 0], dtype=np.uint64)
         )
         words = np.empty((rows, blocks, _WORDS), dtype=np.uint64)
@@ -126,5 +125,5 @@ class Draws:
         return words.reshape(rows, blocks * _WORDS)[:, :width]
 
     def line(self, n: int, purpose: Purpose, stream: int = 0) -> NDArray[np.uint64]:
-        """The first ``n`` words in one line: rows of four, end to end."""
+        """Return the first ``n`` words as a vector."""
         return self.words(0, -(-n // _WORDS), _WORDS, purpose, stream).reshape(-1)[:n]

@@ -1,4 +1,4 @@
-"""Which samples a batch holds, and the numbers its augmentations draw: what both ways of loading share."""
+"""The plan of an epoch: samples of each batch and random numbers of its augmentations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,43 +14,43 @@ from longtail.data.sampling.samplers import Instance, Sampler, shard
 
 __all__ = ["Batch", "BatchPlan", "PlannedBatch"]
 
-_ROWS = 2**13  # samples whose numbers are drawn together: for few at a time, asking costs more than drawing
+_ROWS = 2**13  # samples whose numbers are drawn together, which is faster
 
 
 class Batch(NamedTuple):
-    """What a model is trained or evaluated on in one step."""
+    """The input of one training or evaluation step."""
 
     views: tuple[Tensor, ...]
-    """The images, ``(B, channels, height, width)``, once for each view."""
+    """The images of each view, ``(B, channels, height, width)``."""
     labels: Tensor
     """Class indices, int64 ``(B,)``."""
     indices: Tensor
-    """Which samples of the split they are, int64 ``(B,)``, on the CPU."""
+    """Indices in the split, int64 ``(B,)``, on the CPU."""
 
 
 class PlannedBatch(NamedTuple):
     """A batch before its images are read."""
 
     indices: Tensor
-    """Which samples, int64 ``(B,)``."""
+    """Indices in the split, int64 ``(B,)``."""
     uniforms: tuple[Tensor, ...]
-    """For each view the numbers its augmentation draws, float32 ``(B, draws)``."""
+    """Random numbers of each view, float32 ``(B, draws)``."""
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of an epoch, as a pure function of ``(seed, epoch)``: one process or several, from the start or not.
+    """The batches of an epoch as a pure function of ``(seed, epoch)``, for any number of processes.
 
     Args:
-        labels: of the split, for the sampler.
+        labels: labels of the split.
         views: the augmentation of each view.
         batch_size: samples in a batch of this rank.
-        sampler: which samples an epoch visits, and in which order.
-        rank: this process.
-        world: how many processes share the epoch; their k-th batches are the k-th batch of one process with a ``world``
+        sampler: order of the samples.
+        rank: rank of this process.
+        world: number of processes; their k-th batches together are the k-th batch of a single process with a ``world``
             times larger batch.
-        drop_last: leave out the last step's batches where they are not all full, on all ranks, in training.
-        accumulate: batches of this rank that are a step.
+        drop_last: leave out an incomplete last step in training, on all ranks.
+        accumulate: batches of this rank per step.
     """
 
     labels: Tensor
@@ -71,7 +71,7 @@ class BatchPlan:
             raise ValueError("Expected a split with samples, but got none.")
 
     def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[PlannedBatch]:
-        """The batches of an epoch of training, from batch ``start`` on, as if those before had been made."""
+        """Yield the training batches of an epoch from batch ``start`` on, the same as in a whole epoch."""
         draws = Draws(seed, epoch)
         visited = self.sampler.order(self.labels, draws)
         order = shard(visited, self.rank, self.world, pad=True)
@@ -84,7 +84,7 @@ class BatchPlan:
                 yield PlannedBatch(indices, tuple(uniforms))
 
     def _uniforms(self, draws: Draws, here: slice) -> Iterator[Tensor]:
-        """For each view the numbers of this rank's samples from one place of its order to another."""
+        """Yield for each view the random numbers of a slice of this rank's samples."""
         for stream, view in enumerate(self.views):
             if view.draws:
                 rows = draws.uniforms(here.start * self.world, here.stop * self.world, view.draws, stream)
@@ -93,10 +93,10 @@ class BatchPlan:
                 yield torch.empty(here.stop - here.start, 0)
 
     def evaluation(self) -> Iterator[PlannedBatch]:
-        """Every sample once, in order; over the ranks nothing is dropped and nothing counted twice."""
+        """Yield every sample once, in order, also over all ranks."""
         random = [view for view in self.views if view.draws]
         if random:
-            raise ValueError(f"Expected `views` that draw nothing, for evaluation, but got {random[0]}.")
+            raise ValueError(f"Expected `views` without random numbers for evaluation, but got {random[0]}.")
         order = shard(torch.arange(len(self.labels)), self.rank, self.world, pad=False)
         for begin in range(0, len(order), self.batch_size):
             indices = order[begin : begin + self.batch_size]
@@ -104,11 +104,11 @@ class BatchPlan:
 
     @property
     def steps(self) -> int:
-        """Batches of an epoch of training with a sampler that visits as many samples as there are."""
+        """Training batches per epoch, for a sampler that visits as many samples as the split has."""
         if self.drop_last:
             return self._full(len(self.labels))
         return -(-len(self.labels) // (self.batch_size * self.world))
 
     def _full(self, samples: int) -> int:
-        """Batches of this rank in those steps of so many samples in which all are full."""
+        """Return the number of batches of this rank in complete steps."""
         return samples // (self.batch_size * self.world * self.accumulate) * self.accumulate

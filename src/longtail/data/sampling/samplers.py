@@ -1,4 +1,4 @@
-"""Samplers: which samples an epoch visits, and in what order, as a pure function of ``(seed, epoch)``."""
+"""Samplers: the order of samples in an epoch as a pure function of ``(seed, epoch)``."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -16,10 +16,10 @@ __all__ = ["ClassAware", "Instance", "Progressive", "Sampler", "SquareRoot", "sh
 
 
 class Sampler(Protocol):
-    """Whatever makes the order of an epoch from the labels and the epoch's draws."""
+    """Makes the order of an epoch from the labels and the random numbers of the epoch."""
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
-        """Dataset indices in the order in which the epoch visits them, int64 on the CPU.
+        """Return the indices of an epoch in order, int64 on the CPU.
 
         Args:
             labels: class index of each sample, shape ``(samples,)``.
@@ -29,7 +29,7 @@ class Sampler(Protocol):
 
 
 class _ByClass(NamedTuple):
-    """Samples sorted by class; classes without samples are left out, the others numbered anew."""
+    """Samples sorted by class; classes without samples are left out."""
 
     members: NDArray[np.int64]  # sample indices, class by class
     starts: NDArray[np.int64]  # where each class begins in `members`
@@ -37,10 +37,10 @@ class _ByClass(NamedTuple):
 
 
 def _check_labels(labels: Vector) -> Tensor:
-    """``labels`` as int64 on the CPU, one a sample."""
+    """Return ``labels`` as int64 on the CPU."""
     vector = as_tensor("labels", labels, what="class indices").cpu()
     if vector.ndim != 1 or vector.numel() == 0:
-        raise ValueError(f"Expected `labels` to hold one class index a sample, but got shape {tuple(vector.shape)}.")
+        raise ValueError(f"Expected `labels` to hold one class index per sample, but got shape {tuple(vector.shape)}.")
     if vector.is_floating_point():
         raise TypeError(f"Expected `labels` to hold class indices, but got dtype {vector.dtype}.")
     return vector.to(torch.int64)
@@ -54,14 +54,14 @@ def _by_class(labels: Vector) -> _ByClass:
 
 
 def _below(words: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Integers in [0, high), the floor of ``word * high / 2^64``, for ``high`` < 2^32 without overflow."""
+    """Return the floor of ``word * high / 2^64``, without overflow for ``high`` < 2^32."""
     factor, half = high.astype(np.uint64), np.uint64(32)
     lower = (words & np.uint64(2**32 - 1)) * factor >> half
     return (((words >> half) * factor + lower) >> half).astype(np.int64)
 
 
 def _with_replacement(classes: _ByClass, weights: NDArray[np.float64], draws: Draws) -> Tensor:
-    """As many picks as there are samples: a class by its weight, then one of its samples, all equally likely."""
+    """Draw as many samples as there are: a class by its weight, then one of its samples uniformly."""
     words = draws.words(0, classes.members.size, 2, Purpose.PICKS)
     cumulative = np.cumsum(weights)
     fraction = (words[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53  # < 1, hence below the last class's bound
@@ -71,7 +71,7 @@ def _with_replacement(classes: _ByClass, weights: NDArray[np.float64], draws: Dr
 
 @dataclass(frozen=True)
 class Instance:
-    """Every sample once, in random order: a class is seen as often as it has samples.
+    """Every sample once, in random order.
 
     Example:
         >>> Instance().order([0, 0, 0, 1], Draws(seed=0, epoch=0))
@@ -79,7 +79,7 @@ class Instance:
     """
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
-        """A permutation of all samples, shape ``(samples,)``."""
+        """Return a permutation of all samples, shape ``(samples,)``."""
         return draws.permutation(_check_labels(labels).numel())
 
 
@@ -87,14 +87,14 @@ class Instance:
 class ClassAware:
     """Every class equally often (Shen et al., 2016): the classes in turn, ``per_class`` samples of each.
 
-    A shuffled list of the classes is walked through, and shuffled again when it is used up. A class whose turn it is
-    gives the next ``per_class`` samples of a shuffled list of its own, which is shuffled again when it is used up: no
-    sample of a class comes a second time before all have come once. A class of fewer than ``per_class`` samples begins
-    its list anew within one turn. Lists begin afresh in each epoch. Classes without samples are left out.
+    The classes are visited in the order of a shuffled list, which is shuffled again at its end. Each class has a
+    shuffled list of its samples and gives the next ``per_class`` of them; the list is shuffled again at its end, so
+    that no sample comes a second time before all samples of the class have come once. Lists start anew in each epoch.
+    Classes without samples are left out.
 
     Args:
         per_class: samples of a class in a row.
-        length: samples in an epoch, by default as many as there are; the last turn may be cut short.
+        length: samples in an epoch, by default the size of the split; the last turn may be incomplete.
 
     Example:
         >>> labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 2])
@@ -112,7 +112,7 @@ class ClassAware:
             check_integer("length", self.length, minimum=1)
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
-        """``length`` samples, ``per_class`` of one class after the other, shape ``(length,)``."""
+        """Return ``length`` samples, ``per_class`` of each class in turn, shape ``(length,)``."""
         members, starts, counts = _by_class(labels)
         length = members.size if self.length is None else self.length
         num_turns = -(-length // self.per_class)
@@ -120,7 +120,7 @@ class ClassAware:
         shuffled = np.argsort(draws.words(0, rounds, counts.size, Purpose.CLASSES), axis=1, kind="stable")
         turns = shuffled.reshape(-1)[:num_turns]  # the class of each turn
 
-        # Each class's lists lie end to end, as many as its turns use up; its k-th sample is then at `offset + k`.
+        # The lists of a class are concatenated, as many as it needs; its k-th sample is at `offset + k`.
         num_lists = -(-np.bincount(turns, minlength=counts.size) * self.per_class // counts)
         offset = np.cumsum(num_lists * counts) - num_lists * counts
         list_class = np.repeat(np.arange(counts.size), num_lists)
@@ -131,7 +131,7 @@ class ClassAware:
         samples = members[starts[list_class[slot_list]] + slot - list_start[slot_list]]
         samples = samples[np.lexsort((draws.line(slot.size, Purpose.SAMPLES), slot_list))]  # shuffle within each list
 
-        before = np.arange(num_turns) // counts.size * self.per_class  # a class has one turn a round
+        before = np.arange(num_turns) // counts.size * self.per_class  # a class has one turn per round
         taken = (offset[turns] + before)[:, None] + np.arange(self.per_class)
         return torch.from_numpy(samples[taken.reshape(-1)[:length]])
 
@@ -152,7 +152,7 @@ class SquareRoot:
     """
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
-        """As many samples as there are, with replacement, shape ``(samples,)``."""
+        """Return as many samples as there are, with replacement, shape ``(samples,)``."""
         classes = _by_class(labels)
         return _with_replacement(classes, np.sqrt(classes.counts), draws)
 
@@ -167,8 +167,8 @@ class Progressive:
     probability 0. A single epoch is instance-balanced.
 
     Args:
-        total_epochs: epochs of the training, over which ``t`` goes from 0 to 1.
-        first: the epoch in which it begins, where others come before.
+        total_epochs: number of epochs in which ``t`` goes from 0 to 1.
+        first: the first of these epochs.
 
     Example:
         >>> labels = torch.arange(2).repeat_interleave(torch.tensor([9000, 1000]))
@@ -185,7 +185,7 @@ class Progressive:
         check_integer("first", self.first, minimum=0)
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
-        """As many samples as there are, with replacement, shape ``(samples,)``."""
+        """Return as many samples as there are, with replacement, shape ``(samples,)``."""
         end = self.first + self.total_epochs
         if not self.first <= draws.epoch < end:
             raise ValueError(f"Expected `draws.epoch` to be in {self.first} … {end - 1}, but got {draws.epoch}.")
@@ -196,19 +196,18 @@ class Progressive:
 
 
 def shard(order: Tensor, rank: int, world: int, *, pad: bool) -> Tensor:
-    """The part of ``order`` that one rank visits: positions ``rank``, ``rank + world``, ``rank + 2 world``, …
+    """Return the part of ``order`` for one rank: positions ``rank``, ``rank + world``, ``rank + 2 world``, …
 
-    Ranks take turns, so that the k-th batches of all ranks, of ``b`` samples each, are together the k-th batch of
-    ``world * b`` samples of a single process, whatever ``b`` is. Position ``j`` of a rank is position
-    ``rank + j * world`` of the epoch: its random numbers are ``draws.uniforms(start, stop, …)[rank::world]``
-    for a ``start`` that is a multiple of ``world``.
+    The k-th batches of all ranks, of ``b`` samples each, are together the k-th batch of ``world * b`` samples of a
+    single process. Position ``j`` of a rank is position ``rank + j * world`` of the epoch: its random numbers are
+    ``draws.uniforms(start, stop, …)[rank::world]`` for a ``start`` that is a multiple of ``world``.
 
     Args:
-        order: what the epoch visits, along the first dimension.
-        rank: this process, in [0, world).
-        world: how many processes there are.
-        pad: ``True`` for training: repeat from the start until all ranks have the same number;
-            ``False`` for evaluation: nothing is dropped or counted twice, and ranks may differ by one.
+        order: order of the epoch, along the first dimension.
+        rank: rank of this process, in [0, world).
+        world: number of processes.
+        pad: ``True`` for training: repeat from the start until all ranks have the same number; ``False`` for
+            evaluation: every sample once, so that ranks may differ by one.
 
     Example:
         >>> order = torch.tensor([4, 2, 0, 1, 3])
