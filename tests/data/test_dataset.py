@@ -61,7 +61,9 @@ def test_a_factor_that_would_lose_a_class_is_refused_with_the_numbers():
     """Data that is long-tailed already: the smallest class has 6, so with a factor of 10 the last would have none."""
     names = ("ant", "bee", "cat", "dog", "eel")
     data = DataSet("birds", names, split_of(np.repeat(np.arange(5), [120, 60, 30, 6, 15]).tolist()))
-    said = r"^Expected an imbalance factor of at most 6 for birds, .*, but got 10, which leaves none of class 'eel'\."
+    said = (
+        r"^Expected an imbalance factor of at most 6 for birds, .*, but got 10, which leaves no image of class 'eel'\."
+    )
     with pytest.raises(ValueError, match=said):
         long_tailed(data, 10)
     assert long_tailed(data, 6).counts.tolist() == [6, 3, 2, 1, 1]

@@ -53,7 +53,7 @@ def test_dev_is_a_split_and_what_else_lies_beside_splits_is_refused(tmp_path):
     touch(tmp_path, "train/a/1.png", "dev/a/2.png", "test/a/3.png")
     assert list(open_path(tmp_path).splits) == ["train", "val", "test"]
     (tmp_path / "annotations").mkdir()
-    with pytest.raises(ValueError, match="no other beside them, but got annotations: move or rename it"):
+    with pytest.raises(ValueError, match="only folders called train, val and test, but got annotations"):
         open_path(tmp_path)
     touch(tmp_path, "train/1.png")  # images right in it: a class, as all the others
     assert open_path(tmp_path).class_names == ("annotations", "dev", "test", "train")
@@ -113,7 +113,7 @@ def test_a_folder_beside_a_list_is_not_called_empty(tmp_path):
 
 
 def test_a_path_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^Expected .*nowhere does not exist"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         open_path(tmp_path / "nowhere")
     touch(tmp_path, "list.xlsx")
     with pytest.raises(ValueError, match=r"^Expected .*list\.xlsx to end in \.csv, .*, but got '\.xlsx'\.$"):
@@ -272,15 +272,16 @@ def test_the_same_line_twice_stays_twice(tmp_path, kind):
     assert listed(data.train) == [("a.png", 0), ("a.png", 0)]  # `describe` reports it
 
 
-@pytest.mark.parametrize("kind", KINDS)
+OUTSIDE = ["../x.png", "/x.png", "C:/x.png", "a/../../x.png", "..\\x.png", "{folder}/../x.png", "{folder}2/x.png"]
+
+
 @pytest.mark.parametrize(
-    "name", ["../x.png", "/x.png", "C:/x.png", "a/../../x.png", "..\\x.png", "{folder}/../x.png", "{folder}2/x.png"]
+    ("kind", "name"), [*((kind, "../x.png") for kind in KINDS if kind != "csv"), *(("csv", name) for name in OUTSIDE)]
 )
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path, kind, name):
     name = name.format(folder=tmp_path)
     path = write_list(tmp_path, kind, {"path": ["a.png", name], "label": ["x", "x"]})
-    where = rf"row 2 of .* to lie below {re.escape(str(tmp_path))}, the list's folder, to which paths are relative"
-    with pytest.raises(ValueError, match=rf"^Expected the path in {where}, but got {re.escape(repr(name))}\.$"):
+    with pytest.raises(ValueError, match=rf"row 2 of .*, but got {re.escape(repr(name))}\.$"):
         open_path(path)
 
 

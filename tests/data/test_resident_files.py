@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_decoded(files, monkeypa
     with pytest.raises(ValueError, match="Expected the images to fit into") as caught:
         ResidentFiles(files, plan((WEAK,)))
     assert f"{(needed - 1) / 1e9:.3g} GB that cpu has free" in str(caught.value)
-    assert f"but got {needed / 1e9:.3g} GB" in str(caught.value)
+    assert f"but they need {needed / 1e9:.3g} GB" in str(caught.value)
     assert decoded == []
 
 

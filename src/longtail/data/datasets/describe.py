@@ -143,6 +143,6 @@ def draw_tail(description: Description, path: Path) -> None:
         axes.set(xlabel="classes, most frequent first", ylabel="training images")
         axes.set_title(description.name, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper right")
         figure.savefig(path, dpi=150, format="png")
         plt.close(figure)
