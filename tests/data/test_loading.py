@@ -281,8 +281,8 @@ def test_drop_last_leaves_out_a_step_that_is_not_full_whoever_takes_it(world, ac
         assert sorted(visited) == sorted(Draws(1, 0).permutation(samples).tolist()[: samples // 12 * 12])
 
 
-def test_evaluation_refuses_chance(memory, labels):
-    with pytest.raises(ValueError, match="`views` that draw nothing"):
+def test_evaluation_refuses_random_views(memory, labels):
+    with pytest.raises(ValueError, match="`views`"):
         next(Resident(memory, plan(labels)).evaluation())
 
 
