@@ -292,9 +292,8 @@ def test_axes_of_recall_stay_within_0_and_100(points):
         assert 0 <= low < high <= 100
 
 
-@pytest.mark.parametrize(
-    ("draw", "argument"),
-    [
+def test_nothing_to_draw_names_the_argument():
+    cases = [
         (lambda: recall_curves({}), "methods"),
         (lambda: level_bars({}), "levels"),
         (lambda: box_plots({}), "runs"),
@@ -304,11 +303,10 @@ def test_axes_of_recall_stay_within_0_and_100(points):
         (lambda: sensitivity([1.0], RECALLS), "strengths"),
         (lambda: trade_off({}), "points"),
         (lambda: save_figure(DRAW["trade-off"](), "x", ["gif"]), "formats"),
-    ],
-)
-def test_nothing_to_draw_names_the_argument(draw, argument):
-    with pytest.raises(ValueError, match=rf"^Expected `{argument}` .*, but got "):
-        draw()
+    ]
+    for draw, argument in cases:
+        with pytest.raises(ValueError, match=rf"^Expected `{argument}` .*, but got "):
+            draw()
 
 
 def _named(name):
