@@ -144,7 +144,7 @@ def test_channels():
     levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
     assert torch.equal(ToChannels(1)(ToChannels(3)(levels)), levels)
     assert torch.equal(ToChannels(3)(levels), levels.repeat(1, 3, 1, 1))
-    with pytest.raises(ValueError, match="Expected images of 1 channels, or grey or RGB, but got 4 channels"):
+    with pytest.raises(ValueError, match="Expected images with 1 channels, or grey or RGB, but got 4 channels"):
         ToChannels(1)(torch.zeros(1, 4, 2, 2, dtype=torch.uint8))
 
 
@@ -285,8 +285,8 @@ def change_card(folder, **changes):
         ({"classes": ["a", "b"]}, "size mismatch"),
         ({"head": "cosine"}, "Missing key"),
         ({"head": "__import__"}, "'__import__'"),
-        ({"counts": [1, 2]}, "do not fit"),
-        ({"mean": [0.5, 0.5]}, "do not fit"),
+        ({"counts": [1, 2]}, "do not match"),
+        ({"mean": [0.5, 0.5]}, "do not match"),
         ({"channels": 0}, "in_channels"),
     ],
 )

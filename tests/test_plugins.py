@@ -112,3 +112,18 @@ def test_supervised_loss_refuses_a_loss_that_averages(plugin):
 
     with pytest.raises(ValueError, match="reduction='none'"):
         SupervisedLoss(vs_loss.VSLoss(torch.tensor([3, 1]), gamma=0.1, tau=1.0))
+
+
+@pytest.mark.parametrize(
+    ("file", "method", "beta"),
+    [("vs_loss.py", "vs", "vs_tau"), pytest.param("own_method.py", "cbs-mlp", "beta", marks=pytest.mark.slow)],
+)
+def test_a_plugin_works_in_study_and_report(plugin, capsys, file, method, beta):
+    words = ("--data", "digits-lt", "--methods", method, "--betas", 1, 1.5, "--seeds", 1, "--epochs", 1, *FLAGS[2:])
+    assert run("study", "--plugin", EXAMPLES / file, *words, "--out", "study") == 0
+    runs = {path.parent.name for path in Path("study").glob("*/result.json")}
+    assert runs == {f"digits-lt-50-{method}-{beta}{value}-seed0" for value in ("1", "1.5")}
+    assert f"{METHODS[method].title} (β = 1.5)" in capsys.readouterr().out
+    METHODS.unregister(method)  # a report reads files only
+    assert run("report", "study", "--out", "report.html") == 0
+    assert method in Path("report.html").read_text(encoding="utf-8")

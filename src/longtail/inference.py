@@ -1,4 +1,4 @@
-"""The use of a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
+"""Use a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail._checks import check_choice, check_integer, told
+from longtail._checks import check_choice, check_integer, describe
 from longtail._io import read_tensors
 from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
@@ -26,17 +26,17 @@ __all__ = ["FilePredictions", "Predictions", "TrainedClassifier", "Transforms", 
 
 
 class Predictions(NamedTuple):
-    """What a model says of images, one row an image."""
+    """Predictions of a model, one row per image."""
 
     labels: Tensor
     """The most probable class, int64 ``(N,)``."""
     probabilities: Tensor
-    """Of every class, float32 ``(N, C)``."""
+    """The probability of every class, float32 ``(N, C)``."""
 
 
 @dataclass(frozen=True)
 class ToChannels:
-    """Grey images as RGB, RGB images as grey (0.299 R + 0.587 G + 0.114 B, rounded): whatever the model reads.
+    """Converts grey images to RGB, or RGB images to grey (0.299 R + 0.587 G + 0.114 B, rounded), as the model needs.
 
     Example:
         >>> ToChannels(1)(torch.tensor([255, 0, 0], dtype=torch.uint8).view(1, 3, 1, 1)).flatten()
@@ -47,11 +47,11 @@ class ToChannels:
 
     @property
     def draws(self) -> int:
-        """None are needed."""
+        """Random numbers per image."""
         return 0
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """``images`` with the channels that are wanted."""
+        """``images`` with the right number of channels."""
         found = images.shape[1]
         if found == self.channels:
             return images
@@ -61,21 +61,21 @@ class ToChannels:
             red, green, blue = images.int().unbind(1)
             return ((299 * red + 587 * green + 114 * blue + 500) // 1000).to(torch.uint8)[:, None]
         raise ValueError(
-            f"Expected images of {self.channels} channels, or grey or RGB, but got {found} channels; a tensor is "
+            f"Expected images with {self.channels} channels, or grey or RGB, but got {found} channels; a tensor is "
             "(channels, height, width), a NumPy array (height, width, channels)."
         )
 
 
 @dataclass(frozen=True)
 class Transforms:
-    """From images to what the model reads: its channels, its size, its normalisation; the run's evaluation, no chance.
+    """Prepares images as in the run's evaluation: channels, size and normalisation; nothing is random.
 
     Args:
-        channels: of the images that the model reads.
+        channels: channels of the images that the model reads.
         size: their side.
         normalisation: mean and standard deviation.
-        family: of augmentations, which says how an image is brought to its size.
-        in_memory: the run's images were in memory: those that have the size already are left as they are.
+        family: family of augmentations, which says how an image is resized.
+        in_memory: the run's images were in memory: images that already have the size are not resized.
     """
 
     channels: int
@@ -85,7 +85,7 @@ class Transforms:
     in_memory: bool = False
 
     def view(self, *, sized: bool = False) -> Augmentation:
-        """All of it as an augmentation, for images that have the size already, or for others."""
+        """All steps as one augmentation, for images that have the size already, or for others."""
         rest = evaluation_view(self.family, self.size, self.normalisation, torch.float32, sized=sized)
         return Compose((ToChannels(self.channels), *(rest.augmentations if isinstance(rest, Compose) else (rest,))))
 
@@ -95,7 +95,7 @@ class Transforms:
         Args:
             images: one image, or a sequence of images of any sizes. An image is a path, a PIL image, or uint8 pixels,
                 grey or RGB: a tensor ``(channels, height, width)``, or a NumPy array ``(height, width)`` or ``(height,
-                width, channels)``. A tensor or an array of four dimensions, the first of images, is a batch.
+                width, channels)``. A tensor or an array with four dimensions is a batch.
 
         Returns:
             float32 ``(B, channels, size, size)``.
@@ -104,7 +104,7 @@ class Transforms:
             images = as_tensor(images).permute(0, 3, 1, 2)
         if isinstance(images, Tensor) and images.ndim == 4:
             if images.dtype != torch.uint8:
-                raise TypeError(f"Expected `images` to be uint8 pixels, but got {told(images)}.")
+                raise TypeError(f"Expected `images` to be uint8 pixels, but got {describe(images)}.")
             if len(images) == 0:
                 return torch.empty(0, self.channels, self.size, self.size, device=images.device)
             sized = self.in_memory and tuple(images.shape[2:]) == (self.size, self.size)
@@ -114,7 +114,7 @@ class Transforms:
 
 
 def _several(images: Any) -> bool:
-    """Whether these are images in a row, and not one."""
+    """Whether these are several images."""
     if isinstance(images, Tensor | np.ndarray):
         return images.ndim == 4
     return isinstance(images, Sequence) and not isinstance(images, str | bytes)
@@ -127,7 +127,7 @@ def _pixels(image: Any) -> Tensor:
     pixels = raw_pixels(image)
     if pixels is None:
         array = isinstance(image, np.ndarray)
-        found = f"an array of {image.dtype} and shape {image.shape}" if array else told(image)
+        found = f"an array of {image.dtype} and shape {image.shape}" if array else describe(image)
         raise TypeError(
             "Expected an image to be a path, a PIL image, or uint8 pixels in a tensor (channels, height, width) or a "
             f"NumPy array (height, width, channels), but got {found}."
@@ -136,15 +136,14 @@ def _pixels(image: Any) -> Tensor:
 
 
 class TrainedClassifier(nn.Module):
-    """A run's model: logits of a normalised batch, after the run's post-hoc step where it had one.
+    """The model of a run: logits of a normalised batch, after the run's post-hoc step if it had one.
 
     Args:
         model: the network.
-        class_names: of the classes, in the order of the logits.
-        transforms: from images to what :meth:`forward` reads.
-        counts: training images of each class.
-        posthoc: what is done to the logits; tau-normalisation goes by the norms that the classifier had when this was
-            made.
+        class_names: names of the classes, in the order of the logits.
+        transforms: prepares images for :meth:`forward`.
+        counts: training images per class.
+        posthoc: the post-hoc step; tau-normalisation uses the norms that the classifier has now.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class TrainedClassifier(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def forward(self, images: Tensor) -> Tensor:
@@ -174,12 +173,12 @@ class TrainedClassifier(nn.Module):
         return logits if self.posthoc is None else self.posthoc.apply(logits, self._classifier)
 
     def predict(self, images: Any, *, batch_size: int = 256) -> Predictions:
-        """Labels and probabilities, in evaluation mode; computed in the type that the model's weights have.
+        """Labels and probabilities in evaluation mode, computed in the type of the model's weights.
 
         Args:
-            images: one, a sequence, or a batch, as :class:`Transforms` takes them: paths, PIL images, or uint8 pixels
-                in tensors ``(channels, height, width)`` or NumPy arrays ``(height, width, channels)``.
-            batch_size: how many are looked at together.
+            images: one, a sequence, or a batch, as in :class:`Transforms`: paths, PIL images, or uint8 pixels in
+                tensors ``(channels, height, width)`` or NumPy arrays ``(height, width, channels)``.
+            batch_size: images per forward pass.
         """
         check_integer("batch_size", batch_size, minimum=1)
         if isinstance(images, Tensor) and images.ndim == 4:
@@ -195,20 +194,20 @@ class TrainedClassifier(nn.Module):
     def files(
         self, paths: Sequence[Path | str], *, batch_size: int = 64, workers: int = 4, bad_images: BadImages = "error"
     ) -> "FilePredictions":
-        """Predictions of many image files, read ahead by threads, without holding them all.
+        """Predictions of many image files, which threads read ahead, without keeping them all in memory.
 
         Args:
-            paths: of the files.
-            batch_size: how many are looked at together.
+            paths: the files.
+            batch_size: images per forward pass.
             workers: threads that read.
-            bad_images: files that cannot be read stop it (``"error"``), or are left out and listed (``"skip"``).
+            bad_images: unreadable files raise an error (``"error"``), or are skipped and listed (``"skip"``).
         """
         check_choice("bad_images", bad_images, BadImages)
         return FilePredictions(self, paths, batch_size, workers, bad_images)
 
     @torch.no_grad()
     def _probabilities(self, images: Tensor) -> Tensor:
-        """Of normalised images; on the CPU."""
+        """Probabilities of normalised images, on the CPU."""
         with _evaluating(self):
             logits: Tensor = self(images.to(next(self.model.parameters())))  # its device and type
             return logits.softmax(1).float().cpu()
@@ -216,7 +215,7 @@ class TrainedClassifier(nn.Module):
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, what it was before outside."""
+    """Evaluation mode inside the block; afterwards the mode from before."""
     was = {one: one.training for one in module.modules()}
     module.eval()
     try:
@@ -228,7 +227,7 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 @dataclass
 class FilePredictions:
-    """Goes through image files: the place of each file that could be read, and its classes' probabilities."""
+    """Iterates over image files: the position of each readable file, and its class probabilities."""
 
     classifier: TrainedClassifier
     paths: Sequence[Path | str]
@@ -236,7 +235,7 @@ class FilePredictions:
     workers: int
     bad_images: BadImages
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Files that were left out, and why."""
+    """Files that were skipped, and why."""
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         if not self.paths:
@@ -244,7 +243,7 @@ class FilePredictions:
         images = FileImages(Path("/"), [str(Path(path).absolute()).lstrip("/") for path in self.paths])
         nothing = torch.zeros(len(images), dtype=torch.int64)
         plan = BatchPlan(nothing, (self.classifier.transforms.view(),), self.batch_size)
-        # Threads decode here, and a GPU where it can: processes would take longer to start than few images to read.
+        # Threads decode, or the GPU: starting processes would take longer than reading a few images.
         loader = Streaming(
             Split(images, nothing),
             plan,
@@ -259,20 +258,19 @@ class FilePredictions:
 
 
 def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifier:
-    """The model that a finished run has left, ready to predict. Nothing in its files is executed.
+    """The model of a finished run, ready to predict. Nothing in its files is executed.
 
     Args:
-        run: its folder.
+        run: the run folder.
         device: where to put the model.
 
     Returns:
-        an ``nn.Module`` in evaluation mode, in float32 whatever the run was trained in; the run's post-hoc step, if it
-        had one, is part of it.
+        an ``nn.Module`` in evaluation mode, in float32; the post-hoc step of the run, if it had one, is part of it.
     """
     folder = RunFolder(run)
     result = folder.result()
     if not folder.model_file.exists():
-        raise FileNotFoundError(f"Expected a model in {folder.model_file}, but it is not there.")
+        raise FileNotFoundError(f"Expected a model in {folder.model_file}, but there is no such file.")
     state, card = read_tensors(folder.model_file)
     posthoc = result.get("posthoc")
     with _from_card(folder.model_file):
@@ -292,10 +290,10 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
             image_size=transforms.size,
         )
         used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
-        model.load_state_dict(used)  # projectors served training only
+        model.load_state_dict(used)  # projectors are needed for training only
         counts = _read(card, "counts", list)
         if len(counts) != len(names) or len(transforms.normalisation.mean) != transforms.channels:
-            raise ValueError("its classes or channels do not fit each other")
+            raise ValueError("its numbers of classes or channels do not match")
         classifier = TrainedClassifier(
             model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc)
         )
@@ -303,16 +301,16 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
 
 
 def _read(card: Mapping[str, Any], name: str, kind: Callable[..., Any]) -> Any:
-    """An entry of a model's card, of the type that it should have."""
+    """An entry of a model's card, with its type checked."""
     value = card[name]
     if not isinstance(value, kind):  # type: ignore[arg-type]
-        raise TypeError(f"its `{name}` is {told(value)}")
+        raise TypeError(f"its `{name}` is {describe(value)}")
     return value
 
 
 @contextmanager
 def _from_card(path: Path) -> Iterator[None]:
-    """What a damaged or foreign file leads to, in one sentence; that a package is missing is said as it is."""
+    """Turn errors of a damaged or foreign file into one sentence; missing packages are reported as they are."""
     try:
         yield
     except ImportError:

@@ -1,4 +1,4 @@
-"""The processes that share one batch: how many there are, and what they add up or gather."""
+"""The processes that share one batch: how many there are, and how they add up and gather tensors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["Ranks"]
 
 
 class _Gather(torch.autograd.Function):
-    """All ranks' rows, one rank after the other; each rank's gradient is the sum of what all ranks ask of its rows."""
+    """The rows of all ranks, one rank after the other; the gradient of a rank's rows is the sum over all ranks."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together; alone unless ``torch.distributed`` is in use.
+    """This process among those that train together; a single one unless ``torch.distributed`` is in use.
 
     Example:
         >>> alone = Ranks.of_this_process()
@@ -43,18 +43,18 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> "Ranks":
-        """As ``torch.distributed`` says, where it is in use."""
+        """Rank and world size of ``torch.distributed``, if it is in use."""
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         return cls()
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files."""
+        """Whether this process writes files."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of all ranks' ``values``; without gradient."""
+        """The sum of ``values`` over all ranks, without gradient."""
         if self.world == 1:
             return values
         total = values.detach().clone()
@@ -62,29 +62,29 @@ class Ranks:
         return total
 
     def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is set on any rank: what all must do together, they must also decide together."""
+        """Whether ``flag`` is set on any rank: ranks must decide together what they do together."""
         return bool(self.sum(torch.tensor(int(flag)))) if self.world > 1 else flag
 
     def agree(self, tensors: Iterable[Tensor]) -> None:
-        """Set each tensor to the first rank's."""
+        """Set each tensor to that of the first rank."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
     def same(self, values: Tensor) -> bool:
-        """Whether all ranks have the first rank's ``values``."""
+        """Whether all ranks have the ``values`` of the first rank."""
         first = values.clone()
         self.agree([first])
         return not self.any(not torch.equal(first, values))
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All ranks' rows, as many of each, one rank after the other; gradients flow back to where rows came from."""
+        """The rows of all ranks, equally many each, one rank after the other; gradients flow back to each rank."""
         if self.world == 1:
             return rows
         gathered: Tensor = _Gather.apply(rows)
         return gathered
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait for all ranks."""
         if self.world > 1:
             dist.barrier()
