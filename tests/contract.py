@@ -25,9 +25,10 @@ EPOCHS = 10
 LABELS = ([0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0], [1, 4, 0, 2, 0, 3, 3, 3, 3, 1, 0])
 """Of either rank: one sees the head only, so that a mean of the ranks' means is not the mean; and sums of class weights
 in float32 would depend on how the batch is cut."""
-_ALL = [(name, number) for name, method in METHODS.items() for number in range(len(method.stages))]
+_SPECIAL = {"balanced-softmax", "logit-adjust", "ldam"}
+_ALL = [(name, k) for name, method in METHODS.items() if name not in _SPECIAL for k in range(len(method.stages))]
 STAGES = list({(METHODS[n].stages[k].objective, METHODS[n].stages[k].head): (n, k) for n, k in reversed(_ALL)}.values())
-"""Stages of methods, one for each pair of objective and head."""
+"""Stages of methods, one for each pair of objective and head, without losses that are another one's special case."""
 ACCUMULATED = ("cbs", "class-balanced-weights", "ldam-drw", "reslt")
 SMALL = {"projection": 8, "hidden": 16}
 

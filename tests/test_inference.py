@@ -120,7 +120,7 @@ def test_an_array_is_copied_only_where_torch_would_warn_of_it():
 
 # Linear, cosine, class-scaled, ResLT's branches; a step after training.
 @pytest.mark.parametrize("method", ["cbs", "ldam", "lws", "reslt", "logit-adjust-posthoc"])
-@pytest.mark.parametrize(("dtype", "off"), [(torch.half, 0.01), (torch.bfloat16, 0.05), (torch.double, 1e-5)])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.half, 0.01), (torch.double, 1e-5)])
 def test_a_model_in_another_type_predicts_in_it(finished, tmp_path, method, dtype, off):
     model = longtail.load(finished(method))
     expected = model.predict(PIXELS[:20]).probabilities

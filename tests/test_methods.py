@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.conftest import recipe_for, trained
+from tests.train.conftest import mostly_slow, recipe_for, trained
 
 from longtail._program import program
 from longtail.cli.train_line import resume_command
@@ -182,7 +182,10 @@ def test_a_run_is_named_after_what_differs():
 # --- every method trains
 
 
-@pytest.mark.parametrize("name", METHODS)
+FAST = {"cbs", "focal", "ldam-drw", "reslt", "crt", "bcl", "proco", "class-balanced-sampling"}  # one of each kind
+
+
+@pytest.mark.parametrize("name", mostly_slow(METHODS, FAST))
 def test_every_method_learns_the_digits(tmp_path, name):
     more = {"validation": 0.2} if name == "tau-norm" else {}
     folder, result = trained(tmp_path / "run", name, epochs=8, evaluate_every=0, **more)

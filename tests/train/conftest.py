@@ -14,6 +14,11 @@ from longtail.data import FileImages, Split
 from longtail.train import RunFolder, Trainer, defaults
 
 
+def mostly_slow(values, fast):
+    """Values for parametrize: those in ``fast`` always, the others in `make test-slow` only."""
+    return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def recipe_for(method, *, imbalance=None, **settings):
     """The digits' recipe, short."""
     return defaults("digits-lt", method, imbalance).changed(**{"epochs": 2, "device": "cpu", **settings})

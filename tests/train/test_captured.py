@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.train.conftest import assert_same_run, logged, recipe_for, trained
+from tests.train.conftest import assert_same_run, logged, mostly_slow, recipe_for, trained
 from tests.train.emulated_gpu import FakeStream
 
 from longtail.data.augment import resizing
@@ -85,7 +85,7 @@ def plain(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", mostly_slow(METHODS, {"cbs", "ldam-drw", "reslt", "lws", "proco"}))
 def test_every_method(tmp_path, gpu, on_gpu, plain, method):
     settings = {"evaluate_every": 1, **EACH.get(method, {})}
     trainer = on_gpu(tmp_path / "run", method, **settings)
@@ -96,7 +96,9 @@ def test_every_method(tmp_path, gpu, on_gpu, plain, method):
     assert [size for size in gpu.replayed if size] == 2 * stages * (full * [64] + [rest])  # the others are passes
 
 
-@pytest.mark.parametrize("sampler", ["instance", "class-aware", "square-root", "progressive"])
+@pytest.mark.parametrize(
+    "sampler", mostly_slow(["instance", "class-aware", "square-root", "progressive"], {"progressive"})
+)
 @pytest.mark.parametrize("method", ["softmax", "crt"])
 def test_every_sampler(tmp_path, on_gpu, plain, method, sampler):
     settings = {"sampler": sampler, "epochs": 3, **({"classifier_epochs": 1} if method == "crt" else {})}

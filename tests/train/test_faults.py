@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for, trained
+from tests.train.conftest import assert_same_run, bytes_left, mostly_slow, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
 from longtail._io import read_tensors, write_tensors
@@ -95,7 +95,7 @@ def newest(folder):
 # --- killed
 
 
-@pytest.mark.parametrize("number", range(MOMENTS))
+@pytest.mark.parametrize("number", mostly_slow(range(MOMENTS), {0, 1}))
 def test_killed_at_a_random_moment(warm, undisturbed, tmp_path, number):
     method = ("proco", "crt")[number % 2]
     reference, seconds = undisturbed(method)

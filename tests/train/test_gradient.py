@@ -3,7 +3,7 @@ told."""
 
 import pytest
 import torch
-from tests.train.conftest import recipe_for, trained
+from tests.train.conftest import mostly_slow, recipe_for, trained
 
 from longtail.methods import METHODS, SupervisedLoss, Task
 from longtail.metrics import gradient_balance
@@ -24,7 +24,9 @@ def by_autograd(objective, logits, labels, classes):
     return -torch.where(own, gradient, 0.0).sum(0), torch.where(own, 0.0, gradient).sum(0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", mostly_slow(METHODS, {"softmax", "cbs", "class-balanced-weights", "ldam", "bcl", "tau-norm"})
+)
 def test_it_is_the_losses_or_is_not_told(tmp_path, method):
     given = {"classifier_epochs": 1, "tau": 1.0}
     given = {name: value for name, value in given.items() if name in METHODS[method].parameters}
