@@ -139,6 +139,7 @@ def test_killed_in_the_last_evaluation(warm, undisturbed, tmp_path):
     assert_same_run(folder, reference)
 
 
+@pytest.mark.slow
 def test_killed_with_several_runs_under_way(warm, tmp_path):
     """The same command goes on with them, with what they had logged, and begins the one that had to wait."""
     values = ("--beta", 1.0, 1.5, "--seed", 0, 1)
@@ -279,6 +280,7 @@ def test_a_fleet_holds_the_locks_of_those_that_train(tmp_path):
     assert not any(is_locked(folder) for folder in folders)
 
 
+@pytest.mark.slow
 def test_a_lock_is_not_held_on_by_workers_of_a_killed_process(warm, tmp_path):
     """They live a few seconds longer, until they see that nobody wants their images."""
     from PIL import Image

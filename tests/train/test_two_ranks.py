@@ -57,6 +57,7 @@ def check_what_is_left(folder):
     torch.testing.assert_close(stored["test.logits"], logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_torchrun(tmp_path):
     folder = RunFolder(tmp_path / "run")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -205,7 +206,7 @@ def test_a_folder_that_is_taken_is_refused_on_both_ranks(warm, tmp_path):
         ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--out", folder.path)
         assert [rank.wait().code for rank in ranks] == [2, 2]
     assert one_sentence(ranks[0].said) == f"Expected {folder.path} to be free, but another process is training there."
-    assert one_sentence(ranks[1].said) == "Expected free run folders, but the first process was refused one."
+    assert one_sentence(ranks[1].said) == "Expected free run folders, but the first process could not lock one."
     assert not folder.begun
 
 
