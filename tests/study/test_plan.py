@@ -142,7 +142,7 @@ def test_all_problems_are_listed_at_once(tmp_path):
         ({"methods": ["softmax"], "betas": [1.2]}, "`betas` with a method that has a beta"),
         ({"data": "digits", "imbalance": [10]}, "`imbalance`"),
         ({"methods": ["crt"], "recipe": {"classifier_epochs": 0}}, "`classifier_epochs` to be an integer >= 1"),
-        ({"betas": ["search"], "search": {"bounds": [2.0, 3.0]}}, "`start` to have betas in 2…3, but got 1."),
+        ({"betas": ["search"], "search": {"bounds": [2.0, 3.0]}}, "`start` to be betas in 2…3, but got (1.0, "),
         ({"search": {"step": 0}}, "`step` to be a number > 0, but got 0"),  # though nothing is searched for
     ],
 )

@@ -180,7 +180,7 @@ def test_an_undefined_level_wins_no_tie():
 def test_all_problems_of_the_settings_are_listed():
     wrong = SearchPlan(1, 0, "best", "train", start=(-1,), step=0, bounds=(2, 1), ahead=0)
     named = [text.split("`")[1] for text in wrong.problems()]
-    assert named == ["bounds", "step", "start", "ahead", "criterion", "search.folds", "search.seeds", "select_on"]
+    assert named == ["bounds", "step", "start", "search.folds", "select_on", "ahead", "search.seeds", "criterion"]
     assert SearchPlan().problems() == []
     for settings, name in (
         ({"bounds": (-1.0, 1.0), "start": (0.5,)}, "bounds"),

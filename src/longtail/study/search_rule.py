@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from longtail._checks import check_integer, check_number
+from longtail._checks import check_integer
 
 if TYPE_CHECKING:
     from longtail.study.runs import Run
@@ -160,17 +160,24 @@ class SearchPlan:
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with the settings, one sentence each."""
+        bounded = _is_list(self.bounds) and len(self.bounds) == 2 and 0 <= self.bounds[0] < self.bounds[1] < math.inf
+        low, high = self.bounds if bounded else (0.0, math.inf)
+        folds = self.folds is None or (isinstance(self.folds, int) and self.folds >= 0 and self.folds != 1)
+        right = {
+            f"Expected `bounds` to be a smaller and a larger beta >= 0, but got {self.bounds!r}.": bounded,
+            f"Expected `step` to be a number > 0, but got {self.step!r}.": _is_number(self.step) and self.step > 0,
+            f"Expected `start` to be betas in {low:g}…{high:g}, but got {self.start!r}.": _is_list(self.start)
+            and len(self.start) > 0
+            and all(low <= beta <= high for beta in self.start),
+            f"Expected `search.folds` to be 0 or >= 2, but got {self.folds!r}.": folds,
+            f"Expected `select_on` to be val or test, but got {self.select_on!r}.": self.select_on in {"val", "test"},
+        }
+        found = [problem for problem, holds in right.items() if not holds]
         checks: list[Callable[[], object]] = [
-            self._check_bounds,
-            self._check_step,
-            self._check_start,
             lambda: check_integer("ahead", self.ahead, minimum=1),
-            lambda: Criterion.parse(self.criterion),
-            self._check_folds,
             lambda: check_integer("search.seeds", self.seeds, minimum=1),
-            self._check_select_on,
+            lambda: Criterion.parse(self.criterion),
         ]
-        found = []
         for check in checks:
             try:
                 check()
@@ -178,38 +185,13 @@ class SearchPlan:
                 found.append(str(error))
         return found
 
-    def _check_bounds(self) -> None:
-        wrong = f"Expected `bounds` to be a smaller and a larger beta, but got {self.bounds!r}."
-        if not isinstance(self.bounds, Sequence) or len(self.bounds) != 2:
-            raise ValueError(wrong)
-        low, high = (check_number("bounds", bound) for bound in self.bounds)
-        if low >= high:
-            raise ValueError(wrong)
 
-    def _check_step(self) -> None:
-        if isinstance(self.step, bool) or not isinstance(self.step, int | float) or not 0 < self.step < math.inf:
-            raise ValueError(f"Expected `step` to be a number > 0, but got {self.step!r}.")
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
-    def _check_start(self) -> None:
-        if not isinstance(self.start, tuple | list) or not self.start:
-            raise ValueError(f"Expected `start` to be a list of betas, but got {self.start!r}.")
-        betas = [check_number("start", beta) for beta in self.start]
-        try:
-            self._check_bounds()
-        except (TypeError, ValueError):
-            return  # reported as wrong bounds
-        low, high = self.bounds
-        outside = [beta for beta in betas if not low <= beta <= high]
-        if outside:
-            raise ValueError(f"Expected `start` to have betas in {low:g}…{high:g}, but got {outside[0]:g}.")
 
-    def _check_folds(self) -> None:
-        if self.folds is not None and (not isinstance(self.folds, int) or self.folds < 0 or self.folds == 1):
-            raise ValueError(f"Expected `search.folds` to be 0 or >= 2, but got {self.folds!r}.")
-
-    def _check_select_on(self) -> None:
-        if self.select_on not in {"val", "test"}:
-            raise ValueError(f"Expected `select_on` to be val or test, but got {self.select_on!r}.")
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(map(_is_number, value))
 
 
 @dataclass(frozen=True)
