@@ -109,7 +109,7 @@ def test_images_that_cannot_be_read(run, finished, photos, tmp_path):
     code, out, err = run("predict", folder, "photos", "--out", "labels.csv")
     assert (code, out) == (2, "")
     assert err.startswith(f"longtail: Expected {tmp_path}/photos/c.png to be an image, but it is empty")
-    assert err.endswith("d.png); `--bad-images skip` leaves out what cannot be read.\n")
+    assert err.endswith("d.png); `--bad-images skip` leaves out such images.\n")
     assert not (tmp_path / "labels.csv").exists()  # all of it or nothing
     code, _, err = run("predict", folder, "photos", "--bad-images", "skip", "--out", "labels.csv")
     assert code == 0
@@ -121,7 +121,7 @@ def test_images_that_cannot_be_read(run, finished, photos, tmp_path):
     again, _, err = run("predict", folder, "photos/c.png", "photos/nowhere.png", "--bad-images", "skip")
     assert again == 1
     assert "2 of 2 images could not be read" in err
-    assert "it is not there" in err
+    assert "it does not exist" in err
 
 
 def test_a_name_is_any_bytes(run, finished, photos):
@@ -135,7 +135,7 @@ def test_a_name_is_any_bytes(run, finished, photos):
     ("arguments", "sentence"),
     [
         ([], "Expected images to predict, but got none."),
-        (["nowhere.png"], "Expected {here}/nowhere.png to be an image, but it is not there; `--bad-images skip`"),
+        (["nowhere.png"], "Expected {here}/nowhere.png to be an image, but it does not exist; `--bad-images skip`"),
         (["empty"], "Expected images in empty, but there are none."),
         (["empty/none.txt"], "Expected images to predict, but got none."),
         (["empty/wrong.csv"], "Expected empty/wrong.csv to have a column `path`, but got file, label."),
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_one_sentence(run, finished, arguments, sentence):
 def test_nothing_is_printed_before_a_file_that_is_missing(run, finished, photos):
     code, out, err = run("predict", finished("cbs"), "photos", "nowhere.png", "--batch-size", 1)
     assert (code, out) == (2, "")
-    assert err.startswith(f"longtail: Expected {Path.cwd()}/nowhere.png to be an image, but it is not there; ")
+    assert err.startswith(f"longtail: Expected {Path.cwd()}/nowhere.png to be an image, but it does not exist; ")
     Path("bad.png").write_bytes(b"no image")
     code, out, err = run("predict", finished("cbs"), "bad.png")
     assert (code, out) == (2, "")

@@ -315,6 +315,7 @@ def as_it_is(batch):
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_images_crash_no_worker(damaged):
     loader = DataLoader(Reported(damaged), batch_size=50, num_workers=2, collate_fn=as_it_is)
@@ -324,6 +325,7 @@ def test_damaged_images_crash_no_worker(damaged):
     assert [str(sample) for sample in found] == [str(sample) for sample in alone]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("decode_in", "workers"), [("workers", 2), ("device", 3)])
 def test_a_thousand_damaged_images_are_streamed_and_every_refusal_is_listed(damaged, decode_in, workers):

@@ -185,6 +185,7 @@ def test_no_more_groups_are_read_than_may_wait(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("longtail-")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [set(), {0}, {3}, {2, 6}, set(range(7))])
 def test_one_that_the_gpu_refuses_does_not_cost_the_others(monkeypatch, bad):
     """nvJPEG refuses a whole call; which file it was is found by halving."""
