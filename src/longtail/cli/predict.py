@@ -108,7 +108,7 @@ def _check_there(paths: Iterable[Path]) -> None:
     """Say what is missing before anything is printed."""
     missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:
-        raise UnreadableImageError(missing.absolute(), "it is not there")
+        raise UnreadableImageError(missing.absolute(), "it does not exist")
 
 
 def _listed(path: Path) -> list[str]:
