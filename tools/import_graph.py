@@ -17,6 +17,7 @@ from typing import NamedTuple
 ORDER = (
     "_checks",
     "_registry",
+    "_program",
     "_io",
     "_gpu",
     "classes",
