@@ -143,6 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = Names.read(given.renamed)
     if given.command == "record":
         found = compute(given, names)
+        failed = [str(one["failed"]) for one in (*found.values(), *found.get("runs", {}).values()) if "failed" in one]
+        if failed:
+            raise SystemExit("\n".join(failed))
         given.file.write_text(written(found), encoding="utf-8")
         say(f"{given.file}: {', '.join(found)}")
         return 0
@@ -172,6 +175,10 @@ def written(found: Mapping[str, Json]) -> str:
 
 
 # --- a tree that is run
+
+
+class FailedError(Exception):
+    """A command of the tree failed."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +216,7 @@ class Tree:
         process = self.start(words, folder)
         out, errors = process.communicate()
         if process.returncode:
-            raise SystemExit(f"failed: {shlex.join(map(str, words))}\n{errors[-2000:]}")
+            raise FailedError(f"{shlex.join(map(str, words))}: {errors[-1000:].strip()}")
         return out
 
     def longtail(self, *words: str | Path) -> str:
@@ -229,7 +236,10 @@ def compute(given: argparse.Namespace, names: "Names") -> dict[str, Json]:
         with ThreadPoolExecutor(given.jobs) as pool:
             for part in parts:
                 began = time.monotonic()
-                found[part] = PARTS[part](Work(tree, names, pool, given.cases or [*CASES], found))
+                try:
+                    found[part] = PARTS[part](Work(tree, names, pool, given.cases or [*CASES], found))
+                except FailedError as error:
+                    found[part] = {"failed": str(error)}
                 sys.stderr.write(f"{part}: {time.monotonic() - began:.0f} s\n")
     return found
 
@@ -278,7 +288,10 @@ def runs(work: Work) -> dict[str, Json]:
 
     def one(case: str) -> Json:
         folder = work.tree.scratch / "runs" / case
-        work.tree.longtail(*train_words(work, case), "--out", folder)
+        try:
+            work.tree.longtail(*train_words(work, case), "--out", folder)
+        except FailedError as error:
+            return {"failed": str(error)}
         return run_content(folder)
 
     return dict(zip(work.cases, work.pool.map(one, work.cases), strict=True))
@@ -341,8 +354,8 @@ def resume(work: Work) -> dict[str, Json]:
     cases = [case for case in RESUMED if case in work.cases]
 
     def one(case: str) -> Json:
-        undisturbed = work.before.get("runs", {}).get(case)
-        if undisturbed is None:
+        undisturbed = work.before.get("runs", {}).get(case, {})
+        if "model" not in undisturbed:
             folder = work.tree.scratch / "undisturbed" / case
             work.tree.longtail(*train_words(work, case), "--out", folder)
             undisturbed = run_content(folder)
@@ -374,7 +387,7 @@ def stop_run(work: Work, case: str, folder: Path) -> None:
             sys.stderr.write(f"{case}: stopped by {number.name} with {last.name} written\n")
             return
         after -= 4  # it was over before the signal came
-    raise SystemExit(f"{case}: the run could not be stopped before its end")
+    raise FailedError(f"{case} could not be stopped before its end")
 
 
 # --- a study
@@ -471,8 +484,8 @@ def either(function: Callable[..., Json], *arguments: Any) -> Json:
     """What a function returns, or its error: something missing is a difference, not the end."""
     try:
         return function(*arguments)
-    except (LookupError, TypeError, AttributeError) as error:
-        return f"{type(error).__name__}: {error.args[0]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def subsets() -> dict[str, Json]:
@@ -575,14 +588,19 @@ def page(work: Work) -> dict[str, Json]:
     """Numbers of results/README.md, of the results part of README.md, of the searches and of the tables."""
     tree = work.tree
     files = {name: (tree.path / name).read_bytes() for name in ("results/README.md", "README.md")}
-    for words in page_commands(tree.path):
+    commands = [*page_commands(tree.path)]
+    if not commands:
+        raise FailedError("`make results-page` runs no command of the package")
+    (tree.path / "results/README.md").unlink()  # so that a page that is not made shows
+    readme = files["README.md"].decode()
+    (tree.path / "README.md").write_text(RESULTS.sub(r"\1\n\3", readme), encoding="utf-8")
+    for words in commands:
         tree.run(words, tree.path)
     found: dict[str, Json] = {
         "as committed": {name: (tree.path / name).read_bytes() == content for name, content in files.items()}
     }
-    text = (tree.path / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"<!-- results:.*?-->(.*?)<!-- results:.*?-->", text, re.DOTALL)
-    found["README.md"] = {"page": page_content(block[1] if block else "")}
+    block = RESULTS.search((tree.path / "README.md").read_text(encoding="utf-8"))
+    found["README.md"] = {"page": page_content(block[2] if block else "")}
     found["results/README.md"] = {"page": page_content((tree.path / "results/README.md").read_text(encoding="utf-8"))}
     for file in sorted((tree.path / "results").rglob("beta.json")):
         found[file.relative_to(tree.path).as_posix()] = {"search": search_content(file)}
@@ -598,7 +616,7 @@ def page(work: Work) -> dict[str, Json]:
 def page_commands(tree: Path) -> Iterator[Words]:
     """The commands of `make results-page`, as arguments of Python."""
     said = subprocess.run(
-        ["make", "--dry-run", "--no-print-directory", "results-page", "BIN=@BIN@"],
+        ["make", "--dry-run", "--no-print-directory", "results-page", "BIN=BINARIES"],
         cwd=tree,
         capture_output=True,
         text=True,
@@ -606,12 +624,14 @@ def page_commands(tree: Path) -> Iterator[Words]:
     )
     for line in said.stdout.replace("\\\n", " ").splitlines():
         words = [word for word in shlex.split(line) if "=" not in word or word.startswith("-")]
-        if words and words[0] == "@BIN@/longtail":
+        if words and words[0] == "BINARIES/longtail":
             yield ["-m", "longtail", *words[1:]]
-        elif words and words[0] == "@BIN@/python" and words[1:3] != ["-m", "pip"]:
+        elif words and words[0] == "BINARIES/python" and words[1:3] != ["-m", "pip"]:
             yield words[1:]
 
 
+RESULTS = re.compile(r"(<!-- results:.*?-->)(.*?)(<!-- results:.*?-->)", re.DOTALL)
+"""The part of README.md that is made from results, between its marks."""
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w])")
 
 
@@ -767,11 +787,13 @@ def compare(baseline: Mapping[str, Json], found: Mapping[str, Json], names: Name
         if key != "commit" and found["environment"].get(key) != value:
             sys.stderr.write(f"note: {key} was {value}, is {found['environment'].get(key)}\n")
     for part in (part for part in PARTS if part in found):
-        if part == "resume":
+        if "failed" in found[part]:
+            yield f"{part} failed: {found[part]['failed']}"
+        elif part == "resume":
             for case, lines in found["resume"].items():
                 yield from (f"resume/{case}: undisturbed and resumed run differ: {line}" for line in lines)
-            continue
-        yield from compare_part(part, baseline[part], found[part], names)
+        else:
+            yield from compare_part(part, baseline[part], found[part], names)
 
 
 def compare_part(part: str, old: Mapping[str, Json], new: Mapping[str, Json], names: Names) -> Iterator[str]:
@@ -785,6 +807,8 @@ def compare_part(part: str, old: Mapping[str, Json], new: Mapping[str, Json], na
             for name, equal in new[place].items():
                 if not equal:
                     yield f"page: {name} as it is made now is not the committed one"
+        elif place is not None and "failed" in new.get(place, {}):
+            yield f"{part}/{entry} failed: {new[place]['failed']}"
         elif place is not None and place in new:
             for kind, inner in content.items():
                 yield from differences(kind, inner, new[place].get(kind, {}), names, f"{part}/{entry}/{kind}")

@@ -22,9 +22,10 @@ tools/renamed.json, {"old": "new"}; they are renamed in the stored statements fi
 are then left out, how long each file takes, and which mutated statements it executes. Doctests count as tests, one set
 per package. Then each mutant is run with the files that execute it: the test file and the doctests of its module, then
 those of its package, then the others, quick ones first. A file that does not fit into --limit seconds (as measured
-without a mutant) is left out, which the result says. A mutant is killed by the first test that fails, by a failing
-import, or by a time limit of three times the time without a mutant and a minute. A test of another module must fail
-twice to count. Results are appended to --out, one line of JSON each, as they come; --skip reads such files and goes on.
+without a mutant) is left out, which the result says. A mutant is killed by a test that fails twice, by a failing
+import, or by a time limit: one and a half times the time without a mutant, and 45 seconds. Results are appended to
+--out, one line of JSON each, as they come; --skip reads such files and goes on. Tests run without a GPU and with one
+thread. Packages that a machine lacks may be in folders that PYTHONPATH names.
 """
 
 import argparse
@@ -646,7 +647,7 @@ def apply(given: argparse.Namespace) -> int:
 # --- running tests
 
 PROBE = '''
-"""Tells which lines are executed and which tests fail; loaded by every Python process of a test run."""
+"""Notes which lines are executed; loaded by every Python process of a test run as sitecustomize."""
 
 import os
 import sys
@@ -696,6 +697,11 @@ def watch():
 
 if FILE and TARGETS:
     watch()
+'''
+PLUGIN = '''
+"""Notes which tests fail."""
+
+import os
 
 
 def failed(name):
@@ -735,6 +741,8 @@ class Outcome:
             return None
         if self.failed:
             return self.failed[0]
+        if self.code == WRONG_USE and "while loading conftest" in self.said:
+            return "import of conftest.py"
         return "time limit" if self.code == TIMEOUT else f"exit code {self.code}"
 
 
@@ -750,10 +758,12 @@ class Copy:
         self.root = folder / "tree"
         self.probe = folder / "probe"
         self.scratch = folder / "scratch"
+        self.cpu = 0.0
+        """Seconds that all test runs here took."""
         shutil.copytree(template, self.root)
         self.probe.mkdir()
-        (self.probe / "mutants_probe.py").write_text(PROBE, encoding="utf-8")
-        (self.probe / "sitecustomize.py").write_text("import mutants_probe\n", encoding="utf-8")
+        (self.probe / "sitecustomize.py").write_text(PROBE, encoding="utf-8")
+        (self.probe / "mutants_plugin.py").write_text(PLUGIN, encoding="utf-8")
 
     def environment(self, targets: str) -> dict[str, str]:
         """Of pytest: this copy's package, one thread, no GPU."""
@@ -778,7 +788,7 @@ class Copy:
         shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
         self.scratch.mkdir()
         seed = ["--hypothesis-seed=0"] if importlib.util.find_spec("hypothesis") else []
-        options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "mutants_probe", *seed]
+        options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "mutants_plugin", *seed]
         began, log = time.monotonic(), self.scratch / "said"
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -791,6 +801,7 @@ class Copy:
                 start_new_session=True,
             )
             code, cpu = wait(process, began + limit)
+        self.cpu += cpu
         failed, reached = (read_lines(self.scratch / name) for name in ("failed", "reached"))
         said = log.read_text(encoding="utf-8", errors="replace")[-1500:]
         numbers = tuple(sorted({int(number) for number in reached}))
@@ -950,11 +961,13 @@ class Scoring:
         if outcome.code == TIMEOUT and self.left <= 0:
             return
         failing = tuple(name for name in outcome.failed if not name.startswith("import of "))
-        usable = outcome.code in {0, 1} and len(failing) == len(outcome.failed)
+        came_to_end = outcome.code == 0 or (outcome.code == 1 and bool(failing))
+        usable = came_to_end and len(failing) == len(outcome.failed)
         tests = Tests(path, round(outcome.seconds, 1), round(outcome.cpu, 1), failing, outcome.reached, usable)
         self.write({"tests": asdict(tests)} | ({} if outcome.code == 0 else {"said": outcome.said}))
         about = f", {len(failing)} failing" if failing else ""
-        say(f"{path}: {outcome.seconds:.0f} s{about}{'' if usable else ', not usable'}")
+        last = outcome.said.strip().splitlines()[-1] if outcome.said.strip() else f"exit code {outcome.code}"
+        say(f"{path}: {outcome.seconds:.0f} s{about}{'' if usable else f', not usable: {last}'}")
 
     def plan(self, mutant: Mutant) -> tuple[list[list[Tests]], list[Tests]]:
         """The tests of a mutant in up to three stages, and those that do not fit into the limit."""
@@ -993,7 +1006,7 @@ class Scoring:
         path = at.root / place.file
         content, stat = path.read_text(encoding="utf-8"), path.stat()
         stages, left_out = self.plan(mutant)
-        began = time.monotonic()
+        began, cpu = time.monotonic(), at.cpu
         path.write_text(planted(content, place, mutant.mutated), encoding="utf-8")
         os.utime(path, (stat.st_atime, stat.st_mtime + 1000 + mutant.id))  # no compiled file of before counts
         try:
@@ -1009,6 +1022,7 @@ class Scoring:
             "by": by or ("" if stages else "no test reaches it"),
             "stage": stage,
             "seconds": round(time.monotonic() - began, 1),
+            "cpu": round(at.cpu - cpu, 1),
             "left_out": [one.path for one in left_out] if by is None else [],
         }
         self.write(record)
@@ -1019,7 +1033,7 @@ class Scoring:
         place = self.places[mutant.id]
         assert place is not None
         for number, stage in enumerate(stages):
-            limit = 60 + 3 * sum(one.seconds for one in stage)
+            limit = 45 + 1.5 * sum(one.seconds for one in stage)
             words = [word for one in stage for word in one.arguments()]
             flaky: list[str] = []
             while self.left > 0:
@@ -1027,12 +1041,12 @@ class Scoring:
                 outcome = at.pytest(["-x", *words, *deselected], min(limit, self.left))
                 if outcome.code == TIMEOUT and self.left <= 0:
                     return None, number
-                if outcome.code == WRONG_USE:
-                    raise SystemExit(f"pytest refused its arguments: {outcome.said}")
                 by = outcome.killed_by
+                if by == f"exit code {WRONG_USE}":
+                    raise SystemExit(f"pytest refused its arguments: {outcome.said}")
                 if by is None:
                     break
-                if number == 0 or by not in outcome.failed or by.startswith("import of "):
+                if by not in outcome.failed or by.startswith("import of "):
                     return by, number
                 again = at.pytest(["-x", by], min(limit, self.left))
                 if again.killed_by is not None:
@@ -1052,6 +1066,8 @@ def score(given: argparse.Namespace) -> int:
         files = [path for path in test_files(scoring.root, given.tests) if path not in scoring.tests]
         scoring.run(files, scoring.measure)
         say(f"{len(scoring.tests)} test files after {time.monotonic() - scoring.began:.0f} s")
+        if scoring.tests and not any(one.usable for one in scoring.tests.values()):
+            raise SystemExit("No test file can be run here; --out has what pytest says.")
         if scoring.left > 0:
             rest = [one for one in scoring.mutants.values() if one.id not in scoring.done]
             scoring.run(sorted(rest, key=scoring.cost, reverse=True), scoring.score)
