@@ -20,11 +20,11 @@ tools/renamed.json, {"old": "new"}; they are renamed in the stored statements fi
 
 `score` has two phases. First, every test file runs once without a mutant. This finds the tests that fail anyway, which
 are then left out, how long each file takes, and which mutated statements it executes. Doctests count as tests, one set
-per package. Then each mutant is run with the files that execute it: the test file and the doctests of its module, then
-those of its package, then the others, quick ones first. A file that does not fit into --limit seconds (as measured
-without a mutant) is left out, which the result says. A mutant is killed by a test that fails twice, by a failing
-import, or by a time limit: one and a half times the time without a mutant, and 45 seconds. Results are appended to
---out, one line of JSON each, as they come; --skip reads such files and goes on. Tests run without a GPU and with one
+per package. Then each mutant is run with the files that execute it: the test file of its module, then the other tests
+and the doctests of its package, then all others, quick ones first. A file that does not fit into --limit seconds (as
+measured without a mutant) is left out, which the result says. A mutant is killed by a test that fails twice, by a
+failing import, or by a time limit: one and a half times the time without a mutant, and 45 seconds. Results are appended
+to --out, one line of JSON each, as they come; --skip reads such files and goes on. Tests run without a GPU and with one
 thread. Packages that a machine lacks may be in folders that PYTHONPATH names.
 """
 
@@ -742,10 +742,11 @@ class Outcome:
         if self.failed:
             return self.failed[0]
         if self.code == WRONG_USE and "while loading conftest" in self.said:
-            return "import of conftest.py"
+            return f"{IMPORT}conftest.py"
         return "time limit" if self.code == TIMEOUT else f"exit code {self.code}"
 
 
+IMPORT = "import of "
 NO_TESTS = 5  # pytest's exit code
 WRONG_USE = 4
 TIMEOUT = -1000
@@ -843,13 +844,16 @@ class Tests:
     seconds: float
     cpu: float
     failing: tuple[str, ...]
+    broken: tuple[str, ...]
+    """Files that cannot be imported."""
     reached: tuple[int, ...]
     usable: bool
     """Whether it could be imported and came to its end."""
 
     def arguments(self) -> list[str]:
-        """Of pytest: the path, without the tests that fail anyway."""
-        return [self.path, *(word for name in self.failing for word in ("--deselect", name))]
+        """Of pytest: the path, without what fails anyway."""
+        deselected = [word for name in self.failing for word in ("--deselect", name)]
+        return [self.path, *deselected, *(f"--ignore={name}" for name in self.broken)]
 
 
 def test_files(root: Path, given: Sequence[str]) -> list[str]:
@@ -957,15 +961,16 @@ class Scoring:
     def measure(self, at: Copy, path: str) -> None:
         """Run a test file without a mutant."""
         limit = min(600.0, self.left)
-        outcome = at.pytest([path], limit, self.targets())
+        outcome = at.pytest(["--continue-on-collection-errors", path], limit, self.targets())
         if outcome.code == TIMEOUT and self.left <= 0:
             return
-        failing = tuple(name for name in outcome.failed if not name.startswith("import of "))
-        came_to_end = outcome.code == 0 or (outcome.code == 1 and bool(failing))
-        usable = came_to_end and len(failing) == len(outcome.failed)
-        tests = Tests(path, round(outcome.seconds, 1), round(outcome.cpu, 1), failing, outcome.reached, usable)
+        broken = tuple(name.removeprefix(IMPORT) for name in outcome.failed if name.startswith(IMPORT))
+        failing = tuple(name for name in outcome.failed if not name.startswith(IMPORT))
+        usable = outcome.code == 0 or (outcome.code == 1 and bool(outcome.failed) and path not in broken)
+        seconds, cpu = round(outcome.seconds, 1), round(outcome.cpu, 1)
+        tests = Tests(path, seconds, cpu, failing, broken, outcome.reached, usable)
         self.write({"tests": asdict(tests)} | ({} if outcome.code == 0 else {"said": outcome.said}))
-        about = f", {len(failing)} failing" if failing else ""
+        about = f", {len(failing)} failing" * bool(failing) + f", {len(broken)} not imported" * bool(broken)
         last = outcome.said.strip().splitlines()[-1] if outcome.said.strip() else f"exit code {outcome.code}"
         say(f"{path}: {outcome.seconds:.0f} s{about}{'' if usable else f', not usable: {last}'}")
 
@@ -1046,7 +1051,7 @@ class Scoring:
                     raise SystemExit(f"pytest refused its arguments: {outcome.said}")
                 if by is None:
                     break
-                if by not in outcome.failed or by.startswith("import of "):
+                if by not in outcome.failed or by.startswith(IMPORT):
                     return by, number
                 again = at.pytest(["-x", by], min(limit, self.left))
                 if again.killed_by is not None:
