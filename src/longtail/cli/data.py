@@ -1,43 +1,59 @@
-"""``longtail data``: list, get, check, and describe your own."""
+"""``longtail data``: list, get and check data sets, and describe your own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, TypeVar
 
-import tyro
 from rich.cells import set_cell_size
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from longtail._checks import nearest
-from longtail.cli.parsing import flags_of, read, read_later
+from longtail._registry import load_plugins
+from longtail.cli.parsing import Parser, check_folder_of
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
 from longtail.data.datasets.describe import draw_tail
 from longtail.data.datasets.own import empty_folders
 
+__all__ = ["run", "show"]
+
 console = Console()
 
-_Command = TypeVar("_Command", bound=Callable[..., int])
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help="as `longtail data list` shows it")]
-Root = Annotated[Path, tyro.conf.arg(help="the data folder", metavar="DIR")]
-Imbalance = Annotated[float | None, tyro.conf.arg(help="factor, where it is made long-tailed here")]
-data = tyro.extras.SubcommandApp()
-_commands: dict[str, Callable[..., int]] = {}
+_PARTS = ("train", "val", "test")
+_USAGE = """usage: longtail data COMMAND …
+
+  list             data sets known by name, and which of them are on this machine
+  get NAME         download a data set, or show how to get it
+  check NAME       compare a data set on disk with what should be there
+  describe PATH    classes, counts, imbalance, duplicate and unreadable images of your own data
+
+`longtail data COMMAND --help` shows the flags.
+"""
 
 
-def _command(name: str) -> Callable[[_Command], _Command]:
-    def add(command: _Command) -> _Command:
-        data.command(name=name)(read_later(command))
-        _commands[name] = command
-        return command
+def run(words: Sequence[str]) -> int:
+    """Run one of the data commands."""
+    if not words or words[0] in {"-h", "--help"}:
+        console.print(_USAGE, highlight=False, markup=False, end="")
+        return 0
+    if words[0] not in _COMMANDS:
+        near = nearest(words[0], _COMMANDS)
+        raise ValueError(f"Expected a command that `longtail data --help` shows, but got {words[0]!r}{near}.")
+    load_plugins()
+    return _COMMANDS[words[0]](words[1:])
 
-    return add
+
+def _parser(command: str, description: str) -> Parser:
+    parser = Parser(f"longtail data {command}", description)
+    if command != "describe":
+        parser.flag("--root", "the data folder", type=Path, default=Path("data"), metavar="DIR")
+    if command in {"get", "check"}:
+        parser.add_argument("name", metavar="NAME", help="a name that `longtail data list` shows")
+    return parser
 
 
-@_command("list")
-def list_data(root: Root = Path("data")) -> int:
-    """Show the data sets that are known by name, and which of them are on this machine."""
+def _list(words: Sequence[str]) -> int:
+    root = _parser("list", "Show the data sets known by name.").read(words).root
     rows: list[tuple[str, ...]] = [("name", "classes", *_PARTS, "imbalance", "here")]
     for entry in CATALOG.values():
         sizes = dict(entry.sizes)
@@ -56,32 +72,69 @@ def list_data(root: Root = Path("data")) -> int:
         table.add_column(heading, min_width=max(map(len, (heading, *cells))))
     for row in rows[1:]:
         table.add_row(*row)
-    console.print(table, crop=False)  # a narrow terminal breaks lines, and nothing is cut off
+    console.print(table, crop=False)
     return 0
 
 
-_PARTS = ("train", "val", "test")
-
-
-@_command("get")
-def get_data(name: Name, root: Root = Path("data")) -> int:
-    """Fetch a data set into the data folder, or say how to; what is there already is looked through."""
+def _get(words: Sequence[str]) -> int:
+    given = _parser("get", "Download a data set into the data folder, or show how to get it.").read(words)
+    name, root = given.name, given.root
     _check_known(name)
     whole = name.removesuffix("-lt")
     base = whole if CATALOG[name].imbalance is not None and whole in CATALOG else name
     fetch = CATALOG[base].fetch
     if fetch is None:
-        if CATALOG[base].is_here(root):
-            where = f"is there already, in {_places(base, root)}" if CATALOG[base].files else "comes with scikit-learn"
-            _tell(f"{base} {where}.")
-            return check_data(base, root=root)
-        console.print(f"{name} cannot be fetched for you: {CATALOG[name].steps}", soft_wrap=True, markup=False)
-        return 1
+        if not CATALOG[base].is_here(root):
+            _print(f"{name} cannot be downloaded automatically: {CATALOG[name].steps}")
+            return 1
+        where = f"is already in {_places(base, root)}" if CATALOG[base].files else "comes with scikit-learn"
+        _print(f"{base} {where}.")
+        return _compare(base, root)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"getting {base}", total=None)
         fetch(root, lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
-    _tell(f"{base} is in {_places(base, root)}.")
-    return check_data(base, root=root)
+    _print(f"{base} is in {_places(base, root)}.")
+    return _compare(base, root)
+
+
+def _check(words: Sequence[str]) -> int:
+    parser = _parser("check", "Compare a data set on disk with what should be there.")
+    parser.flag("--imbalance", "imbalance factor of a data set that is made long-tailed here", type=float, metavar="N")
+    given = parser.read(words)
+    _check_known(given.name)
+    return _compare(given.name, given.root, given.imbalance)
+
+
+def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
+    differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
+    for difference in differences:
+        _print(str(difference))
+    if not differences:
+        _print(f"{name} is complete and correct.")
+    return 1 if differences else 0
+
+
+def _describe(words: Sequence[str]) -> int:
+    parser = _parser("describe", "Show what is in your own data: classes, counts, groups, duplicates, bad files.")
+    parser.add_argument("path", type=Path, metavar="PATH", help="a folder of class folders, or a list of images")
+    parser.flag("--figure", "draw the class counts into this PNG", type=Path, metavar="FILE.png")
+    parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
+    given = parser.read(words)
+    check_folder_of("--figure", given.figure)
+    dataset = open_path(given.path)
+    total = sum(len(split) for split in dataset.splits.values())
+    read_images = not given.no_read_images
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading images", total=total, visible=read_images)
+        found = describe(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
+    show(found, empty_folders(given.path, dataset))
+    if given.figure is not None:
+        draw_tail(found, given.figure)
+        _print(f"Figure: {given.figure}")
+    return 1 if found.unreadable or found.across or found.conflicting or found.empty else 0
+
+
+_COMMANDS = {"list": _list, "get": _get, "check": _check, "describe": _describe}
 
 
 def _check_known(name: str) -> None:
@@ -91,91 +144,43 @@ def _check_known(name: str) -> None:
 
 
 def _places(name: str, root: Path) -> str:
-    """The folders in which a data set lies."""
     folders = dict.fromkeys(PurePosixPath(file).parts[0] for file in CATALOG[name].files)
     return " and ".join(str(root / folder) for folder in folders)
 
 
-def _tell(line: str) -> None:
-    """Print a line as it is: whole, whatever brackets or numbers are in it."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-@_command("check")
-def check_data(name: Name, root: Root = Path("data"), imbalance: Imbalance = None) -> int:
-    """Compare a data set on disk with what should be there."""
-    _check_known(name)
-    differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
-    for difference in differences:
-        _tell(str(difference))
-    if not differences:
-        console.print(f"{name} is as it should be.")
-    return 1 if differences else 0
-
-
-@_command("describe")
-def describe_data(
-    path: Annotated[
-        Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help="a folder of class folders, or a list")
-    ],
-    figure: Annotated[Path | None, tyro.conf.arg(help="draw the tail into this PNG")] = None,
-    read_images: Annotated[bool, tyro.conf.arg(help="read every image, to find bad and repeated ones")] = True,
-) -> int:
-    """Show what there is in your own data: classes, counts, imbalance, groups, repeated and unreadable images."""
-    if figure is not None and not figure.absolute().parent.is_dir():  # or all images would be read first
-        raise FileNotFoundError(f"Expected `figure` to be in a folder that is there, but got {figure}.")
-    dataset = open_path(path)
-    total = sum(len(split) for split in dataset.splits.values())
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading images", total=total, visible=read_images)
-        found = describe(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
-    show(found, empty_folders(path, dataset))
-    if figure is not None:
-        draw_tail(found, figure)
-        _tell(f"Figure: {figure}")
-    return 1 if found.unreadable or found.across or found.conflicting or found.empty else 0
+def _print(line: str, **style: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False, **style)  # type: ignore[arg-type]
 
 
 def show(found: Description, folders: Sequence[Path] = ()) -> None:
-    """Print a description, and which class folders are empty."""
+    """Print a description, and the class folders that are empty."""
     sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
     classes = "1 class" if len(found.class_names) == 1 else f"{len(found.class_names):,} classes"
-    heading = f"{found.name}: {classes}, {sizes} {'image' if sum(found.sizes.values()) == 1 else 'images'}"
-    console.print(heading, soft_wrap=True, markup=False, highlight=False, style="bold")
+    images = "image" if sum(found.sizes.values()) == 1 else "images"
+    _print(f"{found.name}: {classes}, {sizes} {images}", style="bold")
     groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
-    cut = f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)"
-    console.print(cut, soft_wrap=True, highlight=False)
+    _print(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)")
     order = found.counts.argsort(descending=True, stable=True).tolist()
     widest = int(found.counts.max())
-    shown = order if len(order) <= 30 else [*order[:10], -1, *order[-19:]]
-    for c in shown:
+    for c in order if len(order) <= 30 else [*order[:10], -1, *order[-19:]]:
         if c < 0:
-            console.print("  …", highlight=False)
+            _print("  …")
             continue
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
-        name = set_cell_size(found.class_names[c], 20)
-        console.print(f"  {name} {count:>7,} {bar}", highlight=False, markup=False)
+        _print(f"  {set_cell_size(found.class_names[c], 20)} {count:>7,} {bar}")
     for one, many, items in (
         ("class", "classes without a training image", found.empty),
-        ("folder", "folders without an image, to be filled or removed", [str(folder) for folder in folders]),
+        ("folder", "folders without an image: fill or remove them", [str(folder) for folder in folders]),
         ("image", "images in more than one split", [" = ".join(names) for names in found.across]),
         ("image", "images more than once in a split", [" = ".join(names) for names in found.within]),
-        ("image", "images under different labels", [" = ".join(names) for names in found.conflicting]),
+        ("image", "images with different labels", [" = ".join(names) for names in found.conflicting]),
         ("file", "files that cannot be read", found.unreadable),
     ):
         if items:
             what = one + many[many.index(" ") :] if len(items) == 1 else many
-            console.print(f"{len(items)} {what}:", highlight=False)
+            _print(f"{len(items)} {what}:")
             for item in items[:5]:
-                console.print(f"  {item}", soft_wrap=True, highlight=False, markup=False)
+                _print(f"  {item}")
             if len(items) > 5:
-                console.print(f"  … and {len(items) - 5} more", highlight=False)
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Run one of the data commands."""
-    prog = "longtail data"
-    chosen = _commands.get(arguments[0]) if arguments else None
-    known = _commands if chosen is None else flags_of(chosen).values()
-    return read(lambda words: data.cli(prog=prog, args=words, description="Data sets."), arguments, prog, known)()
+                _print(f"  … and {len(items) - 5} more")

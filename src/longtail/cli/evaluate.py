@@ -1,88 +1,71 @@
-"""``longtail evaluate``: the measures of a finished run again, or after a post-hoc step."""
+"""``longtail evaluate``: the metrics of a finished run, recomputed, or after a post-hoc correction."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from longtail._io import write_json
-from longtail.cli.parsing import call
-from longtail.cli.show import console, show_result
+from longtail.cli.parsing import Parser, check_folder_of
+from longtail.cli.show import print_line, show_result
 from longtail.study.captions import some_of
 from longtail.train.folder import RunFolder
 from longtail.train.stored import evaluate_run
 
 __all__ = ["run"]
 
-_DEPTHS = ("*", "*/*", "*/*/*")  # where a study has runs: its own first, then those of its searches
+_DEPTHS = ("*", "*/*", "*/*/*")  # a study's own runs first, then those of its searches
 
 
-def evaluate(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="folder of a finished run")],
-    posthoc: Annotated[
-        str | None,
-        tyro.conf.arg(
-            metavar="STEP",
-            help="tau=0.7 divides each class's weight by a power of its length, adjust=1 takes the log prior off; "
-            "without a number the strength is chosen on validation data",
-        ),
-    ] = None,
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.json", help="write the measures there too")] = None,
-) -> int:
-    """Recompute all measures of a finished run from what it left; nothing is trained, and the run is not changed."""
-    if out is not None:
-        _check(out)
-    folder = RunFolder(path)
+def run(words: Sequence[str]) -> int:
+    """Parse, recompute, print."""
+    parser = Parser(
+        "longtail evaluate",
+        "Recompute all metrics of a finished run from its files. Nothing is trained and the run is not changed.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.flag(
+        "--posthoc",
+        "tau=0.7 is tau-normalization, adjust=1 is logit adjustment; without a number the strength is chosen on "
+        "validation data",
+        metavar="STEP",
+    )
+    parser.flag("--out", "also write the metrics to this file", type=Path, metavar="FILE.json")
+    given = parser.read(words)
+    if given.out is not None:
+        _check_out(given.out)
+    folder = RunFolder(given.run)
     _check_run(folder)
-    result = evaluate_run(folder, posthoc)
+    result = evaluate_run(folder, given.posthoc)
     show_result(folder, result)
     chosen = result["posthoc_chosen_on_val"]
     if chosen:
         step = result["posthoc"]
         best = f"{100 * chosen[step]:.2f}"
-        line = f"{step} chosen on validation data: of {len(chosen)} strengths the best recall there, {best}"
+        line = f"{step} was chosen on validation data: the best recall of {len(chosen)} strengths, {best}"
         if step == list(chosen)[-1]:
-            line += (
-                f"; it is the largest that is tried, so a larger one may do better: --posthoc {step.split('=')[0]}=…"
-            )
-        _tell(line)
+            line += f"; it is the largest tried, so a larger one may be better: --posthoc {step.split('=')[0]}=…"
+        print_line(line)
     missing = result.get("without_logits")
     if missing:
-        _tell(f"not measured, because their logits were not kept: {', '.join(missing)}")
-    if out is not None:
-        write_json(out, result)
-        _tell(f"Measures: {out}")
+        print_line(f"not measured, because their logits were not stored: {', '.join(missing)}")
+    if given.out is not None:
+        write_json(given.out, result)
+        print_line(f"Metrics: {given.out}")
     return 0
 
 
 def _check_run(folder: RunFolder) -> None:
-    """Name the runs in a folder that is none, as a study's is."""
+    """If the folder has no run of its own, as a study's folder, name the runs below it."""
     if folder.done or not folder.path.is_dir():
         return
     found = (file.parent for depth in _DEPTHS for file in sorted(folder.path.glob(f"{depth}/result.json")))
     inside = [str(path) for path in found if RunFolder(path).begun]
     if inside:
-        raise ValueError(
-            f"Expected a finished run in {folder.path}, but it has none of its own; those below it are "
-            f"{some_of(inside)}."
-        )
+        raise ValueError(f"Expected a finished run in {folder.path}, but the runs are below it: {some_of(inside)}.")
 
 
-def _check(out: Path) -> None:
-    """A run's own record is not written over."""
+def _check_out(out: Path) -> None:
     if out.suffix != ".json":
-        raise ValueError(f"Expected `out` to end in .json, but got {out}.")
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"Expected `out` to be in a folder that is there, but got {out}.")
+        raise ValueError(f"Expected --out to end in .json, but got {out}.")
+    check_folder_of("--out", out)
     if RunFolder(out.parent).begun and out.name in {"result.json", "environment.json"}:
-        raise ValueError(f"Expected `out` to leave a run's own files alone, but got {out}.")
-
-
-def _tell(line: str) -> None:
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Parse, recompute, print."""
-    return call(evaluate, arguments, "longtail evaluate")
+        raise ValueError(f"Expected --out not to overwrite a file of a run, but got {out}.")

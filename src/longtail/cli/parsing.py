@@ -1,132 +1,181 @@
-"""What a person typed, read by tyro: what is wrong with it is one sentence rather than a box."""
+"""One parser for all commands: flags become values, and a mistake becomes one sentence."""
 
-import functools
-import inspect
-import os
+import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
-from io import StringIO
-from typing import Annotated, Any, get_type_hints
-
-import tyro
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_args
 
 from longtail._checks import nearest
+from longtail.methods.params import parse_setting
+from longtail.train.recipe import check_settings, setting_help, setting_types
 
-__all__ = ["DEFAULT", "call", "flags_of", "read", "read_later"]
+__all__ = ["Parser", "add_settings", "read_settings"]
 
-Command = Callable[..., int]
-Ready = Callable[[], int]
-"""A command with all its arguments."""
-
-
-def _default(shown: str) -> str:
-    return "" if shown in {"None", "", "''"} else f"(default: {shown})"
-
-
-DEFAULT = tyro.conf.arg(help_behavior_hint=_default)
-"""Of a parameter: its help tells the default, unless that is nothing."""
-
-
-def call(command: Command, arguments: Sequence[str], prog: str) -> int:
-    """Call a command with what was typed after its name; its parameters are the flags."""
-    return read(
-        lambda words: tyro.cli(read_later(command), args=words, prog=prog), arguments, prog, flags_of(command).values()
-    )()
+_GROUPS = {
+    "data": "data",
+    "method": "method and its parameters",
+    "model": "model",
+    "augment": "images",
+    "epochs": "optimization",
+    "seed": "randomness and hardware",
+    "train_stats": "evaluation and files",
+}
+"""Groups of settings in the help, by the first setting of each."""
 
 
-def flags_of(command: Command) -> dict[str, str]:
-    """The flags of a command, by the names of its parameters.
+class _Once(argparse.Action):
+    """Store the values of a flag; a flag that is given twice is a mistake."""
 
-    Example:
-        >>> def show(path: Annotated[str, tyro.conf.Positional], tail_under: int = 20) -> int: ...
-        >>> flags_of(show)
-        {'tail_under': '--tail-under'}
-    """
-    hints = get_type_hints(command, include_extras=True)
-    return {
-        name: f"--{name.replace('_', '-')}"
-        for name, hint in hints.items()
-        if name != "return" and tyro.conf.Positional not in getattr(hint, "__metadata__", ())
-    }
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if option is not None and getattr(namespace, self.dest, self.default) is not self.default:
+            parser.error(f"Expected {option} once, with all its values, but got it twice.")
+        setattr(namespace, self.dest, values)
 
 
-def read_later(command: Command) -> Callable[..., Ready]:
-    """The command to tyro's eyes, which does nothing yet: what tyro calls once it has read all is only made ready."""
-
-    def make_ready(*given: Any, **named: Any) -> Ready:
-        return functools.partial(_run, command, *given, **named)
-
-    make_ready.__doc__ = command.__doc__
-    make_ready.__dict__["__signature__"] = inspect.signature(command)
-    for name, hint in get_type_hints(command, include_extras=True).items():
-        alone = (tyro.conf.FlagCreatePairsOff,) if name.startswith("no_") else ()  # there is no --no-no-figures
-        make_ready.__annotations__[name] = Annotated[hint, DEFAULT, tyro.conf.DisallowNone, *alone]
-    return make_ready
-
-
-def _run(command: Command, *given: Any, **named: Any) -> int:
-    """Call a command; what it says of a parameter is said of the flag that a person typed."""
-    try:
-        return command(*given, **named)
-    except (ValueError, TypeError, OSError) as error:
-        if len(error.args) == 1:
-            flags = flags_of(command)
-            error.args = (re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), str(error)),)
-        raise
-
-
-def read(parse: Callable[[list[str]], Any], arguments: Sequence[str], prog: str, known: Iterable[str]) -> Ready:
-    """What tyro makes of a command line; what it refuses is a ``ValueError`` with its words.
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises a ``ValueError`` with one sentence instead of leaving the process.
 
     Args:
-        parse: calls tyro.
-        arguments: what was typed.
-        prog: after which words.
-        known: words, one of which may have been meant by one that tyro does not know.
+        prog: the command, for example ``"longtail train"``.
+        description: what it does; shown by ``--help``.
+        epilog: shown at the end of the help.
     """
-    if {"-h", "--help"} & set(arguments):
-        found: Ready = parse(list(arguments))
-        return found
-    said = StringIO()
-    try:
-        with _wide(), redirect_stderr(said):
-            found = parse(list(arguments))
-    except SystemExit as left:
-        if not left.code:
-            raise
-        raise ValueError(_sentence(said.getvalue(), prog, known)) from None
+
+    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
+
+    def flag(self, name: str, help: str, **options: Any) -> None:
+        """Add a flag; its default is shown by the help."""
+        default = options.get("default")
+        shown = "" if default is None or default == () else f" (default: {default})"
+        self.add_argument(name, help=_escape(help) + shown, **options)
+
+    def read(self, words: Iterable[str]) -> argparse.Namespace:
+        """Return the values of a command line."""
+        written = [re.sub(r"^--[^=]*", lambda flag: flag[0].replace("_", "-"), word) for word in words]
+        given, rest = self.parse_known_intermixed_args(written)
+        if rest:
+            unknown = rest[0].partition("=")[0]
+            if not unknown.startswith("-"):
+                self.error(f"Expected flags, but got {unknown!r}.")
+            near = nearest(unknown, self._option_string_actions)
+            self.error(f"Expected a flag that `{self.prog} --help` shows, but got {unknown}{near}.")
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a ``ValueError`` with the message as a sentence."""
+        sentence = message if message.startswith("Expected") else f"Expected {self._expected(message)}"
+        raise ValueError(sentence)
+
+    def _expected(self, message: str) -> str:
+        patterns = {
+            r"argument (\S+): expected (?:one argument|at least one argument)": r"a value after \1, but got none.",
+            r"argument (\S+): expected (\d+) arguments": r"\2 values after \1.",
+            r"argument (\S+): invalid choice: (.+?) \(choose from (.+)\)": r"\1 to be one of \3, but got \2.",
+            r"argument (\S+): invalid (?:_|)(\w+) value: (.+)": r"\1 to be a \2, but got \3.",
+            r"argument (\S+): ignored explicit argument (.+)": r"no value after \1, but got \2.",
+            r"the following arguments are required: (.+)": r"\1, but got nothing.",
+        }
+        for pattern, sentence in patterns.items():
+            if re.fullmatch(pattern, message):
+                return re.sub(pattern, sentence, message).replace("'", "")
+        return f"a command line that `{self.prog} --help` describes: {message}."
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def add_settings(parser: Parser, defaults: Mapping[str, Any]) -> None:
+    """Add a flag for every setting of a recipe, in groups; ``defaults`` are shown by the help."""
+    group = parser.add_argument_group("settings")
+    for name, hint in setting_types().items():
+        if name in _GROUPS:
+            group = parser.add_argument_group(_GROUPS[name])
+        flag, default = f"--{name.replace('_', '-')}", defaults.get(name)
+        shown = "" if default is None or default == "" else f" (default: {_written(default)})"
+        switch = hint is bool
+        metavar = "" if switch else name.rsplit("_", 1)[-1].upper()
+        help = _escape(setting_help(name)) + shown
+        group.add_argument(flag, nargs="*", default=argparse.SUPPRESS, metavar=metavar, help=help)
+        if switch:
+            no = f"--no-{name.replace('_', '-')}"
+            group.add_argument(no, dest=f"no_{name}", action="store_true", help=argparse.SUPPRESS)
+
+
+def _written(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def read_settings(given: argparse.Namespace, *, several: bool = True) -> dict[str, list[Any]]:
+    """Return the values of each setting that was given.
+
+    Args:
+        given: from a parser with :func:`add_settings`.
+        several: whether a flag may have several values.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, hint in setting_types().items():
+        flag = f"--{name.replace('_', '-')}"
+        texts = ["false"] if getattr(given, f"no_{name}", False) else getattr(given, name, None)
+        if texts is None:
+            continue
+        if not texts and hint is not bool:
+            raise ValueError(f"Expected a value after {flag}, but got none.")
+        values = [_value(name, hint, text) for text in texts or ["true"]]
+        is_list = any(getattr(kind, "__origin__", None) is tuple for kind in (hint, *get_args(hint)))
+        if is_list:
+            values = [tuple(values)]
+        if len(values) > 1 and not several:
+            raise ValueError(f"Expected one value after {flag}, but got {' '.join(texts)}.")
+        found[name] = values
     return found
 
 
-@contextmanager
-def _wide() -> Iterator[None]:
-    """A terminal in which no line is broken."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "10000"
+def _value(name: str, hint: Any, text: str) -> Any:
+    value = parse_setting(text, hint)
+    is_list = any(getattr(kind, "__origin__", None) is tuple for kind in (hint, *get_args(hint)))
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
+        check_settings({name: (value,) if is_list else value}, "the command line")
+    except ValueError as error:
+        hint_ = "; separate several values by spaces" if "," in text else ""
+        if Path(text).exists():
+            hint_ = "; data comes before the flags, or after --data"
+        raise ValueError(f"{str(error).removesuffix('.')}{hint_}.") from None
+    return value
 
 
-_RULE = r"(?m)^(?:[╭╰].*|[│ ]*[─-]{3,}[│ ]*)$"
-"""A line across a box, which is drawn with plain characters where an encoding has no others."""
+def integer(text: str) -> int:
+    """Return a positive integer from text, for ``type=`` of a flag."""
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
 
 
-def _sentence(box: str, prog: str, known: Iterable[str]) -> str:
-    """What a box says below its title, up to the next rule, with the known word that is nearest to one that is not.
+def check_folder_of(flag: str, file: Path | None) -> None:
+    """Raise an error unless the folder of an output file exists; otherwise work would be lost at the end."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise FileNotFoundError(f"Expected {flag} to be in an existing folder, but got {file}.")
 
-    Example:
-        >>> box = "╭─ Error ─╮\\n│ Unrecognized options: --rot, x │\\n│ ──── │\\n│ For … │\\n╰───╯"
-        >>> _sentence(box, "longtail data", ["--root"])
-        'Unrecognized options: --rot, x; the closest match is --root; `longtail data --help` shows what there is.'
-    """
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    said = " ".join(re.split(_RULE, plain)[1].replace("│", " ").split())
-    unknown = re.match(r"Unrecognized options: ([^\s,=]+)", said)
-    near = nearest(unknown[1], known) if unknown else ""
-    return f"{said.rstrip('.')}{near}; `{prog} --help` shows what there is."
+
+def words_of(command: Sequence[str], flags: Mapping[str, Any]) -> list[str]:
+    """Return a command line that repeats a call: flags whose value is ``None``, ``False`` or empty are left out."""
+    found = list(command)
+    for flag, value in flags.items():
+        if value is True:
+            found.append(flag)
+        elif value is not None and value is not False and value != "":
+            found += [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+    return found
