@@ -2,8 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -184,14 +183,3 @@ def check_logits(logits: Tensor, num_classes: int, *, of: str = "counts") -> Non
             f"Expected `logits` to have {num_classes} classes, as `{of}` has, in dimension {class_dim(logits)}, "
             f"but got shape {tuple(logits.shape)}."
         )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion for a misspelled name, as the end of a sentence; empty if no known name is close.
-
-    Example:
-        >>> f"got 'trian'{nearest('trian', ['train', 'study'])}"
-        "got 'trian'; the closest match is train"
-    """
-    near = get_close_matches(name, list(known), n=1)
-    return f"; the closest match is {near[0]}" if near else ""

@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = [
     "TensorWriter",
@@ -103,7 +104,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, Tensor):
+    if hasattr(value, "tolist"):  # a tensor or an array; torch is not imported here
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -249,7 +250,7 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
 # --- tensors
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, Any]) -> None:
     """Write named tensors and JSON metadata atomically, as a safetensors file."""
     from safetensors.torch import save  # noqa: PLC0415 - an extra
 
@@ -260,7 +261,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_bytes(path, content)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
     """Return the tensors and the metadata of :func:`write_tensors`; nothing in the file is executed."""
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - an extra
 
@@ -272,7 +273,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
 
 
-_NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32"}
+_NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}
 
 
 class TensorWriter:
@@ -283,7 +284,7 @@ class TensorWriter:
         shapes: type and shape of each tensor.
     """
 
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
+    def __init__(self, path: Path, shapes: "Mapping[str, tuple[torch.dtype, tuple[int, ...]]]") -> None:
         self.path = path
         self._temporary = _temporary(path)
         header: dict[str, Any] = {}
@@ -291,9 +292,13 @@ class TensorWriter:
         self._start: dict[str, int] = {}
         self._row: dict[str, int] = {}
         for name, (dtype, shape) in shapes.items():
-            row = dtype.itemsize * int(torch.Size(shape[1:]).numel())
+            row = dtype.itemsize * math.prod(shape[1:])
             begin, end = end, end + row * shape[0]
-            header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+            header[name] = {
+                "dtype": _NAMES[str(dtype).removeprefix("torch.")],
+                "shape": list(shape),
+                "data_offsets": [begin, end],
+            }
             self._start[name], self._row[name] = begin, row
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
@@ -306,7 +311,7 @@ class TensorWriter:
             self.abandon()
             raise
 
-    def write(self, name: str, rows: Tensor, values: Tensor) -> None:
+    def write(self, name: str, rows: "Tensor", values: "Tensor") -> None:
         """Write ``values`` to the rows ``rows`` of a tensor; rows are in ascending order."""
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == len(rows):
@@ -315,7 +320,7 @@ class TensorWriter:
             for row, value in zip(rows.tolist(), values, strict=True):
                 self._put(name, row, value)
 
-    def _put(self, name: str, row: int, values: Tensor) -> None:
+    def _put(self, name: str, row: int, values: "Tensor") -> None:
         self._file.seek(self._data + self._start[name] + row * self._row[name])
         self._file.write(values.detach().cpu().contiguous().numpy().tobytes())
 

@@ -4,14 +4,13 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeVar
 
-from longtail._checks import nearest
-
-__all__ = ["ENTRY_POINTS", "Registry", "load_plugin", "load_plugins"]
+__all__ = ["ENTRY_POINTS", "Registry", "load_plugin", "load_plugins", "nearest"]
 
 T = TypeVar("T")
 
@@ -106,3 +105,14 @@ def _import_file(file: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
     spec.loader.exec_module(module)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion for a misspelled name, as the end of a sentence; empty if no known name is close.
+
+    Example:
+        >>> f"got 'trian'{nearest('trian', ['train', 'study'])}"
+        "got 'trian'; the closest match is train"
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f"; the closest match is {near[0]}" if near else ""

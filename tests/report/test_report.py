@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from longtail.cli.train_line import parse
 from safetensors.torch import load_file
 from tests.report.pages import Reader, changed
 
-from longtail.cli.train_line import parse
 from longtail.report import render, report
 from longtail.report.classes import ClassView, class_grid, worst_cards, worst_classes
 from longtail.report.predictions import Confusions, predicted_by

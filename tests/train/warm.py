@@ -154,12 +154,12 @@ def _child(request: dict) -> None:
 
 
 def _serve() -> None:
+    import longtail.cli.train_line
     import sklearn.datasets
     import tomli_w  # noqa: F401
     import torch
 
     import longtail.cli.train
-    import longtail.cli.train_line
 
     sklearn.datasets.load_digits()
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # imports much on its first use

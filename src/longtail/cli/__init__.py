@@ -1,4 +1,4 @@
-"""The command ``longtail``: a table of commands, each a module with ``run(words) -> exit code``. Needs ``longtail[cli]``.
+"""The command ``longtail``: a table of commands, each a module with ``run(words) -> exit code``.
 
 Modules are imported on use, so that a command does not wait for what another needs.
 """
@@ -15,9 +15,8 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from longtail import __version__
-from longtail._checks import nearest
 from longtail._io import stop_signals
-from longtail._registry import load_plugin
+from longtail._registry import load_plugin, nearest
 
 __all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
 

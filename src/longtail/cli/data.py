@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from longtail._checks import nearest
-from longtail._registry import load_plugins
+from longtail._registry import load_plugins, nearest
 from longtail.cli.parsing import Parser, check_folder_of
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
 from longtail.data.datasets.describe import draw_tail

@@ -2,15 +2,15 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from longtail._checks import nearest
+from longtail._registry import nearest
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import check_settings, setting_help, setting_types
 
-__all__ = ["Parser", "add_settings", "read_settings"]
+__all__ = ["Parser", "add_settings", "check_folder_of", "integer", "read_settings", "words_of"]
 
 _GROUPS = {
     "data": "data",
@@ -35,6 +35,15 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help with one short word for the values of a flag."""
+
+    def _format_args(self, action: argparse.Action, default: str) -> str:
+        if action.option_strings and action.nargs in {"*", "+"} and isinstance(action.metavar, str):
+            return f"{action.metavar} …" if action.nargs == "+" else action.metavar
+        return super()._format_args(action, default)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises a ``ValueError`` with one sentence instead of leaving the process.
 
@@ -42,14 +51,16 @@ class Parser(argparse.ArgumentParser):
         prog: the command, for example ``"longtail train"``.
         description: what it does; shown by ``--help``.
         epilog: shown at the end of the help.
+        usage: the words after the command, if there are too many flags to list.
     """
 
-    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+    def __init__(self, prog: str, description: str, epilog: str = "", usage: str | None = None) -> None:
         super().__init__(
             prog,
+            usage=None if usage is None else f"{prog} {usage}",
             description=description,
             epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
         )
         self.register("action", None, _Once)
@@ -97,12 +108,14 @@ def _escape(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def add_settings(parser: Parser, defaults: Mapping[str, Any]) -> None:
-    """Add a flag for every setting of a recipe, in groups; ``defaults`` are shown by the help."""
+def add_settings(parser: Parser, defaults: Mapping[str, Any], leave_out: Collection[str] = ()) -> None:
+    """Add a flag for every setting of a recipe but some, in groups; ``defaults`` are shown by the help."""
     group = parser.add_argument_group("settings")
     for name, hint in setting_types().items():
         if name in _GROUPS:
             group = parser.add_argument_group(_GROUPS[name])
+        if name in leave_out:
+            continue
         flag, default = f"--{name.replace('_', '-')}", defaults.get(name)
         shown = "" if default is None or default == "" else f" (default: {_written(default)})"
         switch = hint is bool
@@ -118,18 +131,21 @@ def _written(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def read_settings(given: argparse.Namespace, *, several: bool = True) -> dict[str, list[Any]]:
+def read_settings(
+    given: argparse.Namespace, *, several: bool = True, leave_out: Collection[str] = ()
+) -> dict[str, list[Any]]:
     """Return the values of each setting that was given.
 
     Args:
         given: from a parser with :func:`add_settings`.
         several: whether a flag may have several values.
+        leave_out: settings that are not read.
     """
     found: dict[str, list[Any]] = {}
     for name, hint in setting_types().items():
         flag = f"--{name.replace('_', '-')}"
         texts = ["false"] if getattr(given, f"no_{name}", False) else getattr(given, name, None)
-        if texts is None:
+        if texts is None or name in leave_out:
             continue
         if not texts and hint is not bool:
             raise ValueError(f"Expected a value after {flag}, but got none.")

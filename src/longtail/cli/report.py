@@ -3,50 +3,40 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 
-from longtail.cli.parsing import call
-from longtail.report import Report
-from longtail.report import report as make_report
+from longtail.cli.parsing import Parser, words_of
+from longtail.report import Report, report
 from longtail.study.figures import missing_glyphs
 
 __all__ = ["print_written", "run"]
 
 
-def report(
-    paths: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="DIR", help="folders of finished runs, at any depth"),
-    ] = (),
-    *,
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html", help="the page (default: DIR/report.html)")] = None,
-    figures: Annotated[
-        Path | None,
-        tyro.conf.arg(metavar="DIR", help="its figures as SVG, PDF and PNG (default: figures/ beside the page)"),
-    ] = None,
-    no_figures: Annotated[bool, tyro.conf.arg(help="write only the page")] = False,
-    reference: Annotated[
-        str | None,
-        tyro.conf.arg(
-            metavar="METHOD",
-            help="the method that others are tested against (default: the study's, or balanced-softmax, or softmax)",
-        ),
-    ] = None,
-) -> int:
-    """Write one self-contained HTML page about finished runs: summary, tables, figures, all classes, the worst classes
-    with images, what rare classes are mistaken for, settings, and the commands to repeat it."""
-    if not paths:
-        raise ValueError("Expected a folder of runs, but got none.")
-    given = {"--out": out, "--figures": figures, "--reference": reference}
-    flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
-    command = shlex.join(["longtail", "report", *map(str, paths), *flags, *(["--no-figures"] if no_figures else [])])
-    out = paths[0] / "report.html" if out is None else out
-    folder = None if no_figures else out.parent / "figures" if figures is None else figures
-    made = make_report(*paths, reference=reference, command=command)
+def run(words: Sequence[str]) -> int:
+    """Parse, build, write."""
+    parser = Parser(
+        "longtail report",
+        "Write one self-contained HTML page about finished runs: summary, tables, figures, all classes, the worst\n"
+        "classes with images, what rare classes are mistaken for, settings, and the commands to repeat it.",
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="folders of finished runs, at any depth")
+    parser.flag("--out", "the page (default: DIR/report.html)", type=Path, metavar="FILE.html")
+    parser.flag(
+        "--figures", "its figures as SVG, PDF and PNG (default: figures/ beside the page)", type=Path, metavar="DIR"
+    )
+    parser.flag("--no-figures", "write only the page", action="store_true")
+    parser.flag(
+        "--reference",
+        "the method that others are tested against (default: the study's, or balanced-softmax, or softmax)",
+        metavar="METHOD",
+    )
+    given = parser.read(words)
+    flags = {"--out": given.out, "--figures": given.figures, "--reference": given.reference}
+    command = words_of(["longtail", "report", *map(str, given.runs)], flags | {"--no-figures": given.no_figures})
+    out = given.runs[0] / "report.html" if given.out is None else given.out
+    folder = None if given.no_figures else out.parent / "figures" if given.figures is None else given.figures
+    made = report(*given.runs, reference=given.reference, command=shlex.join(command))
     made.write(out, folder)
     print_written(made, out, folder)
     return 0
@@ -64,8 +54,3 @@ def print_written(made: Report, out: Path, figures: Path | None) -> None:
         some = missing[:8] + ("…" if len(missing) > 8 else "")
         line = f"The figure files show boxes instead of {some}: no installed font has them. The page shows them."
         Console(stderr=True).print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Parse, build, write."""
-    return call(report, arguments, "longtail report")

@@ -1,10 +1,11 @@
 """``longtail study``: run a plan and compare its methods, search for beta, show tables of finished runs."""
 
+import argparse
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table as RichTable
 
-from longtail._checks import nearest
 from longtail._program import program
-from longtail.cli.show import TOLD_SECONDS, Pace, bar_line, clock
+from longtail._registry import load_plugins
+from longtail.cli.parsing import Parser, add_settings, integer, read_settings
+from longtail.cli.show import LOG_SECONDS, Pace, bar_line, clock
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches
@@ -26,84 +28,65 @@ from longtail.study.rendering import FORMATS, show, write
 from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Held, Run, data_title
 from longtail.study.search import trace_table
-from longtail.study.search_rule import SearchPlan
 from longtail.study.stats import Alternative, summarise
 from longtail.study.study import Progress, Study, run_studies
-from longtail.train.recipe import setting_types
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
 
-USAGE = """usage: longtail study PLAN.toml … [--dry-run] [FLAGS]
-       longtail study --data NAME … --methods NAME … --seeds N [--imbalance N …] [--betas B …] [FLAGS]
-       longtail study beta --data NAME [--imbalance N] [--method NAME] [--dry-run] [SEARCH FLAGS]
-       longtail study table RUNS … [--format terminal|markdown|latex|csv|html] [--what recall|level]
+_ABOUT = """Train methods on data sets with several seeds, and compare them. Finished runs are skipped; after a stop,
+the same command continues.
 
-Run methods on data sets with several seeds, and compare them. Finished runs are skipped; after a stop, the same command
-continues. A plan is a TOML file with the same names: data, imbalance, methods, betas, seeds, out, reference, and the
-tables [recipe] and [search]. Several plans are trained together; flags apply to all of them.
-
-  --data NAME …         data sets that `longtail data list` shows, or paths
-  --imbalance N …       imbalance factors, for data sets that are made long-tailed here
-  --methods NAME …      methods that `longtail methods` shows, with parameters as in bcl:beta=1.8
-  --betas B …           for methods with a beta: numbers, `recipe` (of the data set, the default) or `search`
-  --seeds N | N N …     the number of seeds, or the seeds
-  --out DIR             folder of the runs (default: runs/study)
-  --reference NAME      the method that others are tested against (default: balanced-softmax, or the first method)
-  --one-sided           one-sided tests (`greater`), as in the paper
-  --together N          runs at a time on a device (default: 12 small models on a GPU, else 1)
-  --dry-run             show what would be run and about how long it takes
-  --FIELD VALUE …       any setting of `longtail train`, for all runs
-
-The search for beta starts with 1.0, 1.1, 1.2, 1.3 and goes outwards until it is past the peak:
-
-  --folds N             cross-validation folds (default: 5, or none if the data set has a validation split or
-                        --validation differs from its recipe)
-  --search-seeds N      seeds per fold (default: 1)
-  --criterion WHAT      all (default), level, or weights of groups as in head=1,tail=2
-  --start B …  --step B  --bounds LOW HIGH  --ahead N (steps outwards per round)
-  --select-on val|test  `test` chooses on test data, and every caption says so
-
-`table` tests runs as their study did, unless --reference NAME, --one-sided or --no-one-sided is given.
-"""
+  longtail study --data NAME … --methods NAME … --seeds N [--imbalance N …] [--betas B …]
+  longtail study PLAN.toml … [--dry-run]      plans with the same names and the tables [recipe] and [search]
+  longtail study beta --data NAME             only search for beta
+  longtail study table RUNS …                 tables of finished runs"""
 
 console = Console()
 progress_console = Console(stderr=True)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(words: Sequence[str]) -> int:
     """Parse, run, print."""
-    given = list(arguments)
-    if not given or "--help" in given or "-h" in given:
-        console.print(USAGE, highlight=False, markup=False, soft_wrap=True)
-        return 0
-    command = f"{program()} study {shlex.join(given)}"
+    load_plugins()
     commands = {"beta": _beta, "table": _table}
+    command = f"{program()} study {shlex.join(words)}"
     try:
-        return commands.get(given[0], _study)(given[1:] if given[0] in commands else given, command)
+        if words and words[0] in commands:
+            return commands[words[0]](words[1:], command)
+        return _study(words or ["--help"], command)
     except StoppedError as stopped:
         _print_failed(stopped.failed)
         progress_console.print("Stopped; the same command continues.", highlight=False)
         return 130
 
 
-def _study(given: Sequence[str], command: str) -> int:
-    names, flags = _split(given)
-    together, dry = _number("together", flags), _is_given("dry_run", flags)
-    alternative: Alternative = "greater" if _is_given("one_sided", flags) else "two-sided"
-    wrong = [name for name in names if not name.endswith(".toml")]
+def _study(words: Sequence[str], command: str) -> int:
+    parser = Parser("longtail study", _ABOUT, usage="[PLAN.toml …] [--FLAG VALUE …]")
+    parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
+    _add_plan(parser)
+    parser.flag("--methods", "as `longtail methods` shows them, with parameters as in bcl:beta=1.8", **_SEVERAL)
+    parser.flag("--betas", "for methods with a beta: numbers, `recipe` (of the data set) or `search`", **_SEVERAL)
+    parser.flag("--seeds", "the number of seeds, or the seeds", **_SEVERAL)
+    parser.flag("--reference", "the method that others are tested against", metavar="NAME")
+    parser.flag("--one-sided", "one-sided tests (greater), as in the paper", action="store_true")
+    _add_search(parser)
+    add_settings(parser, {}, leave_out=_PLAN_SETTINGS)
+    given = parser.read(words)
+    wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
         raise ValueError(f"Expected a plan that ends in .toml, `beta`, `table`, or flags, but got {wrong[0]!r}.")
-    if len(names) > 1 and "out" in flags:
+    if len(given.plans) > 1 and given.out is not None:
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
-    content = _content(flags)
-    plans = _read_plans(names, content) if names else [make_plan(content)]
-    if dry:
-        _print(describe(plans, together))
+    content = _content(given)
+    plans = _read_plans(given.plans, content) if given.plans else [make_plan(content)]
+    if given.dry_run:
+        _print(describe(plans, given.together))
         return 0
+    alternative: Alternative = "greater" if given.one_sided else "two-sided"
     studies = [Study(plan, alternative=alternative, command=command) for plan in plans]
     with View("The study") as view:
-        found = run_studies(studies, together, view, _print_round)
+        found = run_studies(studies, given.together, view, _print_round)
     for plan, results in zip(plans, found, strict=True):
         _print_searches(results.searches, command)
         if results.runs:
@@ -114,127 +97,100 @@ def _study(given: Sequence[str], command: str) -> int:
     return _exit_code(found[0].outcome)
 
 
-def _beta(given: Sequence[str], command: str) -> int:
-    names, flags = _split(given)
-    if names:
-        raise ValueError(f"Expected flags after `longtail study beta`, but got {names[0]!r}.")
-    for flag, instead in {"methods": "--method", "betas": "--start", "seeds": "--search-seeds"}.items():
-        if flag in flags:
-            raise ValueError(f"Expected {instead} after `longtail study beta`, but got --{flag}.")
-    together, dry = _number("together", flags), _is_given("dry_run", flags)
-    methods = flags.pop("method", ["cbs"])
-    plan = make_plan({"out": "runs/beta", **_content(flags), "methods": methods, "betas": ["search"], "seeds": 1})
-    if dry:
-        _print(describe([plan], together, searches_only=True))
+def _beta(words: Sequence[str], command: str) -> int:
+    parser = Parser(
+        "longtail study beta",
+        "Search for the beta of a method on held-out training data.",
+        usage="--data NAME [--FLAG VALUE …]",
+    )
+    _add_plan(parser)
+    parser.flag("--method", "methods with a beta", default=["cbs"], **_SEVERAL)
+    _add_search(parser)
+    add_settings(parser, {}, leave_out=_PLAN_SETTINGS)
+    given = parser.read(words)
+    content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
+    plan = make_plan(content)
+    if given.dry_run:
+        _print(describe([plan], given.together, searches_only=True))
         return 0
     with View("The search for β") as view:
-        searches, outcome = Study(plan, command=command).search(together, view, _print_round)
+        searches, outcome = Study(plan, command=command).search(given.together, view, _print_round)
     _print_searches(searches, command)
     if searches:
         _print_where(Path(plan.out) / "search", plan)
     return _exit_code(outcome)
 
 
-def _table(given: Sequence[str], command: str) -> int:
-    folders, flags = _split(given)
-    form, what = _choice("format", flags, ("terminal", *FORMATS)), _choice("what", flags, ("recall", "level"))
-    reference = flags.pop("reference", None)
-    if reference is not None and len(reference) != 1:
-        raise ValueError(f"Expected a method after --reference, but got {' '.join(reference) or 'nothing'}.")
-    one_sided, two_sided = _is_given("one_sided", flags), _is_given("no_one_sided", flags)
-    if flags:
-        raise ValueError(f"Expected the flags that `longtail study --help` shows, but got --{next(iter(flags))}.")
-    results = Results.read(*folders, reference=reference[0] if reference else None)
-    if one_sided or two_sided:
-        results = replace(results, alternative="greater" if one_sided else "two-sided")
-    if reference or results.alternative or results.recorded.unrecorded:
+def _table(words: Sequence[str], command: str) -> int:
+    parser = Parser("longtail study table", "Show a table of finished runs, tested as their study did.")
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="folders of runs")
+    parser.flag("--what", "recall, or the model imbalance level", choices=("recall", "level"), default="recall")
+    parser.flag("--format", "of the output", choices=("terminal", *FORMATS), default="terminal")
+    parser.flag("--reference", "test against another method", metavar="NAME")
+    parser.flag("--one-sided", "one-sided tests (greater)", action="store_true")
+    parser.flag("--no-one-sided", "two-sided tests", action="store_true")
+    given = parser.read(words)
+    results = Results.read(*given.runs, reference=given.reference)
+    if given.one_sided or given.no_one_sided:
+        results = replace(results, alternative="greater" if given.one_sided else "two-sided")
+    if given.reference or results.alternative or results.recorded.untold:
         results = replace(results, command=command)
-    table = results.table(what)
-    if form == "terminal":
+    table = results.table(given.what)
+    if given.format == "terminal":
         show(table, console)
     else:
-        console.file.write(write(table, form))
+        console.file.write(write(table, given.format))
     return 0
 
 
 # Flags
 
-
-_PLAN = {field.name: field.name for field in fields(StudyPlan) if field.name not in {"recipe", "search"}}
-_SEARCH = {field.name: field.name for field in fields(SearchPlan) if field.name != "seeds"} | {"search_seeds": "seeds"}
-_LISTS = {"data", "methods", "imbalance", "betas", "start", "bounds", "milestones"}
-
-
-def _split(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the words without a flag, and each flag with its values."""
-    alone: list[str] = []
-    flags: dict[str, list[str]] = {}
-    values = alone
-    for word in given:
-        if not word.startswith("--"):
-            values.append(word)
-            continue
-        flag, sign, value = word[2:].partition("=")
-        name = flag.replace("-", "_")
-        if name in flags:
-            raise ValueError(f"Expected --{flag} once, with all its values, but it was given twice.")
-        values = flags[name] = [value] if sign else []
-    return alone, flags
+_SEVERAL: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
+_PLAN = ("data", "imbalance", "methods", "betas", "seeds", "out", "reference")
+_SEARCH = {
+    "folds": (int, "cross-validation folds (default: 5, or none with validation data)"),
+    "search_seeds": (int, "seeds per fold (default: 1)"),
+    "criterion": (str, "all (default), level, or weights of groups as in head=1,tail=2"),
+    "start": (float, "the first betas (default: 1.0 1.1 1.2 1.3)"),
+    "step": (float, "step outwards until past the peak (default: 0.1)"),
+    "bounds": (float, "smallest and largest beta (default: 0 3)"),
+    "ahead": (int, "steps outwards per round (default: 1)"),
+    "select_on": (str, "val (default); test chooses on test data, and every caption says so"),
+}
+_PLAN_SETTINGS = frozenset({"data", "imbalance", "method", "seed", "folds", "fold"})
+"""Settings of a recipe that the plan determines."""
 
 
-def _content(flags: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _add_plan(parser: Parser) -> None:
+    parser.flag("--data", "data sets that `longtail data list` shows, or paths", **_SEVERAL)
+    parser.flag("--imbalance", "imbalance factors, for data sets that are made long-tailed here", **_SEVERAL)
+    parser.flag("--out", "folder of the runs (default: runs/study, runs/beta)", metavar="DIR")
+    parser.flag("--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=integer, metavar="N")
+    parser.flag("--dry-run", "show what would be run and about how long it takes", action="store_true")
+
+
+def _add_search(parser: Parser) -> None:
+    group = parser.add_argument_group("search for beta")
+    for name, (kind, help) in _SEARCH.items():
+        several = {"nargs": "+"} if name in {"start", "bounds"} else {}
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=help, metavar="VALUE", **several)
+
+
+def _content(given: argparse.Namespace) -> dict[str, Any]:
     """Return flags as the content of a plan."""
-    switches = {name for name, kind in setting_types().items() if kind is bool}
-    known = {*_PLAN, *_SEARCH, *setting_types(), "together", "dry_run", "one_sided"}
-    content: dict[str, Any] = {"recipe": {}, "search": {}}
-    for name, texts in flags.items():
-        flag, off = f"--{name.replace('_', '-')}", name.startswith("no_") and name.removeprefix("no_") in switches
-        if name not in known and not off:
-            near = nearest(flag, (f"--{one.replace('_', '-')}" for one in sorted(known)))
-            raise ValueError(f"Expected a flag that `longtail study --help` shows, but got {flag}{near}.")
-        if not texts and name not in switches and not off:
-            raise ValueError(f"Expected a value after {flag}, but got nothing.")
-        if len(texts) > 1 and name not in _LISTS | {"seeds"}:
-            raise ValueError(f"Expected one value after {flag}, but got {' '.join(texts)}.")
-        value: Any = [_value(name, text) for text in texts]
-        value = value if len(texts) > 1 or name in _LISTS else value[0] if texts else not off
-        if name in _PLAN:
-            content[name] = texts[0] if name in {"out", "reference"} else value
-        elif name in _SEARCH:
-            content["search"][_SEARCH[name]] = value
-        else:
-            content["recipe"][name.removeprefix("no_") if off else name] = value
+    numbers = {"imbalance", "betas", "seeds"}
+    content: dict[str, Any] = {}
+    for name in _PLAN:
+        value = getattr(given, name, None)
+        if value is not None:
+            content[name] = [parse_setting(text, int | float) for text in value] if name in numbers else value
+    if len(content.get("seeds", ())) == 1:
+        content["seeds"] = content["seeds"][0]
+    search = {name: value for name in _SEARCH if (value := getattr(given, name)) is not None}
+    content["search"] = {("seeds" if name == "search_seeds" else name): value for name, value in search.items()}
+    settings = read_settings(given, several=False, leave_out=_PLAN_SETTINGS)
+    content["recipe"] = {name: values[0] for name, values in settings.items()}
     return content
-
-
-def _value(name: str, text: str) -> Any:
-    if name in {"data", "methods"}:
-        return text
-    return parse_setting(text, int | float if name in {**_PLAN, **_SEARCH} else setting_types()[name])
-
-
-def _number(flag: str, flags: dict[str, list[str]]) -> int | None:
-    texts = flags.pop(flag, None)
-    if texts is None:
-        return None
-    if len(texts) != 1 or not texts[0].isdecimal() or not int(texts[0]):
-        raise ValueError(f"Expected an integer >= 1 after --{flag}, but got {' '.join(texts) or 'nothing'}.")
-    return int(texts[0])
-
-
-def _choice(flag: str, flags: dict[str, list[str]], choices: Sequence[str]) -> str:
-    texts = flags.pop(flag, [choices[0]])
-    if len(texts) != 1 or texts[0] not in choices:
-        got = " ".join(texts) or "nothing"
-        raise ValueError(f"Expected --{flag} to be one of {', '.join(choices)}, but got {got}.")
-    return texts[0]
-
-
-def _is_given(flag: str, flags: dict[str, list[str]]) -> bool:
-    texts = flags.pop(flag, None)
-    if texts:
-        raise ValueError(f"Expected nothing after --{flag.replace('_', '-')}, but got {texts[0]!r}.")
-    return texts is not None
 
 
 def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[StudyPlan]:
@@ -319,7 +275,7 @@ class View:
         if self._live is None:
             for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
                 self._line(f"{place}/{total_runs} {run.path.name}: {_recall(run)}")
-            if time.monotonic() - self._printed <= TOLD_SECONDS:
+            if time.monotonic() - self._printed <= LOG_SECONDS:
                 return
         if self._runs != total_runs:  # some epochs of the runs that joined may be done
             self._pace, self._runs = Pace(), total_runs

@@ -16,10 +16,9 @@ import torch
 from rich.console import Console
 from rich.live import Live
 
-from longtail._checks import nearest
 from longtail._io import stop_signals
 from longtail._program import program
-from longtail._registry import load_plugins
+from longtail._registry import load_plugins, nearest
 from longtail.cli import check_interrupted, sentence_of
 from longtail.cli.parsing import Parser, add_settings, integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Status, show_result
@@ -69,7 +68,7 @@ def run(words: Sequence[str]) -> int:
 
 def _parser(words: Sequence[str] = ()) -> Parser:
     """Return the parser; ``--help`` shows the defaults of the data set and method that are given with it."""
-    parser = Parser("longtail train", _ABOUT)
+    parser = Parser("longtail train", _ABOUT, usage="[DATA] [--FLAG VALUE …]")
     parser.add_argument(
         "source", nargs="?", metavar="DATA", help="a recipe (.toml), a folder of class folders, or a list of images"
     )

@@ -7,7 +7,15 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["NoParams", "Parameter", "UnknownParams", "check_type", "param", "parameters_of", "parse_setting"]
+__all__ = [
+    "NoParams",
+    "Parameter",
+    "UnknownParams",
+    "check_type",
+    "param",
+    "parameters_of",
+    "parse_setting",
+]
 
 _KEY = "longtail"  # in the metadata of a dataclass field
 _COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
@@ -34,7 +42,7 @@ def param(
     below: float = math.inf,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """A field of a method's parameter dataclass, with its default, help text and bounds.
+    """A field of a dataclass of settings, with its default, help text and bounds.
 
     The type comes from the annotation: ``int``, ``float``, ``str``, ``bool``, or one of them ``| None``.
 

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail._checks import nearest
+from longtail._registry import nearest
 from longtail.study.captions import NO_DATA, Recorded, measured_on, recorded_for
 from longtail.study.comparisons import Contrast, Contrasts, check_reference, contrasts_of
 from longtail.study.conduct import Outcome, Searches

@@ -8,16 +8,15 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 import torch
 
-from longtail._checks import check_integer, check_number
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
-from longtail.methods.params import check_type
+from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 
 __all__ = [
@@ -62,114 +61,96 @@ class Recipe:
         (1.5, CBSParams(beta=1.5), 10)
     """
 
-    data: str = "cifar10-lt"
-    """a data set that `longtail data list` shows, or a path: a folder of class folders, or a list of images"""
-    root: str = "data"
-    """the data folder, for data sets by name"""
-    imbalance: float | None = None
-    """imbalance factor of a data set that is made long-tailed here"""
-    profile: Profile = "exp"
-    """how class counts fall: exp, step or pareto"""
-    subset_seed: int | Literal["run"] = 0
-    """seed of the long-tailed subset: 0 as in the literature, `run`: the seed of the run, as the paper's authors did"""
-    validation: float = 0.0
-    """fraction of the training images of each class to hold out, if the data set has no validation split"""
-    folds: int = 0
-    """number of cross-validation folds, stratified by class; 0: none"""
-    fold: int = 0
-    """the fold that is held out for validation"""
+    data: str = param(
+        "cifar10-lt",
+        "a data set that `longtail data list` shows, or a path: a folder of class folders, or a list of images",
+    )
+    root: str = param("data", "the data folder, for data sets by name")
+    imbalance: float | None = param(None, "imbalance factor of a data set that is made long-tailed here")
+    profile: Profile = param("exp", "how class counts fall: exp, step or pareto")
+    subset_seed: int | Literal["run"] = param(
+        0,
+        "seed of the long-tailed subset: 0 as in the literature, `run`: that of the run, as the paper's authors did",
+    )
+    validation: float = param(
+        0.0,
+        "fraction of the training images of each class to hold out, if the data set has no validation split",
+        at_least=0,
+        below=1,
+    )
+    folds: int = param(0, "number of cross-validation folds, stratified by class; 0: none", at_least=0)
+    fold: int = param(0, "the fold that is held out for validation", at_least=0)
 
-    method: str = "cbs"
-    """a method that `longtail methods` shows"""
+    method: str = param("cbs", "a method that `longtail methods` shows")
     params: Any = None
     """the parameters of the method, an instance of its dataclass"""
 
-    model: str = "resnet32"
-    """resnet20, 32, 44 or 56 (the CIFAR networks), or any torchvision or timm model"""
-    pretrained: bool = False
-    """start from the published ImageNet weights of the model, with their normalisation"""
-    weights: str | None = None
-    """start from the backbone in this safetensors file"""
-    head: str | None = None
-    """the classifier: linear, cosine, class-scaled, reslt or a registered one; default: the method's"""
-    sampler: Sampling | None = None
-    """which samples an epoch visits; default: the method's"""
-    correct_twice: bool = False
-    """allow a re-balancing sampler with a loss that corrects for class counts"""
+    model: str = param("resnet32", "resnet20, 32, 44 or 56 (the CIFAR networks), or any torchvision or timm model")
+    pretrained: bool = param(False, "start from the published ImageNet weights of the model, with their normalisation")
+    weights: str | None = param(None, "start from the backbone in this safetensors file")
+    head: str | None = param(
+        None, "the classifier: linear, cosine, class-scaled, reslt or a registered one; default: the method's"
+    )
+    sampler: Sampling | None = param(None, "which samples an epoch visits; default: the method's")
+    correct_twice: bool = param(False, "allow a re-balancing sampler with a loss that corrects for class counts")
 
-    augment: Family = "cifar"
-    """the family of augmentations: cifar, imagenet, imagenet-plain (no colour), shift (small grey images), none"""
-    image_size: int | None = None
-    """side of the images that the model sees; default: that of the images, or 224 for files"""
-    mixup: float = 0.0
-    """alpha of mixup; 0: no mixup"""
-    label_smoothing: float = 0.0
-    """label smoothing, as in nn.CrossEntropyLoss"""
+    augment: Family = param(
+        "cifar",
+        "the family of augmentations: cifar, imagenet, imagenet-plain (no colour), shift (small grey images), none",
+    )
+    image_size: int | None = param(
+        None, "side of the images that the model sees; default: that of the images, or 224 for files"
+    )
+    mixup: float = param(0.0, "alpha of mixup; 0: no mixup", at_least=0)
+    label_smoothing: float = param(0.0, "label smoothing, as in nn.CrossEntropyLoss", at_least=0, at_most=1)
 
-    epochs: int = 200
-    batch_size: int = 128
-    """samples per step, over all ranks and micro-batches"""
-    accumulate: int = 1
-    """micro-batches per step"""
-    drop_last: bool = False
-    """drop the last batch of an epoch if it is not full"""
-    lr: float = 0.1
-    schedule: Schedule = "steps"
-    """steps, cosine or constant"""
-    milestones: tuple[float, ...] = (0.8, 0.9)
-    """epochs at which `steps` decays; values below 1 are fractions of all epochs"""
-    decay: float = 0.1
-    """factor at each milestone"""
-    warmup: int = 5
-    """epochs of warm-up"""
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 5e-4
+    epochs: int = param(200, "passes over the training data", at_least=1)
+    batch_size: int = param(128, "samples per step, over all ranks and micro-batches", at_least=1)
+    accumulate: int = param(1, "micro-batches per step", at_least=1)
+    drop_last: bool = param(False, "drop the last batch of an epoch if it is not full")
+    lr: float = param(0.1, "peak learning rate", at_least=0)
+    schedule: Schedule = param("steps", "steps, cosine or constant")
+    milestones: tuple[float, ...] = param(
+        (0.8, 0.9), "epochs at which `steps` decays; values below 1 are fractions of all epochs"
+    )
+    decay: float = param(0.1, "factor at each milestone", at_least=0)
+    warmup: int = param(5, "epochs of warm-up", at_least=0)
+    momentum: float = param(0.9, "of SGD", at_least=0, below=1)
+    nesterov: bool = param(False, "Nesterov momentum")
+    weight_decay: float = param(5e-4, "of SGD", at_least=0)
 
-    seed: int = 0
-    device: str = "auto"
-    """auto (CUDA if available, else the CPU), cpu, cuda, cuda:1"""
-    precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """of the forward pass; auto: bf16 with channels_last where our kernels were verified, else fp32"""
-    channels_last: bool = False
-    kernels: Literal["auto", "torch", "triton"] = "auto"
-    """of the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified"""
-    compile: bool = False
-    """torch.compile the model"""
-    workers: int = 4
-    """processes or threads that read files, at most one per core"""
-    loading: Literal["streaming", "resident"] = "streaming"
-    """image files: read in every epoch, or kept on the device, resized to a short side of 256"""
-    bad_images: Literal["error", "skip"] = "error"
-    """an unreadable image stops the run (error), or is skipped and listed in `unreadable.json` (skip); the class counts
-    of the loss still include it"""
+    seed: int = param(0, "of weights, sample order and augmentation", at_least=0)
+    device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
+    precision: Literal["auto", "fp32", "bf16"] = param(
+        "fp32", "of the forward pass; auto: bf16 with channels_last where our kernels were verified, else fp32"
+    )
+    channels_last: bool = param(False, "memory format of images and weights")
+    kernels: Literal["auto", "torch", "triton"] = param(
+        "auto", "of the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified"
+    )
+    compile: bool = param(False, "torch.compile the model")
+    workers: int = param(4, "processes or threads that read files, at most one per core", at_least=0)
+    loading: Literal["streaming", "resident"] = param(
+        "streaming", "image files: read in every epoch, or kept on the device, resized to a short side of 256"
+    )
+    bad_images: Literal["error", "skip"] = param(
+        "error",
+        "an unreadable image stops the run (error), or is skipped and listed in `unreadable.json` (skip); "
+        "the class counts of the loss still include it",
+    )
 
-    train_stats: Literal["eval", "paper"] = "eval"
-    """how training-set measures are computed; paper: in training mode, with augmentation, as its authors did"""
-    evaluate_every: int = 10
-    """epochs between evaluations in the log; 0: only at the end"""
-    checkpoint_epochs: int = 10
-    """epochs between checkpoints"""
-    checkpoint_minutes: float = 10.0
-    """minutes between checkpoints"""
-    keep: int = 2
-    """number of checkpoints to keep"""
-    tensorboard: bool = False
-    """also write TensorBoard files"""
+    train_stats: Literal["eval", "paper"] = param(
+        "eval", "how training-set measures are computed; paper: in training mode, with augmentation, as its authors did"
+    )
+    evaluate_every: int = param(10, "epochs between evaluations in the log; 0: only at the end", at_least=0)
+    checkpoint_epochs: int = param(10, "epochs between checkpoints", at_least=0)
+    checkpoint_minutes: float = param(10.0, "minutes between checkpoints", at_least=0)
+    keep: int = param(2, "number of checkpoints to keep", at_least=1)
+    tensorboard: bool = param(False, "also write TensorBoard files")
 
     def __post_init__(self) -> None:
-        for name, hint in _field_types().items():
-            check_type(name, getattr(self, name), hint)
-        for name in ("epochs", "batch_size", "accumulate", "keep"):
-            check_integer(name, getattr(self, name), minimum=1)
-        for name in ("folds", "fold", "seed", "evaluate_every", "checkpoint_epochs", "workers", "warmup"):
-            check_integer(name, getattr(self, name), minimum=0)
-        for name in ("lr", "decay", "weight_decay", "mixup", "label_smoothing", "checkpoint_minutes"):
-            check_number(name, getattr(self, name))
-        check_number("momentum", self.momentum, below=1.0)
-        check_number("validation", self.validation, below=1.0)
-        if self.label_smoothing > 1:
-            raise ValueError(f"Expected `label_smoothing` to be in [0, 1], but got {self.label_smoothing}.")
+        for name, parameter in _fields().items():
+            parameter.check(getattr(self, name))
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"Expected `accumulate` to divide `batch_size` = {self.batch_size}, but got {self.accumulate}."
@@ -186,7 +167,7 @@ class Recipe:
             self._check_method(find_method(self.method))
 
     def _check_method(self, method: Method) -> None:
-        taken = next((name for name in method.parameters if name in _field_types()), None)
+        taken = next((name for name in method.parameters if name in _fields()), None)
         if taken is not None:
             raise ValueError(f"Expected parameters of {method.name} that are no recipe settings, but got `{taken}`.")
         if self.params is None:
@@ -222,7 +203,7 @@ class Recipe:
         flat: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
         }
-        own = {name: flat.pop(name) for name in _field_types() if name in flat}
+        own = {name: flat.pop(name) for name in _fields() if name in flat}
         name = own.get("method", cls.method)
         check_type("method", name, str)
         if unknown_methods and name not in METHODS:
@@ -243,7 +224,7 @@ class Recipe:
         """A copy with other settings, by name; another method starts from its own default parameters."""
         kept = self.settings()
         if settings.get("method", self.method) != self.method:
-            kept = {name: value for name, value in kept.items() if name in _field_types()}
+            kept = {name: value for name, value in kept.items() if name in _fields()}
         return type(self).from_settings({**kept, **settings}, unknown_methods=isinstance(self.params, UnknownParams))
 
     @property
@@ -288,9 +269,9 @@ def name_in_label(data: str) -> str:
 
 
 @cache
-def _field_types() -> dict[str, Any]:
-    """The types of a recipe's fields, without `params`."""
-    return {name: hint for name, hint in get_type_hints(Recipe).items() if name != "params"}
+def _fields() -> dict[str, Parameter]:
+    """The settings that every recipe has, by name: its fields without ``params``."""
+    return {name: one for name, one in parameters_of(Recipe).items() if name != "params"}
 
 
 def _all_parameters() -> dict[str, list[str]]:
@@ -308,8 +289,8 @@ def setting_types() -> dict[str, Any]:
     A parameter of several methods has the types of all of them, and may be ``None``, which stands for its default.
     """
     found: dict[str, Any] = {}
-    for name, hint in _field_types().items():
-        found[name] = hint
+    for name, field in _fields().items():
+        found[name] = field.hint
         if name == "method":
             for parameter, methods in _all_parameters().items():
                 hints: Any = None
@@ -320,9 +301,11 @@ def setting_types() -> dict[str, Any]:
 
 
 def setting_help(name: str) -> str:
-    """The help text of a method's parameter, with the methods that have it; empty for a recipe's own field."""
+    """Return the help text of a setting; that of a method's parameter names the methods that have it."""
     methods = _all_parameters().get(name, [])
-    return f"{METHODS[methods[0]].parameters[name].help} ({', '.join(methods)})" if methods else ""
+    if methods:
+        return f"{METHODS[methods[0]].parameters[name].help} ({', '.join(methods)})"
+    return _fields()[name].help
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
