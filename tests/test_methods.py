@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from longtail.cli.train_line import resume_command
 from safetensors.torch import load_file
 from tests.train.conftest import mostly_slow, recipe_for, trained
 
 from longtail._program import program
+from longtail.cli.train import _resume_command as resume_command
 from longtail.data import load
 from longtail.losses import class_shift
 from longtail.methods import METHODS, Method, Stage, find_method, param, parse_method, register_method

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from tests.cli.conftest import COLOURS, pictures
 
-from longtail.cli import show, train, train_line
+from longtail.cli import show, train
+from longtail.cli.train import read_recipes
 from longtail.train import RunFolder
 
 pytestmark = pytest.mark.usefixtures("_here")
@@ -95,7 +96,7 @@ def test_the_status_is_shown_on_a_terminal_only(tmp_path):
             return True
 
     for file in (io.StringIO(), Terminal()):
-        recipe = train_line.parse(["--data", "digits-lt", "--epochs", "1"])
+        recipe = read_recipes(["--data", "digits-lt", "--epochs", "1"])[0][0]
         folder = RunFolder(tmp_path / type(file).__name__)
         console = Console(file=file, width=80, force_terminal=True, color_system=None)
         train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
@@ -104,9 +105,9 @@ def test_the_status_is_shown_on_a_terminal_only(tmp_path):
 
 
 def test_a_log_has_a_line_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "TOLD_SECONDS", -1.0)
+    monkeypatch.setattr(train, "LOG_SECONDS", -1.0)
     file = io.StringIO()
-    recipe = train_line.parse(["--data", "digits-lt", "--epochs", "2"])
+    recipe = read_recipes(["--data", "digits-lt", "--epochs", "2"])[0][0]
     trainer = train.Trainer(recipe, RunFolder(tmp_path / "run"))
     train._drive(train.Fleet([trainer]), Console(file=file, width=30, color_system=None))
     found = file.getvalue().splitlines()

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from longtail.cli.train_line import parse
 from safetensors.torch import load_file
 from tests.report.pages import Reader, changed
 
+from longtail.cli.train import read_recipes
 from longtail.report import render, report
 from longtail.report.classes import ClassView, class_grid, worst_cards, worst_classes
 from longtail.report.predictions import Confusions, predicted_by
@@ -166,7 +166,7 @@ def test_the_commands_repeat_the_runs(finished, method, changes):
     run = read_run(finished(method, **changes))
     words = repeat_command(group_runs([run])[0]).split()
     assert words[:2] == ["longtail", "train"]
-    again = parse(words[2:])
+    again = read_recipes(words[2:])[0][0]
     names = ("data", "method", "imbalance", "epochs", "lr", "milestones", "nesterov", "schedule", "seed", "subset_seed")
     for name in (*names, "params"):
         assert getattr(again, name) == getattr(run.recipe, name), name

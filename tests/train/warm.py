@@ -154,7 +154,6 @@ def _child(request: dict) -> None:
 
 
 def _serve() -> None:
-    import longtail.cli.train_line
     import sklearn.datasets
     import tomli_w  # noqa: F401
     import torch
@@ -163,7 +162,7 @@ def _serve() -> None:
 
     sklearn.datasets.load_digits()
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # imports much on its first use
-    longtail.cli.train_line.parse(["--data", "digits-lt"])
+    longtail.cli.train.read_recipes(["--data", "digits-lt"])[0][0]
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     codes: dict[int, int | None] = {}

@@ -101,7 +101,10 @@ def _run(given: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, ImportError) as error:
-        return _fail(sentence_of(error))
+        sentence = sentence_of(error)
+        if name not in {"train", "study"}:  # whose settings may come from a file, too
+            sentence = re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", sentence)
+        return _fail(sentence)
     except KeyboardInterrupt:
         sys.stderr.write(_INTERRUPTED)
         return 128 + (_received[0] if _received else signal.SIGINT)

@@ -33,7 +33,7 @@ from longtail.train.loading import HELD_OUT, is_small, lacks_validation
 from longtail.train.recipe import Recipe, defaults, read_recipe, setting_types, pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["make_recipes", "run"]
+__all__ = ["make_recipes", "read_recipes", "run"]
 
 _ABOUT = """Train a model and write a run folder. Several values of a flag, as in `--beta 1.0 1.5 --seed 0 1 2`, train
 several runs; `none` unsets a setting of a file or of the data set's recipe.
@@ -54,6 +54,9 @@ def run(words: Sequence[str]) -> int:
     settings = read_settings(given)
     if given.source is not None and "data" in settings and not given.source.endswith(".toml"):
         raise ValueError(f"Expected one data set, but got {given.source} and --data {settings['data'][0]}.")
+    for name, values in settings.items():
+        if len(values) > 1 and name not in {"data", "root", "weights"} and Path(str(values[-1])).exists():
+            raise ValueError(f"Expected data before the flags, but got {values[-1]} after --{name.replace('_', '-')}.")
     with _ranks() as ranks:
         runs = _new(given, settings, ranks) if given.resume is None else _resumed(given, settings, ranks)
         for _, folder in runs:
@@ -77,10 +80,8 @@ def _parser(words: Sequence[str] = ()) -> Parser:
     parser.flag("--resume", "folders of runs to resume", nargs="+", metavar="RUN")
     defaults_: dict[str, Any] = {}
     if {"-h", "--help"} & set(words):
-        plain = _parser()
         try:
-            given = plain.read([word for word in words if word not in {"-h", "--help"}])
-            defaults_ = make_recipes(given.source, read_settings(given))[0][0].settings()
+            defaults_ = read_recipes([word for word in words if word not in {"-h", "--help"}])[0][0].settings()
         except (ValueError, OSError):
             defaults_ = Recipe().settings()
     add_settings(parser, defaults_)
@@ -88,6 +89,12 @@ def _parser(words: Sequence[str] = ()) -> Parser:
 
 
 # From settings to runs
+
+
+def read_recipes(words: Sequence[str]) -> tuple[list[Recipe], list[str]]:
+    """Return the recipes of a command line, and notes about what was changed."""
+    given = _parser().read(words)
+    return make_recipes(given.source, read_settings(given))
 
 
 def _new(given: argparse.Namespace, settings: Mapping[str, list[Any]], ranks: Ranks) -> Planned:
