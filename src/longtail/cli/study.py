@@ -133,7 +133,7 @@ def _table(words: Sequence[str], command: str) -> int:
     results = Results.read(*given.runs, reference=given.reference)
     if given.one_sided or given.no_one_sided:
         results = replace(results, alternative="greater" if given.one_sided else "two-sided")
-    if given.reference or results.alternative or results.recorded.untold:
+    if given.reference or results.alternative or results.recorded.unrecorded:
         results = replace(results, command=command)
     table = results.table(given.what)
     if given.format == "terminal":
@@ -172,7 +172,7 @@ def _add_plan(parser: Parser) -> None:
 def _add_search(parser: Parser) -> None:
     group = parser.add_argument_group("search for beta")
     for name, (kind, help) in _SEARCH.items():
-        several = {"nargs": "+"} if name in {"start", "bounds"} else {}
+        several: dict[str, Any] = {"nargs": "+"} if name in {"start", "bounds"} else {}
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=help, metavar="VALUE", **several)
 
 

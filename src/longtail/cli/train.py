@@ -30,7 +30,7 @@ from longtail.study.captions import some_of
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loading import HELD_OUT, is_small, lacks_validation
-from longtail.train.recipe import Recipe, defaults, read_recipe, setting_types, pick_device
+from longtail.train.recipe import Recipe, defaults, pick_device, read_recipe, setting_types
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["make_recipes", "read_recipes", "run"]
