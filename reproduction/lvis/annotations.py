@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from longtail._checks import shown, told
+from longtail._checks import describe, shown
 from longtail.data.datasets.readers.files import inside
 
 __all__ = ["Lvis", "read_lvis"]
@@ -92,7 +92,7 @@ def read_lvis(path: Path) -> Lvis:
     if wrong is not None:
         raise ValueError(
             f"Expected annotation {wrong} in {path} to have integers as `id`, `image_id` and `category_id` and four "
-            f"numbers as `bbox`, but got {told(annotations[wrong])}."
+            f"numbers as `bbox`, but got {describe(annotations[wrong])}."
         )
     packed = np.frombuffer(b"".join(annotations), dtype=_BOXES)
     del annotations
@@ -147,7 +147,7 @@ def _compact(found: dict[str, Any]) -> dict[str, Any] | bytes:
 def _list(path: Path, content: object, key: str) -> list[Any]:
     found = content.get(key) if isinstance(content, dict) else None
     if not isinstance(found, list):
-        raise ValueError(f"Expected {path} to have a list of {key}, but got {told(found if found else content)}.")
+        raise ValueError(f"Expected {path} to have a list of {key}, but got {describe(found if found else content)}.")
     return found
 
 
@@ -156,7 +156,7 @@ def _integers(path: Path, what: str, rows: list[Any], key: str) -> NDArray[np.in
     for number, row in enumerate(rows):
         value = row.get(key) if isinstance(row, dict) else None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-            raise ValueError(f"Expected {what} {number} in {path} to have an integer `{key}`, but got {told(row)}.")
+            raise ValueError(f"Expected {what} {number} in {path} to have an integer `{key}`, but got {describe(row)}.")
         values.append(value)
     return np.array(values, dtype=np.int64)
 
@@ -164,7 +164,9 @@ def _integers(path: Path, what: str, rows: list[Any], key: str) -> NDArray[np.in
 def _strings(path: Path, what: str, rows: list[Any], key: str) -> list[str]:
     for row in rows:  # dictionaries with an id, checked before
         if not isinstance(row.get(key), str):
-            raise ValueError(f"Expected {what} {row['id']} in {path} to have a string `{key}`, but got {told(row)}.")
+            raise ValueError(
+                f"Expected {what} {row['id']} in {path} to have a string `{key}`, but got {describe(row)}."
+            )
     return [row[key] for row in rows]
 
 
@@ -175,7 +177,7 @@ def _file_name(path: Path, image: dict[str, Any]) -> str:
     if "/" not in name or name[-1] == "/" or not inside(name):
         raise ValueError(
             f"Expected image {image['id']} in {path} to have a `coco_url` that ends in folder/name, "
-            f"but got {told(url)}."
+            f"but got {describe(url)}."
         )
     return name
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail._checks import check_integer, told
+from longtail._checks import check_integer, describe
 from longtail._io import read_json, write_text
 
 __all__ = ["ShardImages", "ShardWriter"]
@@ -267,7 +267,7 @@ def _load(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     content = read_json(path)
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:
-        raise ValueError(f"Expected {path} to have `{missing[0]}`, but got {told(content)}.")
+        raise ValueError(f"Expected {path} to have `{missing[0]}`, but got {describe(content)}.")
     found: dict[str, Any] = content
     return found
 

@@ -33,9 +33,6 @@ def describe(value: object) -> str:
     return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'} of type {type(value).__name__}"
 
 
-told = describe
-
-
 def check_number(name: str, value: object, *, minimum: float = 0.0, below: float = math.inf) -> float:
     """Return ``value`` as a float in [minimum, below)."""
     bound = f"a number >= {minimum:g}" + (f" and < {below:g}" if below < math.inf else "")

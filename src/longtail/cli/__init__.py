@@ -71,6 +71,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _is_closed_pipe() -> bool:
     """Whether standard output is a pipe without a reader; other connections may break too."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
     pipes = select.poll()
     try:
         pipes.register(sys.stdout.fileno(), 0)
@@ -80,31 +82,32 @@ def _is_closed_pipe() -> bool:
 
 
 def _run(given: Sequence[str]) -> int:
-    plugins, given = _split_plugins(given)
-    if not given or given[0] in {"-h", "--help", "-V", "--version"}:
-        sys.stdout.write(f"longtail {__version__}\n" if given and given[0] in {"-V", "--version"} else _usage())
-        return 0
-    name, rest = given[0], given[1:]
-    if name not in COMMANDS:
-        near = nearest(name, COMMANDS)
-        return _fail(f"Expected a command that `longtail --help` shows, but got {name!r}{near}.")
+    name = ""
     try:
+        plugins, words = _split_plugins(given)
+        if not words or words[0] in {"-h", "--help"}:
+            sys.stdout.write(_usage())
+            return 0
+        if words[0] in {"-V", "--version"}:
+            sys.stdout.write(f"longtail {__version__}\n")
+            return 0
+        name = words[0]
+        if name not in COMMANDS:
+            near = nearest(name, COMMANDS)
+            raise ValueError(f"Expected a command that `longtail --help` shows, but got {name!r}{near}.")
         with _stopping():
             with stop_signals(_exit_now, in_children=True):
                 for plugin in plugins:
                     load_plugin(plugin)
                 command = import_module(f"longtail.cli.{name}")
-            return int(command.run(rest))
+            return int(command.run(words[1:]))
     except ModuleNotFoundError as error:
         extras = _EXTRAS.get(name, "train")
         return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, ImportError) as error:
-        sentence = sentence_of(error)
-        if name not in {"train", "study"}:  # whose settings may come from a file, too
-            sentence = re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", sentence)
-        return _fail(sentence)
+        return _fail(sentence_of(error))
     except KeyboardInterrupt:
         sys.stderr.write(_INTERRUPTED)
         return 128 + (_received[0] if _received else signal.SIGINT)
@@ -112,11 +115,15 @@ def _run(given: Sequence[str]) -> int:
 
 def _split_plugins(given: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the files of ``--plugin FILE``, which may be anywhere, and the other words."""
-    plugins, others = [], list(given)
-    while "--plugin" in others[:-1]:
-        place = others.index("--plugin")
-        plugins.append(others[place + 1])
-        del others[place : place + 2]
+    plugins, others, left = [], [], iter(given)
+    for word in left:
+        flag, equals, file = word.partition("=")
+        if flag == "--plugin":
+            plugins.append(file if equals else next(left, ""))
+        else:
+            others.append(word)
+    if "" in plugins:
+        raise ValueError("Expected a file after --plugin, but got none.")
     return plugins, others
 
 

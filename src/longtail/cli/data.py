@@ -99,12 +99,11 @@ def _get(words: Sequence[str]) -> int:
 def _check(words: Sequence[str]) -> int:
     parser = _parser("check", "Compare a data set on disk with what should be there.")
     parser.flag("--imbalance", "imbalance factor of a data set that is made long-tailed here", type=float, metavar="N")
-    given = parser.read(words)
-    _check_known(given.name)
-    return _compare(given.name, given.root, given.imbalance)
+    return parser.run(words, lambda given: _compare(given.name, given.root, given.imbalance))
 
 
 def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
+    _check_known(name)
     differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
     for difference in differences:
         _print(str(difference))

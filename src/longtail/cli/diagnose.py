@@ -1,5 +1,6 @@
 """``longtail diagnose``: what is wrong with a classifier, from its predictions, and what would help."""
 
+import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,10 @@ def run(words: Sequence[str]) -> int:
         type=float,
         metavar="N",
     )
-    given = parser.read(words)
+    return parser.run(words, _diagnose)
+
+
+def _diagnose(given: argparse.Namespace) -> int:
     found = diagnose(
         given.test, given.train, given.val, given.counts, head_over=given.head_over, tail_under=given.tail_under
     )

@@ -1,5 +1,6 @@
 """``longtail evaluate``: the metrics of a finished run, recomputed, or after a post-hoc correction."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,10 @@ def run(words: Sequence[str]) -> int:
         metavar="STEP",
     )
     parser.flag("--out", "also write the metrics to this file", type=Path, metavar="FILE.json")
-    given = parser.read(words)
+    return parser.run(words, _evaluate)
+
+
+def _evaluate(given: argparse.Namespace) -> int:
     if given.out is not None:
         _check_out(given.out)
     folder = RunFolder(given.run)

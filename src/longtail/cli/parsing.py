@@ -2,15 +2,16 @@
 
 import argparse
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import check_settings, setting_help, setting_types
 
-__all__ = ["Parser", "add_settings", "check_folder_of", "integer", "read_settings", "words_of"]
+__all__ = ["Parser", "add_settings", "check_folder_of", "positive_integer", "read_settings", "words_of"]
 
 _GROUPS = {
     "data": "data",
@@ -30,8 +31,10 @@ class _Once(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        if option is not None and getattr(namespace, self.dest, self.default) is not self.default:
-            parser.error(f"Expected {option} once, with all its values, but got it twice.")
+        if option is not None and isinstance(parser, Parser):
+            if self.dest in parser.seen:
+                parser.error(f"Expected {option} once, with all its values, but got it twice.")
+            parser.seen.add(self.dest)
         setattr(namespace, self.dest, values)
 
 
@@ -65,6 +68,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
+        self.seen: set[str] = set()
 
     def flag(self, name: str, help: str, **options: Any) -> None:
         """Add a flag; its default is shown by the help."""
@@ -72,8 +76,13 @@ class Parser(argparse.ArgumentParser):
         shown = "" if default is None or default == () else f" (default: {default})"
         self.add_argument(name, help=_escape(help) + shown, **options)
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike argparse's, this raises an error if the pipe is closed."""
+        (file or sys.stdout).write(self.format_help())
+
     def read(self, words: Iterable[str]) -> argparse.Namespace:
         """Return the values of a command line."""
+        self.seen.clear()
         written = [re.sub(r"^--[^=]*", lambda flag: flag[0].replace("_", "-"), word) for word in words]
         given, rest = self.parse_known_intermixed_args(written)
         if rest:
@@ -84,23 +93,39 @@ class Parser(argparse.ArgumentParser):
             self.error(f"Expected a flag that `{self.prog} --help` shows, but got {unknown}{near}.")
         return given
 
+    def run(self, words: Iterable[str], action: Callable[[argparse.Namespace], int]) -> int:
+        """Call ``action`` with the values of a command line; its errors name flags instead of parameters."""
+        given = self.read(words)
+        try:
+            return action(given)
+        except (ValueError, TypeError, OSError) as error:
+            if len(error.args) == 1:
+                error.args = (re.sub(r"`(\w+)`", self._as_flag, str(error)),)
+            raise
+
+    def _as_flag(self, found: re.Match[str]) -> str:
+        flag = f"--{found[1].replace('_', '-')}"
+        return flag if flag in self._option_string_actions else found[0]
+
     def error(self, message: str) -> NoReturn:
         """Raise a ``ValueError`` with the message as a sentence."""
         sentence = message if message.startswith("Expected") else f"Expected {self._expected(message)}"
         raise ValueError(sentence)
 
     def _expected(self, message: str) -> str:
+        """Return a message of argparse in our words."""
         patterns = {
-            r"argument (\S+): expected (?:one argument|at least one argument)": r"a value after \1, but got none.",
-            r"argument (\S+): expected (\d+) arguments": r"\2 values after \1.",
+            r"argument (\S+): expected (?:one|at least one) argument": r"a value after \1, but got none.",
             r"argument (\S+): invalid choice: (.+?) \(choose from (.+)\)": r"\1 to be one of \3, but got \2.",
-            r"argument (\S+): invalid (?:_|)(\w+) value: (.+)": r"\1 to be a \2, but got \3.",
+            r"argument (\S+): invalid positive_integer value: (.+)": r"\1 to be an integer >= 1, but got \2.",
+            r"argument (\S+): invalid int value: (.+)": r"\1 to be an integer, but got \2.",
+            r"argument (\S+): invalid float value: (.+)": r"\1 to be a number, but got \2.",
             r"argument (\S+): ignored explicit argument (.+)": r"no value after \1, but got \2.",
-            r"the following arguments are required: (.+)": r"\1, but got nothing.",
+            r"the following arguments are required: (.+)": r"\1, but got none.",
         }
         for pattern, sentence in patterns.items():
             if re.fullmatch(pattern, message):
-                return re.sub(pattern, sentence, message).replace("'", "")
+                return re.sub(r"'([\w.+-]+)'", r"\1", re.sub(pattern, sentence, message))  # no quotes around words
         return f"a command line that `{self.prog} --help` describes: {message}."
 
 
@@ -150,8 +175,7 @@ def read_settings(
         if not texts and hint is not bool:
             raise ValueError(f"Expected a value after {flag}, but got none.")
         values = [_value(name, hint, text) for text in texts or ["true"]]
-        is_list = any(getattr(kind, "__origin__", None) is tuple for kind in (hint, *get_args(hint)))
-        if is_list:
+        if _is_list(hint):
             values = [tuple(values)]
         if len(values) > 1 and not several:
             raise ValueError(f"Expected one value after {flag}, but got {' '.join(texts)}.")
@@ -161,18 +185,21 @@ def read_settings(
 
 def _value(name: str, hint: Any, text: str) -> Any:
     value = parse_setting(text, hint)
-    is_list = any(getattr(kind, "__origin__", None) is tuple for kind in (hint, *get_args(hint)))
     try:
-        check_settings({name: (value,) if is_list else value}, "the command line")
+        check_settings({name: (value,) if _is_list(hint) else value}, "the command line")
     except ValueError as error:
-        hint_ = "; separate several values by spaces" if "," in text else ""
+        remedy = "; separate several values by spaces" if "," in text else ""
         if Path(text).exists():
-            hint_ = "; data comes before the flags, or after --data"
-        raise ValueError(f"{str(error).removesuffix('.')}{hint_}.") from None
+            remedy = "; data comes before the flags, or after --data"
+        raise ValueError(f"{str(error).removesuffix('.')}{remedy}.") from None
     return value
 
 
-def integer(text: str) -> int:
+def _is_list(hint: Any) -> bool:
+    return any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
+
+
+def positive_integer(text: str) -> int:
     """Return a positive integer from text, for ``type=`` of a flag."""
     value = int(text)
     if value < 1:

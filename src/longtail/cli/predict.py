@@ -1,5 +1,6 @@
 """``longtail predict``: labels and probabilities of images, from a finished run."""
 
+import argparse
 import csv
 import json
 import os
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from longtail._io import new_file
-from longtail.cli.parsing import Parser, check_folder_of, integer
+from longtail.cli.parsing import Parser, check_folder_of, positive_integer
 from longtail.data.datasets.readers.files import IMAGE_SUFFIXES, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import load
@@ -41,13 +42,16 @@ def run(words: Sequence[str]) -> int:
         "in a list are relative to it",
     )
     parser.flag("--format", "csv, or json: an array with one line per image", choices=_WRITERS, default="csv")
-    parser.flag("--top", "classes per image, most probable first", type=integer, default=1, metavar="K")
+    parser.flag("--top", "classes per image, most probable first", type=positive_integer, default=1, metavar="K")
     parser.flag("--out", "write to this file instead of printing", type=Path, metavar="FILE")
-    parser.flag("--batch-size", "images per batch", type=integer, default=64, metavar="N")
+    parser.flag("--batch-size", "images per batch", type=positive_integer, default=64, metavar="N")
     parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
     parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
     parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
-    given = parser.read(words)
+    return parser.run(words, _predict)
+
+
+def _predict(given: argparse.Namespace) -> int:
     check_folder_of("--out", given.out)
     paths = find_images(given.images)
     missing = next((path for path in paths if not path.exists()), None)

@@ -1,5 +1,6 @@
 """``longtail report``: one HTML page about finished runs, and its figures as files."""
 
+import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,10 @@ def run(words: Sequence[str]) -> int:
         "the method that others are tested against (default: the study's, or balanced-softmax, or softmax)",
         metavar="METHOD",
     )
-    given = parser.read(words)
+    return parser.run(words, _report)
+
+
+def _report(given: argparse.Namespace) -> int:
     flags = {"--out": given.out, "--figures": given.figures, "--reference": given.reference}
     command = words_of(["longtail", "report", *map(str, given.runs)], flags | {"--no-figures": given.no_figures})
     out = given.runs[0] / "report.html" if given.out is None else given.out

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from longtail._program import program
 from longtail._registry import load_plugins
-from longtail.cli.parsing import Parser, add_settings, integer, read_settings
+from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Pace, bar_line, clock
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
@@ -165,7 +165,9 @@ def _add_plan(parser: Parser) -> None:
     parser.flag("--data", "data sets that `longtail data list` shows, or paths", **_SEVERAL)
     parser.flag("--imbalance", "imbalance factors, for data sets that are made long-tailed here", **_SEVERAL)
     parser.flag("--out", "folder of the runs (default: runs/study, runs/beta)", metavar="DIR")
-    parser.flag("--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=integer, metavar="N")
+    parser.flag(
+        "--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=positive_integer, metavar="N"
+    )
     parser.flag("--dry-run", "show what would be run and about how long it takes", action="store_true")
 
 

@@ -20,7 +20,7 @@ from longtail._io import stop_signals
 from longtail._program import program
 from longtail._registry import load_plugins, nearest
 from longtail.cli import check_interrupted, sentence_of
-from longtail.cli.parsing import Parser, add_settings, integer, read_settings
+from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Status, show_result
 from longtail.data import CATALOG
 from longtail.data.loaders.decode import UnreadableImageError
@@ -76,7 +76,9 @@ def _parser(words: Sequence[str] = ()) -> Parser:
         "source", nargs="?", metavar="DATA", help="a recipe (.toml), a folder of class folders, or a list of images"
     )
     parser.flag("--out", "folder of the run, or of several runs (default: runs)", metavar="DIR")
-    parser.flag("--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=integer, metavar="N")
+    parser.flag(
+        "--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=positive_integer, metavar="N"
+    )
     parser.flag("--resume", "folders of runs to resume", nargs="+", metavar="RUN")
     defaults_: dict[str, Any] = {}
     if {"-h", "--help"} & set(words):

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._checks import check_integer, told
+from longtail._checks import check_integer, describe
 
 __all__ = ["Backbone", "CifarResNet", "SmallCNN", "average", "check_backbone", "shortcut"]
 
@@ -52,7 +52,9 @@ def check_backbone(backbone: object) -> None:
     # Static lookup: the `has_maps` of timm's networks runs a forward pass.
     names = [name for name in _NEEDED if inspect.getattr_static(backbone, name, missing) is missing]
     if names or not isinstance(backbone, nn.Module):
-        raise TypeError(f"Expected `backbone` to be an nn.Module with {', '.join(_NEEDED)}, but got {told(backbone)}.")
+        raise TypeError(
+            f"Expected `backbone` to be an nn.Module with {', '.join(_NEEDED)}, but got {describe(backbone)}."
+        )
 
 
 def average(maps: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail._checks import check_integer, told
+from longtail._checks import check_integer, describe
 from longtail.data.datasets.dataset import Normalisation
 from longtail.models.backbones import Backbone, CifarResNet, SmallCNN
 from longtail.models.pretrained import Pretrained, load_weights, read_normalisation
@@ -53,9 +53,9 @@ def build_backbone(
         64
     """
     if not isinstance(name, str):
-        raise TypeError(f"Expected `name` to be the name of a backbone, but got {told(name)}.")
+        raise TypeError(f"Expected `name` to be the name of a backbone, but got {describe(name)}.")
     if not isinstance(pretrained, bool | str | PathLike):
-        raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {told(pretrained)}.")
+        raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {describe(pretrained)}.")
     if name not in SMALL_MODELS:
         kind, module, rest = _find(name)
         return kind(module, rest, in_channels, pretrained, image_size)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._checks import check_integer, check_number, told
+from longtail._checks import check_integer, check_number, describe
 
 __all__: list[str] = []
 
@@ -15,7 +15,7 @@ def check_images(images: Tensor, *, byte: bool = False) -> None:
     wanted = "uint8" if byte else "uint8 or floating-point"
     right = isinstance(images, Tensor) and (images.dtype == torch.uint8 or (images.is_floating_point() and not byte))
     if not right:
-        raise TypeError(f"Expected `images` to be a {wanted} tensor of shape (B, C, H, W), but got {told(images)}.")
+        raise TypeError(f"Expected `images` to be a {wanted} tensor of shape (B, C, H, W), but got {describe(images)}.")
     if images.ndim != 4 or 0 in images.shape[1:]:
         raise ValueError(f"Expected `images` to have shape (B, C, H, W), but got {tuple(images.shape)}.")
 
@@ -33,7 +33,7 @@ def check_uniforms(images: Tensor, uniforms: Tensor | None, draws: int) -> Tenso
     if uniforms is None and draws == 0:
         return torch.empty((images.shape[0], 0), device=images.device)
     if not isinstance(uniforms, Tensor) or not uniforms.is_floating_point():
-        raise TypeError(f"Expected `uniforms` to be a floating-point tensor, but got {told(uniforms)}.")
+        raise TypeError(f"Expected `uniforms` to be a floating-point tensor, but got {describe(uniforms)}.")
     if uniforms.shape != (images.shape[0], draws):
         shape = (images.shape[0], draws)
         raise ValueError(f"Expected `uniforms` to have shape {shape}, but got {tuple(uniforms.shape)}.")

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from longtail._checks import check_number, told
+from longtail._checks import check_number, describe
 from longtail.data.augment._batch import check_uniforms
 
 __all__ = ["Augmentation", "Compose", "Normalise", "normalise"]
@@ -43,10 +43,10 @@ class Compose:
 
     def __post_init__(self) -> None:
         if not isinstance(self.augmentations, tuple):
-            raise TypeError(f"Expected `augmentations` to be a tuple, but got {told(self.augmentations)}.")
+            raise TypeError(f"Expected `augmentations` to be a tuple, but got {describe(self.augmentations)}.")
         for augmentation in self.augmentations:
             if isinstance(augmentation, type) or not hasattr(augmentation, "draws") or not callable(augmentation):
-                raise TypeError(f"Expected `augmentations` to hold augmentations, but got {told(augmentation)}.")
+                raise TypeError(f"Expected `augmentations` to hold augmentations, but got {describe(augmentation)}.")
 
     @property
     def draws(self) -> int:
@@ -97,7 +97,9 @@ class Normalise:
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not isinstance(values, tuple):
-                raise TypeError(f"Expected `{name}` to be a tuple with one number per channel, but got {told(values)}.")
+                raise TypeError(
+                    f"Expected `{name}` to be a tuple with one number per channel, but got {describe(values)}."
+                )
             for value in values:
                 check_number(name, value, minimum=-math.inf)
         if len(self.mean) != len(self.std):

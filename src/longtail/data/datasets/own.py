@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._checks import as_tensor, told
+from longtail._checks import as_tensor, describe
 from longtail.classes import class_counts
 from longtail.data.datasets.dataset import DataSet, FileImages, Split
 from longtail.data.datasets.readers.files import (
@@ -200,7 +200,7 @@ class AdaptedImages:
         image = self.dataset[int(self.indices[index])][self.key]
         pixels = raw_pixels(image)
         if pixels is None:
-            raise TypeError(f"Expected raw images of uint8, before any transform, but got {told(image)}.")
+            raise TypeError(f"Expected raw images of uint8, before any transform, but got {describe(image)}.")
         return pixels.contiguous()
 
     def subset(self, indices: Tensor, /) -> "AdaptedImages":

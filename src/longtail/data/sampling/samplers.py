@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail._checks import Vector, as_tensor, check_integer, told
+from longtail._checks import Vector, as_tensor, check_integer, describe
 from longtail.classes import class_counts
 from longtail.data.sampling.draws import Draws, Purpose
 
@@ -217,7 +217,7 @@ def shard(order: Tensor, rank: int, world: int, *, pad: bool) -> Tensor:
         [[4, 0, 3], [2, 1]]
     """
     if not isinstance(order, Tensor) or order.ndim == 0:
-        raise TypeError(f"Expected `order` to be a tensor with at least one dimension, but got {told(order)}.")
+        raise TypeError(f"Expected `order` to be a tensor with at least one dimension, but got {describe(order)}.")
     world = check_integer("world", world, minimum=1)
     rank = check_integer("rank", rank, minimum=0)
     if rank >= world:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from longtail._checks import check_choice, shown, told
+from longtail._checks import check_choice, describe, shown
 from longtail._io import write_bytes
 
 __all__ = [
@@ -97,7 +97,7 @@ def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> 
     class_names = _class_names(path, meta, form)
     expected = _field(path, meta, "num_cases_per_batch") if name == "cifar10" else None  # CIFAR-100 does not have it
     if expected is not None and type(expected) is not int:
-        _refuse(path, f"to have a number as 'num_cases_per_batch', but got {told(expected)}")
+        _refuse(path, f"to have a number as 'num_cases_per_batch', but got {describe(expected)}")
     images, labels = [], []
     for path in (root / file for file in (form.train if train else form.test)):
         entry = _load(path)
@@ -179,7 +179,7 @@ def _field(path: Path, entry: dict[Any, Any], name: str) -> Any:
 def _class_names(path: Path, meta: dict[Any, Any], form: _Format) -> tuple[str, ...]:
     names = _field(path, meta, form.names)
     if not isinstance(names, list) or not all(isinstance(name, bytes | str) for name in names):
-        _refuse(path, f"to have a list of names as {form.names!r}, but got {told(names)}")
+        _refuse(path, f"to have a list of names as {form.names!r}, but got {describe(names)}")
     if len(names) != form.num_classes:
         _refuse(path, f"to name {form.num_classes} classes, but got {len(names)}")
     try:
@@ -192,7 +192,7 @@ def _images(path: Path, entry: dict[Any, Any]) -> npt.NDArray[np.uint8]:
     data = _field(path, entry, "data")
     array = data.values if isinstance(data, _Array) else None
     if array is None:
-        _refuse(path, f"to have an array as 'data', but got {told(data)}")
+        _refuse(path, f"to have an array as 'data', but got {describe(data)}")
     if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != _PIXELS:
         _refuse(path, f"to have uint8 'data' of shape (N, {_PIXELS}), but got {array.dtype} of shape {array.shape}")
     return array.reshape(-1, 3, 32, 32)
@@ -203,7 +203,7 @@ def _labels(path: Path, entry: dict[Any, Any], form: _Format) -> npt.NDArray[np.
     if isinstance(values, _Array) and values.values is not None:
         values = values.values.tolist()
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        _refuse(path, f"to have a list of integers as {form.labels!r}, but got {told(values)}")
+        _refuse(path, f"to have a list of integers as {form.labels!r}, but got {describe(values)}")
     wrong = [value for value in values if not 0 <= value < form.num_classes]
     if wrong:
         _refuse(path, f"to have labels in 0…{form.num_classes - 1}, but got {shown(wrong)}")
@@ -226,7 +226,7 @@ def _load(path: Path) -> dict[Any, Any]:
             f"{len(content)} bytes)."
         ) from None
     if not isinstance(entry, dict):
-        _refuse(path, f"to hold a dict, but got {told(entry)}")
+        _refuse(path, f"to hold a dict, but got {describe(entry)}")
     return entry
 
 
