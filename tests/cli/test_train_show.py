@@ -64,7 +64,7 @@ def test_the_status_fits_into_80_columns(monkeypatch):
     assert lines(status)[1] == "epoch 123/200  loss 123.457  lr 0.000123  123,457 images/s"
     one.steps_done, one.epochs_done = 20_000, 200
     assert lines(status)[0].endswith("100% 0:00:00 left")
-    assert lines(status)[1] == "measuring"
+    assert lines(status)[1] == "evaluating"
 
 
 def test_the_status_of_several(monkeypatch):
@@ -138,7 +138,7 @@ def test_scores_are_on_validation_data_where_there_is_no_test(run, tmp_path):
     assert "preference P on val" in out
     assert "model imbalance level I on val" in out
     absent = RunFolder("run").result()["splits"]["val"]["absent_classes"]
-    assert ("val: all is over 3 of 4 classes, without [odd]" in out) == (absent != [])
+    assert ("val: all is over 3 of 4 classes; no samples of [odd]" in out) == (absent != [])
 
 
 def test_absent_classes_are_named(capsys):
@@ -146,5 +146,5 @@ def test_absent_classes_are_named(capsys):
     result = {"groups": {"head": [0]}, "splits": {"test": split, "val": split | {"absent_classes": []}}}
     show.show_measures(result | {"classes": list("abcdefgh")})
     out = capsys.readouterr().out
-    assert "test: all is over 2 of 8 classes, without b, c, d, e, f and 1 more" in out
+    assert "test: all is over 2 of 8 classes; no samples of b, c, d, e, f and 1 more" in out
     assert "val: " not in out

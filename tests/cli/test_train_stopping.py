@@ -20,15 +20,14 @@ pytestmark = pytest.mark.usefixtures("_here")
 def test_a_run_goes_on_with_its_own_settings(run, more):
     code, _, err = run("train", "--resume", "run", *more)
     assert code == 2
-    assert one_sentence(err).startswith("Expected no more than run folders, --device")
-    assert err.endswith(f"but got {more[0].replace('--no-', '--')}.\n")
+    assert f"but got {more[0].replace('--no-', '--')}." in one_sentence(err)
 
 
 def test_a_run_is_resumed_once(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
     code, _, err = run("train", "--resume", "run", "./run")
     assert code == 2
-    assert one_sentence(err) == "Expected runs that differ, but got run twice."
+    assert "but got run twice." in one_sentence(err)
 
 
 def test_a_folder_of_runs_is_no_run(run):
@@ -36,8 +35,7 @@ def test_a_folder_of_runs_is_no_run(run):
     code, _, err = run("train", "--resume", "several")
     assert code == 2
     names = [f"several/digits-lt-50-cbs-beta1.5-seed{seed}" for seed in (0, 1)]
-    told = f"Expected a run in several, but it has none of its own; those below it are {', '.join(names)}."
-    assert one_sentence(err) == told
+    assert one_sentence(err).endswith(f"the runs are below it: {', '.join(names)}.")
     assert run("train", "--resume", *names)[0] == 0
 
 
@@ -60,11 +58,11 @@ def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
     assert run(*arguments)[0] == 0
     code, _, err = run(*arguments)
     assert code == 0
-    assert err == "run is done already; `--out FOLDER` repeats it elsewhere.\n"
+    assert err == "run is finished; choose another folder with --out.\n"
     (tmp_path / "run" / "result.json").unlink()
     code, _, err = run(*arguments)
     assert code == 2
-    assert "`longtail train --resume run` goes on with it" in one_sentence(err)
+    assert "resume it with `longtail train --resume run`" in one_sentence(err)
     code, _, err = run(*arguments, "--lr", 0.2)  # which would not be what goes on
     assert code == 2
     assert "differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
