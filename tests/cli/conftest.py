@@ -1,4 +1,4 @@
-"""What tests of `longtail train` share: a folder of their own, one thread, pictures, and what a mistake looks like."""
+"""Shared by the tests of the command line: a working directory, images, and the form of an error message."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def one_sentence(text):
+    """The message of an error, which is one line."""
     text = text.strip()
     assert text.startswith("longtail: ")
     assert text.endswith(".")

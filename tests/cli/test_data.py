@@ -1,4 +1,4 @@
-"""The data commands: what they print and exit with; a person's mistake is one sentence without a traceback."""
+"""The data commands: what they print, and their exit codes."""
 
 from dataclasses import replace
 
@@ -8,48 +8,18 @@ from tests.cli.conftest import one_sentence, picture
 import longtail.cli.data
 from longtail.data import CATALOG
 
-# --- help and mistakes of usage
+# --- help
 
 
 def test_help_of_the_data_commands(run):
-    code, out, _ = run("data", "--help")
-    assert code == 0
-    for command in ("list", "get", "check", "describe"):
-        assert command in out
-
-
-@pytest.mark.parametrize(
-    ("command", "mentioned"),
-    [
-        ("list", ["--root"]),
-        ("get", ["NAME", "--root"]),
-        ("check", ["NAME", "--root", "--imbalance"]),
-        ("describe", ["PATH", "--figure"]),
-    ],
-)
-def test_help_of_each_command(run, command, mentioned):
-    code, out, _ = run("data", command, "--help")
-    assert code == 0
-    for word in mentioned:
-        assert word in out
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["data"],
-        ["data", "nonsense"],
-        ["data", "get"],
-        ["data", "check"],
-        ["data", "describe"],
-        ["data", "list", "--nonsense"],
-        ["data", "check", "digits-lt", "--imbalance", "many"],
-    ],
-)
-def test_what_is_no_command_exits_with_2(run, arguments):
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert err.strip()
+    for words in ([], ["--help"]):
+        code, out, _ = run("data", *words)
+        assert code == 0
+        assert all(command in out for command in ("list", "get NAME", "check NAME", "describe PATH"))
+    for command, flag in {"list": "--root", "get": "NAME", "check": "--imbalance", "describe": "--figure"}.items():
+        code, out, _ = run("data", command, "--help")
+        assert code == 0
+        assert flag in out
 
 
 # --- list
@@ -74,20 +44,14 @@ def test_list_shows_every_data_set(run, tmp_path):
     assert rows["digits"][-1] == "yes"  # they come with scikit-learn
 
 
-def test_list_knows_what_is_here(run, tmp_path):
+def test_list_shows_which_data_sets_exist(run, tmp_path):
     (tmp_path / "cifar-100-python").mkdir()
     _, out, _ = run("data", "list", "--root", tmp_path)
     rows = rows_of(out)
     assert (rows["cifar100"][-1], rows["cifar100-lt"][-1], rows["cifar10"][-1]) == ("yes", "yes", "no")
 
 
-def test_list_in_a_narrow_terminal_keeps_the_names(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run("data", "list")
-    assert set(CATALOG) <= set(rows_of(out))
-
-
-def test_list_is_cut_off_nowhere(run, monkeypatch):
+def test_list_is_complete_in_a_narrow_terminal(run, monkeypatch):
     wide = run("data", "list")[1]
     monkeypatch.setenv("COLUMNS", "40")
     assert run("data", "list") == (0, wide, "")
@@ -96,20 +60,19 @@ def test_list_is_cut_off_nowhere(run, monkeypatch):
 # --- get
 
 
-def test_get_what_is_there_already(run, tmp_path):
+def test_get_a_data_set_that_exists(run, tmp_path):
     (tmp_path / "imagenet" / "train").mkdir(parents=True)
     (tmp_path / "imagenet" / "val").mkdir(parents=True)
     code, out, err = run("data", "get", "imagenet", "--root", tmp_path)
-    assert code == 2  # what is there is looked at: nothing is in it
-    assert f"imagenet is there already, in {tmp_path / 'imagenet'}." in out.splitlines()
+    assert code == 2  # it is checked, and empty
+    assert f"imagenet is already in {tmp_path / 'imagenet'}." in out.splitlines()
     assert "class folders" in err
     code, out, _ = run("data", "get", "digits-lt", "--root", tmp_path)
     assert code == 0
     assert "scikit-learn" in out
 
 
-def test_get_goes_on_with_what_is_there_in_part(run, tmp_path, monkeypatch):
-    """A download that was cut off has left a folder behind; and what is whole is checked by its content."""
+def test_get_continues_a_partial_download(run, tmp_path, monkeypatch):
     (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
     (tmp_path / "cifar-10-batches-py").mkdir()
     called = []
@@ -128,30 +91,28 @@ def test_get_goes_on_with_what_is_there_in_part(run, tmp_path, monkeypatch):
     assert rows_of(out)["fashion-mnist"][-1] == "no"
 
 
-@pytest.mark.parametrize("name", ["imagenet", "imagenet-lt", "places-lt", "inaturalist2018", "tiny-imagenet-lt"])
-def test_get_says_how_where_it_cannot(run, tmp_path, name):
+@pytest.mark.parametrize("name", ["imagenet", "places-lt"])
+def test_get_shows_how_to_get_a_data_set_that_it_cannot_download(run, tmp_path, name):
     code, out, _ = run("data", "get", name, "--root", tmp_path)
     assert code == 1
-    assert CATALOG[name].steps in out  # whole, on one line: to be copied
+    assert CATALOG[name].steps in out  # on one line, so that it can be copied
     assert name in out
 
 
-def test_get_an_unknown_name(run, tmp_path):
+def test_an_unknown_data_set(run, tmp_path):
     for command in ("get", "check"):
         code, out, err = run("data", command, "cifar11", "--root", tmp_path)
         assert (code, out) == (2, "")
-        assert one_sentence(err).endswith(
-            "`longtail data list` shows, but got 'cifar11'; the closest match is cifar10."
-        )
+        assert one_sentence(err).endswith("but got 'cifar11'; the closest match is cifar10.")
 
 
-def test_get_says_where_it_is(run, tmp_path, monkeypatch):
+def test_get_prints_the_folder(run, tmp_path, monkeypatch):
     entry = replace(CATALOG["fashion-mnist"], fetch=lambda root, progress: None)
     monkeypatch.setitem(CATALOG._entries, "fashion-mnist", entry)
     monkeypatch.setattr(longtail.cli.data, "check", lambda name, root: [])
     code, out, err = run("data", "get", "fashion-mnist-lt", "--root", tmp_path)
     assert (code, err) == (0, "")
-    assert out == f"fashion-mnist is in {tmp_path / 'FashionMNIST'}.\nfashion-mnist is as it should be.\n"
+    assert out == f"fashion-mnist is in {tmp_path / 'FashionMNIST'}.\nfashion-mnist is complete and correct.\n"
 
 
 def test_get_fetches_what_it_can_and_checks_it(run, tmp_path, monkeypatch):
@@ -176,7 +137,7 @@ def test_get_fetches_what_it_can_and_checks_it(run, tmp_path, monkeypatch):
 def test_check_without_differences(run):
     code, out, _ = run("data", "check", "digits-lt", "--imbalance", "20")
     assert code == 0
-    assert "digits-lt is as it should be." in out
+    assert "digits-lt is complete and correct." in out
 
 
 def write_places(root):
@@ -199,8 +160,8 @@ def test_check_with_differences(run, tmp_path):
     assert f"train missing files (the first: {first}): expected 0, found 1" in lines
 
 
-@pytest.mark.parametrize("name", ["[red]", "[/]", "[data] of mine"])
-def test_check_prints_names_as_they_are(run, tmp_path, name):
+@pytest.mark.parametrize("name", ["[red]", "[/]"])
+def test_check_prints_no_markup(run, tmp_path, name):
     write_places(tmp_path / name)
     code, out, _ = run("data", "check", "places-lt", "--root", tmp_path / name)
     assert code == 1
@@ -210,23 +171,18 @@ def test_check_prints_names_as_they_are(run, tmp_path, name):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["cifar11"],
         ["cifar10"],
-        ["imagenet-lt"],
         ["digits", "--imbalance", "10"],
         ["digits-lt", "--imbalance", "0.5"],
-        ["digits-lt", "--imbalance", "0"],
-        ["digits-lt", "--imbalance", "nan"],
     ],
 )
-def test_check_and_mistakes(run, tmp_path, arguments):
+def test_wrong_arguments_of_check(run, tmp_path, arguments):
     code, out, err = run("data", "check", *arguments, "--root", tmp_path)
-    assert code == 2
-    assert out == ""
-    assert "Expected" in one_sentence(err)
+    assert (code, out) == (2, "")
+    assert ("--imbalance" if len(arguments) > 1 else arguments[0]) in one_sentence(err)
 
 
-def test_check_of_damaged_files_is_no_crash(run, tmp_path):
+def test_check_of_damaged_files(run, tmp_path):
     write_places(tmp_path)
     (tmp_path / "places-lt" / "Places_LT_val.txt").write_text("a.jpg -3\n")
     code, _, err = run("data", "check", "places-lt", "--root", tmp_path)

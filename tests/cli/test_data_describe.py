@@ -1,4 +1,4 @@
-"""``longtail data describe``: what is in one's own data, and what is wrong with it."""
+"""``longtail data describe``: what is in your own data, and what is wrong with it."""
 
 import pytest
 from PIL import Image
@@ -25,8 +25,8 @@ def test_describe_a_sound_folder(run, birds):
     assert "0 head, 1 medium, 1 tail" in out
     rows = [line.split() for line in out.splitlines() if "█" in line]
     assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
-    assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # the longest bar, and none that cannot be seen
-    assert not out.startswith("\n")  # what shows progress leaves nothing behind
+    assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # every bar is visible
+    assert not out.startswith("\n")  # the progress bar leaves nothing behind
     for fault in ("cannot be read", "more than", "without", "different"):
         assert fault not in out
 
@@ -40,9 +40,9 @@ def test_describe_finds_every_fault(run, birds):
     code, out, _ = run("data", "describe", birds)
     assert code == 1
     lines = out.splitlines()
-    assert "1 classes without a training image:" in lines or "1 class without a training image:" in lines
+    assert "1 class without a training image:" in lines
     assert "  empty" in lines
-    folder = lines.index("1 folder without an image, to be filled or removed:")
+    folder = lines.index("1 folder without an image: fill or remove them:")
     assert lines[folder + 1] == f"  {birds / 'train' / 'empty'}"
     assert "  train: sparrow/3.png = test: sparrow/copy.png" in lines
     assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
@@ -75,7 +75,7 @@ def test_describe_many_classes_shows_both_ends(run, tmp_path):
     assert len(out.splitlines()) < 40
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # `test_describe.py` looks at them
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_describe_draws_a_figure(run, birds, tmp_path):
     figure = tmp_path / "[tail].png"
     code, out, _ = run("data", "describe", birds, "--figure", figure)
@@ -85,8 +85,8 @@ def test_describe_draws_a_figure(run, birds, tmp_path):
     assert str(figure) in out.replace("\n", "")
 
 
-def test_a_figure_into_a_folder_that_is_not_there_is_refused_before_anything_is_read(run, birds, tmp_path, monkeypatch):
-    monkeypatch.setattr(longtail.cli.data, "open_path", lambda path: pytest.fail("it was read"))
+def test_a_figure_needs_an_existing_folder_before_images_are_read(run, birds, tmp_path, monkeypatch):
+    monkeypatch.setattr(longtail.cli.data, "open_path", lambda path: pytest.fail("images were read"))
     figure = tmp_path / "nowhere" / "tail.png"
     code, out, err = run("data", "describe", birds, "--figure", figure)
     assert code == 2
@@ -94,8 +94,8 @@ def test_a_figure_into_a_folder_that_is_not_there_is_refused_before_anything_is_
     assert str(figure) in one_sentence(err)
 
 
-@pytest.mark.parametrize("name", ["[/]", "[bold] birds", "[red]"])
-def test_describe_prints_names_as_they_are(run, tmp_path, name):
+@pytest.mark.parametrize("name", ["[/]", "[red]"])
+def test_describe_prints_no_markup(run, tmp_path, name):
     folder = tmp_path / "list"
     folder.mkdir()
     picture(folder / "a.png", 0)
@@ -123,42 +123,22 @@ def test_describe_an_image_with_two_labels(run, tmp_path):
     code, out, _ = run("data", "describe", tmp_path / "mine.csv")
     assert code == 1
     lines = out.splitlines()
-    assert lines[lines.index("1 image under different labels:") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
-
-
-def test_describe_a_single_image(run, tmp_path):
-    picture(tmp_path / "a.png", 0)
-    (tmp_path / "mine.csv").write_text("path,label\na.png,cat\n")
-    assert run("data", "describe", tmp_path / "mine.csv")[1].startswith("mine: 1 class, 1 train image\n")
+    assert lines[lines.index("1 image with different labels:") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("nowhere", None),
-        ("list.csv", b"path;label\na.png;x\n"),
         ("list.csv", b"file,class\na.png,x\n"),
-        ("list.csv", b""),
-        ("list.csv", b"path,label\n../a.png,x\n"),
-        ("list.csv", b"path,label\na.png,\n"),
-        ("list.csv", b"path,label\n\xe9.png,x\n"),
-        ("list.csv", b"path,label,split\na.png,x,dev\n"),
-        ("list.txt", b"alone\n"),
         ("list.txt", b"\xff\xfea\x00\n"),
         ("list.xlsx", b"PK"),
+        ("list.parquet", b"PAR1 but not really"),
     ],
 )
-def test_describe_and_mistakes(run, tmp_path, name, content):
+def test_paths_that_cannot_be_described(run, tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     code, out, err = run("data", "describe", tmp_path / name)
-    assert code == 2
-    assert out == ""
+    assert (code, out) == (2, "")
     assert str(tmp_path / name) in one_sentence(err)
-
-
-def test_describe_a_file_that_is_no_parquet(run, tmp_path):
-    (tmp_path / "list.parquet").write_bytes(b"PAR1 but not really")
-    code, _, err = run("data", "describe", tmp_path / "list.parquet")
-    assert code == 2
-    assert "list.parquet" in err

@@ -1,10 +1,11 @@
-"""``longtail diagnose``, as a person uses it."""
+"""``longtail diagnose``: the page, the summary, and wrong arguments."""
 
 import html
 import json
 
 import numpy as np
 import pytest
+from tests.cli.conftest import one_sentence
 
 from longtail.study.figures import style
 
@@ -21,7 +22,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_the_page_is_written_and_the_gist_is_printed(run, files):
+def test_the_page_is_written_and_the_summary_is_printed(run, files):
     given = [f"--{name}={files / f'{name}.npz'}" for name in ("train", "val", "test")]
     code, out, err = run("diagnose", *given, f"--counts={files / 'counts.json'}", f"--out={files / 'd.html'}")
     assert (code, err) == (0, "")
@@ -32,7 +33,7 @@ def test_the_page_is_written_and_the_gist_is_printed(run, files):
     assert "longtail diagnose --train" in text
 
 
-def test_without_validation_data_it_says_so(run, files):
+def test_without_validation_data(run, files):
     code, out, _ = run(
         "diagnose", "--test", files / "test.npz", "--counts", files / "counts.json", "--out", files / "d.html",
         "--figures", files / "figures", "--title", "My model",
@@ -54,7 +55,7 @@ def test_the_command_on_the_page_repeats_it(run, files, monkeypatch):
     assert f"{command} --out 'a b.html' --figures drawn --title Mine<" in page
 
 
-def test_names_and_groups_that_were_not_given_are_told_of(run, files, finished):
+def test_the_source_of_class_names_and_groups_is_printed(run, files, finished):
     (files / "train.csv").write_text("label,predicted\n" + "cow,cow\n" * 300 + "ant,cow\n" * 30)
     (files / "test.csv").write_text("label,predicted\ncow,cow\nant,cow\n")
     code, out, err = run(
@@ -68,34 +69,32 @@ def test_names_and_groups_that_were_not_given_are_told_of(run, files, finished):
     assert f"Class names and groups come from the run ({folder / 'result.json'}).\n" in out
 
 
-def test_help_tells_the_formats(run):
+def test_help_describes_the_formats(run):
     code, out, _ = run("diagnose", "--help")
     assert code == 0
     for word in (".npz, .safetensors", "probability_NAME", "-100", "maps each class name"):
         assert word in out
 
 
-@pytest.mark.parametrize(("split", "second"), [("train", "./test.npz"), ("val", "link.npz")])
-def test_the_same_file_twice_is_refused(run, files, monkeypatch, split, second):
+def test_the_same_file_twice(run, files, monkeypatch):
     monkeypatch.chdir(files)
     labels = np.repeat(np.arange(3), 4)
     np.savez("test.npz", labels=labels, predicted=labels)
     (files / "link.npz").symlink_to("test.npz")
-    code, out, err = run("diagnose", "--test", "test.npz", f"--{split}", second, "--counts", "counts.json")
+    code, out, err = run("diagnose", "--test", "test.npz", "--val", "link.npz", "--counts", "counts.json")
     assert (code, out) == (2, "")
-    assert f"Expected different data for each split, but got the same predictions for --{split} and --test" in err
-    assert err.count("\n") == 1
+    assert "the same predictions for --val and --test" in one_sentence(err)
     assert not (files / "diagnosis.html").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Expected --train or --counts, to know the training samples per class"),
+        ([], "Expected --train or --counts"),
         (["--counts", "counts.json", "--tail-under", "200"], "--tail-under"),
     ],
 )
-def test_flags_are_named_as_they_are_typed(run, files, monkeypatch, arguments, said):
+def test_errors_name_flags(run, files, monkeypatch, arguments, said):
     monkeypatch.chdir(files)
     code, out, err = run("diagnose", "--test", "test.npz", *arguments)
     assert (code, out) == (2, "")
@@ -103,18 +102,16 @@ def test_flags_are_named_as_they_are_typed(run, files, monkeypatch, arguments, s
     assert "`" not in err
 
 
-@pytest.mark.parametrize("name", ["none.npz", "counts.json"])
-def test_mistakes_are_one_sentence_and_leave_nothing(run, files, name):
+def test_a_missing_file(run, files):
     code, out, err = run(
-        "diagnose", "--test", files / name, "--counts", files / "counts.json", "--out", files / "d.html"
+        "diagnose", "--test", files / "none.npz", "--counts", files / "counts.json", "--out", files / "d.html"
     )
     assert (code, out) == (2, "")
-    assert err.startswith("longtail: Expected ")
-    assert err.count("\n") == 1
+    assert "none.npz" in one_sentence(err)
     assert not (files / "d.html").exists()
 
 
-def test_letters_that_no_font_has_are_told_of_once_where_figures_are_written(run, files, monkeypatch):
+def test_characters_that_no_font_has_are_reported_once(run, files, monkeypatch):
     monkeypatch.setattr(style, "_FALLBACKS", ())  # which some systems have
     (files / "counts.json").write_text(json.dumps({"日": 1000, "本": 100, "🐶": 10}), "utf-8")
     given = ("diagnose", "--test", files / "test.npz", "--counts", files / "counts.json", "--out", files / "d.html")

@@ -1,18 +1,18 @@
-"""``longtail methods``: every method, in as many columns as there are."""
+"""``longtail methods``: every method with its parameters."""
 
 from longtail.methods import METHODS
 
 
-def test_every_method_with_its_knobs(run):
+def test_every_method_with_its_parameters(run):
     code, out, err = run("methods")
     assert (code, err) == (0, "")
     names = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
     assert names == list(METHODS)
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("    --")]
-    assert flags == [f"--{knob.replace('_', '-')}" for method in METHODS.values() for knob in method.parameters]
+    assert flags == [f"--{name.replace('_', '-')}" for method in METHODS.values() for name in method.parameters]
 
 
-def test_lines_are_broken_between_words(run, monkeypatch):
+def test_long_lines_are_wrapped_between_words(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     wide = run("methods")[1]
     monkeypatch.setenv("COLUMNS", "50")

@@ -1,9 +1,10 @@
-"""``longtail report``, as a person uses it."""
+"""``longtail report``, the page, its figures, and wrong arguments."""
 
 import shlex
 import shutil
 
 import pytest
+from tests.cli.conftest import one_sentence
 from tests.report.pages import changed
 
 from longtail.study.record import StudyRecord, write_study
@@ -36,7 +37,7 @@ def test_the_page_and_its_figures_are_written(run, runs, tmp_path):
     assert "digits-lt-50-curves-softmax.svg" in figures
 
 
-def test_the_reference_is_the_studys_unless_it_is_given(run, finished, tmp_path):
+def test_the_default_reference_is_that_of_the_study(run, finished, tmp_path):
     for method in ("softmax", "balanced-softmax"):
         for seed in (0, 1):
             shutil.copytree(finished(method, seed=seed, evaluate_every=1), tmp_path / "s" / f"{method}-{seed}")
@@ -49,10 +50,9 @@ def test_the_reference_is_the_studys_unless_it_is_given(run, finished, tmp_path)
         assert f"against {against} (paired t-test, one-sided)" in text
         assert shlex.join(["longtail", "report", str(tmp_path / "s"), *flags, "--no-figures"]) in text
     code, _, err = run("report", tmp_path / "s", "--reference", "balanced")
-    assert (code, err) == (
-        2,
-        "longtail: Expected --reference to be a method that was run (balanced-softmax, softmax), but got 'balanced'.\n",
-    )
+    assert code == 2
+    assert "--reference" in one_sentence(err)
+    assert "(balanced-softmax, softmax), but got 'balanced'" in err
 
 
 def test_without_figures_only_the_page_is_written(run, runs, tmp_path):
@@ -61,21 +61,16 @@ def test_without_figures_only_the_page_is_written(run, runs, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "Expected a folder of runs, but got none."),
-        (["/nowhere"], "Expected a folder of runs, but /nowhere does not exist."),
-    ],
-)
-def test_mistakes_are_one_sentence(run, arguments, sentence):
-    assert run("report", *arguments) == (2, "", f"longtail: {sentence}\n")
+def test_a_missing_folder(run):
+    code, out, err = run("report", "/nowhere")
+    assert (code, out) == (2, "")
+    assert "/nowhere does not exist" in one_sentence(err)
 
 
 def test_a_page_must_be_html(run, runs, tmp_path):
     code, _, err = run("report", runs, "--out", tmp_path / "page.txt")
     assert code == 2
-    assert err.startswith("longtail: Expected --out to end in .html, but got")
+    assert "--out to end in .html" in one_sentence(err)
     assert not list(tmp_path.iterdir())
 
 

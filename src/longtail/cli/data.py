@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from longtail._checks import check_number
 from longtail._registry import load_plugins, nearest
 from longtail.cli.parsing import Parser, check_folder_of
 from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
@@ -104,7 +105,8 @@ def _check(words: Sequence[str]) -> int:
 
 def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
     _check_known(name)
-    differences = check(name, root, **({} if imbalance is None else {"imbalance": imbalance}))
+    more = {} if imbalance is None else {"imbalance": check_number("imbalance", imbalance, minimum=1)}
+    differences = check(name, root, **more)
     for difference in differences:
         _print(str(difference))
     if not differences:

@@ -60,9 +60,10 @@ def _diagnose(given: argparse.Namespace) -> int:
     found = diagnose(
         given.test, given.train, given.val, given.counts, head_over=given.head_over, tail_under=given.tail_under
     )
-    names = ("train", "val", "test", "counts", "head_over", "tail_under", "figures", "title")
+    names = ("train", "val", "test", "counts", "head_over", "tail_under", "out", "figures", "title")
     flags = {f"--{name.replace('_', '-')}": getattr(given, name) for name in names}
-    flags["--out"] = None if given.out == _OUT else given.out
+    if given.out == _OUT:
+        del flags["--out"]
     command = shlex.join(words_of(["longtail", "diagnose"], flags))
     made = found.report(title=given.title or "", command=command)
     made.write(given.out, given.figures)
