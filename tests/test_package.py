@@ -149,20 +149,16 @@ from longtail.losses import *
 from longtail.metrics import *
 print(ClassBalancedSoftmaxLoss([5, 1], beta=1.0), Groups.from_counts([500, 5]).sizes, summary.__name__)
 import longtail
-try:
-    longtail.load
-except ImportError as error:
-    print(error)
+longtail.load, longtail.Study, longtail.evaluate, longtail.diagnose
 """
 
 
 def test_import_star_on_a_base_install() -> None:
-    """torch and numpy are enough; what needs more says which extra to install."""
+    """torch and numpy are enough to import every public name."""
     script = f"EXTRAS = {EXTRAS | {'safetensors', 'tomli_w', 'hypothesis'}!r}\n{BASE_INSTALL}"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "ClassBalancedSoftmaxLoss(2 classes, beta=1)" in result.stdout
-    assert "pip install 'longtail[train]'" in result.stdout
 
 
 def test_importing_is_cheap_and_pulls_in_no_extra() -> None:

@@ -81,7 +81,7 @@ _WITH_EXTRAS = {
     "Results": "longtail.study",
     "Study": "longtail.study",
 }
-"""Names that need an extra; they are not in ``__all__``, so that `from longtail import *` works without it."""
+"""Names that need an extra to be useful; they are not in ``__all__``, so that `from longtail import *` is quick."""
 
 
 def __getattr__(name: str) -> Any:
@@ -89,13 +89,8 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"longtail.{name}")
     if name in _WITH_EXTRAS:
-        try:
-            module = import_module(_WITH_EXTRAS[name])
-            return module if name == "diagnose" else getattr(module, name)  # a package that can be called
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                f"{error}; install what `longtail.{name}` needs with `pip install 'longtail[train]'`."
-            ) from error
+        module = import_module(_WITH_EXTRAS[name])
+        return module if name == "diagnose" else getattr(module, name)  # a package that can be called
     if name in __all__:
         modules = (import_module(f"longtail.{module}") for module in _MODULES)
         globals()[name] = next(getattr(module, name) for module in modules if name in module.__all__)

@@ -48,7 +48,7 @@ def test_without_a_terminal_there_is_a_line_per_finished_run_and_per_minute(view
     view(progress)
     assert "6/9 digits-lt-50-cbs-beta1.5-seed1: recall" in printed(view)
     progress.update()
-    monkeypatch.setattr(command, "TOLD_SECONDS", -1.0)
+    monkeypatch.setattr(command, "LOG_SECONDS", -1.0)
     view(progress)
     assert printed(view).endswith("\n6/9 runs done, 12/18 epochs\n")
 
@@ -56,7 +56,7 @@ def test_without_a_terminal_there_is_a_line_per_finished_run_and_per_minute(view
 def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_so_far(view, study, monkeypatch):
     now, epochs = [100.0], [12]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(command, "TOLD_SECONDS", 5.0)
+    monkeypatch.setattr(command, "LOG_SECONDS", 5.0)
     monkeypatch.setattr(Progress, "epochs", lambda *_: (epochs[0], 18))
     view, progress = View("The study", view.console), Progress(plan_in(study).runs())
     for done in (12, 13, 13, 12, 14):  # one every ten seconds; it goes back when a run was killed

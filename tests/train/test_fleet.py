@@ -380,7 +380,7 @@ def test_several_values_are_several_runs(run, tmp_path):
     assert {(recipe.beta, recipe.seed) for recipe in recipes} == {(1.0, 0), (1.0, 1), (1.5, 0), (1.5, 1)}
     code, _, err = run("train", *some, "--out", "all")
     assert code == 0
-    assert err.count("is done already.") == 4
+    assert err.count("is finished.") == 4
 
 
 @pytest.mark.parametrize("number", [3, 1])

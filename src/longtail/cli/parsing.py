@@ -121,7 +121,7 @@ class Parser(argparse.ArgumentParser):
             r"argument (\S+): invalid int value: (.+)": r"\1 to be an integer, but got \2.",
             r"argument (\S+): invalid float value: (.+)": r"\1 to be a number, but got \2.",
             r"argument (\S+): ignored explicit argument (.+)": r"no value after \1, but got \2.",
-            r"the following arguments are required: (.+)": r"\1, but got none.",
+            r"the following arguments are required: (.+)": rf"\1, but got none; see `{self.prog} --help`.",
         }
         for pattern, sentence in patterns.items():
             if re.fullmatch(pattern, message):
