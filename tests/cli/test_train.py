@@ -215,13 +215,13 @@ def test_wrong_recipe_files(run, tmp_path, content, message):
         (["--togehter", "3"], "the closest match is --together."),
         (["-b", "1"], "but got -b"),
         (["--no-epochs"], "but got --no-epochs"),
-        (["--epochs", "2.5"], "`epochs` to be an integer, but got '2.5'."),
+        (["--epochs", "2.5"], "--epochs to be an integer, but got '2.5'."),
         (["--lr"], "a value after --lr, but got none."),
         (["--beta", "1,2"], "but got '1,2'; separate several values by spaces."),
-        (["--milestones", "x"], "`milestones`"),
-        (["--subset-seed", "mine"], "`subset_seed` to be an integer or one of run"),
-        (["--schedule", "linear"], "`schedule` to be one of steps, cosine, constant"),
-        (["--pretrained=perhaps"], "`pretrained` to be true or false"),
+        (["--milestones", "1,2"], "--milestones to be a list of numbers, but got '1,2'; separate"),
+        (["--subset-seed", "mine"], "--subset-seed to be an integer or one of run"),
+        (["--schedule", "linear"], "--schedule to be one of steps, cosine, constant"),
+        (["--pretrained=perhaps"], "--pretrained to be true or false"),
         (["--out", "a", "b", "c"], "'c'"),
         (["--seed", "0", "--seed", "1"], "--seed once"),
         (["--together", "0"], "--together to be an integer >= 1, but got 0."),
@@ -348,4 +348,4 @@ def test_train_and_study_parse_settings_alike(run):
     for words in (["train"], study):
         code, _, err = run(*words, "--data", "digits-lt", "--epochs", "2.5")
         assert code == 2
-        assert "`epochs` to be an integer, but got '2.5'." in one_sentence(err)
+        assert "--epochs to be an integer, but got '2.5'." in one_sentence(err)

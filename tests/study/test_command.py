@@ -223,7 +223,7 @@ ONE = ("--data", "digits-lt", "--methods", "cbs", "--seeds", "1")
         ((*ONE, "--out", "a", "b"), "'b'"),
         ((*ONE, "--epochs"), "a value after --epochs"),
         ((*ONE, "--seds=3"), "--seds; the closest match is --seeds"),
-        ((*ONE, "--validation", ".1x"), "`validation`"),
+        ((*ONE, "--validation", ".1x"), "--validation"),
         (("beta", "--data", "digits-lt", "--seeds", "2"), "--search-seeds"),
         (("beta", "--data", "digits-lt", "--method", "softmax"), "a method that has a beta"),
         (("table",), "RUNS"),

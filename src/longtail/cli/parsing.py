@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
         if rest:
             unknown = rest[0].partition("=")[0]
             if not unknown.startswith("-"):
-                self.error(f"Expected flags, but got {unknown!r}.")
+                self.error(f"Expected no further arguments, but got {unknown!r}.")
             near = nearest(unknown, self._option_string_actions)
             self.error(f"Expected a flag that `{self.prog} --help` shows, but got {unknown}{near}.")
         return given
@@ -188,10 +188,11 @@ def _value(name: str, hint: Any, text: str) -> Any:
     try:
         check_settings({name: (value,) if _is_list(hint) else value}, "the command line")
     except ValueError as error:
+        message = str(error).replace(f"`{name}`", f"--{name.replace('_', '-')}").replace(repr((value,)), repr(value))
         remedy = "; separate several values by spaces" if "," in text else ""
         if Path(text).exists():
             remedy = "; data comes before the flags, or after --data"
-        raise ValueError(f"{str(error).removesuffix('.')}{remedy}.") from None
+        raise ValueError(f"{message.removesuffix('.')}{remedy}.") from None
     return value
 
 

@@ -35,11 +35,12 @@ from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = ["make_recipes", "read_recipes", "run"]
 
-_ABOUT = """Train a model and write a run folder. Several values of a flag, as in `--beta 1.0 1.5 --seed 0 1 2`, train
-several runs; `none` unsets a setting of a file or of the data set's recipe.
+_ABOUT = """Train a model and write a run folder. Several values of a flag, as in
+`--beta 1.0 1.5 --seed 0 1 2`, train several runs. `none` unsets a setting of a
+file or of the data set's recipe; `--no-nesterov` switches a setting off.
 
-`longtail train --resume RUN` resumes a stopped run. Only --device, --workers, --root and --together can be combined
-with it."""
+`longtail train --resume RUN` resumes a stopped run. Only --device, --workers,
+--root and --together can be combined with it."""
 
 _PER_MACHINE = ("device", "root", "workers")  # settings that may change on resume
 _NAMED = 5  # skipped files that are named
