@@ -1,4 +1,4 @@
-"""What the benchmarks left, the figure of it, and that docs/speed.md says it."""
+"""The committed results of the benchmarks, and the page and the figure that are made from them."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from tests.benchmarks.conftest import BENCHMARKS
 ABOUT = {"command": "python benchmarks/x.py --out x.json", "device": "a GPU", "torch": "2", "date": "2026-01-01"}
 
 
-def test_the_page_says_what_was_measured(load):
+def test_the_page_is_up_to_date(load):
     page = load("page")
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text, page.Results(BENCHMARKS / "results")) == text, "python benchmarks/page.py"
@@ -26,8 +26,8 @@ def test_no_committed_result_has_a_path_of_a_machine():
             assert not re.search(r"[ =][/~$]|--out[ =]\S*/", part["command"]), part["command"]
 
 
-def test_a_command_is_told_without_its_machine(load):
-    told = load("record").command_line
+def test_commands_are_recorded_without_folders(load):
+    command_line = load("record").command_line
     words = [
         "/tmp/x/benchmarks/loss.py",
         "--out",
@@ -38,19 +38,19 @@ def test_a_command_is_told_without_its_machine(load):
         "--data",
         "d",
     ]
-    assert told(words) == "python benchmarks/loss.py --out a.json --runs=b --tiles c --data d"
-    assert told(["benchmarks/loss.py", "--out=results/a.json"]) == "python benchmarks/loss.py --out=a.json"
+    assert command_line(words) == "python benchmarks/loss.py --out a.json --runs=b --tiles c --data d"
+    assert command_line(["benchmarks/loss.py", "--out=results/a.json"]) == "python benchmarks/loss.py --out=a.json"
 
 
 @pytest.mark.parametrize(("queues", "prefix"), [("32", ""), ("8", "CUDA_DEVICE_MAX_CONNECTIONS=8 ")])
-def test_other_queues_than_ours_are_told(load, monkeypatch, queues, prefix):
+def test_commands_are_recorded_with_another_number_of_queues(load, monkeypatch, queues, prefix):
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues)
     monkeypatch.setattr("sys.argv", ["benchmarks/loss.py"])
     assert load("record").about()["command"] == f"{prefix}python benchmarks/loss.py"
 
 
 def test_results_have_one_shape():
-    """Parts, each with its own command and date; tiles apart, which ``use_tiles`` reads."""
+    """Parts, each with its own command and date; except tiles, which ``use_tiles`` reads."""
     paths = [path for path in (BENCHMARKS / "results").glob("*.json") if not path.name.startswith("tiles-")]
     assert paths
     for path in paths:
@@ -130,7 +130,7 @@ SAME = {
 
 @pytest.fixture
 def measured(tmp_path):
-    """Results of everything, those that are committed and made-up ones."""
+    """The committed results, some of them replaced by invented ones."""
     for file in (BENCHMARKS / "results").glob("*.json"):
         (tmp_path / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     imagenet = {"a batch in GPU memory": shares(share=1.0), "JPEG files": shares(), "resident": shares(share=0.8)}
@@ -147,72 +147,59 @@ def measured(tmp_path):
     return tmp_path
 
 
-def test_every_table_is_filled(load, measured):
+def test_every_table(load, measured):
     page = load("page")
     results = page.Results(measured)
-    made = {name: make(results) for name, make in page.TABLES.items() if name != "figure"}
+    made = {name: make(results) for name, make in page.TABLES.items()}
     assert all(made.values())
-    assert "| twelve, our own kernels | 0.5 ms | 0.65 ms | 13 s | 20.0 |" in made["fleet"]
-    assert "| kept in step |  | 0.50 ms | 10 s | 26.0 |" in made["fleet"]
-    assert (
-        "25 times the usual loop: yes (26.0); the next mark, 40: no; 4.5 times one compiled graph: yes" in made["fleet"]
-    )
+    assert "| 256 x 1,000, fp32 | 0.135 ms | 1.019 | 1.020 | yes | 0.349 ms | 1.212 | 1.432 |" in made["loss"]
+    assert "| twelve, our kernels | 0.65 ms | 13 s | 20.0 |" in made["fleet"]
+    assert "| twelve, our kernels, streams kept in step | 0.50 ms | 10 s | 26.0 |" in made["fleet"]
+    assert "25 times the usual loop: yes (26.0); 40 times: no; 4.5 times one compiled graph: yes" in made["fleet"]
     assert "| JPEG files | 6,000 | 0.910 | 0.90: yes | 19.5 s | 20 s: yes |" in made["imagenet"]
     assert "| resident | 6,000 | 0.800 | 0.90: no |" in made["imagenet"]
     assert "4,321 images/s" in made["imagenet"]
     assert "**Wrong:** images from files differ by 9.00 levels." in made["imagenet"]
     assert "**Wrong:** seed 3 is not done." in made["evaluation"]
     assert "5.0 % + 2.0 % of training | 10 %: yes" in made["evaluation"]
-    assert "| 64 | 0.400 ms | 0.039 s | 32.0 GB |" in made["members"]
-    assert "| 1 | 1.000 ms | 0.097 s |  |" in made["members"]
-    assert "memory of all (reserved)" in made["members"]
-    assert "| 1,000 | 0.010 s |  |" in made["samples"]
-    for command in ("--out x.json", "--only fleet"):  # parts that were measured apart
-        assert f"`python benchmarks/x.py {command}`" in made["fleet"]
-    assert "`python benchmarks/x.py --out x.json`; a GPU, torch 2, 2026-01-01." in made["samples"]
+    assert "| epoch, per model | 0.097 s | 0.039 s |" in made["members"]
+    assert "| memory of all (reserved) |  | 32.0 GB |" in made["members"]
+    for command in ("--out x.json", "--only fleet"):  # parts that were measured separately
+        assert f"`python benchmarks/x.py {command}`; a GPU, torch 2, 2026-01-01." in made["fleet"]
     assert "| triton bf16 | 2 | 78.50 ± 0.71 | 79.00 78.00 | 10.0 s |" in made["same"]
     assert "| cuDNN fp32 | 2 | 78.25 ± 0.35 | 78.00 78.50 |  |" in made["same"]
-    assert "2 models together: 10.0 s a model" in made["same"]
-    assert "would take 9.7 s. The usual loop's steps would take 252 s, 25 times as long as" in made["same"]
-    assert "in float32: 3e-04 (triton bf16), 2e-07 (cuDNN fp32)." in made["same"]
+    assert "2 models together: 10.0 s per model" in made["same"]
+    assert "take 9.7 s. The steps of the usual loop take 252 s, 25 times as long" in made["same"]
+    assert "with these settings: 3e-04 (triton bf16), 2e-07 (cuDNN fp32)." in made["same"]
     assert "+0.25 points, Welch's p = 0.70. Goals: p > 0.05: yes; under 0.5 points: yes." in made["same"]
     for text in made.values():  # every row has as many cells as the head
         rows = [line for line in text.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in rows}) == 1
 
 
-def test_a_table_of_what_was_measured_before_a_stop(load, measured):
+def test_tables_of_incomplete_results(load, measured):
     page = load("page")
     classes = {"classes": {**GROWTH["classes"], "rows": GROWTH["classes"]["rows"][:3]}}
-    part = {name: value for name, value in SAME.items() if name not in {"p", "difference", "goals"}}
-    one = {
-        **part,
-        **{name: {"triton bf16": part[name]["triton bf16"]} for name in ("recalls", "float32", "whole_runs")},
-    }
-    for name, parts in (("growth", classes), ("same", {"same": one})):
+    ours = {name: value for name, value in SAME.items() if name not in {"p", "difference", "goals"}}
+    ours |= {name: {"triton bf16": ours[name]["triton bf16"]} for name in ("recalls", "float32", "whole_runs")}
+    for name, parts in (("growth", classes), ("same", {"same": ours})):
         (measured / f"{name}-h200.json").write_text(json.dumps({"parts": parts}), encoding="utf-8")
     results = page.Results(measured)
     assert "| ProCo | 0.100 ms, 0.0 MB |  |" in page.classes(results)
-    assert page.samples(results) is None
     assert "Goals" not in page.same(results)
 
 
-def test_the_page_is_of_the_gpu_that_is_named(load, measured):
+def test_results_of_another_gpu(load, measured):
     page = load("page")
     (measured / "growth-a100.json").write_text(json.dumps({"parts": GROWTH}), encoding="utf-8")
     assert page.classes(page.Results(measured, "a100")) == page.classes(page.Results(measured))
     assert page.fleet(page.Results(measured, "a100")) is None
 
 
-def test_nothing_is_said_of_what_was_not_measured(load, tmp_path):
+def test_a_page_without_results(load, tmp_path):
     page = load("page")
-    results = page.Results(tmp_path)
-    assert not any(make(results) for name, make in page.TABLES.items() if name != "figure")
-    assert page.filled(page.PAGE.read_text(encoding="utf-8"), results).count(page.NOTHING) >= len(page.TABLES) - 1
-
-
-def test_a_page_without_its_marks_is_refused(load, tmp_path):
-    page = load("page")
+    filled = page.filled(page.PAGE.read_text(encoding="utf-8"), page.Results(tmp_path))
+    assert filled.count(page.NOT_MEASURED) == len(page.TABLES)
     with pytest.raises(SystemExit, match="Expected one <!-- loss -->"):
         page.filled("# Speed", page.Results(tmp_path))
 
@@ -221,7 +208,7 @@ def test_a_page_without_its_marks_is_refused(load, tmp_path):
 
 
 @pytest.mark.parametrize(("growth", "fleet", "number"), [(GROWTH, FLEET, 6), (GROWTH, {}, 4), ({}, FLEET, 2)])
-def test_the_figure_draws_what_there_is(load, growth, fleet, number, tmp_path):
+def test_the_figure(load, growth, fleet, number, tmp_path):
     module = load("draw_growth")
     figure = module.figure_of(growth, fleet)
     drawn = [axes for axes in figure.axes if axes.get_visible()]
@@ -235,7 +222,7 @@ def test_the_figure_draws_what_there_is(load, growth, fleet, number, tmp_path):
     assert len(legend) == len(set(legend))
 
 
-def test_the_figure_is_of_the_gpu_that_is_named(load, measured, tmp_path, monkeypatch):
+def test_the_figure_of_another_gpu(load, measured, tmp_path, monkeypatch):
     module = load("draw_growth")
     monkeypatch.setattr(module, "RESULTS", measured)
     monkeypatch.setattr(sys, "argv", ["draw_growth.py", str(tmp_path / "figure"), "--gpu", "a100"])
@@ -246,15 +233,10 @@ def test_the_figure_is_of_the_gpu_that_is_named(load, measured, tmp_path, monkey
     assert (tmp_path / "figure.png").is_file()
 
 
-def test_nothing_to_draw(load):
-    with pytest.raises(SystemExit, match="There is nothing to draw"):
-        load("draw_growth").figure_of({}, {})
+# --- recording
 
 
-# --- what is left
-
-
-def test_parts_that_were_not_measured_again_are_kept(load, tmp_path, monkeypatch):
+def test_parts_that_were_not_measured_again_stay(load, tmp_path, monkeypatch):
     record = load("record")
     committed = tmp_path / "results"
     committed.mkdir()
