@@ -32,61 +32,43 @@ class TestEverySampler:
             assert torch.equal(order, sampler.order(labels, Draws(i // 2, i % 2)))
             assert not any(torch.equal(order, other) for other in orders[:i])
 
-    def test_type_and_range(self, sampler):
-        labels = shuffled_labels(COUNTS)
-        order = sampler.order(labels, Draws(0, 0))
-        assert order.dtype == torch.int64
-        assert order.shape == (getattr(sampler, "length", None) or len(labels),)
-        assert order.min() >= 0
-        assert order.max() < len(labels)
-
-    def test_labels_may_be_a_list_or_an_array(self, sampler):
+    def test_labels_of_any_type_and_classes_without_samples(self, sampler):
         labels = shuffled_labels(COUNTS)
         expected = sampler.order(labels, Draws(0, 1))
-        for form in (labels.tolist(), labels.numpy(), labels.to(torch.uint8), labels.numpy().astype(np.int32)):
+        assert expected.dtype == torch.int64
+        assert expected.shape == (getattr(sampler, "length", None) or len(labels),)
+        assert expected.min() >= 0
+        assert expected.max() < len(labels)
+        for form in (labels.tolist(), labels.numpy(), labels.to(torch.uint8)):
             assert torch.equal(sampler.order(form, Draws(0, 1)), expected)
-
-    def test_classes_without_samples_change_nothing(self, sampler):
-        labels = shuffled_labels(COUNTS)
-        apart = torch.tensor([2, 3, 7, 11, 12, 40])[labels]
-        assert torch.equal(sampler.order(apart, Draws(3, 1)), sampler.order(labels, Draws(3, 1)))
-
-    def test_one_sample(self, sampler):
+        with_empty_classes = torch.tensor([2, 3, 7, 11, 12, 40])[labels]
+        assert torch.equal(sampler.order(with_empty_classes, Draws(0, 1)), expected)
         assert set(sampler.order([5], Draws(0, 0)).tolist()) == {0}
 
-    def test_batches_mix_the_classes_in_time(self, sampler):  # no drift: halves of an epoch have the same classes
+    def test_both_halves_of_an_epoch_have_the_same_classes(self, sampler):
         labels = shuffled_labels([600, 600])
         order = labels[sampler.order(labels, Draws(0, 5))]
         half = len(order) // 2
         assert abs(order[:half].double().mean() - order[half:].double().mean()) < 0.15
 
-    @pytest.mark.parametrize(
-        ("labels", "error", "message"),
-        [
-            ([], ValueError, "`labels` .* got shape"),
-            ([[0, 1]], ValueError, "`labels` .* got shape"),
-            ([0.0, float("nan")], TypeError, "`labels` .* got dtype"),
-        ],
-    )
-    def test_bad_labels(self, sampler, labels, error, message):
-        with pytest.raises(error, match=message):
-            sampler.order(labels, Draws(0, 0))
+    def test_bad_labels(self, sampler):
+        for labels, error in (([], ValueError), ([[0, 1]], ValueError), ([0.0, float("nan")], TypeError)):
+            with pytest.raises(error, match="`labels`"):
+                sampler.order(labels, Draws(0, 0))
 
-    @pytest.mark.parametrize(("classes", "samples"), [(1000, 115_846), (8142, 437_513)])
-    def test_imagenet_lt_and_inaturalist_are_quick(self, sampler, classes, samples):
-        weights = 1 / np.arange(1, classes + 1) ** 0.8
-        counts = np.maximum((weights / weights.sum() * samples).astype(int), 2)
-        labels = shuffled_labels(counts)
+    @pytest.mark.slow
+    def test_inaturalist_is_fast(self, sampler):
+        weights = 1 / np.arange(1, 8143) ** 0.8
+        labels = shuffled_labels(np.maximum((weights / weights.sum() * 437_513).astype(int), 2))
         began = time.perf_counter()
         sampler.order(labels, Draws(0, 0))
         assert time.perf_counter() - began < 2  # a tenth of that on an idle machine
 
 
 @pytest.mark.parametrize("sampler", [ClassAware(), SquareRoot(), Progressive(1)], ids=str)
-@pytest.mark.parametrize("labels", [[-1, 0], [-2, -1]])
-def test_negative_labels(sampler, labels):
-    with pytest.raises(ValueError, match=r"^Expected `labels` to be in 0…0, but got .*-1\.$"):
-        sampler.order(labels, Draws(0, 0))
+def test_negative_labels(sampler):
+    with pytest.raises(ValueError, match="`labels` to be in 0…0, but got -1"):
+        sampler.order([-1, 0], Draws(0, 0))
 
 
 def test_pinned_orders():  # published results rest on these: a change here changes every run
@@ -167,7 +149,7 @@ def test_square_root_frequencies():
     assert stats.chisquare(observed, probability * observed.sum()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("epoch", [0, 1, 4])
 def test_progressive_frequencies(epoch):
     labels = shuffled_labels(COUNTS)
     observed = frequencies(Progressive(5), labels, [Draws(seed, epoch) for seed in range(50)], 6)
@@ -207,7 +189,7 @@ def test_within_a_class_samples_are_equally_likely(sampler):
         assert stats.chisquare(picks[labels == c].numpy()).pvalue > 1e-3
 
 
-def test_the_smallest_largest_and_boundary_words(monkeypatch):  # which no test would meet by chance
+def test_the_smallest_largest_and_boundary_words(monkeypatch):
     last, third, half = 2**64 - 1, -(-(2**64) // 3), 2**63
     labels = [0, 0, 0, 1, 1, 1]
     words = [[0, 0], [last, last], [half - 2**11, third - 1], [half, third], [half, 2 * third - 2], [0, 2 * third]]
@@ -217,31 +199,18 @@ def test_the_smallest_largest_and_boundary_words(monkeypatch):  # which no test 
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
+    ("make", "name"),
     [
-        (lambda: ClassAware(0), ValueError, r"Expected `per_class` to be an integer >= 1, but got 0\."),
-        (
-            lambda: ClassAware(2.0),
-            TypeError,
-            r"Expected `per_class` to be an integer >= 1, but got 2\.0 of type float\.",
-        ),
-        (lambda: ClassAware(length=0), ValueError, r"Expected `length` to be an integer >= 1, but got 0\."),
-        (lambda: Progressive(0), ValueError, r"Expected `total_epochs` to be an integer >= 1, but got 0\."),
-        (
-            lambda: Progressive(5).order([0, 1], Draws(0, 5)),
-            ValueError,
-            r"Expected `draws\.epoch` to be in 0 … 4, but got 5\.",
-        ),
-        (
-            lambda: Progressive(5, first=3).order([0, 1], Draws(0, 2)),
-            ValueError,
-            r"Expected `draws\.epoch` to be in 3 … 7, but got 2\.",
-        ),
-        (lambda: Progressive(1, first=-1), ValueError, r"Expected `first` to be an integer >= 0, but got -1\."),
+        (lambda: ClassAware(0), "per_class"),
+        (lambda: ClassAware(length=0), "length"),
+        (lambda: Progressive(0), "total_epochs"),
+        (lambda: Progressive(1, first=-1), "first"),
+        (lambda: Progressive(5).order([0, 1], Draws(0, 5)), "draws.epoch"),
+        (lambda: Progressive(5, first=3).order([0, 1], Draws(0, 2)), "draws.epoch"),
     ],
 )
-def test_bad_samplers(make, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_samplers(make, name):
+    with pytest.raises(ValueError, match=f"`{name}`"):
         make()
 
 
@@ -302,20 +271,12 @@ def test_shard_takes_rows():
     assert shard(rows, 1, 2, pad=True).tolist() == [[2, 3], [6, 7], [0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((torch.arange(3), 2, 2), ValueError, r"Expected `rank` to be below `world` = 2, but got 2\."),
-        ((torch.arange(3), -1, 2), ValueError, r"Expected `rank` to be an integer >= 0, but got -1\."),
-        ((torch.arange(3), 0, 0), ValueError, r"Expected `world` to be an integer >= 1, but got 0\."),
-        (
-            ([0, 1], 0, 1),
-            TypeError,
-            r"Expected `order` to be a tensor with at least one dimension, but got \[0, 1\] of type list\.",
-        ),
-    ],
-)
-@pytest.mark.parametrize("pad", [True, False])
-def test_bad_shards(arguments, error, message, pad):
-    with pytest.raises(error, match=message):
-        shard(*arguments, pad=pad)
+def test_bad_shards():
+    with pytest.raises(ValueError, match="`rank` to be below `world` = 2"):
+        shard(torch.arange(3), 2, 2, pad=True)
+    with pytest.raises(ValueError, match="`rank`"):
+        shard(torch.arange(3), -1, 2, pad=True)
+    with pytest.raises(ValueError, match="`world`"):
+        shard(torch.arange(3), 0, 0, pad=True)
+    with pytest.raises(TypeError, match="`order`"):
+        shard([0, 1], 0, 1, pad=True)

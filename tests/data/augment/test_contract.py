@@ -47,6 +47,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         (RandomResizedCrop(32), RandomFlip(), ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2), CIFAR)
     ),
 }
+VIEWS = ("paper", "classifier view", "contrast view")
 # The library chooses the order of float sums by shape and device: results differ by up to a level.
 MIXES = {"resize", "resized crop", "contrast view"}
 every_augmentation = pytest.mark.parametrize("name", AUGMENTATIONS)
@@ -82,84 +83,63 @@ def test_a_sample_is_the_same_in_any_batch(name: str, samples: int, seed: int) -
 
 
 @every_augmentation
-def test_an_empty_batch_stays_one(name: str) -> None:
-    augment = AUGMENTATIONS[name]
-    assert augment(pictures(0), torch.rand(0, augment.draws)).shape[0] == 0
-
-
-@every_augmentation
-def test_no_random_number_is_drawn(name: str) -> None:
-    augment, images = AUGMENTATIONS[name], pictures(4)
-    uniforms, state = torch.rand(4, augment.draws), torch.get_rng_state()
-    augment(images, uniforms)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@every_augmentation
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
-def test_the_dtype_is_kept(name: str, dtype: torch.dtype) -> None:
-    augment, images = AUGMENTATIONS[name], pictures(2).to(dtype)
-    if dtype != torch.uint8 and name in {"autoaugment", "randaugment", "classifier view"}:
-        with pytest.raises(TypeError, match="`images` to be a uint8 tensor"):
-            augment(images, torch.rand(2, augment.draws))
-        return
-    result = augment(images, torch.rand(2, augment.draws))
-    normalised = name in {"normalise", "paper", "classifier view", "contrast view"}
-    assert result.dtype == (torch.float32 if normalised else dtype)
-    assert result.isfinite().all()
-
-
-@every_augmentation
-def test_one_channel(name: str) -> None:
-    augment = AUGMENTATIONS[name]
-    if name in {"normalise", "paper", "classifier view", "contrast view"}:
-        return  # three means
-    assert augment(pictures(3, channels=1), torch.rand(3, augment.draws)).shape[1] == 1
-
-
-@every_augmentation
-def test_images_that_are_not_contiguous(name: str) -> None:
+def test_no_random_number_is_drawn_and_any_layout_is_accepted(name: str) -> None:
     augment, images = AUGMENTATIONS[name], pictures(3)
-    uniforms = torch.rand(3, augment.draws)
+    uniforms, state = torch.rand(3, augment.draws), torch.get_rng_state()
     wanted = augment(images, uniforms)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert augment(images[:0], uniforms[:0]).shape[0] == 0
     assert_same(augment(images.contiguous(memory_format=torch.channels_last), uniforms), wanted, name)
     wider = torch.rand(3, 2 * augment.draws)[:, ::2].copy_(uniforms)
     assert_same(augment(images, wider), wanted, name)
 
 
 @every_augmentation
-def test_uniform_numbers_of_another_shape_or_kind(name: str) -> None:
+def test_the_dtype_is_kept(name: str) -> None:
+    augment, images, normalised = AUGMENTATIONS[name], pictures(2), name in {"normalise", *VIEWS}
+    uniforms = torch.rand(2, augment.draws)
+    assert augment(images, uniforms).dtype == (torch.float32 if normalised else torch.uint8)
+    if name in {"autoaugment", "randaugment", "classifier view"}:
+        with pytest.raises(TypeError, match="`images` to be a uint8 tensor"):
+            augment(images.float(), uniforms)
+    else:
+        result = augment(images.bfloat16(), uniforms)
+        assert result.dtype == (torch.float32 if normalised else torch.bfloat16)
+        assert result.isfinite().all()
+    if not normalised:  # otherwise there are three means
+        assert augment(images[:, :1], uniforms).shape[1] == 1
+
+
+@pytest.mark.parametrize("name", ["flip", "centre", "contrast view"])
+def test_bad_images_and_uniform_numbers(name: str) -> None:
     augment, images = AUGMENTATIONS[name], pictures(2)
-    with pytest.raises(
-        ValueError, match=rf"Expected `uniforms` to have shape \(2, {augment.draws}\), but got \(2, 99\)\."
-    ):
+    with pytest.raises(ValueError, match=rf"`uniforms` to have shape \(2, {augment.draws}\), but got \(2, 99\)"):
         augment(images, torch.rand(2, 99))
-    with pytest.raises(TypeError, match="Expected `uniforms` to be a floating-point tensor, but got"):
+    with pytest.raises(TypeError, match="`uniforms` to be a floating-point tensor"):
         augment(images, torch.zeros(2, augment.draws, dtype=torch.int64))
     if augment.draws:
-        with pytest.raises(TypeError, match="Expected `uniforms` to be a floating-point tensor, but got None"):
+        with pytest.raises(TypeError, match=r"`uniforms` .* got None"):
             augment(images)
-    with pytest.raises(ValueError, match=r"Expected `images` to have shape \(B, C, H, W\), but got \(3, 32, 36\)\."):
+    with pytest.raises(ValueError, match=r"`images` to have shape \(B, C, H, W\)"):
         augment(images[0], torch.rand(3, augment.draws))
-    with pytest.raises(TypeError, match="Expected `images` to be a uint8 "):
+    with pytest.raises(TypeError, match="`images` to be a uint8 "):
         augment(images.long(), torch.rand(2, augment.draws))
 
 
-@every_augmentation
-def test_an_augmentation_is_a_value(name: str) -> None:
-    augment = AUGMENTATIONS[name]
-    assert dataclasses.is_dataclass(augment)
-    assert not isinstance(augment, type)
-    assert augment == dataclasses.replace(augment)
-    assert hash(augment) == hash(dataclasses.replace(augment))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        augment.size = 1  # type: ignore[attr-defined]
+def test_an_augmentation_is_a_frozen_value() -> None:
+    for augment in AUGMENTATIONS.values():
+        assert dataclasses.is_dataclass(augment)
+        assert not isinstance(augment, type)
+        assert augment == dataclasses.replace(augment)
+        assert hash(augment) == hash(dataclasses.replace(augment))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            augment.size = 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     "name", ["paper", *(pytest.param(n, marks=pytest.mark.slow) for n in AUGMENTATIONS if n != "paper")]
 )
-def test_torch_compile_takes_it_whole(name: str) -> None:
+def test_torch_compile_captures_it_whole(name: str) -> None:
     augment, images = AUGMENTATIONS[name], pictures(2)
     uniforms = torch.rand(2, augment.draws)
     torch.compiler.reset()
@@ -178,12 +158,12 @@ def test_compose_hands_out_columns_in_order() -> None:
     assert torch.equal(Compose(())(images), images)
 
 
-def test_what_compose_refuses() -> None:
-    with pytest.raises(TypeError, match=r"Expected `augmentations` to be a tuple, but got \[RandomFlip\(p=0\.5\)\]"):
+def test_bad_arguments_of_compose() -> None:
+    with pytest.raises(TypeError, match="`augmentations` to be a tuple"):
         Compose([RandomFlip()])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Expected `augmentations` to hold augmentations, but got 3 of type int"):
+    with pytest.raises(TypeError, match="`augmentations`"):
         Compose((3,))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Expected `augmentations` to hold augmentations, but got"):
+    with pytest.raises(TypeError, match="`augmentations`"):
         Compose((RandomFlip,))  # type: ignore[arg-type]
 
 

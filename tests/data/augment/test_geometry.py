@@ -12,16 +12,16 @@ from longtail.data.augment import CentreCrop, Cutout, RandomCrop, RandomFlip
 from longtail.data.augment.geometry import crop, cutout
 
 SHAPES = [(6, 3, 32, 32), (5, 1, 9, 14), (4, 3, 17, 8)]
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-every_dtype = pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
+every_case = pytest.mark.parametrize(
+    ("shape", "dtype"), list(zip(SHAPES, [torch.uint8, torch.float32, torch.bfloat16], strict=True)), ids=str
+)
 
 
 def pictures(shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8).to(dtype)
 
 
-@every_dtype
-@every_shape
+@every_case
 @pytest.mark.parametrize("padding", [0, 4])
 def test_crop_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype, padding: int) -> None:
     images, (samples, _, height, width) = pictures(shape, dtype), shape
@@ -42,8 +42,7 @@ def test_a_crop_outside_the_image_is_black() -> None:
         assert torch.equal(cropped[i], F.crop(image, int(offsets[i]), int(offsets[i]), 5, 5))
 
 
-@every_dtype
-@every_shape
+@every_case
 def test_flip_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     images, flipped = pictures(shape, dtype), torch.arange(shape[0]) % 2 == 0
     result = RandomFlip(0.5)(images, torch.where(flipped, 0.4, 0.6)[:, None])
@@ -51,9 +50,8 @@ def test_flip_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype) -> 
         assert torch.equal(result[i], F.horizontal_flip(image) if flipped[i] else image)
 
 
-@every_dtype
-@every_shape
-@pytest.mark.parametrize("size", [(16, 16), (4, 7), (1, 1), (99, 99)], ids=str)
+@every_case
+@pytest.mark.parametrize("size", [(4, 7), (1, 1), (99, 99)], ids=str)
 def test_cutout_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype, size: tuple[int, int]) -> None:
     images, (samples, _, height, width) = pictures(shape, dtype), shape
     top, left = torch.randint(-size[0], height + 2, (samples,)), torch.randint(-size[1], width + 2, (samples,))
@@ -65,9 +63,8 @@ def test_cutout_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype, s
         assert torch.equal(result[i], F.erase(image, y, x, h, w, torch.tensor(0, dtype=dtype)))
 
 
-@every_dtype
-@every_shape
-@pytest.mark.parametrize("size", [1, 8, (5, 8), (16, 40), (9, 14), 33, (7, 6)], ids=str)
+@every_case
+@pytest.mark.parametrize("size", [1, (5, 8), (16, 40), 33], ids=str)
 def test_centre_crop_equals_torchvision(
     shape: tuple[int, ...], dtype: torch.dtype, size: int | tuple[int, int]
 ) -> None:

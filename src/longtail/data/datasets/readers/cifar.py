@@ -2,19 +2,18 @@
 
 import hashlib
 import io
-import math
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from longtail._checks import check_choice, describe, shown
+from longtail._checks import describe, shown
 from longtail._io import write_bytes
 
 __all__ = [
@@ -67,16 +66,17 @@ class CifarSplit(NamedTuple):
 def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> CifarSplit:
     """Read the training or test images of CIFAR-10 or CIFAR-100 from its standard folder of pickles.
 
-    A pickle can run any code. These are read by an unpickler that only knows arrays, lists, numbers and strings.
+    A pickle can run any code. These are read by an unpickler that only knows arrays of uint8, lists, numbers and
+    strings.
 
     Args:
-        folder: the folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``, or that folder itself.
+        folder: the data folder, which has ``cifar-10-batches-py`` or ``cifar-100-python``.
         name: ``"cifar10"`` or ``"cifar100"`` (with its 100 fine labels).
         train: whether to read the training or the test images.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is truncated, damaged, dangerous, or does not hold what CIFAR holds.
+        ValueError: a file is truncated, damaged or dangerous, or is not a file of CIFAR.
 
     Example:
         >>> import tempfile
@@ -87,28 +87,18 @@ def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> 
         >>> split.images.shape, split.labels[:2], split.class_names[3]
         (torch.Size([10, 3, 32, 32]), tensor([3, 5]), 'cat')
     """
-    check_choice("name", name, CifarName)
     form = _FORMATS[name]
     root = Path(folder) / form.folder
-    if not root.is_dir() and (Path(folder) / form.meta).is_file():
-        root = Path(folder)
-    path = root / form.meta
-    meta = _load(path)
-    class_names = _class_names(path, meta, form)
-    expected = _field(path, meta, "num_cases_per_batch") if name == "cifar10" else None  # CIFAR-100 does not have it
-    if expected is not None and type(expected) is not int:
-        _refuse(path, f"to have a number as 'num_cases_per_batch', but got {describe(expected)}")
+    names = _field(root / form.meta, _load(root / form.meta), form.names)
+    if not isinstance(names, list) or len(names) != form.num_classes:
+        raise ValueError(f"Expected {root / form.meta} to name {form.num_classes} classes, but got {describe(names)}.")
+    class_names = tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in names)
     images, labels = [], []
     for path in (root / file for file in (form.train if train else form.test)):
         entry = _load(path)
         images.append(_images(path, entry))
-        labels.append(_labels(path, entry, form))
-        rows, count = len(images[-1]), len(labels[-1])
-        if rows != count:
-            _refuse(path, f"to have as many labels as images, but got {count} labels and {rows} images")
-        if expected is not None and rows != expected:
-            _refuse(path, f"to hold {expected} images, as {form.meta} says, but got {rows}")
-    return CifarSplit(torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels)), class_names)
+        labels += _labels(path, entry, form, len(images[-1]))
+    return CifarSplit(torch.from_numpy(np.concatenate(images)), torch.tensor(labels), class_names)
 
 
 def write_cifar10(
@@ -118,31 +108,16 @@ def write_cifar10(
 
     Args:
         folder: the data folder.
-        batches: for each of :data:`CIFAR10_BATCHES`, uint8 images of shape ``(N, 3, 32, 32)`` and N labels below 10;
-            the same N for all.
+        batches: for each of :data:`CIFAR10_BATCHES`, uint8 images of shape ``(N, 3, 32, 32)`` and N labels below 10.
     """
-    if set(batches) != set(CIFAR10_BATCHES):
-        raise ValueError(f"Expected `batches` to have {', '.join(CIFAR10_BATCHES)}, but got {shown(list(batches))}.")
-    entries: dict[str, dict[str, object]] = {}
-    sizes = set()
-    for name, (images, labels) in batches.items():
-        pixels, numbers = np.asarray(images), [int(label) for label in labels]
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != (3, 32, 32) or len(pixels) != len(numbers):
-            raise ValueError(
-                f"Expected `batches` to hold uint8 images of shape (N, 3, 32, 32) and N labels, but got {name} with "
-                f"{pixels.dtype} of shape {pixels.shape} and {len(numbers)} labels."
-            )
-        if not all(0 <= label < 10 for label in numbers):
-            raise ValueError(f"Expected `batches` to hold labels in 0…9, but got others in {name}.")
-        sizes.add(len(pixels))
-        entries[name] = {"labels": numbers, "data": np.ascontiguousarray(pixels.reshape(len(pixels), _PIXELS))}
-    if len(sizes) != 1:
-        raise ValueError(f"Expected `batches` to have one size, but got {shown(sorted(sizes))} images.")
-    entries["batches.meta"] = {"num_cases_per_batch": sizes.pop(), "label_names": list(CIFAR10_CLASSES)}
     root = Path(folder) / _FORMATS["cifar10"].folder
     root.mkdir(parents=True, exist_ok=True)
-    for name, entry in entries.items():  # the meta file, without which the folder cannot be read, comes last
-        write_bytes(root / name, pickle.dumps(entry, protocol=3))
+    for name in CIFAR10_BATCHES:
+        images, labels = batches[name]
+        data = np.ascontiguousarray(np.asarray(images).reshape(-1, _PIXELS))
+        write_bytes(root / name, pickle.dumps({"labels": [int(c) for c in labels], "data": data}, protocol=3))
+    meta = {"num_cases_per_batch": len(data), "label_names": list(CIFAR10_CLASSES)}
+    write_bytes(root / "batches.meta", pickle.dumps(meta, protocol=3))  # last: without it the folder cannot be read
     return root
 
 
@@ -164,50 +139,32 @@ def cifar_digest(*splits: CifarSplit) -> str:
     return digest.hexdigest()
 
 
-def _refuse(path: Path, expected: str) -> NoReturn:
-    raise ValueError(f"Expected {path} {expected}.")
-
-
 def _field(path: Path, entry: dict[Any, Any], name: str) -> Any:
     """Return a value of a pickled dict; keys are bytes in the official files and strings in newer pickles."""
     for key in (name.encode(), name):
         if key in entry:
             return entry[key]
-    return _refuse(path, f"to have {name!r}, but got {shown(sorted(map(str, entry)))}")
-
-
-def _class_names(path: Path, meta: dict[Any, Any], form: _Format) -> tuple[str, ...]:
-    names = _field(path, meta, form.names)
-    if not isinstance(names, list) or not all(isinstance(name, bytes | str) for name in names):
-        _refuse(path, f"to have a list of names as {form.names!r}, but got {describe(names)}")
-    if len(names) != form.num_classes:
-        _refuse(path, f"to name {form.num_classes} classes, but got {len(names)}")
-    try:
-        return tuple(name.decode() if isinstance(name, bytes) else name for name in names)
-    except UnicodeDecodeError:
-        return _refuse(path, f"to have names in UTF-8 as {form.names!r}, but got other bytes")
+    raise ValueError(f"Expected {path} to have {name!r}, but got {shown(sorted(map(str, entry)))}.")
 
 
 def _images(path: Path, entry: dict[Any, Any]) -> npt.NDArray[np.uint8]:
     data = _field(path, entry, "data")
     array = data.values if isinstance(data, _Array) else None
-    if array is None:
-        _refuse(path, f"to have an array as 'data', but got {describe(data)}")
-    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != _PIXELS:
-        _refuse(path, f"to have uint8 'data' of shape (N, {_PIXELS}), but got {array.dtype} of shape {array.shape}")
+    if array is None or array.ndim != 2 or array.shape[1] != _PIXELS:
+        found = describe(data) if array is None else f"shape {array.shape}"
+        raise ValueError(f"Expected {path} to have uint8 'data' of shape (N, {_PIXELS}), but got {found}.")
     return array.reshape(-1, 3, 32, 32)
 
 
-def _labels(path: Path, entry: dict[Any, Any], form: _Format) -> npt.NDArray[np.int64]:
-    values = _field(path, entry, form.labels)
-    if isinstance(values, _Array) and values.values is not None:
-        values = values.values.tolist()
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        _refuse(path, f"to have a list of integers as {form.labels!r}, but got {describe(values)}")
-    wrong = [value for value in values if not 0 <= value < form.num_classes]
-    if wrong:
-        _refuse(path, f"to have labels in 0…{form.num_classes - 1}, but got {shown(wrong)}")
-    return np.array(values, dtype=np.int64)
+def _labels(path: Path, entry: dict[Any, Any], form: _Format, number: int) -> list[int]:
+    labels = _field(path, entry, form.labels)
+    if not isinstance(labels, list) or not all(type(c) is int and 0 <= c < form.num_classes for c in labels):
+        raise ValueError(
+            f"Expected {path} to have {form.labels!r} in 0…{form.num_classes - 1}, but got {describe(labels)}."
+        )
+    if len(labels) != number:
+        raise ValueError(f"Expected {path} to have a label for each of {number} images, but got {len(labels)}.")
+    return labels
 
 
 def _load(path: Path) -> dict[Any, Any]:
@@ -217,8 +174,8 @@ def _load(path: Path) -> dict[Any, Any]:
     except FileNotFoundError:
         raise FileNotFoundError(f"Expected {path} to be a file of CIFAR, but it does not exist.") from None
     try:
-        entry = _Unpickler(_Whole(content), encoding="bytes").load()
-    except _Refused as refused:
+        entry = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except _RefusedError as refused:
         raise ValueError(f"Expected {path} to hold arrays, lists and strings only, but {refused}.") from None
     except Exception as error:  # damaged bytes can fail in any way
         raise ValueError(
@@ -226,111 +183,62 @@ def _load(path: Path) -> dict[Any, Any]:
             f"{len(content)} bytes)."
         ) from None
     if not isinstance(entry, dict):
-        _refuse(path, f"to hold a dict, but got {describe(entry)}")
+        raise ValueError(f"Expected {path} to hold a dict, but got {describe(entry)}.")
     return entry
 
 
-class _Whole(io.BytesIO):
-    """Raises EOFError instead of returning fewer bytes: half a name must not be read as a name."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        content = super().read(size)
-        if size is not None and len(content) < size:
-            raise EOFError
-        return content
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        line = super().readline(size)
-        if not line.endswith(b"\n"):
-            raise EOFError
-        return line
-
-
-class _Refused(pickle.UnpicklingError):
+class _RefusedError(pickle.UnpicklingError):
     """A pickle needs more than arrays."""
 
 
-class _Allowed:
-    """Stands for a class or function in a pickle; it can only be called."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., object]) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: object) -> object:
-        return self._call(*arguments)
-
-    def __setstate__(self, state: object) -> NoReturn:
-        raise _Refused("its pickle changes the state of a function")
-
-
 class _Dtype:
-    """Stands for ``numpy.dtype``, whose ``__setstate__`` does not check its arguments."""
+    """Stands for ``numpy.dtype``, whose ``__setstate__`` does not check its arguments; only uint8 is allowed."""
 
-    __slots__ = ("value",)
-    _KINDS = frozenset(["b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"])
+    def __init__(self, name: bytes | str, *_: object) -> None:
+        if name not in ("u1", b"u1"):
+            raise _RefusedError(f"it holds an array of dtype {str(name)[:40]!r}")
 
-    def __init__(self, name: bytes | str, _align: object = False, _copy: object = True) -> None:
-        text = name.decode("latin1") if isinstance(name, bytes) else str(name)
-        if text not in self._KINDS:
-            raise _Refused(f"it holds an array of dtype {text!r}")
-        self.value: np.dtype[Any] = np.dtype(f"<{text}")
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        order, *structure = state[1:5]
-        if any(part is not None for part in structure):  # a sub-array, names, fields
-            raise _Refused("it holds an array of structures")
-        if order in (">", b">"):
-            self.value = self.value.newbyteorder(">")
-        elif order not in ("|", b"|", "<", b"<"):
-            raise ValueError("byte order")
+    def __setstate__(self, _: object) -> None:
+        """Ignore byte order and structure: uint8 has none."""
 
 
 class _Array:
     """Stands for ``numpy.ndarray`` during unpickling; ``values`` is a read-only view of the bytes."""
 
-    __slots__ = ("values",)
+    values: npt.NDArray[np.uint8] | None = None
 
-    def __init__(self, *_arguments: object) -> None:
-        self.values: npt.NDArray[Any] | None = None
+    def __init__(self, *_: object) -> None: ...
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
         if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
-            raise _Refused("it holds an array of objects")
-        if any(type(size) is not int or size < 0 for size in shape):
-            raise ValueError("shape")
-        if math.prod(shape) * dtype.value.itemsize != len(content):
-            raise ValueError("size")
-        self.values = np.frombuffer(content, dtype.value).reshape(shape, order="F" if fortran else "C")
+            raise _RefusedError("it holds an array of objects")
+        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
 def _latin1(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", b"latin1"):
-        raise _Refused("it encodes text")
+        raise _RefusedError("it encodes text")
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    return b""
-
-
-_NAMES = {
-    ("numpy.core.multiarray", "_reconstruct"): _Allowed(_Array),
-    ("numpy._core.multiarray", "_reconstruct"): _Allowed(_Array),
-    ("numpy", "ndarray"): _Allowed(_Array),
-    ("numpy", "dtype"): _Allowed(_Dtype),
-    ("_codecs", "encode"): _Allowed(_latin1),  # bytes, as Python 3 writes them in protocol 2
-    ("__builtin__", "bytes"): _Allowed(_no_bytes),  # and empty bytes
-    ("builtins", "bytes"): _Allowed(_no_bytes),
+_NAMES: dict[tuple[str, str], Callable[..., object]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _latin1,  # bytes, as Python 3 writes them in protocol 2
+    ("__builtin__", "bytes"): lambda: b"",  # and empty bytes
+    ("builtins", "bytes"): lambda: b"",
 }
 
 
-# The Python version: the one in C allocates 64 GB when a damaged byte asks for entry 2^32 - 1 of its memo.
+# The Python version: the one in C allocates 64 GB when a damaged byte refers to entry 2^32 - 1 of its memo.
 class _Unpickler(pickle._Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if (module_name, global_name) not in _NAMES:
             name = " ".join(f"{module_name}.{global_name}".split())[:80]
-            raise _Refused(f"its pickle needs {name}, which was not run")
-        return _NAMES[module_name, global_name]
+            raise _RefusedError(f"its pickle needs {name}, which was not run")
+        call = _NAMES[module_name, global_name]
+        # A new function each time, because a pickle can change the attributes of what it gets.
+        return lambda *arguments: call(*arguments)  # noqa: PLW0108
