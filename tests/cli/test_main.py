@@ -28,10 +28,10 @@ def start(program, *words, **options):
 # --- help
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
-def test_help_lists_every_command(run, words):
-    code, out, err = run(*words)
+def test_help_lists_every_command(run):
+    code, out, err = run("--help")
     assert (code, err) == (0, "")
+    assert run() == run("-h") == (0, out, "")
     for name, summary in cli.COMMANDS.items():
         assert any(line.split() == [name, *summary.split()] for line in out.splitlines())
 
@@ -46,9 +46,8 @@ def test_every_command_has_help_without_empty_defaults(run):
     assert "(default: diagnosis.html)" in run("diagnose", "--help")[1]
 
 
-@pytest.mark.parametrize("word", ["--version", "-V"])
-def test_version(run, word):
-    assert run(word) == (0, f"longtail {longtail.__version__}\n", "")
+def test_version(run):
+    assert run("--version") == run("-V") == (0, f"longtail {longtail.__version__}\n", "")
 
 
 def test_help_imports_no_command():
@@ -62,7 +61,7 @@ def test_help_imports_no_command():
 # --- encodings
 
 
-@pytest.mark.parametrize("words", [["--help"], ["methods"], ["predict", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["methods"]])
 def test_characters_that_the_encoding_lacks_become_question_marks(words):
     done = start(PROGRAM, *words, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
@@ -87,45 +86,35 @@ def test_no_colors_in_a_pipe(tmp_path):
 # --- mistakes
 
 
-@pytest.mark.parametrize(("word", "near"), [("", ""), ("[red]", ""), ("--nonsense", ""), ("trian", "train")])
-def test_unknown_command(run, word, near):
-    code, out, err = run(word)
-    assert (code, out) == (2, "")
-    hint = f"; the closest match is {near}" if near else ""
-    assert one_sentence(err).endswith(f"but got {word!r}{hint}.")
-
-
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("line", "message"),
     [
-        (["evaluate"], "RUN"),
-        (["predict", "run"], "IMAGES"),
-        (["report"], "DIR"),
-        (["diagnose"], "--test"),
-        (["diagnose", "--test"], "a value after --test"),
-        (["methods", "--nonsense"], "--nonsense"),
-        (["methods", "cbs"], "cbs"),
-        (["data", "gett"], "the closest match is get."),
-        (["data", "list", "--rot", "x"], "the closest match is --root."),
-        (["predict", "run", "x.png", "--devise=cpu"], "the closest match is --device."),
-        (["predict", "run", "x.png", "--format", "xml"], "--format to be one of csv, json, but got xml."),
-        (["predict", "run", "x.png", "--top", "0"], "--top to be an integer >= 1, but got 0."),
-        (["predict", "run", "x.png", "--workers", "all"], "--workers to be an integer, but got all."),
-        (["predict", "run", "x.png", "--top", "1", "--top", "2"], "--top once"),
-        (["report", "runs", "--no-figures=yes"], "no value after --no-figures"),
-        (["data", "check", "digits-lt", "--imbalance", "many"], "--imbalance to be a number, but got many."),
-        (["data", "list", "--plugin"], "a file after --plugin"),
-        (["data", "list", "--plugin=nowhere.py"], "nowhere.py"),
+        ("trian", "but got 'trian'; the closest match is train."),
+        ("[red]", "but got '[red]'."),
+        ("predict run", "IMAGES"),
+        ("diagnose", "--test"),
+        ("diagnose --test", "a value after --test"),
+        ("methods cbs", "'cbs'"),
+        ("data gett", "the closest match is get."),
+        ("data list --rot x", "the closest match is --root."),
+        ("predict run x.png --devise=cpu", "but got --devise; the closest match is --device."),
+        ("predict run x.png --format xml", "--format to be one of csv, json, but got xml."),
+        ("predict run x.png --top 0", "--top to be an integer >= 1, but got 0."),
+        ("predict run x.png --workers all", "--workers to be an integer, but got all."),
+        ("predict run x.png --top 1 --top 2", "--top once"),
+        ("report runs --no-figures=yes", "no value after --no-figures"),
+        ("data check digits-lt --imbalance many", "--imbalance to be a number, but got many."),
+        ("data list --plugin", "a file after --plugin"),
     ],
 )
-def test_wrong_command_lines(run, monkeypatch, words, message):
+def test_wrong_command_lines(run, monkeypatch, line, message):
     monkeypatch.setenv("COLUMNS", "40")
-    code, out, err = run(*words)
+    code, out, err = run(*line.split())
     assert (code, out) == (2, "")
     assert message in one_sentence(err)
 
 
-@pytest.mark.parametrize("error", [ValueError, TypeError, OSError, ImportError, BrokenPipeError])
+@pytest.mark.parametrize("error", [ValueError, OSError, BrokenPipeError])
 def test_an_error_of_a_command_is_one_sentence(run, monkeypatch, error):
     def fail(words):
         raise error(f"Expected [1] thing, but got {words}.")
@@ -134,7 +123,7 @@ def test_an_error_of_a_command_is_one_sentence(run, monkeypatch, error):
     assert run("data", "a", "b") == (2, "", "longtail: Expected [1] thing, but got ['a', 'b'].\n")
 
 
-@pytest.mark.parametrize("name", ["x.md", ".hidden", "x.1.part"])
+@pytest.mark.parametrize("name", ["x.md", "x.1.part"])
 def test_a_file_that_cannot_be_written_is_named_as_given(run, tmp_path, monkeypatch, name):
     """Not as the temporary file that is written first."""
     path = tmp_path / "nodir" / name
@@ -142,19 +131,13 @@ def test_a_file_that_cannot_be_written_is_named_as_given(run, tmp_path, monkeypa
     assert one_sentence(run("data")[2]) == f"Expected access to {path}, but got: no such file or directory."
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (IsADirectoryError(21, "Is a directory", b"here"), "Expected access to here, but got: is a directory."),
-        (OSError(5, "Input/output error"), "[Errno 5] Input/output error"),
-        (OSError(9, "Bad file descriptor", 7), "[Errno 9] Bad file descriptor: 7"),
-    ],
-)
-def test_system_errors(error, message):
-    assert cli.sentence_of(error) == message
+def test_system_errors():
+    error = IsADirectoryError(21, "Is a directory", b"here")
+    assert cli.sentence_of(error) == "Expected access to here, but got: is a directory."
+    assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7"
 
 
-@pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("train", "train"), ("report", "report,train")])
+@pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("report", "report,train")])
 def test_a_missing_package_is_named_with_how_to_install_it(run, monkeypatch, name, extras):
     assert set(cli._EXTRAS) <= set(cli.COMMANDS)
     monkeypatch.delitem(sys.modules, f"longtail.cli.{name}", raising=False)

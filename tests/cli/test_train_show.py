@@ -1,4 +1,4 @@
-"""What `longtail train` shows: its status while it goes, and its scores at the end."""
+"""What `longtail train` prints: the status during training, and the results."""
 
 import io
 import re
@@ -15,11 +15,11 @@ from longtail.train import RunFolder
 pytestmark = pytest.mark.usefixtures("_here")
 
 
-# --- while it goes
+# --- the status
 
 
 def member(done, live=(), label="cifar100-lt-100-balanced-softmax-tau1.5-seed12345"):
-    """What a status sees of a trainer: 200 epochs of 100 steps."""
+    """A trainer of 200 epochs of 100 steps, as the status sees it."""
     return SimpleNamespace(
         recipe=SimpleNamespace(label=label),
         folder=SimpleNamespace(done=False),
@@ -50,7 +50,7 @@ def test_the_status_fits_into_80_columns(monkeypatch):
     status = show.Status(SimpleNamespace(members=[one], failures=[]))
     assert lines(status)[0].endswith("61% -:--:-- left")
     assert lines(status)[1] == "starting"
-    for _ in range(3):  # an epoch takes fifty minutes: time left is there after two steps
+    for _ in range(3):  # the remaining time is known after two steps
         now[0] += 30.0
         one.steps_done += 1
         status.step(one)
@@ -67,14 +67,14 @@ def test_the_status_fits_into_80_columns(monkeypatch):
     assert lines(status)[1] == "evaluating"
 
 
-def test_the_status_of_several(monkeypatch):
+def test_the_status_of_several_runs(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
     members = [member(20_000), member(5_000, LIVE), member(0, LIVE), member(0)]
     members[0].folder.done = True
     fleet = SimpleNamespace(members=members, failures=[])
     status = show.Status(fleet)
-    for _ in range(2_000):  # what was done before is no pace
+    for _ in range(2_000):  # earlier steps do not count for the speed
         now[0] += 1.0
         for one in members[1:3]:
             one.steps_done += 1
@@ -83,14 +83,14 @@ def test_the_status_of_several(monkeypatch):
     assert first.startswith("4 runs ")
     assert first.endswith(" 36% 7:05:00 left")
     assert second == "1 of 4 done  epoch 51/200  loss 123.457  lr 0.000123  246,913 images/s"
-    fleet.failures.append((members[1], ValueError()))  # it takes no further step, and nobody waits for those
+    fleet.failures.append((members[1], ValueError()))  # its remaining steps no longer count
     members[2].epochs_done = 20
     first, second = lines(status)
     assert first.endswith(" 36% 5:16:40 left")
     assert second == "1 of 4 done  1 failed  epoch 21/200  loss 123.457  lr 0.000123  123,457 images/s"
 
 
-def test_the_status_is_shown_on_a_terminal_only(tmp_path):
+def test_the_status_is_shown_in_a_terminal_only(tmp_path):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -104,7 +104,7 @@ def test_the_status_is_shown_on_a_terminal_only(tmp_path):
         assert ("digits-lt-50-cbs" in file.getvalue()) == isinstance(file, Terminal)
 
 
-def test_a_log_has_a_line_now_and_then(tmp_path, monkeypatch):
+def test_a_log_has_one_line_per_interval(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "LOG_SECONDS", -1.0)
     file = io.StringIO()
     recipe = read_recipes(["--data", "digits-lt", "--epochs", "2"])[0][0]
@@ -120,10 +120,10 @@ def test_a_log_has_a_line_now_and_then(tmp_path, monkeypatch):
     assert not quiet.getvalue()
 
 
-# --- what is printed at the end
+# --- the results
 
 
-def test_what_is_printed(run):
+def test_the_results_are_printed(run):
     code, out, err = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
     assert (code, err) == (0, "")
     assert "run: cbs on digits-lt" in out
@@ -131,7 +131,7 @@ def test_what_is_printed(run):
     assert "\x1b" not in out
 
 
-def test_scores_are_on_validation_data_where_there_is_no_test(run, tmp_path):
+def test_scores_are_on_validation_data_without_test_data(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS | {"[odd]": (3, (90, 90, 90))}, lambda _: (8, 8), "png")
     code, out, _ = run("train", "photos", "--model", "resnet20", "--epochs", 1, "--out", "run")
     assert code == 0

@@ -1,4 +1,4 @@
-"""`longtail train`, stopped and gone on with: signals, a run resumed with its own settings, and none begun twice."""
+"""Stopping `longtail train` by signals, and resuming runs."""
 
 import contextlib
 import os
@@ -13,24 +13,24 @@ from longtail.train import RunFolder, Trainer
 pytestmark = pytest.mark.usefixtures("_here")
 
 
-# --- going on
+# --- resuming
 
 
-@pytest.mark.parametrize("more", [["--epochs", "20"], ["--out", "there"], ["--no-nesterov"]])
-def test_a_run_goes_on_with_its_own_settings(run, more):
-    code, _, err = run("train", "--resume", "run", *more)
-    assert code == 2
-    assert f"but got {more[0].replace('--no-', '--')}." in one_sentence(err)
+def test_a_resumed_run_keeps_its_settings(run):
+    for more in (["--epochs", "20"], ["--out", "there"], ["--no-nesterov"]):
+        code, _, err = run("train", "--resume", "run", *more)
+        assert code == 2
+        assert f"but got {more[0].replace('--no-', '--')}." in one_sentence(err)
 
 
-def test_a_run_is_resumed_once(run):
+def test_a_run_is_not_resumed_twice_at_once(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
     code, _, err = run("train", "--resume", "run", "./run")
     assert code == 2
     assert "but got run twice." in one_sentence(err)
 
 
-def test_a_folder_of_runs_is_no_run(run):
+def test_a_folder_of_runs_cannot_be_resumed(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--seed", 0, 1, "--out", "several")[0] == 0
     code, _, err = run("train", "--resume", "several")
     assert code == 2
@@ -39,7 +39,7 @@ def test_a_folder_of_runs_is_no_run(run):
     assert run("train", "--resume", *names)[0] == 0
 
 
-def test_what_another_machine_has_otherwise_is_not_written_down(run, tmp_path):
+def test_device_workers_and_root_of_a_resumed_run_are_not_recorded(run, tmp_path):
     arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
     assert run(*arguments)[0] == 0
     before = {name: (tmp_path / "run" / name).read_bytes() for name in ("recipe.toml", "result.json")}
@@ -53,7 +53,7 @@ def test_what_another_machine_has_otherwise_is_not_written_down(run, tmp_path):
     assert "`device`" in one_sentence(err)
 
 
-def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
+def test_an_existing_run_is_not_started_again(run, tmp_path):
     arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
     assert run(*arguments)[0] == 0
     code, _, err = run(*arguments)
@@ -63,7 +63,7 @@ def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
     code, _, err = run(*arguments)
     assert code == 2
     assert "resume it with `longtail train --resume run`" in one_sentence(err)
-    code, _, err = run(*arguments, "--lr", 0.2)  # which would not be what goes on
+    code, _, err = run(*arguments, "--lr", 0.2)
     assert code == 2
     assert "differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
     assert run("train", "--resume", "run")[0] == 0
@@ -73,8 +73,8 @@ def test_a_run_that_is_there_is_not_begun_again(run, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_stopped_where_something_catches_everything(run, tmp_path, monkeypatch, number, code):
-    """As a module may that is imported on the way: the run must not begin as if nothing had been said."""
+def test_a_signal_whose_exception_was_swallowed(run, tmp_path, monkeypatch, number, code):
+    """For example by a module during its import: the run must not start."""
 
     def swallow(*arguments, **settings):
         with contextlib.suppress(BaseException):
@@ -89,19 +89,18 @@ def test_stopped_where_something_catches_everything(run, tmp_path, monkeypatch, 
     assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")[0] == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_while_data_are_opened(run, tmp_path, monkeypatch, number, code):
-    def asked(*_, **__):
-        os.kill(os.getpid(), number)
+def test_a_signal_while_data_are_opened(run, tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(train, "Trainer", asked)
-    assert run("train", "--data", "digits-lt", "--out", "run") == (code, "", "longtail: Interrupted.\n")
+    monkeypatch.setattr(train, "Trainer", interrupt)
+    assert run("train", "--data", "digits-lt", "--out", "run") == (130, "", "longtail: Interrupted.\n")
     assert signal.getsignal(signal.SIGTERM) == before
     assert not RunFolder(tmp_path / "run").begun
 
 
-def test_signals_are_given_back(run):
+def test_signal_handlers_are_restored(run):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

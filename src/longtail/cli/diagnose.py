@@ -5,10 +5,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from longtail.cli.parsing import Parser, words_of
 from longtail.cli.report import print_written
+from longtail.cli.show import print_line
 from longtail.diagnose import diagnose
 from longtail.diagnose.files import FORMATS_HELP
 
@@ -67,6 +66,6 @@ def _diagnose(given: argparse.Namespace) -> int:
     command = shlex.join(words_of(["longtail", "diagnose"], flags))
     made = found.report(title=given.title or "", command=command)
     made.write(given.out, given.figures)
-    Console().print(str(found), soft_wrap=True, markup=False, highlight=False)
+    print_line(str(found))
     print_written(made, given.out, given.figures)
     return 0

@@ -168,8 +168,11 @@ def read_settings(
     """
     found: dict[str, list[Any]] = {}
     for name, hint in setting_types().items():
-        flag = f"--{name.replace('_', '-')}"
-        texts = ["false"] if getattr(given, f"no_{name}", False) else getattr(given, name, None)
+        flag, texts = f"--{name.replace('_', '-')}", getattr(given, name, None)
+        if getattr(given, f"no_{name}", False):
+            if texts is not None:
+                raise ValueError(f"Expected {flag} or --no-{flag[2:]}, but got both.")
+            texts = ["false"]
         if texts is None or name in leave_out:
             continue
         if not texts and hint is not bool:

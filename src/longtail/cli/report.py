@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from longtail.cli.parsing import Parser, words_of
+from longtail.cli.show import print_line
 from longtail.report import Report, report
 from longtail.study.figures import missing_glyphs
 
@@ -48,12 +49,11 @@ def _report(given: argparse.Namespace) -> int:
 
 def print_written(made: Report, out: Path, figures: Path | None) -> None:
     """Print which files were written, and which characters the figures lack."""
-    lines = [f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)"]
-    if figures is not None:
-        lines.append(f"Figures: {figures}, {len(made.drawings)} as SVG, PDF and PNG")
-    for line in lines:
-        Console().print(line, soft_wrap=True, markup=False, highlight=False)
-    missing = missing_glyphs(drawing.figure for drawing in made.drawings.values()) if figures is not None else ""
+    print_line(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
+    if figures is None:
+        return
+    print_line(f"Figures: {figures}, {len(made.drawings)} as SVG, PDF and PNG")
+    missing = missing_glyphs(drawing.figure for drawing in made.drawings.values())
     if missing:
         some = missing[:8] + ("…" if len(missing) > 8 else "")
         line = f"The figure files show boxes instead of {some}: no installed font has them. The page shows them."

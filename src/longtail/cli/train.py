@@ -24,7 +24,7 @@ from longtail.cli.parsing import Parser, add_settings, positive_integer, read_se
 from longtail.cli.show import LOG_SECONDS, Status, show_result
 from longtail.data import CATALOG
 from longtail.data.loaders.decode import UnreadableImageError
-from longtail.methods import find_method
+from longtail.methods import METHODS, find_method
 from longtail.ranks import Ranks
 from longtail.study.captions import some_of
 from longtail.train.fleet import Fleet
@@ -55,9 +55,10 @@ def run(words: Sequence[str]) -> int:
     settings = read_settings(given)
     if given.source is not None and "data" in settings and not given.source.endswith(".toml"):
         raise ValueError(f"Expected one data set, but got {given.source} and --data {settings['data'][0]}.")
-    for name, values in settings.items():
-        if len(values) > 1 and name not in {"data", "root", "weights"} and Path(str(values[-1])).exists():
-            raise ValueError(f"Expected data before the flags, but got {values[-1]} after --{name.replace('_', '-')}.")
+    for name in ("method", "model", "head", "device"):
+        *others, last = settings.get(name, [None])
+        if others and last is not None and last not in METHODS and Path(last).exists():
+            raise ValueError(f"Expected data before the flags, but got {last} after --{name}.")
     with _ranks() as ranks:
         runs = _new(given, settings, ranks) if given.resume is None else _resumed(given, settings, ranks)
         for _, folder in runs:
