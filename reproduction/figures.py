@@ -1,7 +1,9 @@
 """The figures of the page from our runs, and the paper's figures from the authors' numbers."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from longtail.report.drawings import beta_drawing, curves_of, part_drawings
 from longtail.report.page import slug
@@ -17,12 +19,15 @@ from longtail.study.figures import (
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.style import INK, Mark, marks_of
+from longtail.study.figures.style import INK, WIDTH, Mark, legend_below, marks_of, new_figure, styled
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 from longtail.study.stats import Summary
 from reproduction import paper
 from reproduction.collection import MAIN, Collection
 from reproduction.measure import balanced_of, balanced_probability
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "beta_drawings",
@@ -45,7 +50,38 @@ def level_drawing(runs: Collection) -> list[Drawing]:
         data: {title: cell.summary(Run.level) for title, cell in runs.roles(data).items()} for data in runs.main_data
     }
     caption = "Model imbalance level I on test data; lower is fairer. Error bars: SD over runs."
-    return [Drawing("imbalance-level", "Model imbalance level", level_bars(levels), caption)] if levels else []
+    return [Drawing("imbalance-level", "Model imbalance level", _levels(levels), caption)] if levels else []
+
+
+def _levels(levels: Mapping[str, Mapping[str, Summary]]) -> "Figure":
+    return level_bars(next(iter(levels.values()))) if len(levels) == 1 else _grouped_levels(levels)
+
+
+@styled
+def _grouped_levels(levels: Mapping[str, Mapping[str, Summary]]) -> "Figure":
+    """Bars of the level of each method, data set by data set."""
+    methods = list(dict.fromkeys(name for of_data in levels.values() for name in of_data))
+    marks = marks_of(methods)
+    figure, axes = new_figure(width=max(WIDTH, 0.75 * len(levels) + 0.8))
+    for place, method in enumerate(methods):
+        found = [of_data.get(method) for of_data in levels.values()]
+        spots = [row + (place - (len(methods) - 1) / 2) * 0.8 / len(methods) for row in range(len(levels))]
+        means = [math.nan if one is None else one.mean for one in found]
+        errors = [0.0 if one is None or math.isnan(one.sd) else one.sd for one in found]
+        mark = marks[method]
+        looks: dict[str, Any] = {"color": mark.colour, "hatch": mark.hatch, "edgecolor": "#ffffff", "linewidth": 0.5}
+        bars: dict[str, Any] = {"yerr": errors if any(errors) else None, "error_kw": {"elinewidth": 0.9, "ecolor": INK}}
+        axes.bar(spots, means, 0.8 / len(methods), label=method, **bars, **looks)
+        for spot, one in zip(spots, found, strict=True):
+            if one is not None and math.isnan(one.mean):
+                axes.annotate("undefined", (spot, 0), (0, 3), textcoords="offset points", ha="center", rotation=90)
+    few = len(levels) < 4
+    axes.set_xticks(range(len(levels)), list(levels), rotation=0 if few else 30, ha="center" if few else "right")
+    axes.set_ylabel("model imbalance level I")
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=False, axis="x")
+    legend_below(figure, axes)
+    return figure
 
 
 def box_drawing(runs: Collection) -> list[Drawing]:
@@ -179,7 +215,7 @@ def _paper_levels() -> Drawing:
         for data in paper.figures()["imbalance_level_I"]["datasets"]
     }
     caption = "Model imbalance level I; the authors' numbers, means of five runs, except for softmax (one run)."
-    return Drawing("paper-imbalance-level", "Model imbalance level", level_bars(levels), caption)
+    return Drawing("paper-imbalance-level", "Model imbalance level", _levels(levels), caption)
 
 
 def _paper_boxes() -> Iterable[Drawing]:

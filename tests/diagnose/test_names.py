@@ -58,7 +58,7 @@ def test_counts_in_another_order_are_aligned_by_name(tmp_path, files, suffix, la
     assert found.counts.tolist() == COUNTS
 
 
-@pytest.mark.parametrize(("suffix", "split"), [("csv", "train"), ("parquet", "val"), ("csv", "test")])
+@pytest.mark.parametrize(("suffix", "split"), [("parquet", "val"), ("csv", "test")])
 def test_columns_in_another_order_are_aligned_by_name(tmp_path, files, suffix, split):
     paths, other = {}, [2, 0, 3, 1]
     for place, name in enumerate(("train", "val", "test")):
@@ -123,7 +123,7 @@ def test_names_come_from_any_file_that_has_them(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
-def test_names_that_nothing_lists_are_read_in_training_data(tmp_path, suffix):
+def test_names_that_nothing_lists_are_those_in_the_files(tmp_path, suffix):
     def write(name, labels, predicted):
         path = tmp_path / f"{name}.{suffix}"
         if suffix == "npz":
@@ -137,23 +137,15 @@ def test_names_that_nothing_lists_are_read_in_training_data(tmp_path, suffix):
     assert found.names == ("cat", "emu", "yak")  # yak is predicted, but never true
     assert found.counts.tolist() == [200, 30, 0]
     assert found.recall_of("test").per_class.tolist()[:2] == [0.5, 0.0]
-    assert found.notes == (f"The classes are the 3 names in {train}, sorted.",)
-    assert "The classes are the 3 names in" in render(found.report().page)
+    assert found.notes == ("The classes are the 3 names in the files, sorted.",)
+    assert "The classes are the 3 names in the files" in render(found.report().page)
 
 
 def test_names_are_not_guessed_where_the_order_matters(tmp_path, files):
     train = write_columns(tmp_path / "train.csv", ["b", "a"], predicted=["b", "a"])
     test = write_columns(tmp_path / "test.csv", [0, 1], predicted=[0, 1])
-    with pytest.raises(ValueError, match=r"^Expected class names in .*test.csv, since .*train.csv has names"):
+    with pytest.raises(ValueError, match=r"^Expected class names in .*test.csv, as in the other files"):
         diagnose(test, train)
-    other = write_columns(tmp_path / "other.csv", ["a", "c"], predicted=["a", "a"])
-    with pytest.raises(
-        ValueError, match=r"^Expected the classes of .*other.csv to be among those of .*, but got 'c'; give --counts"
-    ):
-        diagnose(other, train)
-    one = write_columns(tmp_path / "one.csv", ["a", "a"], predicted=["a", "a"])
-    with pytest.raises(ValueError, match=r"^Expected at least two classes in .*one.csv, but it only has 'a'\.$"):
-        diagnose(one, one)
     (tmp_path / "list.json").write_text("[4, 2]")
     with pytest.raises(
         ValueError, match="to be class indices, or names that the columns or --counts list, but got 'b'"

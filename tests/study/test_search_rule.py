@@ -125,10 +125,7 @@ def test_a_search_ends_within_its_bounds(slope, seed, noise):
     assert next_betas(found.points, settings) == ()
 
 
-def test_start_step_and_steps_ahead():
-    evaluate, asked = response(parabola(1.8))
-    assert search_beta(evaluate, SearchPlan(ahead=3)).choice.beta == 1.8
-    assert asked[1] == (1.4, 1.5, 1.6)
+def test_start_and_step():
     evaluate, asked = response(parabola(1.75))
     assert search_beta(evaluate, SearchPlan(start=(1.0, 1.25, 1.5), step=0.25)).choice.beta == 1.75
     assert asked == [(1.0, 1.25, 1.5), (1.75,), (2.0,)]
@@ -178,9 +175,9 @@ def test_an_undefined_level_wins_no_tie():
 
 
 def test_all_problems_of_the_settings_are_listed():
-    wrong = SearchPlan(1, 0, "best", "train", start=(-1,), step=0, bounds=(2, 1), ahead=0)
+    wrong = SearchPlan(1, 0, "best", "train", start=(-1,), step=0, bounds=(2, 1))
     named = [text.split("`")[1] for text in wrong.problems()]
-    assert named == ["bounds", "step", "start", "search.folds", "select_on", "ahead", "search.seeds", "criterion"]
+    assert named == ["bounds", "step", "start", "search.folds", "select_on", "search.seeds", "criterion"]
     assert SearchPlan().problems() == []
     for settings, name in (
         ({"bounds": (-1.0, 1.0), "start": (0.5,)}, "bounds"),

@@ -100,7 +100,7 @@ def test_without_test_data_the_table_shows_validation_data(made):
     assert table.title == "Recall on validation data (there is no test data), per cent"
     ours = table.rows[1].values[3]
     assert ours.summary.mean == pytest.approx((80.9 + 81.7 + 81.2) / 3 - 11)
-    assert ours.tested.p == pytest.approx(stats.ttest_rel([row[3] for row in CBS], [row[3] for row in BS]).pvalue)
+    assert ours.tested["p"] == pytest.approx(stats.ttest_rel([row[3] for row in CBS], [row[3] for row in BS]).pvalue)
     levels = level_table(group_runs(runs))
     assert levels.title == "Model imbalance level on validation data (there is no test data)"
     assert [row.values[0].summary.mean for row in levels.rows] == [20.0, 10.0]

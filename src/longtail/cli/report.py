@@ -5,12 +5,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from longtail.cli.parsing import Parser, words_of
 from longtail.cli.show import print_line
 from longtail.report import Report, report
-from longtail.study.figures import missing_glyphs
 
 __all__ = ["print_written", "run"]
 
@@ -48,13 +45,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def print_written(made: Report, out: Path, figures: Path | None) -> None:
-    """Print which files were written, and which characters the figures lack."""
+    """Print which files were written."""
     print_line(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB, one file)")
-    if figures is None:
-        return
-    print_line(f"Figures: {figures}, {len(made.drawings)} as SVG, PDF and PNG")
-    missing = missing_glyphs(drawing.figure for drawing in made.drawings.values())
-    if missing:
-        some = missing[:8] + ("…" if len(missing) > 8 else "")
-        line = f"The figure files show boxes instead of {some}: no installed font has them. The page shows them."
-        Console(stderr=True).print(line, soft_wrap=True, markup=False, highlight=False)
+    if figures is not None:
+        print_line(f"Figures: {figures}, {len(made.drawings)} as SVG, PDF and PNG")

@@ -18,6 +18,7 @@ from longtail._program import program
 from longtail._registry import load_plugins
 from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Pace, bar_line, clock
+from longtail.data import data_title
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches
@@ -26,7 +27,7 @@ from longtail.study.plan import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, show, write
 from longtail.study.results import Results
-from longtail.study.runs import HELD_WORDS, Held, Run, data_title
+from longtail.study.runs import HELD_WORDS, Held, Run
 from longtail.study.search import trace_table
 from longtail.study.stats import Alternative, summarise
 from longtail.study.study import Progress, Study, run_studies
@@ -81,7 +82,7 @@ def _study(words: Sequence[str], command: str) -> int:
     content = _content(given)
     plans = _read_plans(given.plans, content) if given.plans else [make_plan(content)]
     if given.dry_run:
-        _print(describe(plans, given.together))
+        _print(describe(plans))
         return 0
     alternative: Alternative = "greater" if given.one_sided else "two-sided"
     studies = [Study(plan, alternative=alternative, command=command) for plan in plans]
@@ -111,7 +112,7 @@ def _beta(words: Sequence[str], command: str) -> int:
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
     plan = make_plan(content)
     if given.dry_run:
-        _print(describe([plan], given.together, searches_only=True))
+        _print(describe([plan], searches_only=True))
         return 0
     with View("The search for β") as view:
         searches, outcome = Study(plan, command=command).search(given.together, view, _print_round)

@@ -31,8 +31,6 @@ from longtail.metrics import (
 if TYPE_CHECKING:
     from longtail.report.page import Report
 
-__all__ = ["Diagnosis", "diagnose"]
-
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
@@ -185,7 +183,7 @@ def diagnose(
         listed[counts_source] = counted
     names = class_names(stored, listed, counts_source if given is not None and counted is None else None)
     splits = {name: to_predictions(one, names) for name, one in stored.items()}
-    _check_different(sources, splits)
+    _check_different(splits)
     num_classes = _num_classes(splits, given, names)
     if run is not None and names is not None:
         run = run.ordered(names)
@@ -204,7 +202,7 @@ def diagnose(
         groups, groups_from = _groups(number, head_over, tail_under)
     notes = () if run is None else _notes(run, "names" if bounds else "names and groups")
     if names is not None and not listed:
-        notes = (f"The classes are the {len(names):,} names in {stored['train'].source}, sorted.",)
+        notes = (f"The classes are the {len(names):,} names in the files, sorted.",)
     shift, why_no_shift = _shift(splits, number, groups)
     shown = names or tuple(f"class {c}" for c in range(num_classes))
     return Diagnosis(splits, shown, number, counts_from, groups, groups_from, shift, why_no_shift, run, notes)
@@ -222,22 +220,17 @@ def _with_run_names(stored: Mapping[str, Stored], counted: tuple[str, ...] | Non
     return found
 
 
-def _check_different(sources: Mapping[str, Source], splits: Mapping[str, Predictions]) -> None:
+def _check_different(splits: Mapping[str, Predictions]) -> None:
     """Refuse the same predictions for two splits: a shift that is chosen on test data would look too good.
 
-    Labels alone may be equal by chance, unless they are from one file; a run's file has each split separately.
+    Labels alone may be equal by chance, unless they are from one file.
     """
-    for one, other in combinations(sources, 2):
+    for one, other in combinations(splits, 2):
         first, second = splits[one], splits[other]
         if not torch.equal(first.labels, second.labels) or not torch.equal(first.predicted, second.predicted):
             continue
-        same_file = first.source == second.source or (
-            not isinstance(sources[one], Mapping)
-            and not isinstance(sources[other], Mapping)
-            and Path(first.source).resolve() == Path(second.source).resolve()
-        )
         logits = first.logits is not None and second.logits is not None and torch.equal(first.logits, second.logits)
-        if same_file or logits:
+        if logits or Path(first.source).resolve() == Path(second.source).resolve():
             raise ValueError(
                 f"Expected different data for each split, but got the same predictions for `{one}` and `{other}` "
                 f"({first.source})."

@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +13,6 @@ import numpy as np
 import torch
 
 from longtail.classes import Groups
-
-__all__ = [
-    "FORMATS_HELP",
-    "IGNORED",
-    "Kind",
-    "RunRecord",
-    "Source",
-    "Stored",
-    "are_indices",
-    "class_order",
-    "read_file",
-]
 
 Kind = Literal["logits", "probabilities", "labels only"]
 Array = np.ndarray[Any, Any]
@@ -56,8 +45,8 @@ FORMATS_HELP = """The suffix of a file says its format:
 
 Labels are class indices 0…C-1 or class names. Names come from the columns, an array `classes`, the keys of --counts, or
 the result.json of the run folder that contains the file; their order may differ between files. If nothing lists the
-names, the classes are the names in --train, sorted. Samples with the label -100 are ignored. Counts are JSON: a list of
-C whole numbers, or an object that maps each class name to its number."""
+names, the classes are all names in the files, sorted. Samples with the label -100 are ignored. Counts are JSON: a list
+of C whole numbers, or an object that maps each class name to its number."""
 
 
 @dataclass(frozen=True)
@@ -95,32 +84,17 @@ class Stored:
     run: RunRecord | None = None
     """The run whose folder contains the file."""
 
-    def texts(self, values: Array, names: Sequence[str] | None) -> list[str] | None:
-        """Return classes as text if they are names; ``None`` if they are indices.
+    @cached_property
+    def classes(self) -> set[str]:
+        """The classes among labels and predictions, as text."""
+        columns = [values for values in (self.labels, self.predicted) if values is not None]
+        return {str(value) for values in columns for value in np.unique(values).tolist()} - {str(IGNORED)}
 
-        Whole numbers are names only if all whole numbers among labels and predictions are known names.
-        """
-        numbers = values.dtype.kind in "iu" and names is not None and all(name.isdecimal() for name in names)
-        if values.dtype.kind not in "USO" and not numbers:
-            return None
-        texts, known = _texts(values), {*(names or ()), str(IGNORED)}
-        every = {text for one in self._classes for text in _texts(one) if text.lstrip("-").isdecimal()}
-        if all(text.lstrip("-").isdecimal() for text in texts) and not known.issuperset(every):
-            return None
-        return texts
-
-    @property
-    def _classes(self) -> list[Array]:
-        return [values for values in (self.labels, self.predicted) if values is not None]
-
-    def names_used(self) -> set[str]:
-        """Return the class names among labels and predictions; empty if they are indices."""
-        return {text for values in self._classes for text in self.texts(values, None) or ()} - {str(IGNORED)}
-
-    def needs_order(self, names: Sequence[str] | None) -> bool:
-        """Return whether the order of the classes must be known: it has indices, or scores without class names."""
-        indexed = any(self.texts(values, names) is None for values in self._classes)
-        return indexed or (self.scores is not None and self.names is None)
+    def has_names(self, known: Sequence[str] | None) -> bool:
+        """Return whether classes are names and not indices: all are known names, or some are not whole numbers."""
+        if known is not None and self.classes.issubset(known):
+            return True
+        return self.labels.dtype.kind in "UO" and not all(text.lstrip("-").isdecimal() for text in self.classes)
 
 
 def read_file(source: Source, split: str) -> Stored:
@@ -131,23 +105,16 @@ def read_file(source: Source, split: str) -> Stored:
         split: ``train``, ``val`` or ``test``; selects the split if the file has several.
     """
     if isinstance(source, Mapping):
-        found = _from_arrays(f"`{split}`", {name: _array(value) for name, value in source.items()})
-    else:
-        path = Path(source)
-        readers = {".npz": _npz, ".safetensors": _safetensors, ".csv": _text, ".tsv": _text, ".parquet": _parquet}
-        suffix = path.suffix.lower()
-        if suffix not in readers:
-            ending = path.suffix or "nothing"
-            raise ValueError(f"Expected {path} to end in {', '.join(readers)}, but it ends in {ending}.")
-        if not path.is_file():
-            raise FileNotFoundError(f"Expected predictions in {path}, but there is no such file.")
-        found = readers[suffix](path, split)
-    for what, values in (("labels", found.labels), ("predicted classes", found.predicted)):
-        if values is not None and values.dtype.kind in "UO":  # an empty cell is not a class name
-            empty = next((place for place, value in enumerate(values.tolist()) if value is None or value == ""), None)
-            if empty is not None:
-                raise ValueError(f"Expected {what} of {found.source} for every sample, but sample {empty} has none.")
-    return found
+        return _from_arrays(f"`{split}`", {name: _array(value) for name, value in source.items()})
+    path = Path(source)
+    readers = {".npz": _npz, ".safetensors": _safetensors, ".csv": _text, ".tsv": _text, ".parquet": _parquet}
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        ending = path.suffix or "nothing"
+        raise ValueError(f"Expected {path} to end in {', '.join(readers)}, but it ends in {ending}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected predictions in {path}, but there is no such file.")
+    return _from_arrays(str(path), _of_split(path, readers[suffix](path), split))
 
 
 def class_order(names: Sequence[str], among: Sequence[str], source: str) -> list[int]:
@@ -174,70 +141,33 @@ def are_indices(names: Collection[str]) -> bool:
     return set(names) == {str(place) for place in range(len(names))}
 
 
-def _texts(values: Array) -> list[str]:
-    decoded = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
-    return [str(value) for value in decoded.tolist()]
-
-
 def _array(value: Any) -> Array:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
     found: Array = np.asarray(value)
-    return found
+    return np.char.decode(found, "utf-8", "replace") if found.dtype.kind == "S" else found
 
 
-def _npz(path: Path, split: str) -> Stored:
-    with path.open("rb") as file:
-        is_zip = file.read(4) == b"PK\x03\x04"
-    if not zipfile.is_zipfile(path) and not is_zip:
-        raise ValueError(f"Expected {path} to be an npz file, but it is not.")
+def _npz(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("it is an npy file")
             arrays = {name: found[name] for name in found.files}
+            return {name: _array(value) for name, value in arrays.items() if isinstance(value, np.ndarray)}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        if "allow_pickle" in str(error):
-            raise ValueError(
-                f"Expected {path} to hold arrays of numbers or text, but it holds Python objects."
-            ) from None
-        raise ValueError(f"Expected {path} to be a complete npz file, but it is damaged: {error}.") from None
-    arrays = {name: value for name, value in arrays.items() if isinstance(value, np.ndarray)}
-    return _from_arrays(str(path), _of_split(path, arrays, split))
+        raise ValueError(f"Expected {path} to be an npz file of numbers or text, but it is not: {error}.") from None
 
 
-def _safetensors(path: Path, split: str) -> Stored:
+def _safetensors(path: Path) -> dict[str, Array]:
     from longtail._io import read_tensors  # noqa: PLC0415 - an extra
 
-    arrays = {name: _array(value) for name, value in read_tensors(path)[0].items()}
-    return _from_arrays(str(path), _of_split(path, arrays, split))
+    return {name: _array(value) for name, value in read_tensors(path)[0].items()}
 
 
-def _of_split(path: Path, arrays: Mapping[str, Array], split: str) -> Mapping[str, Array]:
-    """The arrays of one split, if the file has several."""
-    if any(name.startswith(f"{split}.") for name in arrays):
-        start = f"{split}."
-        return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
-    if any(name.startswith(tuple(f"{other}." for other in _MISSING_SPLIT)) for name in arrays):
-        raise ValueError(f"Expected {path} to have predictions on {split}, but it has none{_MISSING_SPLIT[split]}.")
-    return arrays
-
-
-def _from_arrays(source: str, arrays: Mapping[str, Array]) -> Stored:
-    has = ", ".join(f"`{name}`" for name in arrays) or "nothing"
-    labels = next((name for name in LABELS if name in arrays), None)
-    if labels is None:
-        raise ValueError(f"Expected {source} to have `labels`, but it has {has}.")
-    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
-    scores = next((name for name in SCORES if name in arrays), None)
-    if scores is not None:
-        return Stored(source, arrays[labels], None, arrays[scores], SCORES[scores], names)
-    predicted = next((name for name in PREDICTED if name in arrays), None)
-    if predicted is None:
-        raise ValueError(f"Expected {source} to have `logits`, `probabilities` or `predicted`, but it has {has}.")
-    return Stored(source, arrays[labels], arrays[predicted], None, "labels only", names)
-
-
-def _text(path: Path, _: str) -> Stored:
+def _text(path: Path) -> dict[str, Array]:
     from longtail.data.datasets.readers.files import read_lines  # noqa: PLC0415 - the data package is large
 
     rows = list(csv.reader(read_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
@@ -254,39 +184,62 @@ def _text(path: Path, _: str) -> Stored:
     if twice is not None:
         raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {header.count(twice)}.")
     columns = zip(*rows[1:], strict=True)
-    return _from_columns(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)})
+    return _join_scores(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)})
 
 
-def _parquet(path: Path, _: str) -> Stored:
+def _parquet(path: Path) -> dict[str, Array]:
     from longtail.data.datasets.readers.files import read_parquet  # noqa: PLC0415
 
     def chosen(names: list[str]) -> list[str]:
         starts = tuple(f"{start}_" for start in SCORES)
         return [name for name in names if name in (*LABELS, *PREDICTED) or name.startswith(starts)] or names
 
-    return _from_columns(path, {name: np.asarray(values) for name, values in read_parquet(path, chosen).items()})
+    return _join_scores(path, {name: np.asarray(values) for name, values in read_parquet(path, chosen).items()})
 
 
-def _from_columns(path: Path, columns: Mapping[str, Array]) -> Stored:
-    labels = next((name for name in LABELS if name in columns), None)
-    has = ", ".join(f"`{name}`" for name in list(columns)[:8]) + (", …" if len(columns) > 8 else "")
-    if labels is None:
-        raise ValueError(f"Expected {path} to have a column `label`, but it has {has}.")
-    for start, kind in SCORES.items():
+def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
+    """Replace the columns of scores with one array, and their names with ``classes``."""
+    for start in SCORES:
         names = [name.removeprefix(f"{start}_") for name in columns if name.startswith(f"{start}_")]
         if not names:
             continue
-        numbered = are_indices(names)
-        if numbered:
+        if are_indices(names):
             names = [str(place) for place in range(len(names))]
+        else:
+            columns["classes"] = np.array(names)
         try:
-            scores = np.stack([columns[f"{start}_{name}"].astype(np.float64) for name in names], 1)
+            columns[start] = np.stack([columns[f"{start}_{name}"].astype(np.float64) for name in names], 1)
         except ValueError:
             raise ValueError(f"Expected numbers in the columns `{start}_…` of {path}, but got other text.") from None
-        return Stored(str(path), columns[labels], None, scores, kind, None if numbered else tuple(names))
-    predicted = next((name for name in PREDICTED if name in columns), None)
-    if predicted is None:
-        raise ValueError(
-            f"Expected {path} to have columns `logit_…`, `probability_…` or `predicted`, but it has {has}."
-        )
-    return Stored(str(path), columns[labels], columns[predicted], None, "labels only", None)
+        break
+    return columns
+
+
+def _of_split(path: Path, arrays: Mapping[str, Array], split: str) -> Mapping[str, Array]:
+    """The arrays of one split, if the file has several."""
+    if any(name.startswith(f"{split}.") for name in arrays):
+        start = f"{split}."
+        return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+    if any(name.startswith(tuple(f"{other}." for other in _MISSING_SPLIT)) for name in arrays):
+        raise ValueError(f"Expected {path} to have predictions on {split}, but it has none{_MISSING_SPLIT[split]}.")
+    return arrays
+
+
+def _from_arrays(source: str, arrays: Mapping[str, Array]) -> Stored:
+    has = (", ".join(f"`{name}`" for name in list(arrays)[:8]) or "nothing") + (", …" if len(arrays) > 8 else "")
+    labels, scores, predicted = (
+        next((name for name in names if name in arrays), None) for names in (LABELS, SCORES, PREDICTED)
+    )
+    if labels is None:
+        raise ValueError(f"Expected {source} to have `labels`, but it has {has}.")
+    if scores is None and predicted is None:
+        raise ValueError(f"Expected {source} to have `logits`, `probabilities` or `predicted`, but it has {has}.")
+    for name in filter(None, (labels, None if scores else predicted)):
+        if arrays[name].dtype.kind in "UO":  # an empty cell is not a class name
+            empty = next((place for place, value in enumerate(arrays[name].tolist()) if value in (None, "")), None)
+            if empty is not None:
+                raise ValueError(f"Expected `{name}` of {source} for every sample, but sample {empty} has none.")
+    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
+    if scores is not None:
+        return Stored(source, arrays[labels], None, arrays[scores], SCORES[scores], names)
+    return Stored(source, arrays[labels], arrays[str(predicted)], None, "labels only", names)

@@ -27,8 +27,6 @@ from longtail.study.captions import count, some_of
 from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity
 from longtail.study.figures.classwise import FEW
 
-__all__ = ["report_of"]
-
 _WORDS = {"train": "training", "val": "validation", "test": "test"}
 
 

@@ -1,7 +1,6 @@
 """Predictions with classes as indices in one order, checked."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,6 @@ from torch import Tensor
 from longtail._checks import as_counts
 from longtail.classes import Groups
 from longtail.diagnose.files import IGNORED, Array, Kind, RunRecord, Source, Stored, are_indices, class_order, read_file
-
-__all__ = ["Predictions", "class_names", "open_predictions", "read_counts", "to_predictions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,9 @@ def open_predictions(source: Source, split: str) -> Stored:
     if isinstance(source, Mapping):
         return found
     run = _read_record(Path(source).parent / "result.json")
-    return replace(found, run=run) if run is not None and _fits(found, run.names) else found
+    if run is None or (found.scores is not None and found.scores.shape[1:] != (len(run.names),)):
+        return found
+    return found if sorted(found.names or run.names) != sorted(run.names) else replace(found, run=run)
 
 
 def to_predictions(stored: Stored, names: Sequence[str] | None = None) -> Predictions:
@@ -52,30 +51,32 @@ def to_predictions(stored: Stored, names: Sequence[str] | None = None) -> Predic
         stored: what is in the file.
         names: class names in the order of the indices (default: the order of the file).
     """
-    source = stored.source
-    known = stored.names or (tuple(names) if names is not None else None)
-    labels = _indices(stored, "labels", stored.labels, known)
+    source, own = stored.source, stored.names or (None if names is None else tuple(names))
+    labels = _indices(stored, "labels", stored.labels, own)
     seen = labels != IGNORED
     if not bool(seen.any()):
         raise ValueError(f"Expected {source} to have samples with a label, but it has none.")
-    logits = None
+    logits, num_classes = None, None if own is None else len(own)
     if stored.scores is None:
-        predicted = _predicted(stored, labels, known)[seen]
+        predicted = _indices(stored, "predicted classes", np.asarray(stored.predicted), own)
+        if len(predicted) != len(labels):
+            raise ValueError(f"Expected {source} to have {len(labels)} predicted classes, but got {len(predicted)}.")
+        predicted = predicted[seen]
     else:
         logits = _logits(source, stored.scores, stored.kind, len(labels))[seen]
-        if known is not None and len(known) != logits.shape[1]:
+        if num_classes not in {None, logits.shape[1]}:
             raise ValueError(
-                f"Expected {source} to have {len(known)} classes, but its {stored.kind} have {logits.shape[1]}."
+                f"Expected {source} to have {num_classes} classes, but its {stored.kind} have {logits.shape[1]}."
             )
-        _check_range(source, "labels", labels[seen], logits.shape[1])
-        predicted = logits.argmax(1)
+        predicted, num_classes = logits.argmax(1), logits.shape[1]
     labels = labels[seen]
-    if stored.names is not None and names is not None and stored.names != tuple(names):
-        order = torch.tensor(class_order(names, stored.names, source))
+    for what, values in (("labels", labels), ("predicted classes", predicted)):
+        _check_range(source, what, values, num_classes)
+    if own is not None and names is not None and own != tuple(names):
+        order = torch.tensor(class_order(names, own, source))
         labels, predicted = order.argsort()[labels], order.argsort()[predicted]
-        logits = None if logits is None else logits[:, order]
-        known = tuple(names)
-    return Predictions(source, stored.kind, labels, predicted, logits, known, int((~seen).sum()))
+        logits, own = None if logits is None else logits[:, order], tuple(names)
+    return Predictions(source, stored.kind, labels, predicted, logits, own, int((~seen).sum()))
 
 
 def read_counts(source: Path | str | Mapping[str, int] | Sequence[int]) -> tuple[Tensor, tuple[str, ...] | None]:
@@ -104,7 +105,9 @@ def read_counts(source: Path | str | Mapping[str, int] | Sequence[int]) -> tuple
 def class_names(
     stored: Mapping[str, Stored], listed: Mapping[str, tuple[str, ...]], unnamed_counts: str | None
 ) -> tuple[str, ...] | None:
-    """Return class names in the order that most sources have; ``None`` if classes have no names.
+    """Return class names in the order of the first source that lists them; ``None`` if classes have no names.
+
+    If no source lists them, they are all names in the files, sorted.
 
     Args:
         stored: the predictions by split.
@@ -112,41 +115,28 @@ def class_names(
         unnamed_counts: counts without names, which need a known order.
     """
     if not listed:
-        return _names_in_train(stored, unnamed_counts)
-    names = Counter(listed.values()).most_common(1)[0][0]
-    first = next(source for source, other in listed.items() if other == names)
-    for source, other in listed.items():
+        indexed = [one.source for one in stored.values() if not one.has_names(None)]
+        if len(indexed) == len(stored) or unnamed_counts or any(one.scores is not None for one in stored.values()):
+            return None
+        if indexed:
+            raise ValueError(f"Expected class names in {indexed[0]}, as in the other files, but got class indices.")
+        return tuple(sorted(set.union(*(one.classes for one in stored.values()))))
+    (first, names), *others = listed.items()
+    for source, other in others:
         class_order(names, other, source)  # raises if they are not the same
-    differing = next((source for source, other in listed.items() if other != names), None)
+    differing = next((source for source, other in others if other != names), None)
     if differing is not None:
-        indexed = (one.source for one in stored.values() if one.names != names and one.needs_order(names))
-        numbered = next(indexed, unnamed_counts)
-        if numbered is not None:
+        indexed = [
+            one.source
+            for one in stored.values()
+            if one.names != names and (not one.has_names(names) or (one.scores is not None and one.names is None))
+        ]
+        if indexed or unnamed_counts:
             raise ValueError(
-                f"Expected class names in {numbered}, since {first} and {differing} list the classes in different "
-                "orders, but got class indices."
+                f"Expected class names in {[*indexed, unnamed_counts][0]}, since {first} and {differing} list the "
+                "classes in different orders, but got class indices."
             )
     return names
-
-
-def _names_in_train(stored: Mapping[str, Stored], unnamed_counts: str | None) -> tuple[str, ...] | None:
-    """The class names in the training data, if nothing depends on their order."""
-    used = stored["train"].names_used() if "train" in stored else set()
-    if not used or unnamed_counts is not None or any(one.scores is not None for one in stored.values()):
-        return None
-    train = stored["train"].source
-    if len(used) < 2:
-        raise ValueError(f"Expected at least two classes in {train}, but it only has {min(used)!r}.")
-    for one in stored.values():
-        if one.needs_order(None):
-            raise ValueError(f"Expected class names in {one.source}, since {train} has names, but got class indices.")
-        unknown = min(one.names_used() - used, default=None)
-        if unknown is not None:
-            raise ValueError(
-                f"Expected the classes of {one.source} to be among those of {train}, but got {unknown!r}; give "
-                "--counts with the names of all classes."
-            )
-    return tuple(sorted(used))
 
 
 def _read_record(path: Path) -> RunRecord | None:
@@ -162,55 +152,27 @@ def _read_record(path: Path) -> RunRecord | None:
     return RunRecord(path, names, groups, counts, posthoc, method, params) if groups.num_classes == len(names) else None
 
 
-def _fits(stored: Stored, names: tuple[str, ...]) -> bool:
-    """Whether the classes of a file can be those of the run whose folder contains it."""
-    if stored.names is not None:
-        return sorted(stored.names) == sorted(names)
-    if stored.scores is not None and stored.scores.shape[1:] != (len(names),):
-        return False
-    try:
-        labels = _indices(stored, "labels", stored.labels, names)
-        _check_range(stored.source, "labels", labels[labels != IGNORED], len(names))
-        if stored.predicted is not None:
-            _predicted(stored, labels, names)
-    except ValueError:
-        return False
-    return True
-
-
-def _predicted(stored: Stored, labels: Tensor, names: Sequence[str] | None) -> Tensor:
-    """Predicted classes of a source without scores."""
-    given = _indices(stored, "predicted classes", np.asarray(stored.predicted), names)
-    if len(given) != len(labels):
-        raise ValueError(f"Expected {stored.source} to have {len(labels)} predicted classes, but got {len(given)}.")
-    seen = labels != IGNORED
-    for what, values in (("labels", labels[seen]), ("predicted classes", given[seen])):
-        _check_range(stored.source, what, values, None if names is None else len(names))
-    return given
-
-
 def _indices(stored: Stored, what: str, values: Array, names: Sequence[str] | None) -> Tensor:
     """Class indices from whole numbers of any type, or from names."""
     subject = f"{what} of {stored.source}"
     if values.ndim != 1:
         raise ValueError(f"Expected {subject} to have one dimension, but got shape {values.shape}.")
-    texts = stored.texts(values, names)
-    if texts is not None:
-        places = {str(IGNORED): IGNORED, **{str(name): place for place, name in enumerate(names or ())}}
+    if stored.has_names(names):
+        places = {str(IGNORED): IGNORED, **{name: place for place, name in enumerate(names or ())}}
+        texts = [str(value) for value in values.tolist()]
         unknown = next((text for text in texts if text not in places), None)
         if unknown is not None:
             some = ", ".join((names or ())[:5]) + (", …" if len(names or ()) > 5 else "")
             wanted = f"among {some}" if names else "class indices, or names that the columns or --counts list"
             raise ValueError(f"Expected {subject} to be {wanted}, but got {unknown!r}.")
         return torch.tensor([places[text] for text in texts], dtype=torch.int64)
-    if values.dtype.kind in "USO":
+    if values.dtype.kind in "UO":
         return torch.tensor([int(value) for value in values.tolist()], dtype=torch.int64)
     if values.dtype.kind not in "iuf":
         raise ValueError(f"Expected {subject} to be whole numbers, but got type {values.dtype}.")
-    if values.dtype.kind == "f":
-        whole = np.isfinite(values) & (values == np.floor(values))
-        if not bool(whole.all()):
-            raise ValueError(f"Expected {subject} to be whole numbers, but got {values[~whole][0]}.")
+    wrong = values[values != np.floor(values)]
+    if len(wrong):
+        raise ValueError(f"Expected {subject} to be whole numbers, but got {wrong[0]}.")
     return torch.from_numpy(values.astype(np.int64))
 
 

@@ -12,8 +12,6 @@ from longtail.diagnose.predictions import Predictions
 from longtail.metrics import recall
 from longtail.posthoc import adjust_logits
 
-__all__ = ["TAUS", "Shift", "choose_shift"]
-
 TAUS = tuple(tenth / 10 for tenth in range(21))
 """The strengths that are tried: 0 to 2 in steps of 0.1."""
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from longtail.diagnose.diagnosis import Diagnosis
 
-__all__ = ["findings", "next_steps"]
-
 _LEARNT = 0.9
 """Recall on training data from which a group counts as learnt."""
 _BEHIND = 0.05

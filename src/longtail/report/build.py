@@ -36,8 +36,6 @@ from longtail.study.tables import level_table, recall_table
 from longtail.train.folder import RunFolder
 from longtail.train.stored import read_statistics
 
-__all__ = ["report"]
-
 Search = tuple[dict[str, Any], list[Cell]]
 """The record of a search for beta, and its cells, each with another beta."""
 

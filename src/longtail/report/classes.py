@@ -20,8 +20,6 @@ from longtail.report.page import (
 from longtail.report.predictions import Confusions
 from longtail.study.captions import count
 
-__all__ = ["ClassView", "class_grid", "confusion_blocks", "worst_cards", "worst_classes"]
-
 
 @dataclass(frozen=True)
 class ClassView:

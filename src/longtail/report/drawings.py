@@ -26,8 +26,6 @@ from longtail.study.figures.classwise import FEW
 from longtail.study.runs import Cell, Held, Run, same_settings
 from longtail.study.stats import Alternative
 
-__all__ = ["beta_drawing", "curve_drawings", "curves_of", "part_drawings"]
-
 _OFF_SCALE = 10_000
 """Gradient balances beyond this, in per cent, are not drawn."""
 
@@ -64,7 +62,7 @@ def _level(part: Part) -> Drawing | None:
     if all(math.isnan(one.mean) for one in levels.values()):
         return None
     caption = "How unequally a model treats the groups: the range of their preference scores. Lower is fairer."
-    figure = level_bars({part.name: levels}, marks=part.marks)
+    figure = level_bars(levels, marks=part.marks)
     return Drawing("imbalance-level", "Model imbalance level", figure, caption)
 
 

@@ -12,31 +12,6 @@ from longtail._io import write_text
 from longtail.study.figures import Drawing, inline_svg, save_figure
 from longtail.study.rendering import Table
 
-__all__ = [
-    "Block",
-    "Card",
-    "Cards",
-    "Cell",
-    "ClassCard",
-    "ClassCards",
-    "Column",
-    "Commands",
-    "Example",
-    "Folded",
-    "Gallery",
-    "Grid",
-    "Page",
-    "Picture",
-    "Prose",
-    "Report",
-    "Section",
-    "from_table",
-    "number",
-    "picture",
-    "render",
-    "slug",
-]
-
 
 @dataclass(frozen=True)
 class Prose:

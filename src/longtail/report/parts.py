@@ -11,8 +11,6 @@ from longtail.study.rendering import Table
 from longtail.study.runs import HELD_WORDS, Cell, Held, Run, distinct_titles, held_out, ordered, same_settings
 from longtail.study.stats import Summary, summarise
 
-__all__ = ["Part", "mean_of", "parts_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Part:

@@ -16,8 +16,6 @@ from longtail.train.loading import open_data
 from longtail.train.measures import PostHoc
 from longtail.train.stored import read_statistics, stored_batches, stored_splits
 
-__all__ = ["Confusions", "Pictures", "Predicted", "open_pictures", "predicted_by"]
-
 
 @dataclass(frozen=True, eq=False)
 class Predicted:

@@ -17,8 +17,6 @@ from longtail.study.runs import Run
 from longtail.train.loading import is_small
 from longtail.train.recipe import HOUSEKEEPING, defaults
 
-__all__ = ["environment_grid", "repeat_command", "settings_grid"]
-
 _LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard", "evaluate_every"}) | HOUSEKEEPING
 
 

@@ -11,8 +11,6 @@ from longtail.study.comparisons import Reference, contrasts_of, how_tested
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Alternative, Summary
 
-__all__ = ["cards_of", "limits", "points_of"]
-
 
 def cards_of(part: Part) -> list[Card]:
     """Return the most important numbers of one data set; none if nothing was measured."""

@@ -6,23 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longtail.data import CATALOG
+from longtail.study.plan import takes_imbalance
 from longtail.study.record import STUDY_FILE, missing_of, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
 from longtail.study.stats import Alternative
-
-__all__ = [
-    "NO_DATA",
-    "Recorded",
-    "caption_of",
-    "count",
-    "how_measured",
-    "measured_on",
-    "numbers",
-    "recorded_for",
-    "some_of",
-    "with_selected",
-]
 
 NO_DATA = "there is neither test nor validation data"
 _UNKNOWN = "how β was chosen is not recorded"
@@ -203,7 +190,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     parts.append(f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}, {reported}")
     parts += _cuts(cells)
     parts.append(how_measured(cells))
-    made = [cell.recipe for cell in cells if _made_here(cell)]
+    made = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
     if made:
         drawn = {"drawn with the seed of each run" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
         parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
@@ -221,21 +208,11 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def with_selected(caption: str, cells: Sequence[Cell], selected: str) -> str:
-    """Return a caption with how beta was chosen, if it is known and a method has a beta."""
-    return f"{caption} {selected}." if selected and any(cell.recipe.beta is not None for cell in cells) else caption
-
-
 def how_measured(cells: Sequence[Cell]) -> str:
     """Return how the measures on training data were taken."""
     stats = {run.result["train_stats"] for cell in cells for run in cell.runs}
     words = {"paper": "in training mode, augmented, as the paper's authors did", "eval": "in evaluation mode"}
     return f"training-set measures taken {' or '.join(words[name] for name in sorted(stats))}"
-
-
-def _made_here(cell: Cell) -> bool:
-    data = cell.recipe.data
-    return data in CATALOG and CATALOG[data].imbalance is not None
 
 
 def _cuts(cells: Sequence[Cell]) -> list[str]:

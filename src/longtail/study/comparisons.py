@@ -9,19 +9,6 @@ from longtail.study.captions import numbers, some_of
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
 from longtail.study.stats import Alternative, Comparison, compare, holm, sentence
 
-__all__ = [
-    "PAIRS",
-    "SAME_DATA",
-    "Contrast",
-    "Contrasts",
-    "Reference",
-    "check_reference",
-    "compare_cells",
-    "contrasts_of",
-    "how_tested",
-    "marks",
-]
-
 SAME_DATA = ("data", "imbalance", "profile", "subset_seed", "validation", "folds", "fold")
 """Settings in which compared methods must agree."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from longtail.study.plan import PlannedRun, SearchKey, StudyPlan
 from longtail.study.search import SearchResult, search_runs
 
-__all__ = ["More", "Outcome", "Preview", "Searches", "Train", "conduct", "preview"]
-
 Searches = dict[SearchKey, SearchResult]
 """The results of a plan's searches."""
 

@@ -19,8 +19,6 @@ from longtail.train.fleet import TOGETHER, Fleet
 from longtail.train.recipe import Recipe, pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["devices", "epochs_done", "epochs_of", "execute"]
-
 _QUEUE = 16  # fleets' worth of runs that are prepared at once, so that a new run starts whenever one is done
 _WATCH_SECONDS = 0.5
 

@@ -28,8 +28,6 @@ from longtail.train.recipe import (
     settings_of,
 )
 
-__all__ = ["PlanError", "PlannedRun", "SearchKey", "StudyPlan", "make_plan", "read_plan"]
-
 SearchKey = tuple[str, float | None, str]
 """Data set, imbalance factor and method of a search for beta."""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from longtail._io import write_json
 from longtail.study.stats import Alternative
 
-__all__ = ["STUDY_FILE", "StudyRecord", "missing_of", "now", "read_studies", "write_study"]
-
 STUDY_FILE = "study.json"
 
 

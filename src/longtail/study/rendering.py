@@ -4,7 +4,8 @@ import csv
 import html
 import io
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,23 +15,6 @@ from longtail.study.stats import Summary
 if TYPE_CHECKING:
     import rich.console
     import rich.table
-
-__all__ = [
-    "FORMATS",
-    "Compared",
-    "Row",
-    "Table",
-    "Value",
-    "is_huge",
-    "save",
-    "show",
-    "to_csv",
-    "to_html",
-    "to_latex",
-    "to_markdown",
-    "to_rich",
-    "write",
-]
 
 Source = Literal["here", "paper"]
 
@@ -51,17 +35,8 @@ def is_huge(number: float) -> bool:
     return abs(number) >= 1e6
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The test of a value against the reference."""
-
-    p: float
-    p_holm: float
-    """After Holm's correction; the same if there was one test."""
-    difference: float
-    low: float
-    """Lower end of the interval of the difference."""
-    high: float
+TESTED = ("p", "p_holm", "difference", "low", "high")
+"""The numbers of a test in CSV: p, p after Holm's correction, the difference from the reference and its interval."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +49,8 @@ class Value:
     """Stars of significance."""
     shown: str = ""
     """Shown instead of the rounded number."""
-    tested: Compared | None = None
+    tested: Mapping[str, float] = field(default_factory=dict)
+    """The test against the reference, by the names in ``TESTED``."""
 
 
 @dataclass(frozen=True)
@@ -150,19 +126,22 @@ def to_markdown(table: Table) -> str:
     lines.append("| " + " | ".join([*table.labels, *table.columns]) + " |")
     lines.append("|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns))
     for row in table.rows:
-        cells = []
-        for value in row.values:
-            text = table.text(value)
-            if value is not None:
-                text = (f"**{text}**" if value.best else text) + value.mark.replace("*", r"\*")
-            cells.append(text)
-        lines.append("| " + " | ".join([*(_pipe(label) for label in table.label(row)), *cells]) + " |")
+        cells = _cells(table, row, "**{}**", lambda stars: stars.replace("*", r"\*"))
+        labels = [label.replace("|", r"\|") for label in table.label(row)]
+        lines.append("| " + " | ".join([*labels, *cells]) + " |")
     command = f" Command: `{table.command}`" if table.command else ""
     return "\n".join([*lines, "", table.sentences.replace("*", r"\*") + command, ""])
 
 
-def _pipe(text: str) -> str:
-    return text.replace("|", r"\|")
+def _cells(table: Table, row: Row, best: str, mark: Callable[[str], str], pm: str = " ± ") -> list[str]:
+    """The texts of a row: the best value as ``best`` formats it, then its stars."""
+    found = []
+    for value in row.values:
+        text = table.text(value, pm)
+        if value is not None:
+            text = (best.format(text) if value.best else text) + (mark(value.mark) if value.mark else "")
+        found.append(text)
+    return found
 
 
 _LATEX = {
@@ -194,12 +173,7 @@ def to_latex(table: Table) -> str:
     lines.append(rf"\begin{{tabular}}{{{'l' * len(table.labels)}{'r' * len(table.columns)}}}\toprule")
     lines.append(" & ".join(_escape(name) for name in (*table.labels, *table.columns)) + r" \\\midrule")
     for place, row in enumerate(table.rows):
-        cells = []
-        for value in row.values:
-            text = table.text(value, pm=r"$\pm$")
-            if value is not None:
-                text = (rf"\textbf{{{text}}}" if value.best else text) + (f"$^{{{value.mark}}}$" if value.mark else "")
-            cells.append(text)
+        cells = _cells(table, row, r"\textbf{{{}}}", lambda stars: f"$^{{{stars}}}$", r"$\pm$")
         last = place == len(table.rows) - 1 or (
             len(table.labels) > 1 and row.labels[0] != table.rows[place + 1].labels[0]
         )
@@ -216,7 +190,7 @@ def to_csv(table: Table) -> str:
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    tested = [field.name for field in fields(Compared)] if table.tests else []
+    tested = TESTED if table.tests else ()
     parts = ["mean", "sd", "runs", "best", "mark", *tested]
     names = [f"{name} {part}" for name in table.columns for part in parts]
     of_row = ["reference", "test", "selected"] if table.tests else ["selected"]
@@ -229,7 +203,7 @@ def to_csv(table: Table) -> str:
                 continue
             one = value.summary
             cells += [repr(one.mean), _number(one.sd), one.runs, int(value.best), value.mark]
-            cells += [_number(getattr(value.tested, name, math.nan)) for name in tested]
+            cells += [_number(value.tested.get(name, math.nan)) for name in tested]
         writer.writerow([*row.labels, row.source, *(getattr(row, name) for name in of_row), *cells])
     return out.getvalue()
 

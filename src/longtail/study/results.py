@@ -18,8 +18,6 @@ from longtail.study.tables import level_table, recall_table
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Results"]
-
 
 @dataclass(frozen=True, eq=False)
 class Results:

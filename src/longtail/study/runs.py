@@ -15,22 +15,6 @@ from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, defaults, setting_types, settings_of
 
-__all__ = [
-    "Cell",
-    "Measure",
-    "Run",
-    "by_data",
-    "data_title",
-    "find_cell",
-    "group_runs",
-    "groups_of",
-    "held_out",
-    "method_title",
-    "one_cell",
-    "read_run",
-    "read_runs",
-]
-
 Held = Literal["val", "test"]
 Part = Literal["train", "train_paper", Held]
 

@@ -17,8 +17,6 @@ from longtail.study.stats import Summary
 from longtail.study.tables import sensitivity_table
 from longtail.train.recipe import Recipe, defaults
 
-__all__ = ["SearchResult", "fold_recipes", "search_runs", "trace_table"]
-
 DEFAULT_FOLDS = 5
 
 

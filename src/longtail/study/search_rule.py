@@ -31,20 +31,6 @@ from longtail._checks import check_integer
 if TYPE_CHECKING:
     from longtail.study.runs import Run
 
-__all__ = [
-    "START",
-    "BetaSearch",
-    "Choice",
-    "Criterion",
-    "Point",
-    "Score",
-    "SearchPlan",
-    "choose",
-    "next_betas",
-    "search_beta",
-    "search_rounds",
-]
-
 START = (1.0, 1.1, 1.2, 1.3)
 """Where the paper's search starts."""
 
@@ -155,8 +141,6 @@ class SearchPlan:
     """distance between betas outside the start values"""
     bounds: tuple[float, float] = (0.0, 3.0)
     """the smallest and the largest beta that may be tried"""
-    ahead: int = 1
-    """steps outwards that are tried in one round"""
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with the settings, one sentence each."""
@@ -174,7 +158,6 @@ class SearchPlan:
         }
         found = [problem for problem, holds in right.items() if not holds]
         checks: list[Callable[[], object]] = [
-            lambda: check_integer("ahead", self.ahead, minimum=1),
             lambda: check_integer("search.seeds", self.seeds, minimum=1),
             lambda: Criterion.parse(self.criterion),
         ]
@@ -307,10 +290,9 @@ def next_betas(points: Sequence[Point], settings: SearchPlan) -> tuple[float, ..
         if len(further) >= _BEYOND or any(best.mean - point.mean > error for point in further):
             continue
         end = max(tried, key=lambda beta: side * beta)
-        for steps in range(1, settings.ahead + 1):
-            beta = round(end + side * steps * settings.step, _DIGITS)
-            if settings.bounds[0] <= beta <= settings.bounds[1]:
-                found.append(beta)
+        beta = round(end + side * settings.step, _DIGITS)
+        if settings.bounds[0] <= beta <= settings.bounds[1]:
+            found.append(beta)
     return tuple(sorted(found))
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from longtail._checks import check_choice, check_integer
 
-__all__ = ["Alternative", "Comparison", "Summary", "compare", "compare_summaries", "holm", "sentence", "summarise"]
-
 Alternative = Literal["two-sided", "greater"]
 """The alternative of a test: a difference either way, or the first above the second (the paper's choice)."""
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longtail.data import data_title
 from longtail.study.conduct import More, Outcome, Searches, Train, conduct
 from longtail.study.estimate import describe
 from longtail.study.execute import epochs_done, epochs_of, execute
@@ -12,11 +13,9 @@ from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, make_plan, rea
 from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
 from longtail.study.results import Results
-from longtail.study.runs import Run, data_title, read_run
+from longtail.study.runs import Run, read_run
 from longtail.study.search import trace_table
 from longtail.study.stats import Alternative
-
-__all__ = ["Progress", "Study", "run_studies"]
 
 OnProgress = Callable[["Progress"], None]
 OnRound = Callable[[SearchKey, Sequence[float]], None]
@@ -51,9 +50,9 @@ class Study:
         """Return the study of a plan in a TOML file; ``options`` as for the class."""
         return cls(read_plan(path), **{"command": f"longtail study {path}", **options})
 
-    def describe(self, together: int | None = None) -> str:
+    def describe(self) -> str:
         """Return which runs are done and which are left, and about how long they take."""
-        return describe([self.plan], together)
+        return describe([self.plan])
 
     def run(
         self,

@@ -7,7 +7,7 @@ from math import isnan, nan
 
 from longtail.study.captions import NO_DATA, caption_of, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, marks
-from longtail.study.rendering import Compared, Row, Table, Value
+from longtail.study.rendering import TESTED, Row, Table, Value
 from longtail.study.runs import (
     HELD_WORDS,
     Cell,
@@ -19,12 +19,6 @@ from longtail.study.runs import (
     held_out,
 )
 from longtail.study.stats import Alternative
-
-__all__ = [
-    "level_table",
-    "recall_table",
-    "sensitivity_table",
-]
 
 
 def recall_table(
@@ -131,11 +125,13 @@ def _column(
     return values
 
 
-def _numbers(test: Contrast) -> Compared:
+def _numbers(test: Contrast) -> dict[str, float]:
     """A test as numbers; without a test, only the difference."""
-    if test.found is None:
-        return Compared(nan, nan, test.difference, nan, nan)
-    return Compared(test.found.p_value, test.p_value, test.found.difference, test.found.low, test.found.high)
+    found = test.found
+    if found is None:
+        return {"difference": test.difference}
+    values = (found.p_value, test.p_value, found.difference, found.low, found.high)
+    return dict(zip(TESTED, values, strict=True))
 
 
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
@@ -155,10 +151,6 @@ def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
         notes.append("No I: a run was not measured on training data or on the data of this table.")
     caption = " ".join([*notes, "Lower is fairer.", caption_of(cells, selected=selected)])
     return Table(f"Model imbalance level on {title}", ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
-
-
-def _titles(groups: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name.capitalize() for name in groups)
 
 
 def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str = "", command: str = "") -> Table:
@@ -191,7 +183,9 @@ def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str
         for split in splits:
             values = tuple(columns[split, group][place] for group in groups)
             rows.append(Row((beta, split), (*values, levels[split][place] if split in levels else None)))
-    names = tuple(f"{split} {group}" for split, group in columns) if wide else _titles(groups)
+    names = (
+        tuple(f"{split} {group}" for split, group in columns) if wide else tuple(name.capitalize() for name in groups)
+    )
     names += tuple(f"{split} I" for split in levels) if wide else ("I",)
     caption = caption_of(given, selected=selected)
     title = f"Sensitivity to β on {given[0].data}: recall, per cent"

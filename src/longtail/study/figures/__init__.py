@@ -4,7 +4,7 @@ from longtail.study.figures.bars import gradient_bars, level_bars
 from longtail.study.figures.classwise import class_probability, class_recall
 from longtail.study.figures.curves import Curves, recall_curves, sensitivity
 from longtail.study.figures.points import Point, box_plots, frontier, trade_off
-from longtail.study.figures.writing import Drawing, inline_svg, missing_glyphs, save_figure
+from longtail.study.figures.writing import Drawing, inline_svg, save_figure
 
 __all__ = [
     "Curves",
@@ -17,7 +17,6 @@ __all__ = [
     "gradient_bars",
     "inline_svg",
     "level_bars",
-    "missing_glyphs",
     "recall_curves",
     "save_figure",
     "sensitivity",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from longtail.study.figures.style import (
     INK,
-    WIDTH,
     Mark,
     group_mark,
     legend_below,
@@ -20,8 +19,6 @@ from longtail.study.stats import Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["gradient_bars", "level_bars"]
 
 _END = 1000.0
 """Bars of gradients end here."""
@@ -39,41 +36,16 @@ def _spots(rows: int, series: int, place: int) -> list[float]:
 
 
 @styled
-def level_bars(levels: Mapping[str, Mapping[str, Summary]], *, marks: Mapping[str, Mark] | None = None) -> "Figure":
-    """Draw model imbalance levels: a bar per method; for several data sets, bars side by side.
+def level_bars(levels: Mapping[str, Summary], *, marks: Mapping[str, Mark] | None = None) -> "Figure":
+    """Draw model imbalance levels as horizontal bars, the lowest at the top.
 
     Args:
-        levels: for each data set, the level of each method, with its SD over runs if there is one.
+        levels: the level of each method, with its SD over runs if there is one.
         marks: how methods are drawn.
     """
-    methods = list(dict.fromkeys(name for of_data in levels.values() for name in of_data))
-    if not methods:
+    if not levels:
         raise ValueError("Expected `levels` to have at least one method, but got none.")
-    marks = marks or marks_of(methods)
-    if len(levels) == 1:
-        return _levels_of_one(next(iter(levels.values())), marks)
-    figure, axes = new_figure(width=max(WIDTH, 0.75 * len(levels) + 0.8))
-    for place, method in enumerate(methods):
-        found = [of_data.get(method) for of_data in levels.values()]
-        spots = _spots(len(levels), len(methods), place)
-        means = [math.nan if one is None else one.mean for one in found]
-        errors = [0.0 if one is None or math.isnan(one.sd) else one.sd for one in found]
-        bars: dict[str, Any] = {"yerr": errors if any(errors) else None, "error_kw": {"elinewidth": 0.9, "ecolor": INK}}
-        axes.bar(spots, means, 0.8 / len(methods), label=method, **bars, **_looks(marks[method]))
-        for spot, one in zip(spots, found, strict=True):
-            if one is not None and math.isnan(one.mean):
-                axes.annotate("undefined", (spot, 0), (0, 3), textcoords="offset points", ha="center", rotation=90)
-    few = len(levels) < 4
-    axes.set_xticks(range(len(levels)), list(levels), rotation=0 if few else 30, ha="center" if few else "right")
-    axes.set_ylabel("model imbalance level I")
-    axes.set_ylim(bottom=0)
-    axes.grid(visible=False, axis="x")
-    legend_below(figure, axes)
-    return figure
-
-
-def _levels_of_one(levels: Mapping[str, Summary], marks: Mapping[str, Mark]) -> "Figure":
-    """Horizontal bars with the names of the methods beside them, the lowest level at the top."""
+    marks = marks or marks_of(list(levels))
     figure, axes = new_figure(height=0.9 + 0.3 * len(levels))
     names = sorted(levels, key=lambda name: (math.isnan(levels[name].mean), levels[name].mean), reverse=True)
     for place, name in enumerate(names):

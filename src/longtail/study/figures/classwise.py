@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FEW", "class_probability", "class_recall"]
-
 FEW = 120
 """Up to this many classes are drawn one by one; more are drawn as means of neighbours."""
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curves", "recall_curves", "sensitivity"]
-
 Recalls = Mapping[str, Sequence[float]]
 _WORDS = {"train": "training", "test": "test", "val": "validation"}
 

@@ -25,8 +25,6 @@ from longtail.study.stats import Alternative, compare, format_p
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Point", "box_plots", "frontier", "trade_off"]
-
 _BOX = 5
 """From this many runs on, there is a box; below, the points and their mean say it all."""
 

@@ -13,25 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GROUPS",
-    "INK",
-    "SPLITS",
-    "WIDTH",
-    "Mark",
-    "families",
-    "group_mark",
-    "legend_below",
-    "letters_in",
-    "marks_of",
-    "new_figure",
-    "panels",
-    "starts_row",
-    "style",
-    "styled",
-    "wrapped",
-]
-
 INK = "#1b1d22"
 """Text and axes; light on a dark page."""
 GRID = "#d9dce3"
@@ -142,6 +123,7 @@ def starts_row(axes: "Axes") -> bool:
 
 
 _SETTINGS: dict[Any, Any] = {
+    "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10.0,
     "axes.titlesize": 10.5,
@@ -165,35 +147,20 @@ _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 
-_FALLBACKS = (
-    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans CJK TC", "Noto Sans CJK KR", "Source Han Sans"),
-    *("Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Arial Unicode MS"),
-    *("Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI", "Leelawadee UI", "Segoe UI Emoji"),
-    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic", "NanumGothic"),
-    *("Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Noto Emoji", "Symbola"),
-)
-"""Fonts of common systems for characters that DejaVu Sans lacks."""
-
-
-def families() -> list[str]:
-    """Return the installed fonts in which characters are looked up, in order."""
-    from matplotlib.font_manager import fontManager  # noqa: PLC0415 - an extra
-
-    installed = {font.name for font in fontManager.ttflist}
-    return ["sans-serif", *(name for name in _FALLBACKS if name in installed)]
-
 
 @contextmanager
-def style(svg_text: Literal["path", "none"] = "path") -> Iterator[None]:
-    """Draw or write figures with our matplotlib settings; in an SVG, text becomes paths or (``"none"``) stays text.
+def style(svg_text: Literal["path", "none"] = "path", *, quiet: bool = True) -> Iterator[None]:
+    """Draw or write figures with our matplotlib settings.
 
-    Warnings about missing glyphs are silenced; :func:`longtail.study.figures.missing_glyphs` reports them once.
+    Args:
+        svg_text: whether the text of an SVG becomes paths, or (``"none"``) stays text.
+        quiet: do not warn about characters that the font lacks.
     """
     from matplotlib import rc_context  # noqa: PLC0415 - an extra
 
-    settings = {**_SETTINGS, "font.family": families(), "svg.fonttype": svg_text}
-    with rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+    with rc_context({**_SETTINGS, "svg.fonttype": svg_text}), warnings.catch_warnings():
+        if quiet:
+            warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
         yield
 
 

@@ -2,20 +2,17 @@
 
 import io
 import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longtail._io import new_file
-from longtail.study.figures.style import WIDTH, families, style
+from longtail.study.figures.style import WIDTH, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["FORMATS", "Drawing", "inline_svg", "missing_glyphs", "save_figure"]
 
 FORMATS = ("svg", "pdf", "png")
 
@@ -47,6 +44,8 @@ class Drawing:
 def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure as ``stem.svg``, ``stem.pdf`` and ``stem.png`` and return the paths; the bytes are reproducible.
 
+    A character that the font (DejaVu Sans) lacks is drawn as a box, with a warning. In a page, text stays text.
+
     Args:
         figure: the figure.
         stem: path without a suffix; its folder is created.
@@ -60,26 +59,11 @@ def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = FOR
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
     dpi = 200 if figure.get_figwidth() < 2 * WIDTH else 140
     paths = [stem.with_name(f"{stem.name}.{form}") for form in formats]
-    with style():
+    with style(quiet=False):
         for form, path in zip(formats, paths, strict=True):
             with new_file(path) as temporary:
                 figure.savefig(temporary, format=form, dpi=dpi, facecolor="white", metadata=metadata[form])
     return paths
-
-
-def missing_glyphs(figures: "Iterable[Figure]") -> str:
-    """Return the characters that saved figures show as boxes because no installed font has them.
-
-    Only files are affected: in a page, text stays text, and the browser finds a font.
-    """
-    from matplotlib.font_manager import FontProperties, findfont, get_font  # noqa: PLC0415 - an extra
-    from matplotlib.text import Text  # noqa: PLC0415
-
-    used = {letter for figure in figures for text in figure.findobj(Text) for letter in text.get_text()}
-    with style():
-        for family in families():
-            used -= set(map(chr, get_font(findfont(FontProperties(family=[family]))).get_charmap()))
-    return "".join(sorted(letter for letter in used if unicodedata.category(letter)[0] not in "CZ"))
 
 
 def inline_svg(figure: "Figure", name: str, description: str) -> str:
