@@ -1,24 +1,22 @@
-"""What the contrastive losses cost: ProCo and BCL, forward and backward, against ProCo's loss in its published style.
+"""Time and memory of ProCo and BCL, forward and backward, against ProCo's loss in its published style.
 
-Goals, on one H200 at a batch of 256: at 8142 classes and 1024 dimensions ProCo at least 40 times faster and 50 times
-leaner than its published loss (231 ms and 24.4 GB when measured, see ``published`` in the table), BCL within 3 ms; at
-100 classes and 128 dimensions both under 1 ms.
+Goals on one H200 at a batch of 256: with 8142 classes and 1024 dimensions, ProCo at least 40 times faster and 50 times
+leaner than its published loss (231 ms and 24.4 GB when measured), BCL within 3 ms; with 100 classes and 128 dimensions
+both under 1 ms.
 
-How: correctness first, against float64 formulas with everything spelt out. ``plain`` is ProCo's loss as its repository
-has it, in our words: classes counted by a one-hot (N, C, p), the norm taken of an (N, C, p), the Bessel functions by
-Miller's recurrence downwards from twice the order, with a look at each step whether something overflowed. It runs where
-memory allows. ``proco`` is our loss of one view, which is what the published figures are of, its counting of features
-included; ``proco 2`` of both views, ``bcl`` of both views (512 queries). ``graph`` replays a captured CUDA graph;
-``eager`` is launched from Python. Times are medians; memory is the peak beyond inputs and state. Sizes are saved as
-they are measured; one that is left out stays as it was.
+First, results are checked against explicit float64 formulas. ``plain`` is ProCo's loss in the style of its repository,
+rewritten here: classes counted by a one-hot (N, C, p), the norm of an (N, C, p), Bessel functions by Miller's
+recurrence downwards from twice the order, with a test for overflow at each step. It is left out if memory is short.
+``proco`` is our loss of one view, like the published figures, including the update of its statistics; ``proco 2`` is of
+both views, ``bcl`` of both views (512 queries). ``graph`` replays a CUDA graph; ``eager`` is launched from Python.
+Times are medians; memory is the peak beyond inputs and state. Sizes are saved as they are measured; sizes that are left
+out keep their committed results.
 
     python benchmarks/contrastive.py [--only '100 classes, 128-d'] [--out results.json]
 """
 
 import argparse
 import math
-import statistics
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from record import device_name, save
-from timing import captured, seconds, synchronise
+from timing import DEVICE, captured, median_ms, peak_bytes
 from torch import Tensor
 
 from longtail.losses import BalancedContrastiveLoss, ProCoLoss, proco_logits
@@ -51,7 +49,7 @@ def miller(order: int, x: Tensor) -> tuple[Tensor, Tensor]:
     kept = {}
     for n in range(2 * order, 0, -1):
         below = 2 * n / x * now + above
-        if torch.isinf(below).any():  # the host waits for the device, at every step
+        if torch.isinf(below).any():  # the host waits for the GPU at every step
             scale = scale + now.log()
             below, now = 2 * n / x + above / now, torch.ones_like(now)
         above, now = now, below
@@ -82,11 +80,11 @@ def plain_logits(features: Tensor, mu: Tensor, kappa: Tensor) -> Tensor:
 
 
 class PlainProCo:
-    """ProCo's loss in its published style: everything of samples, classes and dimensions at once."""
+    """ProCo's loss in its published style, with matrices of samples x classes x dimensions."""
 
     def __init__(self, counts: Tensor, dim: int, mean: Tensor) -> None:
         self.shift = (counts / counts.sum()).log()
-        self.means = [mean.clone(), mean.clone()]  # the last epoch's with this one's, and this one's
+        self.means = [mean.clone(), mean.clone()]  # over the last and this epoch, and over this epoch
         self.amounts = [torch.full_like(self.shift, 10.0), torch.zeros_like(self.shift)]
         self.dim = dim
 
@@ -108,7 +106,7 @@ class PlainProCo:
 
 
 class Problem:
-    """One size: features, prototypes, losses, and a forward and backward pass by each variant."""
+    """The inputs of one size, and a step (forward and backward) of each variant."""
 
     def __init__(self, rows: int, classes: int, dim: int, device: str) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -135,20 +133,23 @@ class Problem:
         result: Tensor = value
         return result
 
-    def step(self, variant: str) -> Tensor:
+    def clear(self) -> None:
         self.views.grad = self.prototypes.grad = None
+
+    def step(self, variant: str) -> Tensor:
+        self.clear()
         value = self.run(variant)
         value.backward()
         return value.detach()
 
     def plain_bytes(self) -> float:
-        """About three matrices of samples, classes and dimensions at once."""
+        """The memory of about three matrices of samples x classes x dimensions."""
         rows, classes, dim = self.size
         return 3.2 * 4 * rows * classes * dim
 
 
 def check(problem: Problem) -> dict[str, float]:
-    """Largest errors of a few rows: ProCo's logits and gradients, BCL's loss and gradients, against float64."""
+    """Largest errors for a few rows against float64: ProCo's logits and gradients, BCL's loss and gradients."""
     rows, classes, dim = 8, min(problem.size[1], 64), problem.size[2]
     features = problem.views.detach()[0, :rows]
     mu = F.normalize(problem.prototypes.detach()[:classes] + features[:1], dim=1)
@@ -172,7 +173,7 @@ def check(problem: Problem) -> dict[str, float]:
     exact, exact_centre = view.double().requires_grad_(), prototypes.double().requires_grad_()
     flat, labels = exact.flatten(0, 1), target.repeat(2)
     total = torch.zeros((), dtype=torch.float64, device=problem.device)
-    for i in range(2 * rows):  # the definition: class by class, the query left out
+    for i in range(2 * rows):  # the definition: averages per class, without the query itself
         apart = torch.arange(2 * rows, device=problem.device) != i
         similarity = torch.cat([flat[apart], exact_centre]) @ flat[i] / TEMPERATURE
         of = torch.cat([labels[apart], torch.arange(problem.size[1], device=problem.device)])
@@ -188,27 +189,8 @@ def check(problem: Problem) -> dict[str, float]:
     return errors
 
 
-def median_ms(run: Callable[[], object], device: str, budget: float) -> float:
-    seconds(run, 2, device)
-    once = seconds(run, 1, device)
-    repeats = max(1, int(0.02 / once))
-    rounds = max(3, min(40, int(budget / (once * repeats))))
-    return 1000 * statistics.median(seconds(run, repeats, device) for _ in range(rounds))
-
-
-def peak_memory(problem: Problem, variant: str) -> int:
-    """Bytes that one step needs beyond its inputs and what it keeps."""
-    problem.step(variant)
-    problem.views.grad = problem.prototypes.grad = None
-    synchronise()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    problem.step(variant)
-    return torch.cuda.max_memory_allocated() - before
-
-
 def measure(size: tuple[int, int, int], device: str, budget: float) -> dict[str, object]:
-    """One size's rows of the table; raises where a result is wrong."""
+    """The results of one size."""
     problem = Problem(*size, device)
     errors = check(problem)
     variants = ["proco", "proco 2", "bcl"]
@@ -218,15 +200,11 @@ def measure(size: tuple[int, int, int], device: str, budget: float) -> dict[str,
     result: dict[str, object] = {"rows": size[0], "classes": size[1], "dim": size[2], "errors": errors}
     times: dict[tuple[str, str], float] = {}
     for variant in variants:
-        peak = peak_memory(problem, variant) if device == "cuda" else 0
+        step = partial(problem.step, variant)
+        peak = peak_bytes(step, problem.clear) or 0
         entry: dict[str, object] = {"peak_bytes": peak} if peak else {}
         for mode in ("eager", "graph") if device == "cuda" and variant != "plain" else ("eager",):
-            run = (
-                captured(partial(problem.step, variant))
-                if mode == "graph"
-                else lambda variant=variant: problem.step(variant)
-            )
-            times[variant, mode] = ms = median_ms(run, device, budget)
+            times[variant, mode] = ms = median_ms(captured(step) if mode == "graph" else step, budget, device)
             entry[f"{mode}_ms"] = round(ms, 4)
             against = ""
             if variant == "proco" and ("plain", "eager") in times:
@@ -245,15 +223,15 @@ def measure(size: tuple[int, int, int], device: str, budget: float) -> dict[str,
     if size in PUBLISHED:
         ms, gigabytes = PUBLISHED[size]
         result["published"] = {"ms": ms, "gigabytes": gigabytes}
-        print(f"{'':>20} published, as measured before: {ms:g} ms" + (f", {gigabytes:g} GB" if gigabytes else ""))
+        print(f"{'':>20} published, measured earlier: {ms:g} ms" + (f", {gigabytes:g} GB" if gigabytes else ""))
     return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
-    parser.add_argument("--budget", type=float, default=3.0, help="seconds for each row of the table")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--out", type=Path, help="the JSON file for the results")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds per row of the table")
+    device = DEVICE
     sizes = {f"{classes} classes, {dim}-d": (rows, classes, dim) for rows, classes, dim in SIZES[device]}
     parser.add_argument("--only", nargs="+", choices=list(sizes), default=list(sizes), metavar="'N classes, N-d'")
     arguments = parser.parse_args()

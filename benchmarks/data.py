@@ -1,17 +1,16 @@
-"""How fast images come: our loaders against the field's usual one (PIL transforms, DataLoader workers).
+"""Images/s of our loaders and of the usual one (PIL transforms, DataLoader workers).
 
-Goals, CIFAR's size with crop and flip: resident at least 20 times the images/s of a PIL DataLoader with 8 workers on an
-H200, 3 times that of one with 2 workers on two CPU cores. ImageNet's size (``--large``, on a GPU), into augmented
-224 x 224 bf16 batches: from 500 x 375 JPEG files at least 6,000 images/s (the PIL loader with 16 workers does 3,500 to
-5,300), resident (decoded once from the same files, short side 256) at least 20,000; for evaluation (the middle of each
-image) without a goal.
+Goals for CIFAR's size with crop and flip: resident images at least 20 times as fast as a PIL DataLoader with 8 workers
+on an H200, 3 times as fast as one with 2 workers on two CPU cores. Goals for ImageNet's size (``--large``, on a GPU),
+into augmented 224 x 224 bf16 batches: at least 6,000 images/s from 500 x 375 JPEG files (the PIL loader with 16 workers
+reaches 3,500 to 5,300), at least 20,000 from resident files (decoded once, short side 256).
 
-How: correctness first (a resident batch holds crops of the padded images, normalised); then both loaders run whole
-epochs of batches of 128 in turn, and the table has the median of each. Pixels are random; neither loader looks at them.
-With ``--large``, batches of photographs whose colours have full resolution are compared with those that the loaders
-give on the CPU, for training and for evaluation; what is wrong is said, in the results too. Then N photographs of 256
-different files: four epochs of each loader, start-up included, the median of the last three. It takes about two minutes
-with 12288. What is left out (``--only``) stays as it was.
+First, resident batches are checked to be normalised crops of the padded images. Then both loaders run whole epochs of
+batches of 128 in turn, and the table shows medians. Pixels are random. With ``--large``, batches on the GPU are
+compared with those of the same loaders on the CPU, for training and for evaluation, on photographs with colours of full
+resolution; problems are printed and recorded. Then N photographs, 256 different files, are loaded: four epochs per
+loader, the median of the last three. It takes about two minutes with 12288. Parts that are left out keep their
+committed results.
 
     python benchmarks/data.py [--only small large] [--images 50000] [--large 12288] [--out results.json]
 """
@@ -27,8 +26,8 @@ from typing import Any
 import torch
 from photographs import compare, show_levels, write_photographs
 from PIL import Image
-from record import device_name, save, tell
-from timing import synchronise
+from record import device_name, save, warn
+from timing import DEVICE, synchronise
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
@@ -47,7 +46,7 @@ TESTED = Compose((Resize(256), CentreCrop(224), Normalise(MEAN, STD, torch.bfloa
 
 
 class PilDataset(Dataset):
-    """The usual way: an array in memory, a PIL image and its transforms for each sample."""
+    """The usual data set: an array in memory, a PIL image and its transforms for each sample."""
 
     def __init__(self, split: Split) -> None:
         self.pixels = split.images.pixels.permute(0, 2, 3, 1).numpy()
@@ -69,7 +68,7 @@ class PilDataset(Dataset):
 
 
 def check(split: Split, loader: Resident) -> None:
-    """Every image of a batch is a crop of its padded original, flipped or not."""
+    """Check that every image of a batch is a crop of its padded original, flipped or not."""
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
     batch = next(loader.training(seed=0, epoch=0))
     padded = torch.nn.functional.pad(split.images.pixels[batch.indices[:8]], (4, 4, 4, 4))
@@ -77,7 +76,7 @@ def check(split: Split, loader: Resident) -> None:
         pixels = ((image * std + mean) * 255).round().to(torch.uint8)
         windows = [original[:, t : t + 32, x : x + 32] for t in range(9) for x in range(9)]
         if not any(torch.equal(pixels, w) or torch.equal(pixels, w.flip(2)) for w in windows):
-            raise SystemExit("wrong result: an image is no crop of its original")
+            raise SystemExit("wrong result: an image is not a crop of its original")
 
 
 def epoch_seconds(batches, device: str) -> float:
@@ -91,7 +90,7 @@ def epoch_seconds(batches, device: str) -> float:
 
 
 class PilFiles(Dataset):
-    """The usual way from files."""
+    """The usual data set of files."""
 
     def __init__(self, split: Split) -> None:
         self.paths = [split.images.path(i) for i in range(len(split))]
@@ -131,7 +130,7 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
     for number in range(arguments.rounds + 1):
         batches = ((batch.views[0], batch.labels) for batch in resident.training(seed=0, epoch=number))
         times = {"resident": epoch_seconds(batches, device), "usual": epoch_seconds(usual, device)}
-        if number:  # the first starts the workers
+        if number:  # the first one starts the workers
             for name, value in times.items():
                 seconds[name].append(value)
     rate = {name: arguments.images / statistics.median(values) for name, values in seconds.items()}
@@ -152,13 +151,13 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
 
 
 def check_large(folder: Path, device: str, number: int = 32) -> dict[str, Any]:
-    """Batches of both loaders on the device, as they are timed, against the CPU's: levels by which pixels differ."""
+    """Mean difference, in levels of 255, between batches on the device and on the CPU, for each loader."""
     split = write_photographs(folder, number, subsampling=0)
     trained, tested = (BatchPlan(split.labels, (view,), 16) for view in (TRAINED, TESTED))
     packed = [ResidentFiles(split, trained, where, short_side=256, workers=2) for where in (device, "cpu")]
 
     def files(plan: BatchPlan) -> tuple[Streaming, Streaming]:
-        there = Streaming(split, plan, "cpu")  # decoded and cut to size one by one
+        there = Streaming(split, plan, "cpu")  # decoded and resized one by one
         return Streaming(split, plan, device, workers=2, decode_in="device"), there
 
     levels, wrong = {}, []
@@ -171,12 +170,12 @@ def check_large(folder: Path, device: str, number: int = 32) -> dict[str, Any]:
         levels[name], found = compare(name, here, there, torch.tensor(STD).view(3, 1, 1))
         wrong += found
     show_levels(levels)
-    tell(wrong)
+    warn(wrong)
     return {"levels": levels, "wrong": wrong}
 
 
 def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iterator[dict[str, Any]]:
-    """Images/s of ImageNet's size into 224 x 224 bf16 batches of 256, on a GPU; all rows so far, one by one."""
+    """Images/s of ImageNet's size into 224 x 224 bf16 batches of 256, on a GPU; yield all rows so far after each."""
     number = arguments.large
     rows: dict[str, dict[str, int]] = {}
 
@@ -207,9 +206,9 @@ def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iter
             (f"{STREAMED}, for evaluation", lambda _: ((b.views[0], b.labels) for b in tested.evaluation())),
             (f"JPEG files, PIL DataLoader, {workers} workers", lambda _: usual),
         ):
-            seconds = [epoch_seconds(epoch(e), device) for e in range(4)]  # the first warms up, or starts the workers
+            seconds = [epoch_seconds(epoch(e), device) for e in range(4)]  # the first one is warm-up
             yield row(name, statistics.median(seconds[1:]))
-    tell(checked["wrong"])
+    warn(checked["wrong"])
 
 
 def main() -> None:
@@ -217,10 +216,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=("small", "large"), default=["small", "large"])
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--large", type=int, metavar="N", help="also N images of ImageNet's size, on a GPU")
-    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
+    parser.add_argument("--large", type=int, metavar="N", help="also load N images of ImageNet's size, on a GPU")
+    parser.add_argument("--out", type=Path, help="the JSON file for the results")
     arguments = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = DEVICE
     print(f"{device_name()}, torch {torch.__version__}")
     run = {"small": small, "large": large if arguments.large and device == "cuda" else lambda *_: ()}
     parts: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A figure of time and memory against classes, members and samples: what ``growth.py`` and ``fleet.py`` left.
+"""Draw time and memory against classes, members and samples, from the results of ``growth.py`` and ``fleet.py``.
 
 python benchmarks/draw_growth.py docs/images/growth [--gpu h200]
 """
@@ -19,7 +19,7 @@ Series = dict[str, tuple[list[float], list[float]]]
 
 
 def series_of(growth: Parts, fleet: Parts) -> list[tuple[str, str, Series]]:
-    """Panels that there is something for: labels of both axes, and what is drawn."""
+    """The panels with data: labels of both axes, and series by name."""
     found: list[tuple[str, str, Series]] = []
     classes = growth.get("classes", {}).get("rows", [])
     members = fleet.get("growth", {}).get("rows", [])
@@ -37,11 +37,11 @@ def series_of(growth: Parts, fleet: Parts) -> list[tuple[str, str, Series]]:
     statistics = partial(line_of, "class statistics", samples, "samples")
     fleets = partial(line_of, "fleet", members, "members")
     for label, unit, drawn in (
-        ("classes", "ms a batch", of_classes("ms", 1.0)),
-        ("members", "ms a step and model", fleets("ms")),
-        ("samples", "s in all", statistics("seconds")),
+        ("classes", "ms per batch", of_classes("ms", 1.0)),
+        ("members", "ms per step and model", fleets("ms")),
+        ("samples", "s in total", statistics("seconds")),
         ("classes", "MB beyond the inputs", of_classes("peak_bytes", 1e-6)),
-        ("members", "GB in all", fleets("gigabytes")),
+        ("members", "GB in total", fleets("gigabytes")),
         ("samples", "MB beyond the inputs", statistics("peak_bytes", 1e-6)),
     ):
         if drawn:
@@ -51,12 +51,12 @@ def series_of(growth: Parts, fleet: Parts) -> list[tuple[str, str, Series]]:
 
 @styled
 def figure_of(growth: Parts, fleet: Parts) -> Any:
-    """Time above, memory below; all axes logarithmic."""
+    """The figure: time above, memory below, all axes logarithmic."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - an extra
 
     drawn = series_of(growth, fleet)
     if not drawn:
-        raise SystemExit("There is nothing to draw: no results of growth.py nor of fleet.py's growth.")
+        raise SystemExit("There is nothing to draw: run growth.py, or fleet.py --only growth.")
     names = list(dict.fromkeys(name for _, _, some in drawn for name in some))
     marks = marks_of(names)
     figure, all_axes = panels(len(drawn), columns=len({label for label, _, _ in drawn}))
@@ -74,7 +74,7 @@ def figure_of(growth: Parts, fleet: Parts) -> Any:
         axes.set_xlabel(label)
         axes.set_ylabel(unit)
     first = drawn[0][2]
-    for name in (name for name in names if name not in first):  # the legend is that of the first panel
+    for name in (name for name in names if name not in first):  # the legend is made from the first panel
         all_axes[0].plot(
             [], [], color=marks[name].colour, marker=marks[name].marker, linestyle=marks[name].line, label=name
         )
@@ -83,7 +83,7 @@ def figure_of(growth: Parts, fleet: Parts) -> Any:
 
 
 def parts_of(name: str) -> Parts:
-    """What is in a file of results, nothing where there is none."""
+    """The parts of a result file; empty if it does not exist."""
     path = RESULTS / name
     found: Parts = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
     return found
@@ -91,8 +91,8 @@ def parts_of(name: str) -> Parts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stem", type=Path, help="the figure's files, without their endings")
-    parser.add_argument("--gpu", default="h200", help="whose results")
+    parser.add_argument("stem", type=Path, help="path of the figure without extension")
+    parser.add_argument("--gpu", default="h200", help="the GPU whose results are drawn")
     given = parser.parse_args()
     figure = figure_of(parts_of(f"growth-{given.gpu}.json"), parts_of(f"fleet-{given.gpu}.json"))
     for path in save_figure(figure, given.stem, ("png", "svg")):

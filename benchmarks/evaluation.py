@@ -1,24 +1,22 @@
-"""What evaluation costs: class statistics of many samples and classes, the gradients' balance, and inside a fleet.
+"""Cost of evaluation: class statistics of many samples, the balance of gradients, and evaluation inside a fleet.
 
-Goals, on one H200: 1.27 M samples of 1203 classes (LVIS) streamed to class statistics and all measures in constant
-memory; the balance of gradients over an epoch costs no more than an evaluation pass; evaluation inside a fleet costs
-under 10 % of training.
+Goals on one H200: 1.27 M samples of 1203 classes (LVIS) streamed to class statistics and all measures in constant
+memory; the balance of gradients costs no more than one more evaluation pass; evaluation inside a fleet costs under 10 %
+of training.
 
-``stream``: correctness first (statistics of a few batches against one batch of all of them); then batches of features
-go through a linear classifier (made on the device as they come) to the statistics, all sums included, once over a tenth
-of the samples and once over all of them: peak memory beyond the inputs must be the same. On a CPU that is the growth
-of the largest resident set, which tells whether anything of the size of the logits is kept, and no more.
-``balance``: correctness first (rewards and penalties of a batch against autograd, class by class); then passes of a
-ResNet-32 over 12,406 images of CIFAR's size in evaluation mode: hits alone, which is what recall needs, and all
-statistics, with the rewards and penalties of the classifier's weight: they may take one more pass, two in all.
-``fleet``: twelve ResNet-32 on CIFAR-10-LT's size, random pixels, in one run: windows of epochs without evaluation and
-with one every other epoch, in turn, then the end of the runs, with all that they leave. An evaluation costs what the
-second window of a pair takes longer, over its evaluations; the median of three pairs with our own kernels, and one pair
-with cuDNN's, whose windows are four times as long. The share is that of a run of 200 epochs with ``evaluate_every`` =
-10. Recall on the training split is taken as the recipe says (``train_stats``, as the paper's authors did), and, with
-our own kernels, once more in evaluation mode, one pair too.
+``stream``: the statistics of some batches are checked against those of one large batch. Then features go through a
+linear classifier (made on the device, batch by batch) to class statistics, for a tenth of the samples and for all: peak
+memory must be the same. On a CPU it is the growth of the largest resident set, which only shows whether something of
+the size of all logits is kept.
+``balance``: rewards and penalties of a batch are checked against autograd, class by class. Then a ResNet-32 evaluates
+12,406 images: hits alone, which is all that recall needs, and all statistics, which may take two passes.
+``fleet``: twelve ResNet-32 on random pixels of CIFAR-10-LT's size. Windows of epochs without evaluation and with one
+every other epoch alternate; then the runs end, with everything that they write. An evaluation costs the difference
+between the two windows of a pair divided by its evaluations: the median of three pairs with our kernels, one pair
+otherwise. The share is of a run of 200 epochs with ``evaluate_every`` = 10. Recall on the training split is measured as
+in the recipe (``train_stats``, as the paper's authors did), and with our kernels also in evaluation mode.
 
-On an H200 it takes about 150 s, nearly all of it ``fleet``. Parts, and rows of ``fleet``, are saved as they come.
+It takes about 150 s on an H200, most of it for ``fleet``. Parts, and rows of ``fleet``, are saved as they are measured.
 
     python benchmarks/evaluation.py [--only stream balance fleet] [--kernels triton torch] [--out out.json]
 """
@@ -36,10 +34,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from record import device_name, save, tell, verdict
+from record import device_name, save, verdict, warn
 from reference_loop import random_cifar
-from team import DEVICE, FAST, Team
-from timing import synchronise
+from team import FAST, Team
+from timing import DEVICE, wall_seconds
 from torch import Tensor
 
 from longtail.classes import Groups
@@ -55,25 +53,17 @@ from longtail.train.measures import measures
 PARTS = ("stream", "balance", "fleet")
 SAMPLES, CLASSES = 1_270_141, 1203
 SHARE, EPOCHS, EVERY = 0.1, 200, 10
-ROOM = 0.1  # of all logits' memory, by which a CPU's peak may grow: it holds what was freed and is kept for later
-OFTEN = 2  # epochs from one evaluation to the next, while they are timed
+ROOM = 0.1  # share of the memory of all logits by which the peak may grow on a CPU, which keeps some freed memory
+OFTEN = 2  # epochs between evaluations while they are timed
 
 Part = dict[str, Any]
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    synchronise()
-    begin = time.perf_counter()
-    run()
-    synchronise()
-    return time.perf_counter() - begin
 
 
 # --- many samples and classes
 
 
 class Classifier:
-    """A linear classifier of features that are made as they are asked for, labels by Zipf's law."""
+    """A linear classifier, and batches of random features with labels by Zipf's law."""
 
     def __init__(self, classes: int, features: int) -> None:
         self.generator = torch.Generator(DEVICE).manual_seed(0)
@@ -81,7 +71,7 @@ class Classifier:
         self.shares = (1 / torch.arange(1, classes + 1, device=DEVICE)).float()
 
     def batches(self, samples: int, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Logits, labels and features, float32."""
+        """Yield logits, labels and features in float32."""
         for begin in range(0, samples, size):
             rows = min(size, samples - begin)
             features = torch.rand(rows, self.weight.shape[1], generator=self.generator, device=DEVICE)
@@ -89,7 +79,7 @@ class Classifier:
             yield features @ self.weight.T, labels, features
 
 
-def gathered(batches: Iterator[tuple[Tensor, Tensor, Tensor]]) -> ClassStatistics:
+def total_statistics(batches: Iterator[tuple[Tensor, Tensor, Tensor]]) -> ClassStatistics:
     total: ClassStatistics | None = None
     for logits, labels, features in batches:
         found = class_statistics(logits, labels, features)
@@ -99,30 +89,30 @@ def gathered(batches: Iterator[tuple[Tensor, Tensor, Tensor]]) -> ClassStatistic
 
 
 def largest_resident() -> int | None:
-    """Bytes that this process has held at most so far, where Linux tells; ``getrusage`` begins with its parent's."""
+    """Largest resident set of this process so far in bytes, on Linux; ``getrusage`` would start with the parent's."""
     status = Path("/proc/self/status")
     found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
     return 1024 * int(found[1]) if found else None
 
 
 def streamed(source: Classifier, samples: int, before: int | None, given: argparse.Namespace) -> Part:
-    """Seconds and memory of a pass over so many samples, and of all measures.
+    """Seconds and memory of a pass over the samples, and seconds of all measures.
 
     Args:
-        source: of the samples.
-        samples: how many.
-        before: bytes that were held before the first pass, on a CPU, where the peak cannot be reset: it is that of all
-            passes so far, those over fewer samples first.
-        given: sizes.
+        source: the source of the samples.
+        samples: their number.
+        before: on a CPU, the largest resident set before the first pass. The peak cannot be reset there, so passes over
+            fewer samples must come first.
+        given: the sizes.
     """
-    gathered(source.batches(2 * given.batch, given.batch))  # warms up
+    total_statistics(source.batches(2 * given.batch, given.batch))  # warm-up
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     found: list[ClassStatistics] = []
-    spent = seconds_of(lambda: found.append(gathered(source.batches(samples, given.batch))))
+    spent = wall_seconds(lambda: found.append(total_statistics(source.batches(samples, given.batch))))
     peak = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else largest_resident()
-    alone = seconds_of(lambda: [None for _ in source.batches(samples, given.batch)])
+    alone = wall_seconds(lambda: [None for _ in source.batches(samples, given.batch)])
     begin = time.perf_counter()
     one = ClassStatistics(**{name: value.cpu() for name, value in found[0].tensors().items()})
     groups = Groups.from_indices(head=range(given.classes // 3), tail=range(given.classes // 3, given.classes))
@@ -142,7 +132,7 @@ def stream(given: argparse.Namespace) -> Iterator[Part]:
     source = Classifier(given.classes, given.features)
     few = list(source.batches(4 * 64, 64))
     whole = class_statistics(*(torch.cat(parts) for parts in zip(*few, strict=True)))
-    for name, value in gathered(iter(few)).tensors().items():
+    for name, value in total_statistics(iter(few)).tensors().items():
         torch.testing.assert_close(value, whole.tensors()[name], rtol=1e-6, atol=1e-6)
     before = largest_resident()
     rows = {str(samples): streamed(source, samples, before, given) for samples in (given.samples // 10, given.samples)}
@@ -157,17 +147,17 @@ def stream(given: argparse.Namespace) -> Iterator[Part]:
         goal = 0.01 * tenth["peak_bytes"] if DEVICE == "cuda" else ROOM * held
         print(
             f"  peak memory {full['peak_bytes'] / 1e6:.0f} MB (all logits would be {held / 1e6:,.0f} MB), of a tenth "
-            f"of the samples {tenth['peak_bytes'] / 1e6:.0f} MB; constant, but for {goal / 1e6:.0f} MB: "
+            f"of the samples {tenth['peak_bytes'] / 1e6:.0f} MB; constant within {goal / 1e6:.0f} MB: "
             f"{verdict(full['peak_bytes'] - tenth['peak_bytes'], goal, at_most=True)}"
         )
     yield {"classes": given.classes, "features": given.features, "batch": given.batch, "rows": rows}
 
 
-# --- reward and penalty
+# --- balance of gradients
 
 
 def by_autograd(model: torch.nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Reward and penalty of the classifier's weight as gradients: one backward pass for each class's samples."""
+    """Reward and penalty of the weight of the classifier: one backward pass for the samples of each class."""
     outputs = model(images)
     weight = model.head.weight
     reward, penalty = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -198,21 +188,21 @@ def balance(given: argparse.Namespace) -> Iterator[Part]:
     for name, value in zip(("weight_reward", "weight_penalty"), by_autograd(model, images, target), strict=True):
         error = float((value - exact.tensors()[name]).norm() / value.norm())
         if not error < 1e-3:
-            raise SystemExit(f"wrong result: {name} errs by {error}")
+            raise SystemExit(f"wrong result: the relative error of {name} is {error}")
     runs: dict[str, Callable[[Any], object]] = {
-        "hits alone": lambda looking: count_correct(looking, batches(), 10, alone),
-        "all class statistics": lambda looking: add_statistics(looking, batches(), ranks=alone),
+        "hits alone": lambda forward: count_correct(forward, batches(), 10, alone),
+        "all class statistics": lambda forward: add_statistics(forward, batches(), ranks=alone),
     }
     rows: dict[str, Any] = {}
     for way in ("eager", "replayed") if DEVICE == "cuda" else ("eager",):
         replayed = ReplayedForward(model, precision) if way == "replayed" else None
-        looking = replayed or partial(forward_eval, model, precision)
+        forward = replayed or partial(forward_eval, model, precision)
         context = torch.cuda.stream(replayed.stream) if replayed else torch.no_grad()
         with context:
-            for run in (*runs.values(), *runs.values()):  # twice: a replayed pass is captured when it comes again
-                run(looking)
+            for run in (*runs.values(), *runs.values()):  # twice: the second pass is captured
+                run(forward)
             for name, run in runs.items():
-                spent = statistics.median(seconds_of(partial(run, looking)) for _ in range(given.rounds))
+                spent = statistics.median(wall_seconds(partial(run, forward)) for _ in range(given.rounds))
                 rows[f"{name}, {way}"] = {"seconds": spent}
         plainly = rows[f"hits alone, {way}"]["seconds"]
         ratio = rows[f"all class statistics, {way}"]["seconds"] / plainly
@@ -239,9 +229,9 @@ class Case(NamedTuple):
 
     kernels: str
     train_stats: str
-    """How recall on the training split is taken."""
+    """How recall on the training split is measured."""
     pairs: int
-    """Of windows without evaluations and with them."""
+    """Number of pairs of windows, without and with evaluations."""
 
     def name(self, members: int) -> str:
         kind = {"triton": "Triton bf16", "torch": "cuDNN bf16" if DEVICE == "cuda" else "CPU"}[self.kernels]
@@ -249,7 +239,7 @@ class Case(NamedTuple):
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """What to time, the most important first: it has all the pairs, the others one."""
+    """The fleets to time. The first, the most important one, has all pairs; the others have one."""
     kernels = given.kernels if DEVICE == "cuda" else ["torch"]
     some = given.train_stats or [defaults("cifar10-lt", "cbs", 100).train_stats]
     chosen = [(one, stats) for stats in some for one in kernels]
@@ -268,7 +258,7 @@ def fleet(given: argparse.Namespace) -> Iterator[Part]:
 
 
 def cost_in_a_fleet(root: Path, case: Case, given: argparse.Namespace) -> dict[str, Any]:
-    """An evaluation and the end of the runs, against epochs of training."""
+    """Cost of an evaluation and of the end of the runs, relative to training."""
     name = case.name(given.members)
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -277,35 +267,33 @@ def cost_in_a_fleet(root: Path, case: Case, given: argparse.Namespace) -> dict[s
         root, given.members, case.kernels, model=given.model, epochs=1 + 2 + 2 * case.pairs * given.window + 1,
         train_stats=case.train_stats, **settings,
     )  # fmt: skip
-    team.take(2, every=1)  # a first pass, and graphs at the second
-    looked = [2, 3]
-    without, looking, each = [], [], []
+    team.take(2, every=1)  # the second pass captures the graphs
+    logged = [2, 3]
+    without, evaluating, each = [], [], []
     for _ in range(case.pairs):
         without.append(team.take(given.window))
         done = team.members[0].epochs_done
-        looking.append(team.take(given.window, every=OFTEN))
-        looks = [epoch for epoch in range(done + 1, done + given.window + 1) if epoch % OFTEN == 0]
-        looked += looks
-        each.append((looking[-1] - without[-1]) / len(looks))
-        print(
-            f"  {name}: {given.window} epochs {without[-1]:.2f} s, with {len(looks)} evaluations {looking[-1]:.2f} s",
-            flush=True,
-        )
-    last = team.take()  # an epoch, and what a run leaves
-    wrong = wrong_logs(team, looked)
+        evaluating.append(team.take(given.window, every=OFTEN))
+        evaluated = [epoch for epoch in range(done + 1, done + given.window + 1) if epoch % OFTEN == 0]
+        logged += evaluated
+        each.append((evaluating[-1] - without[-1]) / len(evaluated))
+        times = f"{without[-1]:.2f} s, with {len(evaluated)} evaluations {evaluating[-1]:.2f} s"
+        print(f"  {name}: {given.window} epochs {times}", flush=True)
+    last = team.take()  # the last epoch and the end of the runs
+    wrong = wrong_logs(team, logged)
     epoch, once = statistics.median(without) / given.window, statistics.median(each)
     end = last - epoch
     share = (EPOCHS // EVERY * once + end) / (EPOCHS * epoch)
     print(
-        f"{name}: {1e3 * epoch:.0f} ms an epoch of all, an evaluation {1e3 * once:.0f} ms, the end {1e3 * end:.0f} ms; "
-        f"every {EVERY} epochs and at the end, of a run of {EPOCHS}: {100 * share:.1f} % of training "
+        f"{name}: an epoch of all {1e3 * epoch:.0f} ms, an evaluation {1e3 * once:.0f} ms, the end {1e3 * end:.0f} ms; "
+        f"every {EVERY} epochs and at the end of {EPOCHS}: {100 * share:.1f} % of training "
         f"(goal {100 * SHARE:.0f}): {verdict(share, SHARE, at_most=True)}\n",
         flush=True,
     )
-    tell(wrong)
+    warn(wrong)
     found = {
         "members": given.members, "kernels": case.kernels, "train_stats": case.train_stats, "window": given.window,
-        "evaluations_a_window": len(looks), "seconds_without": without, "seconds_with": looking,
+        "evaluations_a_window": len(evaluated), "seconds_without": without, "seconds_with": evaluating,
         "ready_seconds": team.ready, "epoch_seconds": epoch, "evaluation_seconds": once, "end_seconds": end,
         "share_of_an_evaluation": once / (EVERY * epoch), "share_of_the_end": end / (EPOCHS * epoch), "share": share,
         "peak_bytes": torch.cuda.max_memory_reserved() if DEVICE == "cuda" else None, "wrong": wrong,
@@ -315,13 +303,13 @@ def cost_in_a_fleet(root: Path, case: Case, given: argparse.Namespace) -> dict[s
 
 
 def wrong_logs(team: Team, expected: list[int]) -> list[str]:
-    """What is wrong with the runs: every member was looked at when it should have been, and is done."""
+    """Problems with the runs: evaluations at other epochs than expected, or unfinished runs."""
     found = []
     for member in team.members:
         lines = [json.loads(line) for line in member.folder.log_file.read_text().splitlines()]
-        looked = [line["epoch"] + 1 for line in lines if "recall" in line]
-        if looked != expected or not member.folder.done:
-            found.append(f"seed {member.recipe.seed} was looked at in {looked}, not in {expected}, or is not done")
+        epochs = [line["epoch"] + 1 for line in lines if "recall" in line]
+        if epochs != expected or not member.folder.done:
+            found.append(f"seed {member.recipe.seed} was evaluated in {epochs}, not in {expected}, or is not done")
     return found
 
 
@@ -330,13 +318,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--kernels", nargs="+", choices=("triton", "torch"), default=["triton", "torch"])
     parser.add_argument("--members", type=int, default=12)
-    parser.add_argument(
-        "--train-stats", nargs="+", choices=("eval", "paper"), help="of the members; default: the recipe's, then eval"
-    )
-    parser.add_argument("--window", type=int, default=10, help="epochs of a fleet that are timed in one go")
-    parser.add_argument("--pairs", type=int, default=3, help="windows without and with evaluations, own kernels")
+    parser.add_argument("--train-stats", nargs="+", choices=("eval", "paper"), help="default: the recipe's, then eval")
+    parser.add_argument("--window", type=int, default=10, help="epochs per timed window")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of windows, with our kernels")
     parser.add_argument("--out", type=Path)
-    sizes = parser.add_argument_group("sizes; smaller ones to try the script")
+    sizes = parser.add_argument_group("sizes; use smaller ones to try the script")
     gpu = DEVICE == "cuda"
     sizes.add_argument("--samples", type=int, default=SAMPLES if gpu else SAMPLES // 20)
     sizes.add_argument("--classes", type=int, default=CLASSES)
@@ -344,7 +330,7 @@ def main() -> None:
     sizes.add_argument("--batch", type=int, default=4096 if gpu else 1024)
     sizes.add_argument("--images", type=int, default=12_406 if gpu else 1024)
     sizes.add_argument("--rounds", type=int, default=5 if gpu else 3)
-    sizes.add_argument("--files", type=int, default=10_000, help="images of each of CIFAR-10's files")
+    sizes.add_argument("--files", type=int, default=10_000, help="images per CIFAR-10 file")
     sizes.add_argument("--model", default="resnet32")
     given = parser.parse_args()
     if given.window < OFTEN:
@@ -357,7 +343,7 @@ def main() -> None:
         for part in run[name](given):
             parts[name] = part
             save(given.out, parts)
-    print(f"\n{time.perf_counter() - began:.0f} s in all")
+    print(f"\n{time.perf_counter() - began:.0f} s in total")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What a model costs in a fleet: ResNet-32 on CIFAR-10-LT (12,406 images, batch 128), against the field's usual loop.
+"""Time of a training step per model, alone and in a fleet: ResNet-32 on CIFAR-10-LT (12,406 images, batch 128).
 
-Goals, per model, on one H200: a fleet of twelve at least 25 times cheaper than ``reference_loop.py`` and 4.5 times
-cheaper than one captured, compiled model alone; 40 times is the next mark.
+Goals per model on one H200: a fleet of twelve is at least 25 times faster than the usual loop (``reference_loop.py``)
+and 4.5 times faster than one captured, compiled model; the next goal is 40 times.
 
-How: correctness first: loss and gradients of one step with the Triton kernels and with cuDNN in bfloat16, against
-float32. Then everything in one run, on random pixels: the usual loop; one member alone; fleets. Members are Trainers,
-with all that a run does but evaluations, which are measured elsewhere; a step of each in turn, and kept in step, as
-Fleet does, or not; whole epochs are timed, the best of three after a first one that captures the graphs. ``growth`` has
-members join bit by bit, and notes what is reserved for all of them. Each row is saved as it is measured; parts that are
-left out stay as they were.
+First, loss and gradients of one step with the Triton kernels and with cuDNN in bfloat16 are checked against float32.
+Then everything is timed in one run, on random pixels: the usual loop, one model alone, fleets. Models are Trainers that
+do all that a run does except evaluations, which ``evaluation.py`` measures. They take one step each in turn, kept in
+step as Fleet does, or not. Times are of whole epochs, the best of three after a first one that captures the graphs.
+``growth`` adds models step by step and records the memory reserved for all. Rows are saved as they are measured; parts
+that are left out keep their committed results.
 
     python benchmarks/fleet.py [--only check reference alone fleet growth compiled] [--tiles t.json] [--out out.json]
 """
@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F
 from record import save
 from reference_loop import epochs_of, random_cifar
-from team import DEVICE, FAST, Team
+from team import FAST, Team
+from timing import DEVICE
 from torch import Tensor
 
 from longtail.data import Resident
@@ -38,23 +39,21 @@ from longtail.train.fleet import ROUNDS
 from longtail.train.step import Step
 
 PARTS = ("check", "reference", "alone", "fleet", "growth", "compiled")
-TABLE = ("reference", "alone", "fleet", "compiled")
-"""Those whose rows have names."""
+TABLE = ("reference", "alone", "fleet", "compiled")  # parts with named rows
 TWELVE = 12
 GROWTH = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
-MEASURED = {"reference": 1.31, "compiled": 2.5e-3}
-"""Seconds, of the usual loop's epoch and of a compiled graph's step, on an H200: used where a part is left out."""
+EARLIER = {"the usual loop": 1.31e3 / 97, "one, cuDNN bf16 channels_last, compiled": 2.5}
+"""Milliseconds per step on an H200, used in the printed table if a part is left out."""
 
 Part = dict[str, Any]
 
 
-def eager(step: Step, loader: Resident, mixup: float, last: int) -> Eager:  # noqa: ARG001 - there is no plan ahead
-    """In place of a driver that captures its steps."""
+def eager(step: Step, loader: Resident, mixup: float, last: int) -> Eager:  # noqa: ARG001 - used like Captured
     return Eager(step, loader, mixup=mixup)
 
 
 def check() -> dict[str, Any]:
-    """One step of a fresh network: errors against float32, of loss and gradient."""
+    """Errors of loss and gradient of one step of a new network, against float32."""
     generator = torch.Generator().manual_seed(0)
     found: dict[str, Any] = {}
     for batch in (128, 118):
@@ -80,22 +79,21 @@ def check() -> dict[str, Any]:
             }
         errors = [found[f"{name}, batch {batch}"]["relative error of the gradient"] for name in ("triton", "cudnn")]
         if not errors[0] < 1.3 * errors[1] + 1e-4:
-            raise SystemExit(f"The Triton kernels' gradient errs by {errors[0]:.3f}, cuDNN's by {errors[1]:.3f}.")
+            raise SystemExit(f"wrong result: gradient errors are {errors[0]:.3f} (Triton) and {errors[1]:.3f} (cuDNN)")
     return found
 
 
 def row(name: str, seconds: float, **more: Any) -> Part:
-    """What is known of a step and model."""
     print(f"  {name}: {1e3 * seconds:.3f} ms", flush=True)
     return {"ms": 1e3 * seconds, **more}
 
 
 def best(team: Team) -> float:
-    """Seconds of a step and model, in the best of three epochs, as the usual loop's are."""
+    """Seconds per step and model in the best of three epochs, as for the usual loop."""
     return min(team.step_seconds() for _ in range(3))
 
 
-# --- one function a part: gives all its rows, again whenever there is one more
+# --- one generator per part: it yields all rows so far after each new one
 
 
 def reference(root: Path) -> Iterator[Part]:
@@ -130,15 +128,14 @@ def fleet(root: Path) -> Iterator[Part]:
 
 
 def growth(root: Path, numbers: list[int]) -> Iterator[Part]:
-    """More and more members, and what is reserved for all of them when each has run."""
     rows: list[Part] = []
     before = torch.cuda.memory_reserved() if DEVICE == "cuda" else 0
     team = Team(root, 0, "triton", **FAST)
     for number in numbers:
         team.add(number - len(team.members))
         found = row(f"{number} at a time, Triton bf16", best(team))
-        held = (torch.cuda.memory_reserved() - before) / 1e9 if DEVICE == "cuda" else None
-        rows.append({"members": number, **found, "gigabytes": held})
+        memory = (torch.cuda.memory_reserved() - before) / 1e9 if DEVICE == "cuda" else None
+        rows.append({"members": number, **found, "gigabytes": memory})
         yield {"memory": "reserved", "rows": rows}
     team.close()
 
@@ -151,10 +148,9 @@ def compiled(root: Path) -> Iterator[Part]:
 
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
-    """The table, with the goals beside it."""
-    usual = rows.get("the usual loop", {"ms": 1e3 * MEASURED["reference"] / 97})["ms"]
-    compiled = rows.get("one, cuDNN bf16 channels_last, compiled", {"ms": 1e3 * MEASURED["compiled"]})["ms"]
-    print(f"\n{'':44}{'ms a step':>10}{'s an epoch':>12}{'x usual':>9}{'x compiled':>12}  goal")
+    """Print the table with the goals."""
+    usual, compiled = (rows.get(name, {"ms": ms})["ms"] for name, ms in EARLIER.items())
+    print(f"\n{'':48}{'ms per step':>12}{'s per epoch':>12}{'x usual':>9}{'x compiled':>12}  goal")
     for name, found in rows.items():
         ms = found["ms"]
         goal = ""
@@ -162,20 +158,18 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
             reached = [usual / ms >= 25, compiled / ms >= 4.5, usual / ms >= 40]
             goals = zip(("25 x usual", "4.5 x compiled", "40 x usual"), reached, strict=True)
             goal = ", ".join(f"{one}: {'yes' if yes else 'no'}" for one, yes in goals)
-        print(f"{name:44}{ms:10.3f}{ms * 97 / 1e3:12.3f}{usual / ms:9.1f}{compiled / ms:12.1f}  {goal}")
-    for part, name in (("reference", "the usual loop"), ("compiled", "one, cuDNN bf16 channels_last, compiled")):
+        print(f"{name:48}{ms:12.3f}{ms * 97 / 1e3:12.3f}{usual / ms:9.1f}{compiled / ms:12.1f}  {goal}")
+    for name, ms in EARLIER.items():
         if name not in rows:
-            print(f"({name}: not run; an earlier measurement stands in, {MEASURED[part]} s)")
+            print(f"({name}: not run; compared with an earlier measurement, {ms:.1f} ms)")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--tiles", type=Path, help="what tune_kernels.py found")
-    parser.add_argument(
-        "--images", type=int, default=10_000, help="of each of CIFAR-10's files; fewer to try the script"
-    )
-    parser.add_argument("--growth", type=int, nargs="+", default=list(GROWTH), help="numbers of members, rising")
+    parser.add_argument("--tiles", type=Path, help="a result file of tune_kernels.py")
+    parser.add_argument("--images", type=int, default=10_000, help="images per CIFAR-10 file; fewer to try the script")
+    parser.add_argument("--growth", type=int, nargs="+", default=list(GROWTH), help="numbers of models, increasing")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.tiles:
@@ -198,7 +192,7 @@ def main() -> None:
                 parts[name] = part
                 save(given.out, parts)
     show({name: one for part in TABLE for name, one in parts.get(part, {"rows": {}})["rows"].items()})
-    print(f"{time.perf_counter() - began:.0f} s in all")
+    print(f"{time.perf_counter() - began:.0f} s in total")
 
 
 if __name__ == "__main__":

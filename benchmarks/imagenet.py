@@ -1,16 +1,15 @@
-"""Training of ImageNet's size: ResNet-50, batches of 256 at 224 pixels, bf16, channels_last, compiled, by our engine.
+"""Training of ImageNet's size: ResNet-50, batches of 256 at 224 pixels, bf16, channels_last, compiled.
 
-Goals, on one H200: from JPEG files and from resident files at least 90 % of the images/s of the same step on a batch
-that lies in GPU memory, so that an ImageNet-LT epoch of 115,846 images takes under 20 s.
+Goals on one H200: from JPEG files and from resident files at least 90 % of the images/s of the same step on a batch
+that is already in GPU memory, so that an ImageNet-LT epoch of 115,846 images takes under 20 s.
 
-How: correctness first: batches on the GPU are those that the loaders give on the CPU, of photographs whose colours have
-full resolution (colours of half the resolution are spread in another way by each decoder), and the loss falls. What is
-wrong is said, in the results too, and what follows is timed all the same. Then one model and one step, as the recipe of
-ImageNet-LT has them, driven from each loader in turn, round after round: the batch in memory (at a learning rate of 0,
-or it would be learnt by heart), 500 x 375 JPEGs decoded on the GPU, the same files held there (short side 256). Each
-turn is an epoch of N photographs of 256 different files; its first steps fill the pipeline and are told apart.
-``imagenet`` augments as the recipe says (resized crop, flip, colours), ``imagenet-plain`` without colours. It takes
-about 100 s, most of it to compile; results are saved after each round.
+First, batches on the GPU are compared with those of the same loaders on the CPU, on photographs with colours of full
+resolution (decoders spread colours of half the resolution differently). Then one model and one step, with the recipe of
+ImageNet-LT, are driven from each source in turn: a batch in memory (with learning rate 0), 500 x 375 JPEGs decoded on
+the GPU, and the same files resident (short side 256). Each turn is an epoch of N photographs, 256 different files; its
+first steps fill the pipeline and are timed separately. The loss must fall. Problems are printed and recorded, and the
+timing goes on. ``imagenet`` augments like the recipe (resized crop, flip, colours), ``imagenet-plain`` without colours.
+It takes about 100 s, most of it for compilation; results are saved after each round.
 
     python benchmarks/imagenet.py [--only check files resident] [--augment imagenet imagenet-plain] [--out out.json]
 """
@@ -27,7 +26,8 @@ from typing import Any
 
 import torch
 from photographs import compare, show_levels, write_photographs
-from record import device_name, save, tell, verdict
+from record import device_name, save, verdict, warn
+from timing import DEVICE as KIND
 from timing import synchronise
 from torch import Tensor
 
@@ -40,7 +40,7 @@ from longtail.train import Recipe, defaults
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.stages import Running, Stages
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device(KIND)
 PARTS = ("check", "files", "resident")
 SHARE, SECONDS, EPOCH = 0.9, 20.0, 115_846
 FIXED = "a batch in GPU memory"
@@ -50,7 +50,7 @@ FILL = 8  # steps until the pipeline is full
 
 @dataclass
 class Steps:
-    """As much of a plan as a driver asks for."""
+    """The attributes of a plan that a driver uses."""
 
     steps: int
     batch_size: int
@@ -64,12 +64,12 @@ class Fixed:
     batch: Batch
     plan: Steps
 
-    def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002 - as loaders have it
+    def training(self, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002 - like other loaders
         yield from (self.batch for _ in range(start, self.plan.steps))
 
 
 def data_of(split: Split) -> DataSet:
-    """Every photograph is a class of its own, of a thousand."""
+    """A data set with one class per photograph, of a thousand classes."""
     labels = torch.arange(len(split)) % 256
     names = tuple(str(c) for c in range(1000))
     groups = Groups.from_indices(head=range(256), tail=range(256, 1000))
@@ -85,7 +85,7 @@ def recipe_of(given: argparse.Namespace, augment: str) -> Recipe:
 
 
 def check(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Batches of both loaders on the device, against the CPU's: levels of 255 by which pixels differ, on average."""
+    """Mean difference, in levels of 255, between batches on the device and on the CPU, for both loaders."""
     small = write_photographs(folder, min(32, given.images), subsampling=0)
     loaders = Loaders(recipe_of(given, "imagenet-plain"), data_of(small), DEVICE, Ranks())
     view = loaders.training(("weak",), Instance(), drop_last=False).plan.views[0]
@@ -99,7 +99,7 @@ def check(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         levels[name], found = compare(name, here, there, 0.225)
         wrong += found
     show_levels(levels)
-    tell(wrong)
+    warn(wrong)
     return {"levels": levels, "wrong": wrong}
 
 
@@ -121,9 +121,9 @@ class Bench:
         return Loaders(recipe, self.dataset, DEVICE, Ranks())
 
     def turn(self, loader: Loader | Fixed) -> dict[str, float]:
-        """An epoch: seconds until the pipeline is full, and images/s from then on.
+        """Run an epoch: seconds until the pipeline is full, and images/s from then on.
 
-        No turn spends the momentum of another: at a rate of 0 it grows and does nothing, until a rate is there.
+        The momentum is reset: it grows even at learning rate 0, and the next turn would apply it.
         """
         steps, batch = loader.plan.steps, loader.plan.batch_size
         fill = min(FILL, steps // 2)
@@ -153,7 +153,7 @@ class Bench:
 
 
 def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
-    """By name, the batch in memory first; and how fast files were packed that are held."""
+    """The sources by name, the batch in memory first, and images/s of packing the resident files."""
     loaders: dict[str, Any] = {}
     packing = {}
     packed: ResidentFiles | None = None
@@ -163,7 +163,7 @@ def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any],
                 continue
             made = bench.loaders(augment, "resident" if part == "resident" else "streaming")
             if packed is not None and part == "resident":
-                made._held[bench.dataset.train] = packed  # once for all augmentations
+                made._held[bench.dataset.train] = packed  # packed once for all augmentations
             begin = time.perf_counter()
             loader = made.training(("weak",), Instance(), drop_last=True)
             if isinstance(loader, ResidentFiles) and packed is None:
@@ -178,7 +178,7 @@ def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any],
 
 
 def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Every loader in turn, round after round; what is known after each round."""
+    """Run all sources in turn, and yield the results after each round."""
     loaders, packing = loaders_of(bench, given)
     batch = loaders[FIXED].batch
     begin = time.perf_counter()
@@ -191,7 +191,7 @@ def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]
             found = bench.turn(loader)
             turns[name].append(found)
             print(f"round {number}, {name}: {found['rate']:,.0f} images/s, loss {found['loss']:.3f}", flush=True)
-        if number:  # the first warms up
+        if number:  # the first one is warm-up
             yield {
                 "rows": rows_of(turns), "rounds": number, "packing": packing, "ready_seconds": ready,
                 "wrong": wrong_turns(turns),
@@ -199,7 +199,7 @@ def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 
 def rows_of(turns: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    """Medians of all turns but the first, which warms up."""
+    """Medians of all turns except the first, the warm-up."""
     rows: dict[str, dict[str, Any]] = {}
     for name, (_, *of) in turns.items():
         rate = statistics.median(one["rate"] for one in of)
@@ -213,7 +213,7 @@ def rows_of(turns: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any
 
 
 def wrong_turns(turns: dict[str, list[dict[str, float]]]) -> list[str]:
-    """Steps that are missing, losses that are no numbers or do not fall."""
+    """Problems: missing steps, losses that are not finite or do not fall."""
     wrong = []
     for name, of in turns.items():
         losses = [one["loss"] for one in of]
@@ -227,7 +227,7 @@ def wrong_turns(turns: dict[str, list[dict[str, float]]]) -> list[str]:
 
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
-    """The table, with the goals beside it."""
+    """Print the table with the goals."""
     print(f"\n{'':58}{'images/s':>10}{'share':>8}{'goal 0.90':>11}{'ImageNet-LT epoch':>19}{'goal 20 s':>11}")
     for name, row in rows.items():
         share, seconds = row["share"], row["epoch_seconds"]
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--out", type=Path)
-    smaller = parser.add_argument_group("smaller, to try the script")
+    smaller = parser.add_argument_group("smaller sizes to try the script")
     smaller.add_argument("--model", default="resnet50")
     smaller.add_argument("--batch-size", type=int, default=256)
     smaller.add_argument("--size", type=int, default=224)
@@ -264,8 +264,8 @@ def main() -> None:
                 parts["training"] = part
                 save(given.out, parts)
             show(parts["training"]["rows"])
-        tell([sentence for part in parts.values() for sentence in part["wrong"]])
-    print(f"{time.perf_counter() - began:.0f} s in all")
+        warn([sentence for part in parts.values() for sentence in part["wrong"]])
+    print(f"{time.perf_counter() - began:.0f} s in total")
 
 
 if __name__ == "__main__":

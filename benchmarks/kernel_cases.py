@@ -1,4 +1,4 @@
-"""The kernels of the CIFAR ResNet on its layers: data to run each on, what float64 makes of it, tiles to try."""
+"""The kernels of the CIFAR ResNet for ``tune_kernels.py``: inputs, float64 references, and tiles to try."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32
 IMAGES = (3, 16, 1, 32)
 
 Key = tuple[Operation, int, int, int]
-"""Of a kernel in the table of tiles."""
+"""The key of a kernel in the table of tiles."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how large."""
+    """Device and sizes."""
 
     device: str = "cuda"
     batch: int = 128
     dtype: torch.dtype = torch.bfloat16
     halo: bool = True
-    """Whether there is a GPU for ``cuda/``."""
+    """Whether kernels of ``cuda/`` can run."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel on a shape."""
+    """A kernel and the shape of a layer."""
 
     operation: Operation
     shape: tuple[int, int, int, int]
@@ -55,9 +55,9 @@ def key_of(operation: Operation, layer: Layer) -> Key:
 
 
 def launches(batch: int = 128, depth: int = 32) -> Counter[Key]:
-    """How often a ResNet launches each kernel in a step, forward and backward, with the tiles that are in use.
+    """Launches of each kernel in a step of a ResNet, forward and backward, with the current tiles.
 
-    Nothing is learnt below the images, and what a layer takes through BatchNorm itself is normalised by nobody else.
+    The images need no gradient, and a layer that normalises its own input needs no launch of "normalise" for it.
     """
     convolutions, _ = CifarResNet(depth).layers()
     weights = [one.weight for one in convolutions]
@@ -73,14 +73,14 @@ def launches(batch: int = 128, depth: int = 32) -> Counter[Key]:
 
 
 def cases() -> list[Case]:
-    """All kernels, those that cost most first."""
+    """All kernels, the most expensive first."""
     found = [Case(op, shape) for shape in SHAPES[:3] for op in ("input", "forward", "weight", "normalise")]
     found += [Case("forward", IMAGES), Case("weight", IMAGES)]
     return found + [Case(op, shape) for shape in SHAPES[3:] for op in ("input", "forward", "weight")]
 
 
 def candidates(case: Case) -> Iterator[Tile]:  # noqa: PLR0912 - a table in the form of code
-    """A bounded search: what differs much, not every product. Where there is a halo, Triton has its tile already."""
+    """Tiles to try: a small selection. Layers for the CUDA kernels keep Triton's tile."""
     read, written, _, height = case.shape
     if read == written and case.operation != "normalise":
         yield from halo_candidates(case)
@@ -117,7 +117,7 @@ def candidates(case: Case) -> Iterator[Tile]:  # noqa: PLR0912 - a table in the 
 
 
 def halo_candidates(case: Case) -> Iterator[Tile]:
-    """Tiles of ``cuda/``, for layers whose every kernel may be one of these."""
+    """Tiles of the kernels in ``cuda/``."""
     read = case.shape[0]
     if case.operation == "weight":
         for rows, warps in {16: ((128, 4), (256, 4)), 32: ((128, 4), (256, 8)), 64: ((64, 8), (128, 8))}[read]:
@@ -134,7 +134,7 @@ def halo_candidates(case: Case) -> Iterator[Tile]:
 
 
 class Problem:
-    """One kernel on one shape, with data to run it on."""
+    """One kernel on one shape, with inputs."""
 
     def __init__(self, case: Case, setting: Setting) -> None:
         self.case, self.layer = case, case.layer(setting.batch)
@@ -173,11 +173,11 @@ class Problem:
 
     @property
     def launches(self) -> int:
-        """Of a :meth:`run`."""
+        """Launches per :meth:`run`."""
         return 2 if self.case.operation == "input" and self.layer.stride == 1 else 1
 
     def run(self) -> list[Tensor]:
-        """What the kernel leaves; of the input's gradient, with and without the join where a layer has either place."""
+        """Run the kernel and return its outputs; the gradient of the input with and without the skip connection."""
         layer, (start, turned, end) = self.layer, self.plan.cast_at[0]
         match self.case.operation:
             case "forward":
@@ -206,7 +206,7 @@ class Problem:
                 return [out, self.norm]
 
     def summary(self) -> list[Tensor]:
-        """What must not depend on the tile."""
+        """Run, and return the outputs that must not depend on the tile."""
         left = [one.double() for one in self.run()]
         if self.case.operation == "weight":
             left[-3] = left[-3].sum(0)
@@ -226,7 +226,7 @@ def flat(maps: Tensor) -> Tensor:
 def input_reference(
     problem: Problem, weight: Tensor, d: Tensor, left: list[Tensor]
 ) -> list[tuple[str, Tensor, Tensor]]:
-    """As :func:`reference`, of the input's gradient, where that of the output is ``d``."""
+    """Like :func:`reference`, for the gradient of the input, given the gradient of the output ``d``."""
     layer, below = problem.layer, problem.below
     size = [layer.batch, layer.read, layer.height, layer.width]
     dx = flat(torch.nn.grad.conv2d_input(size, weight, d, stride=layer.stride, padding=1))
@@ -246,7 +246,7 @@ def input_reference(
 
 
 def reference(problem: Problem) -> list[tuple[str, Tensor, Tensor]]:
-    """What a kernel leaves beside what float64 makes of the same bfloat16 numbers."""
+    """Names, outputs of the kernel, and the same computed in float64 from the same bfloat16 inputs."""
     layer, case = problem.layer, problem.case
 
     def image(maps: Tensor, height: int, width: int) -> Tensor:

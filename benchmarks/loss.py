@@ -1,15 +1,14 @@
-"""What Class-Balanced Softmax costs: linear layer + CBS against linear layer + ``F.cross_entropy``.
+"""Time of Class-Balanced Softmax: linear layer + CBS against linear layer + ``F.cross_entropy``.
 
 Goal: forward and backward within 2 % of plain cross entropy, with the same peak memory, at 256 x 1000, 256 x 8142 and
-4096 x 100,000 logits from 2048 features, on one H200: with the shift inside the product (``shifted_linear``), or added
-to the logits (the loss as a module), whichever fits the size. A row where one of them is over the goal is marked, of
-captured graphs where there is a GPU, else of plain steps.
+4096 x 100,000 logits from 2048 features, on one H200: either with the shift inside the matrix product
+(``shifted_linear``) or added to the logits (the module), whichever suits the size. Rows over the goal are marked; the
+goal is about CUDA graphs if there is a GPU, else about eager steps.
 
-How: correctness first (loss and gradients against float64); then the variants run in turn, round after round, and the
-table shows ratios of medians. "again" is the plain loss a second time: what the ratio does when nothing differs.
-``graph`` replays captured CUDA graphs: the device's work alone, which is what the claim is about. ``eager`` is the same
-step launched from Python with nothing else to do: at 256 rows the launches, not the device, set its pace, and it shows
-what one more launch costs there. Sizes are saved as they are measured; one that is left out stays as it was.
+First, loss and gradients are checked against float64. Then the variants run in turn, and the table shows ratios of
+medians. "again" is the plain loss a second time, which shows the noise. ``graph`` replays CUDA graphs: the work of the
+GPU alone. ``eager`` launches the same step from Python: at 256 rows it waits for the launches, so it shows the
+cost of one more launch. Sizes are saved as they are measured; sizes that are left out keep their committed results.
 
     python benchmarks/loss.py [--only '256 x 1000'] [--out results.json]
 """
@@ -23,7 +22,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from record import device_name, save
-from timing import captured, seconds, synchronise
+from timing import DEVICE, captured, peak_bytes, seconds
 
 from longtail import ClassBalancedSoftmaxLoss, shifted_linear
 
@@ -36,7 +35,7 @@ VARIANTS = {"plain": "plain", "again": "plain", "shifted_linear": "shifted_linea
 
 
 class Problem:
-    """One size in one precision: inputs, and a forward and backward pass by each variant."""
+    """The inputs of one size in one precision, and a step (forward and backward) of each variant."""
 
     def __init__(self, rows: int, classes: int, features: int, device: str, autocast: bool) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -64,9 +63,12 @@ class Problem:
     def module(self) -> torch.Tensor:
         return self.loss(F.linear(self.h, self.w, self.b), self.y)
 
-    def step(self, variant: str) -> torch.Tensor:
+    def clear(self) -> None:
         for parameter in self.parameters():
             parameter.grad = None
+
+    def step(self, variant: str) -> torch.Tensor:
+        self.clear()
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.autocast):
             loss: torch.Tensor = getattr(self, variant)()
         loss.backward()
@@ -78,7 +80,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def check(problem: Problem, rows: int = 64) -> dict[str, float]:
-    """Largest relative error of loss and gradients against float64, over a few rows (float64 is slow)."""
+    """Largest relative error of loss and gradients against float64, for a few rows since float64 is slow."""
     h, w, b = (p.detach()[:rows] if p is problem.h else p.detach() for p in problem.parameters())
     h64, w64, b64 = (p.double().requires_grad_() for p in (h, w, b))
     y = problem.y[:rows]
@@ -99,10 +101,10 @@ def check(problem: Problem, rows: int = 64) -> dict[str, float]:
 
 
 def compare(problem: Problem, mode: str, rounds: int, budget: float) -> tuple[float, dict[str, float]]:
-    """Milliseconds of the plain loss, and each variant's ratio to it.
+    """Milliseconds of the plain loss, and the ratio of each variant to it.
 
-    Where a captured graph's memory lies moves its time by some per cent, so each variant is captured several times, in
-    turns, and the best capture's median counts. Eager runs have one median.
+    The time of a graph depends by some per cent on the addresses of its memory, so each variant is captured several
+    times, in turn, and the median of the best capture counts.
     """
     labels = list(VARIANTS)
     captures = CAPTURES if mode == "graph" else 1
@@ -117,9 +119,7 @@ def compare(problem: Problem, mode: str, rounds: int, budget: float) -> tuple[fl
         }
         for run in runs.values():
             seconds(run, 3, problem.device)
-        share = (
-            budget / captures / len(labels) / seconds(runs["plain"], 3, problem.device)
-        )  # runs that there is time for
+        share = budget / captures / len(labels) / seconds(runs["plain"], 3, problem.device)  # runs that fit the budget
         turns = max(3, min(rounds, int(share)))
         times: dict[str, list[float]] = {label: [] for label in labels}
         for turn in range(turns):
@@ -131,25 +131,15 @@ def compare(problem: Problem, mode: str, rounds: int, budget: float) -> tuple[fl
     return 1000 * best["plain"], {label: best[label] / best["plain"] for label in labels}
 
 
-def peak_memory(problem: Problem, variant: str) -> int:
-    """Bytes that one step needs beyond its inputs."""
-    problem.step(variant)
-    for parameter in problem.parameters():
-        parameter.grad = None
-    synchronise()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    problem.step(variant)
-    return torch.cuda.max_memory_allocated() - before
-
-
 def measure(size: tuple[int, int], device: str, autocast: bool, rounds: int, budget: float) -> list[dict[str, object]]:
-    """The table's rows for one size and type; raises where a result is wrong."""
+    """The rows of the table for one size and precision."""
     problem = Problem(*size, FEATURES[device], device, autocast)
     errors = check(problem)
     if max(errors.values()) > (2e-2 if autocast else 1e-4):
         raise SystemExit(f"wrong result, relative errors {errors}")
-    memory = {v: peak_memory(problem, v) for v in ("plain", "shifted_linear", "module")} if device == "cuda" else {}
+    memory = {}
+    for variant in ("plain", "shifted_linear", "module") if device == "cuda" else ():
+        memory[variant] = peak_bytes(functools.partial(problem.step, variant), problem.clear)
     rows: list[dict[str, object]] = []
     modes = ("eager", "graph") if device == "cuda" else ("eager",)
     for mode in modes:
@@ -182,10 +172,10 @@ def measure(size: tuple[int, int], device: str, autocast: bool, rounds: int, bud
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
+    parser.add_argument("--out", type=Path, help="the JSON file for the results")
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--budget", type=float, default=4.0, help="seconds for each row of the table")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--budget", type=float, default=4.0, help="seconds per row of the table")
+    device = DEVICE
     sizes = {f"{rows} x {classes}": (rows, classes) for rows, classes in SIZES[device]}
     parser.add_argument("--only", nargs="+", choices=list(sizes), default=list(sizes), metavar="'ROWS x CLASSES'")
     arguments = parser.parse_args()

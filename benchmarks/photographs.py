@@ -1,4 +1,4 @@
-"""Photographs to load, made of noise: the benchmarks of ImageNet's size read them, and compare what loaders give."""
+"""Photographs made of noise for the benchmarks of ImageNet's size, and a comparison of loaded batches."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,16 +10,16 @@ from torch import Tensor
 from longtail.data import FileImages, Split
 from longtail.data.sampling.plan import Batch
 
-LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels, where colours have full resolution
+LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels with colours of full resolution
 
 
 def write_photographs(folder: Path, number: int, subsampling: int = 2) -> Split:
-    """JPEGs of 500 x 375 with some detail, about 100 kB each; 256 files, each listed as often as it takes.
+    """Write up to 256 JPEGs of 500 x 375, about 100 kB each, and return a split that lists them repeatedly.
 
     Args:
-        folder: where to.
-        number: of the images that are listed.
-        subsampling: of the colours, as Pillow counts: 2 is half the resolution, as cameras write them; 0 is full.
+        folder: the folder for the files.
+        number: the number of listed images.
+        subsampling: Pillow's setting for the colours: 2 is half the resolution, as cameras write them; 0 is full.
     """
     generator = torch.Generator().manual_seed(0)
     names = [f"{i}.jpg" for i in range(min(number, 256))]
@@ -34,13 +34,13 @@ def write_photographs(folder: Path, number: int, subsampling: int = 2) -> Split:
 
 
 def compare(name: str, here: Iterable[Batch], there: Iterable[Batch], std: Tensor | float) -> tuple[float, list[str]]:
-    """Levels of 255 by which a loader's pixels differ from the CPU's, on average, and what is wrong with its batches.
+    """Mean difference between a loader's pixels and the CPU's, in levels of 255, and problems with its batches.
 
     Args:
-        name: of the loader.
+        name: the name of the loader.
         here: its batches.
-        there: the CPU's.
-        std: what colours were divided by, of a scale of 1.
+        there: the batches of the CPU.
+        std: the standard deviation by which pixels in [0, 1] were divided.
     """
     batches = list(here), list(there)
     images, wanted = (torch.cat([batch.views[0].cpu().float() for batch in some]) for some in batches)
@@ -49,11 +49,11 @@ def compare(name: str, here: Iterable[Batch], there: Iterable[Batch], std: Tenso
     levels = float(((images - wanted).abs() * std).mean()) * 255
     wrong = []
     if not torch.equal(*(torch.cat([batch.labels.cpu() for batch in some]) for some in batches)):
-        wrong.append(f"other labels from {name} than on the CPU")
+        wrong.append(f"labels from {name} differ from the CPU's")
     if not levels < LEVELS:
         wrong.append(f"images from {name} differ by {levels:.2f} levels from the CPU's, more than {LEVELS:g}")
     return levels, wrong
 
 
 def show_levels(levels: dict[str, float]) -> None:
-    print("levels by which pixels differ from the CPU's:", {k: round(v, 3) for k, v in levels.items()}, flush=True)
+    print("mean difference from the CPU, in levels of 255:", {k: round(v, 3) for k, v in levels.items()}, flush=True)

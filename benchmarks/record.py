@@ -1,4 +1,4 @@
-"""What a benchmark leaves: a JSON file with a part for each thing it measured, and where, when and how that was."""
+"""The result files of the benchmarks: JSON with one part per measurement, and where, when and how it was measured."""
 
 import functools
 import json
@@ -21,29 +21,29 @@ from longtail._io import write_json
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-CODE = ("src", "benchmarks/*.py")  # what a figure may depend on; results and pages are written by the benchmarks
+CODE = ("src", "benchmarks/*.py")  # what results depend on
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def device_name() -> str:
-    """The GPU's, or the processor's where there is none."""
+    """The name of the GPU, or of the processor if there is no GPU."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return platform.processor() or platform.machine()
 
 
 def command_line(words: Sequence[str]) -> str:
-    """How a script was called, without folders of the machine that ran it: ``--out`` and whole paths by name alone."""
+    """The command without folders of this machine: ``--out`` and absolute paths are shortened to their names."""
     shown = [f"benchmarks/{Path(words[0]).name}"]
     for before, word in pairwise(words):
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        named = "--out" in (before, flag) or Path(value).is_absolute()
-        shown.append(f"{flag}{equals}{Path(value).name if named else value}")
+        shorten = "--out" in (before, flag) or Path(value).is_absolute()
+        shown.append(f"{flag}{equals}{Path(value).name if shorten else value}")
     return " ".join(["python", *shown])
 
 
-def said_by(*command: str) -> str | None:
-    """What a command prints, run in the repository; ``None`` where there is none, or it fails."""
+def output_of(*command: str) -> str | None:
+    """The output of a command, run in the repository; None if it does not exist or fails."""
     try:
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -52,36 +52,36 @@ def said_by(*command: str) -> str | None:
 
 
 def processor() -> str:
-    """Its name, where Linux tells; its kind elsewhere."""
-    told = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", told.read_text(), re.MULTILINE) if told.exists() else None
+    """The name of the processor on Linux, its kind elsewhere."""
+    file = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", file.read_text(), re.MULTILINE) if file.exists() else None
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def commit() -> str | None:
-    """The one that is checked out, with a plus where the library or a benchmark differs from it."""
-    there = said_by("git", "rev-parse", "--short", "HEAD")
-    if there is None:
+    """The current commit, with a plus if the library or a benchmark was changed since."""
+    head = output_of("git", "rev-parse", "--short", "HEAD")
+    if head is None:
         return None
-    return there + ("+" if said_by("git", "--no-optional-locks", "status", "--porcelain", "--", *CODE) else "")
+    return head + ("+" if output_of("git", "--no-optional-locks", "status", "--porcelain", "--", *CODE) else "")
 
 
 @functools.cache
 def machine() -> dict[str, str | int]:
-    """What figures depend on and does not change while they are measured; what is not known is left out."""
+    """What results depend on and does not change during a run; unknown values are left out."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {"processor": processor(), "cores": cores, "commit": commit()}
     if torch.cuda.is_available():
         with suppress(PackageNotFoundError):
             found["triton"] = version("triton")
-        drivers = said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        found["driver"] = drivers.splitlines()[0] if drivers else None  # a line a GPU
+        drivers = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        found["driver"] = drivers.splitlines()[0] if drivers else None  # one line per GPU
     return {name: value for name, value in found.items() if value is not None}
 
 
 def about() -> dict[str, str | int]:
     """Where, when and how something was measured."""
-    queues = os.environ.get(QUEUES, "32")  # what `longtail.train` sets
+    queues = os.environ.get(QUEUES, "32")  # `pick_device` sets 32
     return {
         "command": command_line(sys.argv) if queues == "32" else f"{QUEUES}={queues} {command_line(sys.argv)}",
         "device": device_name(),
@@ -93,9 +93,9 @@ def about() -> dict[str, str | int]:
 
 
 def save(out: Path | None, parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write parts, whole or not at all; called again whenever there is more, with all that was measured so far.
+    """Write all parts measured so far, atomically; call it again after each new one.
 
-    Those that an earlier run left under this name in ``results/``, and that were not measured now, are kept.
+    Parts of the committed file of this name that were not measured now are kept.
     """
     if out is None:
         return
@@ -105,12 +105,12 @@ def save(out: Path | None, parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def verdict(value: float, goal: float, *, at_most: bool = False) -> str:
-    """Whether a goal is reached, for a table."""
+    """Whether a goal is reached, as a word in a table."""
     reached = value <= goal if at_most else value >= goal
     return "yes" if reached else "NO"
 
 
-def tell(wrong: Sequence[str]) -> None:
-    """Say what is wrong with what is being measured."""
-    for sentence in wrong:
+def warn(problems: Sequence[str]) -> None:
+    """Print what is wrong with the things being measured."""
+    for sentence in problems:
         print(f"WRONG: {sentence}", flush=True)

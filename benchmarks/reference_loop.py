@@ -1,11 +1,11 @@
-"""The field's usual loop for ResNet-32 on CIFAR-10-LT, which ``fleet.py`` compares with; written by us in that style.
+"""The usual training loop for ResNet-32 on CIFAR-10-LT, written by us in the style of published code.
 
-A data set of PIL images, torchvision's transforms one image at a time, a DataLoader with 8 workers that are started
-anew in every epoch, float32, eager, SGD; loss and accuracy are read back after every step, to be shown.
+PIL images, torchvision's transforms image by image, a DataLoader whose 8 workers start again in every epoch, float32,
+eager, SGD; loss and accuracy are read after every step for display. ``fleet.py`` compares with it.
 
     python benchmarks/reference_loop.py [--root data] [--epochs 2] [--workers 8]
 
-``--root`` is a folder with CIFAR-10's pickles; without it there are random pixels, as many as CIFAR-10-LT has.
+``--root`` is a folder with CIFAR-10's pickles; without it, pixels are random.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from timing import DEVICE
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -29,7 +30,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Images in memory, each made a PIL image and transformed when asked for."""
+    """Images in memory; each becomes a PIL image and is transformed on access."""
 
     def __init__(self, pixels: Tensor, labels: Tensor) -> None:
         self.data = pixels.permute(0, 2, 3, 1).contiguous().numpy()
@@ -51,7 +52,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def random_cifar(folder: Path, images: int = 10_000) -> Path:
-    """A folder as CIFAR-10's, of random pixels; ``images`` a file."""
+    """Write CIFAR-10's files with random pixels, ``images`` per file, and return the folder."""
     generator = np.random.default_rng(0)
     labels = [index % 10 for index in range(images)]
     write_cifar10(
@@ -62,7 +63,7 @@ def random_cifar(folder: Path, images: int = 10_000) -> Path:
 
 
 def epochs_of(root: Path, epochs: int, workers: int = 8, device: str = "cuda") -> list[float]:
-    """Seconds of each epoch."""
+    """Train, and return the seconds of each epoch."""
     train = load("cifar10-lt", root, imbalance=100).train
     loader = DataLoader(
         Pictures(train.images.pixels, train.labels),  # type: ignore[attr-defined]
@@ -97,11 +98,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=8)
     given = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as temporary:
         root = given.root or random_cifar(Path(temporary))
-        found = epochs_of(root, given.epochs, given.workers, device)
-    print("seconds an epoch:", ", ".join(f"{one:.2f}" for one in found))
+        found = epochs_of(root, given.epochs, given.workers, DEVICE)
+    print("seconds per epoch:", ", ".join(f"{one:.2f}" for one in found))
 
 
 if __name__ == "__main__":

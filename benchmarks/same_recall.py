@@ -1,16 +1,17 @@
-"""Whether a member of a fleet ends where a careful run alone would: recall of twelve seeds, both ways.
+"""Compare the recall of a fleet that uses our kernels with careful float32 runs, over twelve seeds.
 
-Balanced Softmax on C10-LT100 as the recipe has it: by the Triton kernels in bfloat16, and by cuDNN in float32, all of
-it: TF32, which cuDNN takes by default, is off, and the error of a convolution shows that it is. Draws are the same,
-roundings are not, so single runs differ; the means must not. Goals: Welch's p above 0.05, means less than half a point
-apart.
+Both ways train Balanced Softmax on C10-LT100 with the settings of the recipe: ``ours`` with the Triton kernels in
+bfloat16, ``careful`` with cuDNN in float32 without TF32, cuDNN's default; the error of a convolution shows that it is
+off. The random draws are the same and the rounding is not, so single runs differ, but the means must not. Goals:
+Welch's p above 0.05, and means less than half a point apart.
 
-Each way trains its seeds as one fleet, which also shows what a whole run costs a model: wall time of the fleet from
-its start to its last result, checkpoints and last evaluations included, over its members. Runs and their times are
-kept in a folder, and go on after a stop (`timeout -s TERM`); what is known is saved after each way. Those that are done
-are not trained again: what is saved tells where and when each way was last trained, and by which commit.
+Each way trains its seeds as one fleet, which also gives the time of a whole run per model: from the start to the last
+result, with checkpoints and the last evaluations. Runs and their times are kept in a folder and resume after a stop
+(`timeout -s TERM`). Finished runs are not trained again; the results say where, when and by which commit each way was
+last trained. They are saved after each way.
 
-    python benchmarks/same_recall.py [--data cifar10-lt] [--seeds 12] [--epochs 200] [--runs runs/same] [--out out.json]
+    python benchmarks/same_recall.py [--only ours] [--data cifar10-lt] [--seeds 12] [--epochs 200] [--runs runs/same]
+        [--out out.json]
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from record import about, save, verdict
+from timing import DEVICE
 from torch import nn
 
 from longtail._io import write_json
@@ -37,19 +39,19 @@ from longtail.train import Recipe, defaults
 from longtail.train.trainer import StoppedError
 
 P_VALUE, POINTS = 0.05, 0.5
-GPU = torch.cuda.is_available()
-KERNELS = "triton" if GPU else "torch"
+KERNELS = "triton" if DEVICE == "cuda" else "torch"
 OURS, CAREFUL = f"{KERNELS} bf16", "cuDNN fp32 without TF32"
+NAMES = {"ours": OURS, "careful": CAREFUL}
 WAYS: dict[str, dict[str, Any]] = {
     OURS: {"precision": "bf16", "channels_last": True, "kernels": KERNELS},
     CAREFUL: {"precision": "fp32", "kernels": "torch"},
 }
-FLOAT32 = 1e-5  # a convolution in float32 errs by 1e-7 or so, in TF32 by 3e-4
+FLOAT32 = 1e-5  # the error of a convolution is about 1e-7 in float32 and 3e-4 in TF32
 
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Float32 is float32, in convolutions and in products."""
+    """Turn TF32 off in convolutions and matrix products."""
     switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -62,25 +64,25 @@ def without_tf32() -> Iterator[None]:
 
 
 def convolution_error() -> float:
-    """Relative error of a convolution in float32, as it is computed now, against float64."""
+    """Relative error of a float32 convolution with the current settings, against float64."""
     torch.manual_seed(0)
-    layer = nn.Conv2d(64, 64, 3, padding=1, bias=False, device="cuda" if GPU else "cpu")
-    images = torch.randn(16, 64, 8, 8, device=layer.weight.device)
+    layer = nn.Conv2d(64, 64, 3, padding=1, bias=False, device=DEVICE)
+    images = torch.randn(16, 64, 8, 8, device=DEVICE)
     with torch.no_grad():
         found = layer(images).double()
-        wanted = layer.double()(images.double())
-    return float((found - wanted).norm() / wanted.norm())
+        expected = layer.double()(images.double())
+    return float((found - expected).norm() / expected.norm())
 
 
 def recipes(data: str, seeds: int, epochs: int | None) -> dict[str, list[Recipe]]:
-    """Those of each way."""
+    """The recipes of each way, one per seed."""
     base = defaults(data, "balanced-softmax")
     base = replace(base, evaluate_every=0, checkpoint_epochs=0, epochs=epochs or base.epochs)
     return {way: [replace(base, seed=seed, **how) for seed in range(seeds)] for way, how in WAYS.items()}
 
 
 class Clock:
-    """Seconds that a way's runs took, over all the times that they were started."""
+    """Total seconds of the runs of a way, over all starts, kept in a file."""
 
     _NAMES = ("seconds", "starts", "ends", "trained")
 
@@ -88,7 +90,7 @@ class Clock:
         self.file = file
         self.seconds, self.starts, self.ends = 0.0, 0, 0
         self.trained: dict[str, Any] = {}
-        """Where, when and by which commit runs were last started."""
+        """Where, when and by which commit the runs were last started."""
         if file.exists():
             kept = json.loads(file.read_text(encoding="utf-8"))
             self.seconds, self.starts, self.ends, self.trained = (kept[name] for name in self._NAMES)
@@ -108,7 +110,7 @@ class Clock:
 
     @property
     def known(self) -> bool:
-        """Whether no time is missing: of runs that were killed, or trained by something else, it is."""
+        """Whether the time is complete; it is not if a run was killed or trained by another program."""
         return self.starts == self.ends > 0
 
     def _write(self) -> None:
@@ -117,7 +119,7 @@ class Clock:
 
 
 def train(way: str, runs: Sequence[PlannedRun], clock: Clock) -> dict[str, Any]:
-    """Train what is not done yet; what is known of the way then."""
+    """Train the runs that are not finished, and return the results of all."""
     with without_tf32() if way == CAREFUL else nullcontext():
         switches = {
             "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
@@ -126,7 +128,7 @@ def train(way: str, runs: Sequence[PlannedRun], clock: Clock) -> dict[str, Any]:
         }
         if not all(run.folder.done for run in runs):
             with clock.running():
-                outcome = execute(runs, on=devices(runs)[:1])  # in this process, whose switches they are
+                outcome = execute(runs, on=devices(runs)[:1])  # in this process, with these switches
             if outcome.failed or len(outcome.done) < len(runs):
                 raise SystemExit(f"did not finish: {outcome.failed or outcome.elsewhere}")
     return {
@@ -144,25 +146,28 @@ def train(way: str, runs: Sequence[PlannedRun], clock: Clock) -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace) -> None:
-    """Both ways, then how they compare; saved after each."""
+    """Train the chosen ways and compare them if there are two; save after each."""
     part: dict[str, Any] = {"data": given.data, "seeds": given.seeds}
     part |= {key: {} for key in ("recalls", "float32", "whole_runs", "trained")}
-    for way, some in recipes(given.data, given.seeds, given.epochs).items():
+    planned = recipes(given.data, given.seeds, given.epochs)
+    for way in (NAMES[name] for name in given.only):
         name = way.replace(" ", "-")
-        runs = [PlannedRun(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in some]
+        runs = [PlannedRun(recipe, given.runs / f"{name}-seed{recipe.seed}") for recipe in planned[way]]
         for key, value in train(way, runs, Clock(given.runs / f"{name}.json")).items():
             part[key][way] = value
         ended = max(run.folder.result_file.stat().st_mtime for run in runs)
         unknown = {"commit": None, "date": time.strftime("%Y-%m-%d", time.localtime(ended))}
-        part |= part["trained"][way] or unknown  # not where and when they are read
+        part |= part["trained"][way] or unknown  # where they were trained, not where they are read now
         save(given.out, {"same": part})
         values, whole = part["recalls"][way], part["whole_runs"][way]
         print(f"{way:24} {summarise(values)}   {' '.join(f'{value:.2f}' for value in values)}", flush=True)
         if whole["seconds"] is not None:
             print(f"{'':24} {whole['epochs']} epochs of {whole['members']} models in {whole['seconds']:.1f} s", end="")
-            print(f", {whole['seconds_a_model']:.2f} s a model, checkpoints and last evaluations included", flush=True)
-    if not part["float32"][CAREFUL]["error of a float32 convolution"] < FLOAT32:
-        print(f"WRONG: {CAREFUL} is no float32: {part['float32'][CAREFUL]}", flush=True)
+            print(f", {whole['seconds_a_model']:.2f} s per model with checkpoints and last evaluations", flush=True)
+    if CAREFUL in part["recalls"] and not part["float32"][CAREFUL]["error of a float32 convolution"] < FLOAT32:
+        print(f"WRONG: {CAREFUL} does not compute in float32: {part['float32'][CAREFUL]}", flush=True)
+    if len(part["recalls"]) < len(WAYS):
+        return
     found = compare(part["recalls"][OURS], part["recalls"][CAREFUL], paired=False)
     goals = {
         f"p > {P_VALUE}": verdict(found.p_value, P_VALUE),
@@ -179,6 +184,7 @@ def stop(number: int, _: FrameType | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=tuple(NAMES), default=list(NAMES), help="the ways to train")
     parser.add_argument("--data", default="cifar10-lt")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--epochs", type=int, help="default: the recipe's")
@@ -189,7 +195,7 @@ def main() -> None:
     try:
         measure(given)
     except StoppedError:
-        print(f"Stopped; what was under way is in {given.runs}, and the same command goes on from there.", flush=True)
+        print(f"Stopped; the same command resumes the runs in {given.runs}.", flush=True)
         sys.exit(128 + signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""A fleet stepped by hand, so that its epochs can be timed: ``fleet.py`` and ``evaluation.py`` do."""
+"""A fleet that is driven epoch by epoch, so that its epochs can be timed (``fleet.py``, ``evaluation.py``)."""
 
 import gc
 import tempfile
@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import synchronise
+from record import warn
+from timing import DEVICE, synchronise
 
 from longtail.kernels import chain
 from longtail.train import RunFolder, Trainer, defaults
 from longtail.train.fleet import ROUNDS, keep_in_step
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAST = {"precision": "bf16", "channels_last": True}
 _DONE = object()
 
 
 class Team:
-    """Trainers on CIFAR-10-LT, a step of each in turn, as ``Fleet`` takes them.
+    """Trainers on CIFAR-10-LT that take one step each in turn, like ``Fleet``.
 
-    Members are driven through a first epoch when they join, which captures their graphs. They are kept in step,
-    unless ``rounds`` is set to 0.
+    New members first train an epoch, which captures their graphs. Members are kept in step, unless ``rounds`` is 0.
     """
 
     rounds = ROUNDS
@@ -41,32 +40,35 @@ class Team:
         self.ready = self.add(number)
 
     def add(self, number: int) -> float:
-        """Have so many more join; seconds of their first epoch."""
+        """Add members, and return the seconds of their first epoch."""
         gc.collect()
-        before, there = len(chain._plans), len(self.members)
+        before, first = len(chain._plans), len(self.members)
         new = [
             Trainer(replace(self.recipe, seed=seed), RunFolder(Path(self.folder.name) / str(seed)))
-            for seed in range(there, there + number)
+            for seed in range(first, first + number)
         ]
         self.members += new
         self.turns |= {member: member.steps() for member in new}
         spent = self._drive(new, 1)
-        planned = len(chain._plans) - before  # networks that the Triton kernels have run
-        if DEVICE == "cuda" and planned != (number if self.recipe.kernels == "triton" else 0):
-            asked = self.recipe.kernels
-            print(
-                f"WRONG: {planned} of {number} networks ran on Triton's kernels, but {asked} was asked for", flush=True
-            )
+        planned = len(chain._plans) - before  # networks that ran with the Triton kernels
+        kernels = self.recipe.kernels
+        if DEVICE == "cuda" and planned != (number if kernels == "triton" else 0):
+            warn([f"{planned} of {number} networks ran with the Triton kernels, but `kernels` is {kernels}"])
         return spent
 
     def take(self, epochs: int | None = None, every: int = 0) -> float:
-        """Seconds until all have taken so many more epochs, or are done, with an evaluation every so many."""
+        """Train all members and return the seconds.
+
+        Args:
+            epochs: how many; default: until the end of the runs.
+            every: epochs between evaluations; 0: none.
+        """
         for member in self.members:
             member.recipe = replace(member.recipe, evaluate_every=every)
         return self._drive(self.members, epochs)
 
     def step_seconds(self) -> float:
-        """Seconds of a step and model, over an epoch of all."""
+        """Seconds per step and model, over one epoch of all members."""
         return self.take(1) / (len(self.members) * self.members[0].loaders.steps_per_epoch)
 
     def _drive(self, members: list[Trainer], epochs: int | None) -> float:
@@ -84,7 +86,7 @@ class Team:
         return time.perf_counter() - begin
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for turn in self.turns.values():
             turn.close()
         self.turns, self.members = {}, []

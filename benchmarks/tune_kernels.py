@@ -1,16 +1,15 @@
-"""Which tiles the Triton kernels of the CIFAR ResNet like best on this GPU.
+"""Find the fastest tiles of the kernels of the CIFAR ResNet on this GPU.
 
-Correctness first: every kernel on every layer shape of a ResNet-32, against float64; those of ``cuda/`` too. Then,
-shape by shape, the most frequent first, each candidate tile is timed as CUDA graphs, alone and twelve at a time on
-twelve streams, which is how a fleet runs them and what is chosen by; a tile whose result differs is left out.
-Candidates are first run by other processes, which fill Triton's cache on disk and die of what cannot run. At the end
-the whole pass, forward and backward, is timed with the table's tiles and with those found: only if the second is faster
-are they worth writing into ``configs.py``.
+First, every kernel, including those of ``cuda/``, is checked on every layer shape of a ResNet-32 against float64. Then,
+for each shape, the most frequent first, each candidate tile is timed as CUDA graphs, alone and twelve at a time on
+twelve streams, as in a fleet; the latter decides. Tiles with other results are skipped. Candidates first run in other
+processes, which fill Triton's cache on disk and may crash. Last, the whole forward and backward pass is timed with the
+current and with the new tiles: write the new ones into ``configs.py`` only if they are faster there.
 
     python benchmarks/tune_kernels.py [--out tiles.json] [--seconds 100] [--check]
-    TRITON_INTERPRET=1 python benchmarks/tune_kernels.py --dry      # the script itself, on any CPU
+    TRITON_INTERPRET=1 python benchmarks/tune_kernels.py --dry      # tests the script on any CPU
 
-``use_tiles("tiles.json")`` of ``longtail.kernels.configs`` reads the file; ``benchmarks/fleet.py --tiles`` too.
+``use_tiles("tiles.json")`` of ``longtail.kernels.configs`` and ``benchmarks/fleet.py --tiles`` read the file.
 """
 
 import argparse
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 from kernel_cases import Case, Problem, Setting, candidates, cases, error, launches, reference
 from record import about
+from timing import synchronise
 from torch import Tensor
 
 from longtail._io import write_json
@@ -33,11 +33,11 @@ from longtail.kernels.configs import Tile, default_tile, tile_for, use_tiles
 from longtail.models import CifarResNet
 
 MEMBERS = 12
-REPEATS = 32  # runs in a graph: a replay costs the host 20 us, which must not hide what they differ by
+REPEATS = 32  # runs per graph, so that the 20 us of a replay on the host do not matter
 
 
 def check(setting: Setting) -> float:
-    """The largest error of all kernels; bfloat16 rounds to 2^-9, and what is rounded twice errs a little more."""
+    """The largest error of all kernels. bfloat16 rounds to 2^-9, and some values are rounded twice."""
     worst = 0.0
     for case in cases():
         others = (default_tile(*case.key()[:3]), next(candidates(case)))
@@ -50,25 +50,25 @@ def check(setting: Setting) -> float:
                 value = error(found, wanted)
                 worst = max(worst, value)
                 if not value < bound:
-                    raise SystemExit(f"{case}, {tile}: {name} is off by {value:.2e}, more than {bound}")
+                    raise SystemExit(f"{case}, {tile}: the error of {name} is {value:.2e}, more than {bound}")
     use_tiles(None)
     return worst
 
 
 def compile_one(job: tuple[Case, Tile, Setting]) -> str | None:
-    """Run it once, so that it lies in Triton's cache; why not, where it does not."""
+    """Run a candidate once to fill Triton's cache, and return the error if it fails."""
     case, tile, setting = job
     try:
         use_tiles({case.key(): tile})
         Problem(case, setting).run()
-        torch.cuda.synchronize()
-    except Exception as failure:  # of any kind: the candidate is left out
+        synchronise()
+    except Exception as failure:  # any: the candidate is skipped
         return f"{type(failure).__name__}: {failure}"[:200]
     return None
 
 
 def timed(runs: list[Callable[[], object]], repeats: int = REPEATS) -> float:
-    """Microseconds of one run, where all of ``runs`` are replayed at once, each a graph on a stream of its own."""
+    """Microseconds per run if all ``runs`` are replayed at the same time, each as a graph on its own stream."""
     streams = [torch.cuda.Stream() for _ in runs]
     graphs, kept = [], []
     for run, stream in zip(runs, streams, strict=True):
@@ -99,7 +99,7 @@ def timed(runs: list[Callable[[], object]], repeats: int = REPEATS) -> float:
 
 
 def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], str]) -> list[dict[str, Any]]:
-    """The best tile of each case."""
+    """The best tile of each case, with its times."""
     found: list[dict[str, Any]] = []
     for case in cases():
         tiles = list(dict.fromkeys([tile_for(*case.key()), *candidates(case)]))
@@ -116,11 +116,11 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
             try:
                 left = problems[0].summary()
                 if any(not error(one, other) < 1e-2 for one, other in zip(left, wanted, strict=True)):
-                    print(f"  {case.key()} {tile}: another result, left out")
+                    print(f"  {case.key()} {tile}: other result, skipped")
                     continue
                 tried.append((timed([problem.run for problem in problems]) / problems[0].launches, tile))
-            except Exception as failure:  # not compiled ahead, and asks for more than the GPU has
-                print(f"  {case.key()} {tile}: {type(failure).__name__}, left out")
+            except Exception as failure:  # needs more than the GPU has
+                print(f"  {case.key()} {tile}: {type(failure).__name__}, skipped")
         if not tried:
             continue
         together, tile = min(tried, key=lambda one: one[0])
@@ -144,7 +144,7 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
 
 
 def whole(setting: Setting, depth: int = 32) -> float:
-    """Microseconds of a whole pass, forward and backward, twelve at a time."""
+    """Microseconds of a forward and backward pass per model, twelve at a time."""
     runs: list[Callable[[], object]] = []
     for seed in range(MEMBERS):
         torch.manual_seed(seed)
@@ -165,10 +165,12 @@ def whole(setting: Setting, depth: int = 32) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=100.0, help="when to stop searching, compilation included")
+    parser.add_argument("--seconds", type=float, default=100.0, help="time limit, including compilation")
     parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1))
-    parser.add_argument("--check", action="store_true", help="correctness alone")
-    parser.add_argument("--dry", action="store_true", help="on a CPU, in Triton's interpreter: correctness alone, tiny")
+    parser.add_argument("--check", action="store_true", help="only check the results")
+    parser.add_argument(
+        "--dry", action="store_true", help="only check the results, small, on a CPU in Triton's interpreter"
+    )
     given = parser.parse_args()
     began = time.monotonic()
     setting = Setting("cpu", 2, torch.float32, halo=False) if given.dry else Setting()
@@ -184,7 +186,7 @@ def main() -> None:
             if why is not None:
                 failed[case, tile] = why
             if time.monotonic() - began > 0.6 * given.seconds:
-                print("compilation takes too long: the rest is compiled on use")
+                print("compilation takes too long; the rest is compiled on use")
                 pool.terminate()
                 break
     print(f"{len(jobs)} candidates compiled, {len(failed)} cannot run, {time.monotonic() - began:.0f} s", flush=True)
@@ -194,12 +196,12 @@ def main() -> None:
     chosen = {(r["operation"], r["read"], r["written"], r["height"]): Tile(**r["tile"]) for r in best}
     times = {"default": whole(setting)}
     use_tiles(chosen)
-    often = launches(setting.batch)  # with the tiles that were found, which decide who normalises
+    often = launches(setting.batch)  # depends on the tiles
     best = [{**row, "launches": often[key]} for key, row in zip(chosen, best, strict=True)]
     times["tuned"] = whole(setting)
-    print(f"forward and backward, twelve at a time, us a model: {times}; {time.monotonic() - began:.0f} s in all")
+    print(f"forward and backward, twelve at a time, us per model: {times}; {time.monotonic() - began:.0f} s in total")
     if given.out:
-        write_json(given.out, {**about(), "us_whole": times, "best": best})  # without parts, as use_tiles reads it
+        write_json(given.out, {**about(), "us_whole": times, "best": best})  # without parts: the format of use_tiles
 
 
 if __name__ == "__main__":

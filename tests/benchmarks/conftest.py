@@ -1,4 +1,4 @@
-"""What tests of the benchmarks share: scripts as modules, and run as commands without a GPU."""
+"""Scripts of the benchmarks as modules, without a GPU."""
 
 import importlib
 import os
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -15,6 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def load(monkeypatch):
     """Imports scripts of the folder, which import each other by name."""
     monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     known = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - known:
@@ -22,7 +24,19 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
+@pytest.fixture
+def command(load, monkeypatch):
+    """Runs a script in this process."""
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        load(name.removesuffix(".py")).main()
+
+    return run
+
+
 def script(name, *arguments):
+    """Run a script as a process; return its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    words = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
+    return subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout

@@ -214,14 +214,15 @@ def test_the_figure(load, growth, fleet, number, tmp_path):
     drawn = [axes for axes in figure.axes if axes.get_visible()]
     assert len(drawn) == number
     if fleet:
-        (axes,) = (axes for axes in drawn if axes.get_ylabel() == "ms a step and model")
+        (axes,) = (axes for axes in drawn if axes.get_ylabel() == "ms per step and model")
         assert axes.lines[0].get_xydata().tolist() == [[1.0, 1.0], [64.0, 0.4]]
-        (axes,) = (axes for axes in drawn if axes.get_ylabel() == "GB in all")
+        (axes,) = (axes for axes in drawn if axes.get_ylabel() == "GB in total")
         assert axes.lines[0].get_xydata().tolist() == [[64.0, 32.0]]
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(legend) == len(set(legend))
 
 
+@pytest.mark.slow
 def test_the_figure_of_another_gpu(load, measured, tmp_path, monkeypatch):
     module = load("draw_growth")
     monkeypatch.setattr(module, "RESULTS", measured)
