@@ -117,9 +117,8 @@ def model_of(run: Run, *, trained: bool = True, **data: Any) -> Iterator[tuple[T
 def evaluate_training(trainer: Trainer, model: Model, shift: Tensor | None = None) -> ClassStatistics:
     """Class statistics on the trainer's training split, measured as the recipe's ``train_stats`` requires."""
     shift = None if shift is None else shift.to(trainer.device)
-    if trainer.recipe.train_stats == "paper":
-        return trainer.evaluator.training_statistics(model, 0, shift=shift).result()
-    return trainer.evaluator.statistics(model, trainer.dataset.train, shift=shift).result()
+    split = "train_paper" if trainer.recipe.train_stats == "paper" else "train"
+    return trainer.evaluator.statistics(model, split, shift=shift)
 
 
 def _balanced(run: Run, long_tailed: Mapping[str, Recipe]) -> list[str]:

@@ -17,6 +17,7 @@ from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming
 from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import BadImages, as_tensor, raw_pixels
 from longtail.models import HeadSpec, Model, build_model
+from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
 from longtail.train.measures import PostHoc, classifier_of
@@ -208,21 +209,9 @@ class TrainedClassifier(nn.Module):
     @torch.no_grad()
     def _probabilities(self, images: Tensor) -> Tensor:
         """Probabilities of normalised images, on the CPU."""
-        with _evaluating(self):
+        with evaluation_mode(self):
             logits: Tensor = self(images.to(next(self.model.parameters())))  # its device and type
             return logits.softmax(1).float().cpu()
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards the mode from before."""
-    was = {one: one.training for one in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for one, training in was.items():
-            one.training = training
 
 
 @dataclass

@@ -41,9 +41,18 @@ def test_recalls_of_the_log_are_those_of_the_result(tmp_path):
 def test_recalls_in_training_mode_are_those_of_the_paper(tmp_path):
     evaluator = Trainer(recipe_for("cbs", train_stats="paper"), RunFolder(tmp_path / "run")).evaluator
     model = build_model("small-cnn", 10, in_channels=1)
-    statistics = evaluator.training_statistics(model, 3).result()
+    statistics = evaluator.statistics(model, "train_paper")
     right = statistics.correct.double() / statistics.samples
-    assert evaluator.recalls(model, 3).result()["train"]["all"] == pytest.approx(float(right.mean()))
+    assert finish(evaluator.recalls(model, 0))["train"]["all"] == pytest.approx(float(right.mean()))
+
+
+def finish(generator):
+    """What a generator returns, after the values that it still yields."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as end:
+            return end.value
 
 
 def queue_on_a_cpu(trainer):
@@ -243,7 +252,7 @@ def test_another_head_is_another_pass():
 @pytest.mark.gpu
 @pytest.mark.parametrize("train_stats", ["eval", "paper"])
 def test_recalls_that_were_queued_are_the_plain_ones(tmp_path, train_stats):
-    """Four models, looked at side by side twice, before any is read."""
+    """Four models, evaluated side by side before any result is read."""
     trainers = [
         Trainer(recipe_for("cbs", device="cuda", seed=s, train_stats=train_stats), RunFolder(tmp_path / str(s)))
         for s in range(4)
@@ -251,11 +260,13 @@ def test_recalls_that_were_queued_are_the_plain_ones(tmp_path, train_stats):
     models = [build_model("small-cnn", 10, in_channels=1, seed=seed).to("cuda") for seed in range(4)]
     for epoch in range(3):
         queued = [t.evaluator.recalls(m, epoch) for t, m in zip(trainers, models, strict=True)]
+        for one in queued:
+            next(one)
         for trainer, model, queued_pass in zip(trainers, models, queued, strict=True):
             plain = Evaluator(trainer.loaders)
             plain.replays = False
-            expected = plain.recalls(model, epoch).result()
-            found = queued_pass.result()
+            expected = finish(plain.recalls(model, epoch))
+            found = finish(queued_pass)
             assert found.keys() == expected.keys()
             for split, recalls in expected.items():
                 assert found[split] == pytest.approx(recalls, abs=0.02)  # a sample on the edge
@@ -263,18 +274,20 @@ def test_recalls_that_were_queued_are_the_plain_ones(tmp_path, train_stats):
 
 @pytest.mark.gpu
 def test_all_that_was_queued_is_the_plain_one(tmp_path):
-    """Four models, their last passes side by side, before any is read."""
+    """The last evaluations of four models, side by side before any result is read."""
     trainers = [Trainer(recipe_for("cbs", device="cuda", seed=s), RunFolder(tmp_path / str(s))) for s in range(4)]
     models = [build_model("small-cnn", 10, in_channels=1, seed=seed).to("cuda") for seed in range(4)]
-    given = {"shift": None, "change": None, "before_batch": lambda: None}
+    given = {"shift": None, "change": None, "check_stopped": lambda: None}
     files = [tmp_path / f"{s}.safetensors" for s in range(4)]
     queued = [t.evaluator.final(m, 1, f, **given) for t, m, f in zip(trainers, models, files, strict=True)]
+    for one in queued:
+        next(one)
     assert not any(file.exists() for file in files)
     for trainer, model, file, queued_pass in zip(trainers, models, files, queued, strict=True):
         plain = Evaluator(trainer.loaders)
         plain.replays = False
-        expected = plain.final(model, 1, tmp_path / "plain.safetensors", **given).result()
-        found = queued_pass.result()
+        expected = finish(plain.final(model, 1, tmp_path / "plain.safetensors", **given))
+        found = finish(queued_pass)
         assert found.keys() == expected.keys() == {"train", "test", "train_paper"}
         for split, statistics in expected.items():
             assert torch.equal(found[split].samples, statistics.samples)

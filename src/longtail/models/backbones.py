@@ -1,7 +1,8 @@
 """Backbones: the protocol, the ResNets of the CIFAR experiments, and a small network for tiny images."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch.nn.functional as F
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
 
-__all__ = ["Backbone", "CifarResNet", "SmallCNN", "average", "check_backbone", "shortcut"]
+__all__ = ["Backbone", "CifarResNet", "SmallCNN", "average", "check_backbone", "evaluation_mode", "shortcut"]
 
 _NEEDED = ("num_features", "has_maps", "maps", "pool")
 _WIDTHS = (16, 32, 64)
@@ -55,6 +56,18 @@ def check_backbone(backbone: object) -> None:
         raise TypeError(
             f"Expected `backbone` to be an nn.Module with {', '.join(_NEEDED)}, but got {describe(backbone)}."
         )
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards every part has the mode from before."""
+    before = {one: one.training for one in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for one, training in before.items():
+            one.training = training
 
 
 def average(maps: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
 from longtail.data.datasets.dataset import Normalisation
-from longtail.models.backbones import Backbone, CifarResNet, SmallCNN
+from longtail.models.backbones import Backbone, CifarResNet, SmallCNN, evaluation_mode
 from longtail.models.pretrained import Pretrained, load_weights, read_normalisation
 
 __all__ = [
@@ -279,11 +279,8 @@ class TimmBackbone(nn.Module):
         """Whether the last features are maps of D channels; timm does not say, so the first call runs a forward."""
         if self._has_maps is None:
             like = next(self.network.parameters())
-            training = self.network.training
-            self.network.eval()
-            with torch.no_grad(), explain_size_errors(self._name, self._side):
+            with evaluation_mode(self.network), torch.no_grad(), explain_size_errors(self._name, self._side):
                 maps = self.maps(like.new_zeros(1, self.in_channels, self._side, self._side))
-            self.network.train(training)
             self._has_maps = maps.ndim == 4 and maps.shape[1] == self.num_features
         return self._has_maps
 

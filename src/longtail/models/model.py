@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import check_choice, check_integer
-from longtail.models.backbones import Backbone, check_backbone
+from longtail.models.backbones import Backbone, check_backbone, evaluation_mode
 from longtail.models.heads import HEADS, Head, HeadSpec, LinearHead, Outputs, build_head, unit
 from longtail.models.libraries import build_backbone, explain_size_errors
 from longtail.models.pretrained import Pretrained
@@ -223,14 +223,9 @@ def check_takes(model: Model, name: str, channels: int, size: int) -> None:
 
     Networks of other libraries may fail with any error; this makes it one sentence.
     """
-    training = model.training
     like = next(model.parameters())
-    model.eval()
-    try:
-        with torch.no_grad(), explain_size_errors(name, size):
-            model(like.new_zeros(1, channels, size, size), project=False)
-    finally:
-        model.train(training)
+    with evaluation_mode(model), torch.no_grad(), explain_size_errors(name, size):
+        model(like.new_zeros(1, channels, size, size), project=False)
 
 
 def _check_fit(backbone: Backbone, head: Head) -> None:

@@ -1,8 +1,7 @@
 """Evaluation: passes of a model over a split that give class statistics, on one device or over all ranks."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +14,14 @@ from longtail.data.sampling.plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics, class_statistics, recall
 from longtail.models import Model, Outputs
+from longtail.models.backbones import evaluation_mode
 from longtail.ranks import Ranks
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.measures import Classifier, Kind, PostHoc, PostHocSearch
 from longtail.train.stored import NO_LABEL, PredictionsWriter, kept_splits
 
-__all__ = ["Evaluator", "Pass", "evaluate"]
+__all__ = ["Evaluator", "evaluate"]
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From images to plain logits and features, without gradients."""
@@ -56,10 +56,8 @@ def evaluate(
     """
     transforms = transforms or model.transforms  # type: ignore[assignment]
     device = next(model.parameters()).device
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        total: ClassStatistics | None = None
+    total: ClassStatistics | None = None
+    with evaluation_mode(model):
         for begin in range(0, len(split), batch_size):
             places = range(begin, min(begin + batch_size, len(split)))
             outputs = model(transforms([split.images[place] for place in places]).to(device))  # type: ignore[misc]
@@ -67,64 +65,21 @@ def evaluate(
             labels = split.labels[places.start : places.stop].to(device)
             found = class_statistics(logits, labels, features, shift=shift)
             total = found if total is None else total + found
-    finally:
-        for module, training in before.items():
-            module.training = training
     if total is None:
         raise ValueError("Expected `split` to have a sample, but it is empty.")
-    return ClassStatistics(**{name: value.cpu() for name, value in total.tensors().items()})
+    return _on_cpu(total)
 
 
-class Pass(NamedTuple):
-    """A pass over a split that may still run on the device. The model must not change before :meth:`result`."""
-
-    found: ClassStatistics
-    wait: Callable[[], None]
-
-    def result(self) -> ClassStatistics:
-        """Wait for the device and return the statistics on the CPU."""
-        self.wait()
-        return ClassStatistics(**{name: value.cpu() for name, value in self.found.tensors().items()})
-
-
-class RecallPass(NamedTuple):
-    """Passes over all splits that count correct predictions; they may still run on the device."""
-
-    evaluator: "Evaluator"
-    counts: "dict[str, Correct]"
-
-    def result(self) -> dict[str, dict[str, float]]:
-        """Wait for the device and return the recall of each group on each split."""
-        self.evaluator.wait()
-        groups = self.evaluator.dataset.groups
-        recalls = {name: recall(one.correct.cpu(), one.samples.cpu(), groups) for name, one in self.counts.items()}
-        return {name: {"all": values.all, **values.groups} for name, values in recalls.items()}
-
-
-@dataclass(eq=False)
-class FinalPass:
-    """The passes of the last evaluation; statistics and logits may still be on the device."""
-
-    passes: dict[str, Pass]
-    writer: Callable[[], PredictionsWriter] | None
-    """Opens the file of logits, if they are written at the end."""
-    waiting: list[tuple[str, Tensor, Tensor, Tensor]] = field(default_factory=list)
-
-    def result(self) -> dict[str, ClassStatistics]:
-        """Wait for the device, write the logits that wait there, and return the statistics of each split."""
-        found = {name: one.result() for name, one in self.passes.items()}
-        if self.writer is not None:
-            with self.writer() as writer:
-                for rows in self.waiting:
-                    writer.write(*rows)
-        return found
+def _on_cpu(statistics: ClassStatistics) -> ClassStatistics:
+    return ClassStatistics(**{name: value.cpu() for name, value in statistics.tensors().items()})
 
 
 class Evaluator:
     """Evaluates the model of a run on the splits of its data set.
 
     If one process holds the images on a GPU, forward passes are replayed from CUDA graphs on their own stream: they are
-    queued on the device and cost the host little until their result is read.
+    queued on the device and cost the host little until their result is read. Methods that are generators yield once
+    between the two, so that other members of a fleet take a step meanwhile; the model must not change until they end.
     """
 
     def __init__(self, loaders: Loaders) -> None:
@@ -134,7 +89,7 @@ class Evaluator:
         self.replays = resident and loaders.device.type == "cuda" and self.ranks.world == 1
         """Whether passes are only queued on the device until they are read."""
         self._replayed: ReplayedForward | None = None
-        self._evaluation: dict[Split, Loader] = {}
+        self._evaluation: dict[str, Loader] = {}
         self._training: Loader | None = None
 
     def release(self) -> None:
@@ -149,59 +104,34 @@ class Evaluator:
         if self._replayed is not None:
             self._replayed.stream.synchronize()
 
-    def statistics(
-        self,
-        model: Model,
-        split: Split,
-        *,
-        shift: Tensor | None = None,
-        change: Change | None = None,
-        write: Write | None = None,
-        before_batch: Callable[[], None] | None = None,
-    ) -> Pass:
-        """A pass over a split in evaluation mode.
+    def statistics(self, model: Model, split: str, *, shift: Tensor | None = None) -> ClassStatistics:
+        """Class statistics of a split, on the CPU.
 
         Args:
             model: the model.
-            split: the split.
+            split: its name, in evaluation mode; or ``"train_paper"``, the training split as the paper's authors
+                measured it: in training mode, augmented, and nothing is learnt.
             shift: of the loss whose gradient is measured.
-            change: a post-hoc step, before anything is counted.
-            write: receives all logits, on the first rank; the next batch may overwrite them.
-            before_batch: called before each batch.
         """
-        with self._forward(model.eval()) as forward:
-            batches = self._batches(split, before_batch)
-            found = add_statistics(forward, batches, ranks=self.ranks, shift=shift, change=change, write=write)
-        return Pass(found, self.wait)
+        with self._pass(model, split) as (forward, batches):
+            found = add_statistics(forward, batches, ranks=self.ranks, shift=shift)
+        self.wait()
+        return _on_cpu(found)
 
-    def training_statistics(
-        self, model: Model, epoch: int, *, shift: Tensor | None = None, change: Change | None = None
-    ) -> Pass:
-        """A pass over the training split as the paper's authors did it: training mode, augmented, nothing is learnt.
-
-        Args:
-            model: the model.
-            epoch: the epoch whose random draws are used.
-            shift: as in :meth:`statistics`.
-            change: as in :meth:`statistics`.
-        """
-        with batch_statistics(model), self._forward(model) as forward:
-            found = add_statistics(forward, self._augmented(epoch), ranks=self.ranks, shift=shift, change=change)
-        return Pass(found, self.wait)
-
-    def recalls(self, model: Model, epoch: int) -> RecallPass:
-        """Count correct predictions on every split, for the log only: nothing is chosen by them."""
+    def recalls(self, model: Model, epoch: int) -> Generator[None, None, dict[str, dict[str, float]]]:
+        """The recall of each group on each split, for the log only: nothing is chosen by them."""
         self.ranks.agree(model.buffers())
-        return RecallPass(
-            self, {name: self._correct(model, name, split, epoch) for name, split in self.dataset.splits.items()}
-        )
-
-    def _correct(self, model: Model, name: str, split: Split, epoch: int) -> "Correct":
-        if name == "train" and self.loaders.recipe.train_stats == "paper":
-            with batch_statistics(model), self._forward(model) as forward:
-                return count_correct(forward, self._augmented(epoch), self.dataset.num_classes, self.ranks)
-        with self._forward(model.eval()) as forward:
-            return count_correct(forward, self._batches(split), self.dataset.num_classes, self.ranks)
+        counts: dict[str, Correct] = {}
+        for name in self.dataset.splits:
+            paper = name == "train" and self.loaders.recipe.train_stats == "paper"
+            with self._pass(model, "train_paper" if paper else name, epoch) as (forward, batches):
+                counts[name] = count_correct(forward, batches, self.dataset.num_classes, self.ranks)
+        if self.replays:
+            yield
+        self.wait()
+        groups = self.dataset.groups
+        recalls = {name: recall(one.correct.cpu(), one.samples.cpu(), groups) for name, one in counts.items()}
+        return {name: {"all": values.all, **values.groups} for name, values in recalls.items()}
 
     def final(
         self,
@@ -211,46 +141,72 @@ class Evaluator:
         *,
         shift: Tensor | None,
         change: Change | None,
-        before_batch: Callable[[], None],
-    ) -> FinalPass:
-        """The last evaluation of a run: statistics of every split, and logits and labels in ``file``.
+        check_stopped: Callable[[], None],
+    ) -> Generator[None, None, dict[str, ClassStatistics]]:
+        """The last evaluation of a run: statistics of every split; logits and labels are written to ``file``.
 
-        On a GPU, logits wait on the device until the result is read, unless they are many.
+        On a GPU, logits wait on the device until the statistics are read, unless they are many.
+
+        Args:
+            model: the model.
+            epoch: the epoch whose random draws ``train_paper`` uses.
+            file: where logits and labels go.
+            shift: of the loss whose gradient is measured.
+            change: a post-hoc step, before anything is counted.
+            check_stopped: called before each batch.
         """
         splits, classes = self.dataset.splits, self.dataset.num_classes
         kept = kept_splits(splits, classes)
-        later = self.replays and sum(len(splits[name]) for name in kept) * classes < _WAITING
-        opened = partial(PredictionsWriter, file, splits, classes, self.ranks)
-        found = FinalPass({}, opened if later else None)
-
-        def keep(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
-            found.waiting.append((name, rows, logits.clone(), labels))
+        waits = self.replays and sum(len(splits[name]) for name in kept) * classes < _WAITING
+        waiting: list[tuple[str, Tensor, Tensor, Tensor]] = []
+        found: dict[str, ClassStatistics] = {}
 
         def evaluate_splits(write: Callable[[str, Tensor, Tensor, Tensor], None]) -> None:
-            for name, split in splits.items():
+            for name in splits:
                 to = partial(write, name) if name in kept else None
-                found.passes[name] = self.statistics(
-                    model, split, shift=shift, change=change, write=to, before_batch=before_batch
-                )
+                with self._pass(model, name) as (forward, batches):
+                    checked = _before_each(batches, check_stopped)
+                    found[name] = add_statistics(
+                        forward, checked, ranks=self.ranks, shift=shift, change=change, write=to
+                    )
 
-        if later:
-            evaluate_splits(keep)
+        if waits:
+            evaluate_splits(lambda name, rows, logits, labels: waiting.append((name, rows, logits.clone(), labels)))
         else:
-            with opened() as writer:
+            with PredictionsWriter(file, splits, classes, self.ranks) as writer:
                 evaluate_splits(writer.write)
-        found.passes["train_paper"] = self.training_statistics(model, epoch, shift=shift, change=change)
-        return found
+        with self._pass(model, "train_paper", epoch) as (forward, batches):
+            found["train_paper"] = add_statistics(forward, batches, ranks=self.ranks, shift=shift, change=change)
+        if self.replays:
+            yield
+            check_stopped()
+        self.wait()
+        on_cpu = {name: _on_cpu(one) for name, one in found.items()}
+        if waits:
+            with PredictionsWriter(file, splits, classes, self.ranks) as writer:
+                for row in waiting:
+                    writer.write(*row)
+        return on_cpu
 
     def choose_posthoc(self, model: Model, kind: Kind, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
         """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
-        assert self.dataset.val is not None  # checked by the trainer
         search = PostHocSearch(kind, classifier, self.dataset.groups)
-        self.statistics(
-            model, self.dataset.val, write=lambda _, logits, labels: search.add(logits.cpu(), labels.cpu())
-        ).result()
+        with self._pass(model, "val") as (forward, batches):
+            write = lambda _, logits, labels: search.add(logits.cpu(), labels.cpu())  # noqa: E731
+            add_statistics(forward, batches, ranks=self.ranks, write=write)
         best = search.best().strength if self.ranks.first else 0.0
         strength = self.ranks.sum(torch.tensor(best, dtype=torch.float64))
         return PostHoc(kind, float(strength)), search.recalls() if self.ranks.first else {}
+
+    @contextmanager
+    def _pass(self, model: Model, split: str, epoch: int = 0) -> Iterator[tuple[Forward, Iterator[Batch]]]:
+        """The forward pass and the batches of a split, in the mode of :meth:`statistics`."""
+        if split == "train_paper":
+            with batch_statistics(model), self._forward(model) as forward:
+                yield forward, self._augmented(epoch)
+        else:
+            with self._forward(model.eval()) as forward:
+                yield forward, self._batches(split)
 
     @contextmanager
     def _forward(self, model: Model) -> Iterator[Forward]:
@@ -265,16 +221,12 @@ class Evaluator:
         with torch.cuda.stream(stream):
             yield self._replayed
 
-    def _batches(self, split: Split, before_batch: Callable[[], None] | None = None) -> Iterator[Batch]:
+    def _batches(self, split: str) -> Iterator[Batch]:
         """The batches of a split in order; the loader is kept for the next time."""
         if split not in self._evaluation:
-            self._evaluation[split] = self.loaders.evaluation(split)
+            self._evaluation[split] = self.loaders.evaluation(self.dataset.splits[split])
         loader = self._evaluation[split]
-        batches = _in_order(loader) if self.replays and isinstance(loader, Resident) else loader.evaluation()
-        for batch in batches:
-            if before_batch is not None:
-                before_batch()
-            yield batch
+        return _in_order(loader) if self.replays and isinstance(loader, Resident) else loader.evaluation()
 
     def _augmented(self, epoch: int) -> Iterator[Batch]:
         """An epoch of training batches; the loader is kept for the next time."""
@@ -292,6 +244,12 @@ class Evaluator:
             places = place + self.ranks.world * torch.arange(len(batch.labels), device=batch.labels.device)
             yield batch._replace(labels=batch.labels.masked_fill(places >= len(self.dataset.train), NO_LABEL))
             place += self.ranks.world * len(batch.labels)
+
+
+def _before_each(batches: Iterator[Batch], call: Callable[[], None]) -> Iterator[Batch]:
+    for batch in batches:
+        call()
+        yield batch
 
 
 def _in_order(loader: Resident) -> Iterator[Batch]:
@@ -367,14 +325,15 @@ def add_statistics(
 def _outputs(
     forward: Forward, batches: Iterable[Batch], ranks: Ranks, write: Write | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits, features and labels of this rank's batches; those of all ranks are written."""
+    """Logits, features and labels of this rank's batches; the first rank writes those of all ranks."""
     for batch in _same_number(batches, ranks):
-        if batch is None:  # this rank has no more, but takes part in the gathering
-            _write_rows(ranks, None, write)
-            continue
-        logits, features = forward(batch.views[0])
-        _write_rows(ranks, (batch.indices, logits, batch.labels), write)
-        yield logits, features, batch.labels
+        outputs = None if batch is None else forward(batch.views[0])
+        rows = None if batch is None or outputs is None else (batch.indices, outputs[0], batch.labels)
+        if write is not None:
+            for part in _gathered(ranks, rows):
+                write(*part)
+        if batch is not None and outputs is not None:
+            yield *outputs, batch.labels
 
 
 def _merged(batches: Iterable[tuple[Tensor, ...]], *, overwritten: int) -> Iterator[tuple[Tensor, ...]]:
@@ -418,15 +377,11 @@ def _same_number(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | Non
 _Rows = tuple[Tensor, Tensor, Tensor]
 
 
-def _write_rows(ranks: Ranks, rows: _Rows | None, write: Write | None) -> None:
-    """Pass the rows of all ranks to ``write`` on the first rank."""
-    if write is None:
-        return
+def _gathered(ranks: Ranks, rows: _Rows | None) -> list[_Rows]:
+    """The rows of all ranks, on the first one."""
     parts: list[_Rows | None] = [rows]
     if ranks.world > 1:
         parts = [None] * ranks.world
-        sent: _Rows | None = None if rows is None else (rows[0].cpu(), rows[1].cpu(), rows[2].cpu())
+        sent = None if rows is None else tuple(part.cpu() for part in rows)
         torch.distributed.gather_object(sent, parts if ranks.first else None)
-    for part in parts:
-        if part is not None and ranks.first:
-            write(*part)
+    return [part for part in parts if part is not None] if ranks.first else []

@@ -24,7 +24,7 @@ from longtail.train.checkpoint import (
     restore,
     save_checkpoint,
 )
-from longtail.train.evaluation import Evaluator, RecallPass
+from longtail.train.evaluation import Evaluator
 from longtail.train.folder import RunFolder, TensorBoard, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
 from longtail.train.loading import open_data
@@ -229,11 +229,9 @@ class Trainer:
             running.objective.end_epoch()
             seconds = time.monotonic() - began
             self._update_live(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
-            recalls: RecallPass | None = None
+            recalls: dict[str, dict[str, float]] | None = None
             if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
-                recalls = self.evaluator.recalls(model, running.first_epoch + epoch)
-                if self.evaluator.replays:
-                    yield  # while the device works on them, the other members of a fleet take a step
+                recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
             self._log(running, seconds, recalls)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
@@ -284,11 +282,11 @@ class Trainer:
             "images_per_second": round(rate * len(self.dataset.train) / self.loaders.steps_per_epoch, 1),
         }
 
-    def _log(self, running: Running, seconds: float, recalls: RecallPass | None) -> None:
+    def _log(self, running: Running, seconds: float, recalls: dict[str, dict[str, float]] | None) -> None:
         self._list_unreadable()
         line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
         if recalls is not None:
-            line["recall"] = recalls.result()
+            line["recall"] = recalls
         if self.ranks.first:
             self.folder.log(line)
             if self.on_log is not None:
@@ -308,18 +306,14 @@ class Trainer:
         self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
         classifier = classifier_of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, trace = self._posthoc(model, classifier)
-        final = self.evaluator.final(
+        statistics = yield from self.evaluator.final(
             model,
             sum(self.epochs),
             self.folder.predictions_file,
             shift=running.objective.logit_shift,
             change=None if posthoc is None else lambda logits: posthoc.apply(logits, classifier),
-            before_batch=self._check_stopped,
+            check_stopped=self._check_stopped,
         )
-        if self.evaluator.replays:
-            yield  # as after recalls
-            self._check_stopped()
-        statistics = final.result()
         self._list_unreadable()
         bad = [name for name, one in statistics.items() if not bool(one.probability_sum.isfinite().all())]
         if bad:  # because of the very last step, after which no loss was computed
