@@ -1,7 +1,6 @@
 """Use a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -115,14 +114,12 @@ class Transforms:
 
 
 def _several(images: Any) -> bool:
-    """Whether these are several images."""
     if isinstance(images, Tensor | np.ndarray):
         return images.ndim == 4
     return isinstance(images, Sequence) and not isinstance(images, str | bytes)
 
 
 def _pixels(image: Any) -> Tensor:
-    """One image as uint8 ``(channels, height, width)``."""
     if isinstance(image, str | PathLike):
         return decode(Path(image))
     pixels = raw_pixels(image)
@@ -261,51 +258,29 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
     if not folder.model_file.exists():
         raise FileNotFoundError(f"Expected a model in {folder.model_file}, but there is no such file.")
     state, card = read_tensors(folder.model_file)
-    posthoc = result.get("posthoc")
-    with _from_card(folder.model_file):
-        transforms = Transforms(
-            _read(card, "channels", int),
-            _read(card, "image_size", int),
-            Normalisation(tuple(_read(card, "mean", list)), tuple(_read(card, "std", list))),
-            _read(card, "augment", str),
-            bool(card.get("in_memory", False)),
-        )
-        names = _read(card, "classes", list)
-        model = build_model(
-            _read(card, "model", str),
-            len(names),
-            head=HeadSpec(_read(card, "head", str), _read(card, "head_options", dict)),
-            in_channels=transforms.channels,
-            image_size=transforms.size,
-        )
-        used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
-        model.load_state_dict(used)  # projectors are needed for training only
-        counts = _read(card, "counts", list)
-        if len(counts) != len(names) or len(transforms.normalisation.mean) != transforms.channels:
-            raise ValueError("its numbers of classes or channels do not match")
-        classifier = TrainedClassifier(
-            model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc)
-        )
+    try:
+        classifier = _from_card(state, card, result.get("posthoc"))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # of a damaged file, or another program's
+        reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"Expected {folder.model_file} to hold a model of longtail, but {reason}.") from error
     return classifier.to(device).eval()
 
 
-def _read(card: Mapping[str, Any], name: str, kind: Callable[..., Any]) -> Any:
-    """An entry of a model's card, with its type checked."""
-    value = card[name]
-    if not isinstance(value, kind):  # type: ignore[arg-type]
-        raise TypeError(f"its `{name}` is {describe(value)}")
-    return value
-
-
-@contextmanager
-def _from_card(path: Path) -> Iterator[None]:
-    """Turn errors of a damaged or foreign file into one sentence; missing packages are reported as they are."""
-    try:
-        yield
-    except ImportError:
-        raise
-    except KeyError as error:
-        raise ValueError(f"Expected {path} to hold a model of longtail, but it has no {error}.") from None
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"Expected {path} to hold a model of longtail, but {reason}.") from error
+def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: str | None) -> TrainedClassifier:
+    normalisation = Normalisation(tuple(card["mean"]), tuple(card["std"]))
+    transforms = Transforms(
+        card["channels"], card["image_size"], normalisation, card["augment"], card.get("in_memory", False)
+    )
+    names, counts = card["classes"], card["counts"]
+    model = build_model(
+        card["model"],
+        len(names),
+        head=HeadSpec(card["head"], card["head_options"]),
+        in_channels=transforms.channels,
+        image_size=transforms.size,
+    )
+    used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
+    model.load_state_dict(used)  # projectors are needed for training only
+    if len(counts) != len(names) or len(normalisation.mean) != transforms.channels:
+        raise ValueError("its numbers of classes or channels do not match")
+    return TrainedClassifier(model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc))

@@ -553,7 +553,7 @@ def test_a_checkpoint_of_other_data_is_refused(run, stopped):
 def test_a_checkpoint_with_other_class_counts_is_refused(own):
     folder, mine, go_on = own
     fewer = replace(mine, train=mine.train.subset(torch.arange(1, len(mine.train))))
-    with pytest.raises(ValueError, match=r"class counts .* 341 images\), .* 342 images\)\."):
+    with pytest.raises(ValueError, match=r"to have the counts of mine now"):
         go_on(fewer)
     go_on(mine)
     assert folder.done
@@ -562,7 +562,7 @@ def test_a_checkpoint_with_other_class_counts_is_refused(own):
 def test_a_checkpoint_of_other_classes_is_refused(own):
     folder, mine, go_on = own
     names = (*mine.class_names[:3], "three", *mine.class_names[4:])
-    with pytest.raises(ValueError, match=r"of class 'three' in .*, but it has '3' in its place\."):
+    with pytest.raises(ValueError, match=r"to have the classes of mine now"):
         go_on(replace(mine, class_names=names))
     go_on(mine)
     assert folder.done

@@ -25,19 +25,9 @@ class _Contrastive(Objective):
         self.classifier = SupervisedLoss(classifier)
 
     @property
-    def logit_shift(self) -> Tensor | None:
-        """The shift of the classifier's loss."""
-        return self.classifier.logit_shift
-
-    @property
-    def is_pure_shift(self) -> bool:
-        """Whether the classifier's loss is a pure shift."""
-        return self.classifier.is_pure_shift
-
-    @property
-    def rebalances(self) -> bool:
-        """Whether the classifier's loss corrects for class counts."""
-        return self.classifier.rebalances
+    def classifier_loss(self) -> Loss:
+        """The loss of the first view."""
+        return self.classifier.loss
 
     def forward(self, outputs: Outputs, target: Tensor) -> Sums:
         """The classifier's loss, and the contrastive loss averaged over its views."""
@@ -47,13 +37,7 @@ class _Contrastive(Objective):
         return {"classifier": self.classifier(first, target)["loss"], "contrast": self.contrast(views, target, outputs)}
 
     def contrast(self, views: Tensor, target: Tensor, outputs: Outputs) -> Tensor:
-        """The contrastive loss, averaged over the views and summed over the samples.
-
-        Args:
-            views: unit vectors of the contrast views, ``(2, B, p)``.
-            target: classes of the samples, ``(B,)``.
-            outputs: all outputs of the model.
-        """
+        """The contrastive loss of unit vectors ``(2, B, p)``, averaged over views and summed over samples."""
         raise NotImplementedError
 
     def gather(self, views: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,14 +46,7 @@ class _Contrastive(Objective):
 
 
 class BalancedContrastive(_Contrastive):
-    """BCL (Zhu et al., 2022): contrast with both views of the batch and with one prototype per class.
-
-    Args:
-        classifier: the classifier's loss, made with ``reduction="none"``.
-        temperature: of the similarities.
-        classifier_weight: weight of the classifier's loss.
-        contrast_weight: weight of the contrastive loss.
-    """
+    """BCL (Zhu et al., 2022): contrast with both views of the batch and with one prototype per class."""
 
     def __init__(self, classifier: Loss, temperature: float, classifier_weight: float, contrast_weight: float) -> None:
         super().__init__(classifier, classifier_weight, contrast_weight)

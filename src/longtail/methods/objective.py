@@ -35,9 +35,14 @@ class Objective(nn.Module):
         """The processes that share the batch; set by the trainer."""
 
     @property
+    def classifier_loss(self) -> Loss | None:
+        """The loss of the classifier's logits, which declares the three properties below."""
+        return None
+
+    @property
     def logit_shift(self) -> Tensor | None:
         """What the loss adds to the classifier's logits, ``(C,)``, for measures of its gradient."""
-        return None
+        return None if self.classifier_loss is None else self.classifier_loss.logit_shift
 
     @property
     def is_pure_shift(self) -> bool:
@@ -45,12 +50,12 @@ class Objective(nn.Module):
 
         Then rewards and penalties of class statistics are its gradient.
         """
-        return False
+        return self.classifier_loss is not None and self.classifier_loss.is_pure_shift
 
     @property
     def rebalances(self) -> bool:
         """Whether the loss corrects for class counts: a re-balancing sampler would correct a second time."""
-        return False
+        return self.classifier_loss is not None and self.classifier_loss.rebalances
 
     def denominators(self, target: Tensor) -> Sums:
         """What the sum of each term is divided by; a function of the labels only."""
@@ -95,19 +100,9 @@ class SupervisedLoss(Objective):
         self.scale = scale
 
     @property
-    def logit_shift(self) -> Tensor | None:
-        """What the loss adds to the logits."""
-        return self.loss.logit_shift
-
-    @property
-    def is_pure_shift(self) -> bool:
-        """As the loss declares it."""
-        return self.loss.is_pure_shift
-
-    @property
-    def rebalances(self) -> bool:
-        """As the loss declares it."""
-        return self.loss.rebalances
+    def classifier_loss(self) -> Loss:
+        """The loss."""
+        return self.loss
 
     def denominators(self, target: Tensor) -> Sums:
         """The number of samples, or the sum of their class weights."""

@@ -96,17 +96,14 @@ def parameters_of(kind: type) -> dict[str, Parameter]:
     found = {}
     for one in fields(kind):
         if one.default is MISSING:
-            raise ValueError(
-                f"Expected every parameter of {kind.__name__} to have a default, but `{one.name}` has none."
-            )
+            raise ValueError(f"Expected a default for every parameter, but `{one.name}` of {kind.__name__} has none.")
         found[one.name] = Parameter(one.name, hints[one.name], one.default, **one.metadata.get(_KEY, {}))
     return found
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
     """Raise an error unless a setting has the type of its annotation; a file may hold anything."""
-    if not any(_is(value, kind) for kind in _kinds(hint)):
-        raise ValueError(f"Expected `{name}` to be {_described(hint)}, but got {value!r}.")
+    Parameter(name, hint, None).check(value)
 
 
 def parse_setting(text: str, hint: Any) -> Any:

@@ -141,20 +141,13 @@ class TorchvisionBackbone(nn.Module):
         in_channels = check_integer("in_channels", in_channels, minimum=1)
         if pretrained is not False and in_channels != 3:
             raise ValueError(f"Expected `in_channels` to be 3 for pretrained weights of {name}, but got {in_channels}.")
-        # Without this option these two warn about their initialisation.
-        options: dict[str, Any] = {"init_weights": True} if name in _WITH_AUXILIARY and pretrained is not True else {}
-        size = self._size_option(torchvision, name, pretrained, image_size)
-        network = _create(
-            name,
-            lambda weights: torchvision.models.get_model(
-                name, weights="DEFAULT" if weights else None, **options, **size
-            ),
-            pretrained,
-            size,
-        )
-        if name in _WITH_AUXILIARY:  # additional classifiers, whose logits training would return too
-            network.aux_logits = False
-            network.aux1 = network.aux2 = network.AuxLogits = None
+        size: dict[str, Any] = {}  # an option that networks with a fixed size have
+        if image_size is not None and name.startswith("vit_"):
+            size["image_size"] = image_size
+        elif image_size is not None and name.startswith("maxvit_"):
+            size["input_size"] = (image_size, image_size)
+        weights = "DEFAULT" if pretrained is True else None
+        network = _create(name, pretrained, size, lambda: torchvision.models.get_model(name, weights=weights, **size))
         linear = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError(f"Expected `name` to be a network with a linear classifier, but got {name!r}.")
@@ -163,37 +156,21 @@ class TorchvisionBackbone(nn.Module):
         if in_channels != 3:
             _replace_first_convolution(network, in_channels)
         if not isinstance(pretrained, bool):
-            load_weights(network, pretrained, (linear[-1], "aux1", "aux2", "AuxLogits"))
+            load_weights(network, pretrained, (linear[-1],))
         self.network = network
         # In these families the forward pass is the chain of the children up to the pool.
         self.has_maps = isinstance(network, torchvision.models.ResNet | torchvision.models.RegNet)
 
     @staticmethod
     def names(torchvision: ModuleType) -> list[str]:
-        """The classification networks of torchvision."""
-        return list(torchvision.models.list_models(module=torchvision.models))
+        """The classification networks of torchvision, without those that have auxiliary classifiers."""
+        listed = torchvision.models.list_models(module=torchvision.models)
+        return [name for name in listed if name not in {"googlenet", "inception_v3"}]
 
     @staticmethod
     def weights_config(torchvision: ModuleType, name: str) -> Any:
         """``mean`` and ``std`` of the images for the published weights."""
         return torchvision.models.get_model_weights(name).DEFAULT.transforms()
-
-    @staticmethod
-    def _size_option(
-        torchvision: ModuleType, name: str, pretrained: Pretrained, image_size: int | None
-    ) -> dict[str, Any]:
-        """The option that builds a network for images of this size; nothing if it takes any."""
-        if image_size is None or not name.startswith(("vit_", "maxvit_")):
-            return {}
-        if pretrained is not True:
-            return {"image_size": image_size} if name.startswith("vit_") else {"input_size": (image_size, image_size)}
-        side = torchvision.models.get_model_weights(name).DEFAULT.meta["min_size"][0]
-        if side != image_size:
-            raise ValueError(
-                f"Expected `image_size` to be {side} for pretrained weights of torchvision's {name}, but got "
-                f"{image_size}; timm adapts its weights to other sizes."
-            )
-        return {}
 
     def maps(self, images: Tensor) -> Tensor:
         """The last feature maps, shape ``(B, D, h, w)``, of a ResNet, ResNeXt or RegNet."""
@@ -248,9 +225,9 @@ class TimmBackbone(nn.Module):
             size["img_size"] = self._side = image_size
         self.network = _create(
             name,
-            lambda weights: timm.create_model(name, num_classes=0, in_chans=in_channels, pretrained=weights, **size),
             pretrained,
             size,
+            lambda: timm.create_model(name, num_classes=0, in_chans=in_channels, pretrained=pretrained is True, **size),
         )
         # Some networks have a layer between maps and classifier; the classifier reads its output.
         self.num_features = getattr(self.network, "head_hidden_size", None) or self.network.num_features
@@ -299,8 +276,6 @@ class TimmBackbone(nn.Module):
         return self.pool(self.maps(images))
 
 
-_WITH_AUXILIARY = ("googlenet", "inception_v3")
-
 _Library = type[TorchvisionBackbone] | type[TimmBackbone]
 _LIBRARIES: dict[str, _Library] = {"torchvision": TorchvisionBackbone, "timm": TimmBackbone}
 """The libraries in which a bare name is looked up, in this order."""
@@ -337,23 +312,18 @@ def _import(library: str) -> ModuleType | None:
         return None
 
 
-def _create(name: str, create: Callable[[bool], Any], pretrained: Pretrained, size: dict[str, Any]) -> Any:
-    """``create(weights)``, with a clear error for a wrong size or a failed download."""
-    if pretrained is not True or size:  # weights are downloaded only if the network exists in this size
-        try:
-            network = create(False)
-        except Exception as error:
-            if not size:
-                raise
+def _create(name: str, pretrained: Pretrained, size: dict[str, Any], create: Callable[[], Any]) -> Any:
+    """``create()``, with a clear error for a wrong size or a failed download."""
+    try:
+        return create()
+    except Exception as error:  # each library has its own errors
+        if size and not isinstance(error, OSError):
             given = ", ".join(map(str, size.values()))
             raise ValueError(
                 f"Expected `image_size` to be one that {name} supports, but got {given}: {_one_line(error)}."
             ) from error
         if pretrained is not True:
-            return network
-    try:
-        return create(True)
-    except Exception as error:  # each library has its own error for a failed download
+            raise
         raise OSError(
             f"Expected to download pretrained weights of {name}, but got {type(error).__name__} "
             f"({_one_line(error)[:100]}); use a local file instead (`--weights FILE`, in Python `pretrained='FILE'`)."

@@ -12,7 +12,6 @@ from torch.optim import SGD
 
 from longtail._io import read_tensors, write_tensors
 from longtail.data import DataSet, Split
-from longtail.methods import Objective
 from longtail.train.recipe import Recipe, differing_settings, settings_of
 from longtail.train.step import Step
 
@@ -99,27 +98,18 @@ def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tens
 
 
 def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise an error if the fingerprints differ; old checkpoints have a shorter one."""
     if there["data"] != here["data"]:
         raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
     settings = {name: value for name, value in here.items() if name not in {"data", "classes", "counts", "images"}}
     differing = differing_settings(there, settings)
     if differing:
         raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
-    if there["counts"] != here["counts"]:
-        raise ValueError(
-            f"Expected {path} to have the class counts of the training data ({len(here['counts'])} classes, "
-            f"{sum(here['counts'])} images), but it has others ({len(there['counts'])} classes, "
-            f"{sum(there['counts'])} images)."
-        )
-    for theirs, ours in zip(there.get("classes", here["classes"]), here["classes"], strict=True):
-        if theirs != ours:
-            raise ValueError(f"Expected a checkpoint of class {ours!r} in {path}, but it has {theirs!r} in its place.")
-    if there.get("images", here["images"]) != here["images"]:
-        raise ValueError(
-            f"Expected {path} to be of the images that are in {here['data']} now, but since then some were added, "
-            "removed, renamed or replaced."
-        )
+    for name in ("classes", "counts", "images"):
+        if there.get(name, here[name]) != here[name]:
+            raise ValueError(
+                f"Expected {path} to have the {name} of {here['data']} now, but since then some were added, removed, "
+                "renamed or replaced."
+            )
 
 
 def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
@@ -130,7 +120,9 @@ def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
 
     try:
         model.load_state_dict(part("model."))
-        _load_objective(step.objective, part("objective."))
+        objective = part("objective.")
+        device = next((buffer.device for buffer in step.objective.buffers()), None)
+        step.objective.load_state_dict({name: value.to(device) for name, value in objective.items()})
         with torch.no_grad():
             for number, momentum in enumerate(_momenta(step.optimizer)):
                 momentum.copy_(tensors[f"momentum.{number}"])
@@ -138,8 +130,3 @@ def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
                 getattr(step, name).copy_(tensors[name])
     except (RuntimeError, KeyError) as error:
         raise ValueError("Expected a checkpoint of this model and method, but its tensors are of another.") from error
-
-
-def _load_objective(objective: Objective, state: Tensors) -> None:
-    device = next((buffer.device for buffer in objective.buffers()), None)
-    objective.load_state_dict({name: value.to(device) if device else value for name, value in state.items()})
