@@ -194,9 +194,9 @@ class Evaluator:
         with self._pass(model, "val") as (forward, batches):
             write = lambda _, logits, labels: search.add(logits.cpu(), labels.cpu())  # noqa: E731
             add_statistics(forward, batches, ranks=self.ranks, write=write)
-        best = search.best().strength if self.ranks.first else 0.0
-        strength = self.ranks.sum(torch.tensor(best, dtype=torch.float64))
-        return PostHoc(kind, float(strength)), search.recalls() if self.ranks.first else {}
+        best, recalls = search.result() if self.ranks.first else (PostHoc(kind, 0.0), {})
+        strength = self.ranks.sum(torch.tensor(best.strength, dtype=torch.float64))
+        return PostHoc(kind, float(strength)), recalls
 
     @contextmanager
     def _pass(self, model: Model, split: str, epoch: int = 0) -> Iterator[tuple[Forward, Iterator[Batch]]]:

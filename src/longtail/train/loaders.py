@@ -136,14 +136,16 @@ class Loaders:
         self._held.clear()
 
     def _sized(self, split: Split) -> bool:
-        """Whether the images have the size that the model sees."""
         return isinstance(split.images, ArrayImages) and split.images.size == (self.image_size, self.image_size)
 
     def _loader(self, split: Split, plan: BatchPlan) -> Loader:
         recipe = self.recipe
-        held = self._resident(split, plan)
-        if held is not None:
-            return held.with_plan(plan)
+        if split not in self._held and isinstance(split.images, ArrayImages):
+            self._held[split] = Resident(split, plan, self.device)
+        elif split not in self._held and recipe.loading == "resident" and isinstance(split.images, FileImages):
+            self._hold_files(split, plan)
+        if split in self._held:
+            return self._held[split].with_plan(plan)
         on_device = self.device.type == "cuda" and _are_jpegs(split.images)
         streaming = Streaming(
             split,
@@ -156,28 +158,15 @@ class Loaders:
         streaming.unreadable = self.unreadable
         return streaming
 
-    def _resident(self, split: Split, plan: BatchPlan) -> Resident | ResidentFiles | None:
-        """The split on the device; ``None`` if it is streamed."""
-        if split not in self._held:
-            if isinstance(split.images, ArrayImages):
-                self._held[split] = Resident(split, plan, self.device)
-            elif self.recipe.loading == "resident" and isinstance(split.images, FileImages):
-                packed = self._packed(split, plan)
-                if packed is not None:
-                    self._held[split] = packed
-        return self._held.get(split)
-
-    def _packed(self, split: Split, plan: BatchPlan) -> ResidentFiles | None:
-        """The files of a split on the device; ``None`` if there is no room beside the training split."""
+    def _hold_files(self, split: Split, plan: BatchPlan) -> None:
+        """Keep the files of a split on the device, unless there is no room beside the training split."""
         workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
         try:
-            packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
+            self._held[split] = packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
+            self.unreadable.update(packed.unreadable)
         except NoRoomError:
             if split is self.dataset.train:
                 raise
-            return None
-        self.unreadable.update(packed.unreadable)
-        return packed
 
 
 def _are_jpegs(images: Images) -> bool:
@@ -188,7 +177,6 @@ def _are_jpegs(images: Images) -> bool:
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

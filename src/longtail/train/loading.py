@@ -71,7 +71,6 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
 
 
 def _check_classes(dataset: DataSet, path: str | None) -> None:
-    """Raise an error if a class has no training image; ``path`` is that of your own data."""
     empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
     if not empty:
         return
@@ -110,10 +109,10 @@ def in_memory(dataset: DataSet) -> DataSet | None:
 
     The runs of a study share what was read last, unless a file has changed since.
     """
-    stamps = _stamps(dataset) if _all_small(dataset, most=1) else None
-    found = None if stamps is None else _read.get(stamps)
-    if found is None:
-        found = _decoded(dataset)
+    if not _all_small(dataset, most=1):
+        return None
+    stamps = _stamps(dataset)
+    found = _read.get(stamps) or _decoded(dataset)
     if found is None:
         return None
     if stamps is not None:
@@ -124,7 +123,7 @@ def in_memory(dataset: DataSet) -> DataSet | None:
 
 
 _Stamps = tuple[tuple[str, int, int], ...]
-_read: dict[_Stamps, dict[str, ArrayImages]] = {}
+_read: dict[_Stamps | None, dict[str, ArrayImages]] = {}
 
 
 def _stamps(dataset: DataSet) -> _Stamps | None:
@@ -133,16 +132,15 @@ def _stamps(dataset: DataSet) -> _Stamps | None:
     for name, split in dataset.splits.items():
         if not isinstance(split.images, FileImages):
             return None
-        paths = [split.images.path(place) for place in range(len(split))]
-        try:
-            found += [(f"{name}: {path}", stat.st_size, stat.st_mtime_ns) for path in paths for stat in [path.stat()]]
-        except OSError:
-            return None
+        for place in range(len(split)):
+            path = split.images.path(place)
+            if not path.exists():
+                return None
+            found.append((f"{name}: {path}", path.stat().st_size, path.stat().st_mtime_ns))
     return tuple(found)
 
 
 def _decoded(dataset: DataSet) -> dict[str, ArrayImages] | None:
-    """All images of each split, if :func:`in_memory` takes them."""
     if not _all_small(dataset):
         return None
     first = first_image(dataset.train.images)

@@ -191,12 +191,8 @@ class PostHocSearch:
             right = labels[step.apply(logits, self.classifier).argmax(1) == labels]
             self._correct[place] += torch.bincount(right, minlength=len(self._samples))
 
-    def recalls(self) -> dict[str, float]:
-        """Mean recall over all classes at each strength."""
-        found = [recall(correct, self._samples, self.groups).all for correct in self._correct]
-        return {str(step): value for step, value in zip(self.steps, found, strict=True)}
-
-    def best(self) -> PostHoc:
-        """The strength with the highest mean recall; the smallest of equals."""
-        recalls = self.recalls()
-        return max(self.steps, key=lambda step: (recalls[str(step)], -step.strength))
+    def result(self) -> tuple[PostHoc, dict[str, float]]:
+        """The step with the highest mean recall, the weakest of equals, and the recall at each strength."""
+        recalls = [recall(correct, self._samples, self.groups).all for correct in self._correct]
+        best = max(range(len(recalls)), key=lambda place: (recalls[place], -place))
+        return self.steps[best], {str(step): value for step, value in zip(self.steps, recalls, strict=True)}

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import torch
 
@@ -246,9 +246,10 @@ class Recipe:
         Beta and tau are always part of it, other parameters where they differ from the data set's recipe.
         """
         parts = [name_in_label(self.data), *([f"{self.imbalance:g}"] if self.imbalance else []), self.method]
-        values = self.spec.values(self.params)
-        usual = {} if isinstance(self.params, UnknownParams) else _usual_params(self.data, self.method, self.imbalance)
-        for name, value in values.items():
+        usual: dict[str, Any] = {}
+        if not isinstance(self.params, UnknownParams):
+            usual = self.spec.values(defaults(self.data, self.method, self.imbalance).params)
+        for name, value in self.spec.values(self.params).items():
             always = name in {self.spec.beta, "tau"}
             if value is not None and (always or value != usual.get(name)):
                 parts.append(f"{name}{value:g}" if isinstance(value, int | float) else f"{name}{value}")
@@ -270,12 +271,11 @@ def name_in_label(data: str) -> str:
 
 @cache
 def _fields() -> dict[str, Parameter]:
-    """The settings that every recipe has, by name: its fields without ``params``."""
     return {name: one for name, one in parameters_of(Recipe).items() if name != "params"}
 
 
 def _all_parameters() -> dict[str, list[str]]:
-    """The parameters of all registered methods, with the methods that have them."""
+    # With the methods that have each.
     found: dict[str, list[str]] = {}
     for method in METHODS.values():
         for name in method.parameters:
@@ -293,10 +293,7 @@ def setting_types() -> dict[str, Any]:
         found[name] = field.hint
         if name == "method":
             for parameter, methods in _all_parameters().items():
-                hints: Any = None
-                for one in methods:
-                    hints = METHODS[one].parameters[parameter].hint | hints
-                found[parameter] = hints
+                found[parameter] = Union[*(METHODS[one].parameters[parameter].hint for one in methods), None]
     return found
 
 
@@ -334,12 +331,8 @@ def _shipped(name: str) -> dict[str, Any]:
     if entry is not None and entry.recipe is not None:
         return dict(entry.recipe)
     folder = resources.files("longtail").joinpath("recipes")
-    file = folder.joinpath(f"{name}.toml")
-    if not file.is_file():
-        file = folder.joinpath(f"{name.removesuffix('-lt')}.toml")
-    if not file.is_file():
-        file = folder.joinpath("own.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    files = (folder.joinpath(f"{one}.toml") for one in (name, name.removesuffix("-lt"), "own"))
+    return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
 def defaults(data: str, method: str, imbalance: float | None = None, *, small: bool = False) -> Recipe:
@@ -367,11 +360,6 @@ def defaults(data: str, method: str, imbalance: float | None = None, *, small: b
         settings["imbalance"] = float(imbalance)
     settings |= {"data": data, "method": method}
     return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
-
-
-def _usual_params(data: str, method: str, imbalance: float | None) -> dict[str, Any]:
-    recipe = defaults(data, method, imbalance)
-    return recipe.spec.values(recipe.params)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -75,8 +76,12 @@ class Stages:
         self.loaders, self.recipe = loaders, loaders.recipe
         self.method, self.params = self.recipe.spec, self.recipe.params
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
-        if self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice:
-            self._check_sampler()
+        twice = self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice
+        if twice and self._objective(self.method.stages[0], self.epochs[0]).rebalances:
+            raise ValueError(
+                f"Expected `sampler` to be instance with {self.recipe.method}, whose loss corrects for class counts "
+                f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
+            )
 
     @property
     def epochs(self) -> list[int]:
@@ -145,19 +150,10 @@ class Stages:
         return Running(stage, objective, loader, step, driver, epochs, first_epoch, self._rate(stage, epochs))
 
     def _rate(self, stage: Stage, epochs: int) -> Callable[[float], float]:
-        recipe = self.recipe
         if stage.lr is not None:
-            lr = getattr(self.params, stage.lr)
-            return lambda epoch: learning_rate(epoch, lr=lr, epochs=epochs, schedule="cosine")
-        return lambda epoch: learning_rate(
-            epoch,
-            lr=recipe.lr,
-            epochs=epochs,
-            schedule=recipe.schedule,
-            milestones=recipe.milestones,
-            decay=recipe.decay,
-            warmup=recipe.warmup,
-        )
+            return partial(learning_rate, lr=getattr(self.params, stage.lr), epochs=epochs, schedule="cosine")
+        names = ("lr", "schedule", "milestones", "decay", "warmup")
+        return partial(learning_rate, epochs=epochs, **{name: getattr(self.recipe, name) for name in names})
 
     def _sampler(self, stage: Stage, number: int) -> Sampler:
         chosen = self.recipe.sampler
@@ -168,13 +164,6 @@ class Stages:
         if chosen == "progressive":
             return Progressive(self.epochs[number], first=sum(self.epochs[:number]))
         return SquareRoot() if chosen == "square-root" else Instance()
-
-    def _check_sampler(self) -> None:
-        if self._objective(self.method.stages[0], self.epochs[0]).rebalances:
-            raise ValueError(
-                f"Expected `sampler` to be instance with {self.recipe.method}, whose loss corrects for class counts "
-                f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
-            )
 
     def _objective(self, stage: Stage, epochs: int) -> Objective:
         recipe, dataset = self.recipe, self.loaders.dataset

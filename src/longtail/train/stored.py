@@ -196,11 +196,10 @@ def _choose_step(
     search = PostHocSearch(kind, classifier, groups)
     for logits, labels in _labelled(run, "val", classifier):
         search.add(logits, labels)
-    return search.best(), search.recalls()
+    return search.result()
 
 
 def _statistics_after(run: RunFolder, split: str, step: PostHoc, classifier: Classifier) -> ClassStatistics:
-    """Class statistics of a split after a post-hoc step."""
     total: ClassStatistics | None = None
     for logits, labels in _labelled(run, split, classifier):
         found = class_statistics(step.apply(logits, classifier), labels)
