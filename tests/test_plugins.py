@@ -100,7 +100,7 @@ def test_a_run_is_resumed_with_the_plugin(plugin, tmp_path):
     recipe = defaults("digits-lt", "cbs-mlp").changed(**SHORT)
     trainer = Trainer(recipe, tmp_path / "run")
     for _ in trainer.steps():
-        trainer.stop_asked = True
+        trainer.stop_requested = True
         break
     whole = Trainer(recipe, tmp_path / "whole").run()
     assert Trainer(recipe, tmp_path / "run").run() == whole

@@ -217,7 +217,7 @@ def test_a_run_that_is_asked_to_stop(tmp_path, on_gpu, plain, after, where):
     trainer = make()
     with pytest.raises(StoppedError, match="epoch {} after step {}".format(*where)):  # noqa: PT012 - when it is asked
         for _ in trainer.steps():
-            trainer.stop_asked = trainer.steps_done + 1 == after
+            trainer.stop_requested = trainer.steps_done + 1 == after
     make().run()
     assert_same_run(trainer.folder, plain("proco", evaluate_every=1))
 
@@ -242,7 +242,7 @@ def test_a_fleet_that_is_stopped_and_finished_apart(tmp_path, on_gpu, plain, mon
     fleet = fleet_of(on_gpu, tmp_path)
     with pytest.raises(StoppedError):  # noqa: PT012 - when it is asked shows on the way
         for taken, member in enumerate(fleet.steps()):
-            member.stop_asked = taken > 25
+            member.stop_requested = taken > 25
     for name, (method, settings) in MEMBERS.items():
         on_gpu(tmp_path / name, method, **settings).run()
         assert_same_run(RunFolder(tmp_path / name), plain(method, **settings))

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, bytes_left, mostly_slow, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
-from longtail._io import read_tensors, write_tensors
+from longtail._io import write_tensors
 from longtail.data import DataSet, Draws, from_dataset, load
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
 from longtail.train.checkpoint import latest_checkpoint
@@ -433,7 +433,7 @@ def stopped_run(path, recipe, dataset=None):
     """A run that was stopped in its first epoch."""
     folder = RunFolder(path)
     trainer = Trainer(recipe, folder, dataset=dataset)
-    trainer.stop_asked = True
+    trainer.stop_requested = True
     with pytest.raises(StoppedError, match=r"Stopped in epoch 0 after step 1\."):
         trainer.run()
     assert newest(folder)
@@ -587,13 +587,8 @@ def test_a_checkpoint_of_another_method_is_refused(run, stopped):
     ("settings", "said"),
     [
         ({"model": '"resnet20"'}, "`model` (small-cnn there, resnet20 here)"),
-        ({"head": '"cosine"'}, "`head` (None there, cosine here)"),
         ({"beta": 1.2}, "`beta` (1.5 there, 1.2 here)"),
-        ({"seed": 1}, "`seed` (0 there, 1 here)"),
-        ({"imbalance": 10.0}, "`imbalance` (50.0 there, 10.0 here)"),
-        ({"profile": '"step"'}, "`profile` (exp there, step here)"),
         ({"subset_seed": 1}, "`subset_seed` (0 there, 1 here)"),  # the same counts, of other images
-        ({"subset_seed": '"run"'}, "`subset_seed` (0 there, run here)"),
         ({"epochs": 3}, "`epochs` (2 there, 3 here)"),
     ],
 )
@@ -610,19 +605,6 @@ def test_a_checkpoint_of_another_part_of_the_data_is_refused(run, tmp_path, sett
     folder = stopped_run(tmp_path / "run", recipe_for("cbs", **settings))
     change(folder, **other)
     assert f"but it differs in `{next(iter(other))}` (" in refused(run, folder)
-
-
-def test_a_checkpoint_of_the_first_kind_is_taken(run, stopped, tmp_path):
-    """Those said less of their run; recipe.toml says the rest."""
-    reference = trained(tmp_path / "reference", "cbs")[0]
-    tensors, metadata = read_tensors(newest(stopped))
-    known = ("position", "data", "counts", "method", "model", "seed")
-    write_tensors(newest(stopped), tensors, {name: metadata[name] for name in known} | {"knobs": {"beta": 1.5}})
-    change(stopped, seed=1)
-    assert "differs in `seed` (0 there, 1 here)" in refused(run, stopped)
-    change(stopped, seed=0)
-    assert run("train", "--resume", stopped.path)[0] == 0
-    assert_same_run(stopped, reference)
 
 
 # --- a folder that holds another run

@@ -75,7 +75,7 @@ def stop_after(number, fleet, asked):
     for _ in range(number):
         next(steps)
     for member in asked:
-        member.stop_asked = True
+        member.stop_requested = True
     with pytest.raises(StoppedError):
         list(steps)
 

@@ -90,7 +90,7 @@ def test_a_run_that_is_stopped_while_its_last_passes_are_queued_goes_on(tmp_path
     queue_on_a_cpu(queued)
     with pytest.raises(StoppedError, match="last evaluation"):  # noqa: PT012 - which step it is shows on the way
         for _ in queued.steps():
-            queued.stop_asked = queued.position.stage == 1
+            queued.stop_requested = queued.position.stage == 1
     assert not queued.folder.predictions_file.exists()
     Trainer(queued.recipe, queued.folder).run()
     assert_same_run(queued.folder, plain.folder)

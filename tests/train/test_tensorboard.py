@@ -73,7 +73,7 @@ def test_a_run_that_was_asked_to_stop(tmp_path):
     trainer = Trainer(recipe, folder)
     with pytest.raises(StoppedError):  # noqa: PT012 - asked in between
         for _ in trainer.steps():
-            trainer.stop_asked = bool(trainer.live)
+            trainer.stop_requested = bool(trainer.live)
     Trainer(recipe, folder).run()
     found, times = read(folder)
     assert found == expected(folder)

@@ -259,7 +259,7 @@ def _train(runs: Planned, ranks: Ranks, together: int | None) -> int:
         def stop(number: int) -> None:
             received.append(number)
             for member in members:
-                member.stop_asked = True
+                member.stop_requested = True
 
         with stop_signals(stop):
             check_interrupted()

@@ -40,11 +40,10 @@ def param(
     above: float = -math.inf,
     at_most: float = math.inf,
     below: float = math.inf,
-    choices: tuple[str, ...] = (),
 ) -> Any:
     """A field of a dataclass of settings, with its default, help text and bounds.
 
-    The type comes from the annotation: ``int``, ``float``, ``str``, ``bool``, or one of them ``| None``.
+    The type comes from the annotation: ``int``, ``float``, ``str``, ``bool``, ``Literal``, or one of them ``| None``.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def param(
         1.5
     """
     bounds = {">=": at_least, ">": above, "<=": at_most, "<": below}
-    return field(default=default, metadata={_KEY: {"help": help, "bounds": bounds, "choices": choices}})
+    return field(default=default, metadata={_KEY: {"help": help, "bounds": bounds}})
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,6 @@ class Parameter:
     default: Any
     help: str = ""
     bounds: Mapping[str, float] = field(default_factory=dict)
-    choices: tuple[str, ...] = ()
 
     @property
     def may_be_none(self) -> bool:
@@ -80,14 +78,13 @@ class Parameter:
             return
         bounds = {sign: bound for sign, bound in self.bounds.items() if math.isfinite(bound)}
         fits = any(_is(value, kind) for kind in _kinds(self.hint))
-        if fits and self.choices:
-            fits = value in self.choices
-        elif fits and isinstance(value, int | float) and not isinstance(value, bool):
+        if fits and isinstance(value, int | float) and not isinstance(value, bool):
             fits = math.isfinite(value) and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
         if not fits:
-            wanted = f"one of {', '.join(self.choices)}" if self.choices else _described(self.hint)
             range_ = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
-            raise ValueError(f"Expected `{self.name}` to be {wanted}{range_ and ' '}{range_}, but got {value!r}.")
+            raise ValueError(
+                f"Expected `{self.name}` to be {_described(self.hint)}{range_ and ' '}{range_}, but got {value!r}."
+            )
 
 
 def parameters_of(kind: type) -> dict[str, Parameter]:

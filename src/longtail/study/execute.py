@@ -152,7 +152,7 @@ def _stoppable(members: list[Trainer]) -> AbstractContextManager[None]:
         if not members:
             raise StoppedError(f"Stopped by signal {number}.")
         for member in members:
-            member.stop_asked = True
+            member.stop_requested = True
 
     return stop_signals(stop)
 

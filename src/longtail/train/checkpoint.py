@@ -105,7 +105,7 @@ def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     if differing:
         raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
     for name in ("classes", "counts", "images"):
-        if there.get(name, here[name]) != here[name]:
+        if there[name] != here[name]:
             raise ValueError(
                 f"Expected {path} to have the {name} of {here['data']} now, but since then some were added, removed, "
                 "renamed or replaced."

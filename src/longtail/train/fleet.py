@@ -1,4 +1,4 @@
-"""The fleet: many small models trained at once on one GPU, each a run of its own."""
+"""The fleet: many small models trained at once on one GPU, each with its own run folder."""
 
 import traceback
 from collections import defaultdict, deque
@@ -101,7 +101,7 @@ class Fleet:
             except StoppedError as error:  # the others must be able to save
                 stopped = error
                 for other, _ in running:
-                    other.stop_asked = True
+                    other.stop_requested = True
                 continue
             except Exception as error:
                 if member.ranks.world > 1 and not isinstance(error, NotFiniteError):  # on which all ranks agree

@@ -92,7 +92,7 @@ class Trainer:
         self.stages = Stages(self.loaders)
         self.evaluator = Evaluator(self.loaders)
         self.position = Position()
-        self.stop_asked = False
+        self.stop_requested = False
         """Set it to stop after the next step: training saves its state and raises :class:`StoppedError`."""
         self.live: dict[str, Any] = {}
         """Progress, updated now and then: epoch, loss (mean over the epoch so far), lr and images_per_second."""
@@ -219,10 +219,10 @@ class Trainer:
                     self._update_live(running, epoch, lr, (taken - start) / (time.monotonic() - began))
                     checked = time.monotonic()
                 due = time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes
-                if self.ranks.any(self.stop_asked or due):
+                if self.ranks.any(self.stop_requested or due):
                     self._save(running, model, data, epoch, lr)
                     saved = time.monotonic()
-                    if self.ranks.any(self.stop_asked):
+                    if self.ranks.any(self.stop_requested):
                         raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
                 yield
             self._check_finite(running, epoch, lr)
@@ -359,7 +359,7 @@ class Trainer:
 
     def _check_stopped(self) -> None:
         """Everything was saved before the last evaluation; a single process may leave it at any batch."""
-        if self.stop_asked and self.ranks.world == 1:
+        if self.stop_requested and self.ranks.world == 1:
             raise StoppedError("Stopped in the last evaluation.")
 
     def _posthoc(self, model: Model, classifier: Classifier) -> tuple[PostHoc | None, dict[str, float]]:
