@@ -1,7 +1,6 @@
 """What tests of commands and of finished runs share."""
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def finished(tmp_path_factory):
         if key not in known:
             folder = RunFolder(tmp_path_factory.mktemp("run") / method)
             settings = {"epochs": 3, "evaluate_every": 0, "device": "cpu"} | changes
-            Trainer(replace(defaults("digits-lt", method), **settings), folder).run()
+            Trainer(defaults("digits-lt", method).changed(**settings), folder).run()
             known[key] = folder.path
         return known[key]
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from tests import contract
 from tests.contract import COUNTS, EPOCHS, STAGES, joined, model_of, objective_of, rank_batches, taken
+from tests.train.conftest import mostly_slow
 from tests.waiting import no_waiting
 
 from longtail.losses import ClassBalancedSoftmaxLoss
@@ -161,7 +162,7 @@ def test_proco_begins_an_epoch_with_what_the_last_one_gathered():
 # --- compilers and graphs
 
 
-@pytest.mark.parametrize("name", ["cbs", "ldam-drw", "reslt", "proco", pytest.param("bcl", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", mostly_slow(["cbs", "ldam-drw", "reslt", "bcl", "proco"], ["proco"]))
 def test_compiled_with_its_model_without_a_graph_break(name):
     torch.compiler.reset()
     model, _ = model_of(name)

@@ -85,7 +85,7 @@ def plain(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("method", mostly_slow(METHODS, {"cbs", "ldam-drw", "reslt", "lws", "proco"}))
+@pytest.mark.parametrize("method", mostly_slow(METHODS, {"cbs", "lws", "proco"}))
 def test_every_method(tmp_path, gpu, on_gpu, plain, method):
     settings = {"evaluate_every": 1, **EACH.get(method, {})}
     trainer = on_gpu(tmp_path / "run", method, **settings)
@@ -99,7 +99,7 @@ def test_every_method(tmp_path, gpu, on_gpu, plain, method):
 @pytest.mark.parametrize(
     "sampler", mostly_slow(["instance", "class-aware", "square-root", "progressive"], {"progressive"})
 )
-@pytest.mark.parametrize("method", ["softmax", "crt"])
+@pytest.mark.parametrize("method", mostly_slow(["softmax", "crt"], ["crt"]))
 def test_every_sampler(tmp_path, on_gpu, plain, method, sampler):
     settings = {"sampler": sampler, "epochs": 3, **({"classifier_epochs": 1} if method == "crt" else {})}
     trainer = on_gpu(tmp_path / "run", method, **settings)
@@ -108,41 +108,46 @@ def test_every_sampler(tmp_path, on_gpu, plain, method, sampler):
 
 
 def test_a_stage_plans_its_own_epochs(tmp_path, on_gpu, monkeypatch):
-    asked, plan = defaultdict(set), Captured._plan
+    planned, plan = defaultdict(set), Captured._plan
 
     def noted(driver, seed, epoch):
-        asked[driver].add(epoch)
+        planned[driver].add(epoch)
         return plan(driver, seed, epoch)
 
     monkeypatch.setattr(Captured, "_plan", noted)
     on_gpu(tmp_path / "run", "crt", classifier_epochs=2).run()
-    assert list(asked.values()) == [{0, 1}, {2, 3}]
+    assert list(planned.values()) == [{0, 1}, {2, 3}]
+
+
+SETTINGS = [
+    {"mixup": 0.3, "label_smoothing": 0.1, "method": "ldam-drw", "defer": 0.5},
+    {"validation": 0.2, "evaluate_every": 1},
+    {"batch_size": 342, "train_stats": "paper", "evaluate_every": 1},  # one batch per epoch, as large as a pass's
+    {"batch_size": 341},  # a last batch of one image
+    {"augment": "none"},  # nothing is drawn
+    {"precision": "bf16", "channels_last": True},
+    {"checkpoint_minutes": 0.0, "checkpoint_epochs": 1},
+]
+MORE_SETTINGS = [
+    {"mixup": 0.3},
+    {"mixup": 0.3, "method": "crt", "classifier_epochs": 1, "drop_last": True},
+    {"drop_last": True},
+    {"label_smoothing": 0.1},
+    {"label_smoothing": 0.1, "method": "proco"},
+    {"folds": 3, "fold": 1, "method": "tau-norm"},
+    {"subset_seed": "run", "seed": 5, "imbalance": 10.0},
+    {"train_stats": "paper", "evaluate_every": 1, "epochs": 3},
+    {"batch_size": 57},  # all batches are full
+    {"batch_size": 500},  # none is full
+    {"augment": "cifar", "image_size": 6},
+    {"momentum": 0.0, "weight_decay": 0.0},
+    {"head": "cosine", "nesterov": True, "schedule": "steps", "milestones": (0.5,), "warmup": 0},
+]
 
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"mixup": 0.3},
-        {"mixup": 0.3, "label_smoothing": 0.1, "method": "ldam-drw", "defer": 0.5},
-        {"mixup": 0.3, "method": "crt", "classifier_epochs": 1, "drop_last": True},
-        {"drop_last": True},
-        {"label_smoothing": 0.1},
-        {"label_smoothing": 0.1, "method": "proco"},
-        {"validation": 0.2, "evaluate_every": 1},
-        {"folds": 3, "fold": 1, "method": "tau-norm"},
-        {"subset_seed": "run", "seed": 5, "imbalance": 10.0},
-        {"train_stats": "paper", "evaluate_every": 1, "epochs": 3},
-        {"batch_size": 57},  # all are full
-        {"batch_size": 342, "train_stats": "paper", "evaluate_every": 1},  # one an epoch, as large as a pass's
-        {"batch_size": 500},  # none is full
-        {"batch_size": 341},  # a last one of one image
-        {"augment": "none"},  # nothing is drawn
-        {"augment": "cifar", "image_size": 6},
-        {"momentum": 0.0, "weight_decay": 0.0},
-        {"head": "cosine", "nesterov": True, "schedule": "steps", "milestones": (0.5,), "warmup": 0},
-        {"precision": "bf16", "channels_last": True},
-        {"checkpoint_minutes": 0.0, "checkpoint_epochs": 1},
-    ],
+    mostly_slow(SETTINGS + MORE_SETTINGS, SETTINGS),
     ids=lambda settings: "-".join(map(str, settings)),
 )
 def test_every_setting(tmp_path, on_gpu, plain, settings):
@@ -182,17 +187,17 @@ def asking(trainer):
 def test_a_model_that_cannot_be_captured(tmp_path, gpu, on_gpu, plain):
     """Neither its steps nor its passes; each is warned of once, and taken plainly."""
     trainer = asking(on_gpu(tmp_path / "run", "cbs", evaluate_every=1))
-    with pytest.warns(UserWarning, match="cannot be captured") as told:
+    with pytest.warns(UserWarning, match="cannot be captured") as warned:
         trainer.run()
-    assert [str(warning.message).partition(" cannot")[0] for warning in told] == ["The step", "The forward pass"]
-    assert all("not permitted when stream is capturing" in str(warning.message) for warning in told)
+    assert [str(warning.message).partition(" cannot")[0] for warning in warned] == ["The step", "The forward pass"]
+    assert all("not permitted when stream is capturing" in str(warning.message) for warning in warned)
     assert gpu.captured == [64]
     assert not gpu.replayed
     assert gpu.draws
     assert_same_run(trainer.folder, plain("cbs", evaluate_every=1))
 
 
-@pytest.mark.parametrize("by_turns", [False, True])
+@pytest.mark.parametrize("by_turns", mostly_slow([False, True], [True]))
 @pytest.mark.parametrize("name", PIECES)
 def test_a_run_in_pieces(tmp_path, on_gpu, plain, name, by_turns):
     """Stopped after every fourth step, in a new trainer each time; on the CPU by turns, or never."""
@@ -210,12 +215,15 @@ def test_a_run_in_pieces(tmp_path, on_gpu, plain, name, by_turns):
     assert_same_run(folder, plain(method, **settings))
 
 
-@pytest.mark.parametrize(("after", "where"), [(3, (0, 3)), (6, (0, 6)), (7, (1, 1)), (12, (1, 6))])
-def test_a_run_that_is_asked_to_stop(tmp_path, on_gpu, plain, after, where):
+@pytest.mark.parametrize(
+    "case", mostly_slow([(3, (0, 3)), (6, (0, 6)), (7, (1, 1)), (12, (1, 6))], [(6, (0, 6)), (7, (1, 1))])
+)
+def test_a_run_that_is_stopped_continues(tmp_path, on_gpu, plain, case):
     """In the middle of an epoch, with its last step, while its recalls are queued, and with the last step of all."""
+    after, where = case
     make = partial(on_gpu, tmp_path / "run", "proco", evaluate_every=1)
     trainer = make()
-    with pytest.raises(StoppedError, match="epoch {} after step {}".format(*where)):  # noqa: PT012 - when it is asked
+    with pytest.raises(StoppedError, match="epoch {} after step {}".format(*where)):  # noqa: PT012
         for _ in trainer.steps():
             trainer.stop_requested = trainer.steps_done + 1 == after
     make().run()
@@ -240,7 +248,7 @@ def test_a_fleet(tmp_path, on_gpu, plain, monkeypatch):
 def test_a_fleet_that_is_stopped_and_finished_apart(tmp_path, on_gpu, plain, monkeypatch):
     monkeypatch.setattr(fleets, "join_streams", lambda streams: None)
     fleet = fleet_of(on_gpu, tmp_path)
-    with pytest.raises(StoppedError):  # noqa: PT012 - when it is asked shows on the way
+    with pytest.raises(StoppedError):  # noqa: PT012 - the request comes in between
         for taken, member in enumerate(fleet.steps()):
             member.stop_requested = taken > 25
     for name, (method, settings) in MEMBERS.items():

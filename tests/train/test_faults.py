@@ -30,11 +30,11 @@ from longtail.train.checkpoint import latest_checkpoint
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
 MOMENTS = CHAOS or 4
-EPOCHS = 10
+EPOCHS = 6
 ARGUMENTS = {
     # ProCo's objective has state; cRT has two stages. Checkpoints come every 50 ms, in the middle of epochs.
     "proco": ("--method", "proco", "--epochs", EPOCHS),
-    "crt": ("--method", "crt", "--epochs", EPOCHS, "--classifier-epochs", 4),
+    "crt": ("--method", "crt", "--epochs", EPOCHS, "--classifier-epochs", 2),
 }
 OFTEN = ("--evaluate-every", 3, "--checkpoint-epochs", 2)
 

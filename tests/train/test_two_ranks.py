@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, logged, one_sentence, recipe_for
+from tests.train.conftest import assert_same_run, logged, mostly_slow, one_sentence, recipe_for
 from tests.train.warm import until
 
 from longtail._io import read_tensors
@@ -103,7 +103,7 @@ def test_what_two_ranks_leave(undisturbed):
     assert logged(undisturbed)[0]["loss"] > 1.2
 
 
-def test_one_rank_is_asked_to_stop_and_both_do(warm, undisturbed, tmp_path):
+def test_both_ranks_stop_if_one_receives_the_signal(warm, undisturbed, tmp_path):
     folder = RunFolder(tmp_path / "run")
     often = ("--checkpoint-minutes", 0)
     ranks = warm.start_two("train", *SHORT, *NEVER, *often, "--method", "cbs", "--out", folder.path)
@@ -149,7 +149,10 @@ def test_not_finite_on_two_ranks(warm, tmp_path):
     assert len(found["labels"]) == 64  # the whole batch's, not this rank's
 
 
-@pytest.mark.parametrize("other", ["nothing", "an older checkpoint", "a finished run", "other settings"])
+@pytest.mark.parametrize(
+    "other",
+    mostly_slow(["nothing", "an older checkpoint", "a finished run", "other settings"], ["an older checkpoint"]),
+)
 def test_two_disks_are_refused_on_both_ranks(warm, tmp_path, other):
     """A stopped run on the first machine; on the second, whose disk is another, something else."""
     disks = tmp_path / "first", tmp_path / "second"
@@ -175,6 +178,7 @@ def test_two_disks_are_refused_on_both_ranks(warm, tmp_path, other):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_two_disks_are_refused_for_a_command_that_goes_on(warm, tmp_path):
     """One of two runs is done on the first disk: each rank would have other runs to do."""
     disks = tmp_path / "first", tmp_path / "second"
@@ -190,7 +194,7 @@ def test_two_disks_are_refused_for_a_command_that_goes_on(warm, tmp_path):
 
 
 def test_a_trainer_refuses_two_disks(tmp_path, monkeypatch):
-    """From Python too, where nobody has looked before."""
+    """From Python too, where no command has checked before."""
     monkeypatch.setattr(Ranks, "same", lambda *_: False)
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(ValueError, match="a disk that all processes share"):
