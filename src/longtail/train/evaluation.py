@@ -382,6 +382,6 @@ def _gathered(ranks: Ranks, rows: _Rows | None) -> list[_Rows]:
     parts: list[_Rows | None] = [rows]
     if ranks.world > 1:
         parts = [None] * ranks.world
-        sent = None if rows is None else tuple(part.cpu() for part in rows)
+        sent: _Rows | None = None if rows is None else (rows[0].cpu(), rows[1].cpu(), rows[2].cpu())
         torch.distributed.gather_object(sent, parts if ranks.first else None)
     return [part for part in parts if part is not None] if ranks.first else []
