@@ -43,10 +43,7 @@ MORE_LOSSES = {  # in longtail.losses only: they take more than logits
     "balanced_contrastive_loss",
     "branches_from_counts",
     "branches_from_groups",
-    "branches_from_index",
     "proco_logits",
-    "proco_loss",
-    "reslt_loss",
     "reslt_terms",
 }
 METRICS = {
@@ -61,7 +58,6 @@ METRICS = {
     "expected_calibration_error",
     "gradient_balance",
     "gradient_sums",
-    "implied_beta",
     "mean_target_probability",
     "preference_scores",
     "probability_shift",

@@ -14,7 +14,8 @@ from tests.losses import reference
 from tests.losses.reference import array, refused
 from torch import Tensor
 
-from longtail.losses import ProCoLoss, VonMisesFisherStatistics, class_shift, proco_logits, proco_loss
+from longtail.losses import ProCoLoss, VonMisesFisherStatistics, class_shift, proco_logits
+from longtail.losses.probabilistic_contrastive import _over_views
 
 COUNTS = [5000, 700, 60, 9, 1]
 C, P = len(COUNTS), 16
@@ -60,6 +61,12 @@ def test_logits_against_mpmath(dim: int, temperature: float) -> None:
     assert_allclose(array(single), expected, rtol=0, atol=3e-7 / temperature)
 
 
+def proco_loss(
+    features: Tensor, target: Tensor, mu: Tensor, kappa: Tensor, *, shift: Tensor, temperature: float, **options: Any
+) -> Tensor:
+    return _over_views(proco_logits(features, mu, kappa, temperature), target, shift, None, of="mu", **options)
+
+
 def test_logits_on_the_sphere() -> None:
     """In three dimensions a ratio of sinh(k) / k; in expectation of samples from the class."""
     mu, features = unit(4, 3), unit(5, 3)
@@ -79,7 +86,7 @@ def test_a_class_of_any_direction() -> None:
 
 @pytest.mark.parametrize("dim", [2, 16, 32])
 def test_logits_gradcheck(dim: int) -> None:
-    """To features and directions; with one set of classes, and one a view."""
+    """Of features and directions; with one set of classes, and one per view."""
     kappa = torch.tensor([0.0, 3.0, 50.0, 2000.0], dtype=torch.float64)
     features, mu = unit(2, 3, dim).requires_grad_(), unit(4, dim).requires_grad_()
     assert torch.autograd.gradcheck(lambda f, m: proco_logits(f, m, kappa, 0.1), (features, mu), eps=1e-5, atol=1e-4)
@@ -356,7 +363,7 @@ def test_module_takes_each_view_in_turn() -> None:
 
 
 def test_two_parts_make_the_whole() -> None:
-    """Two ranks, each with its own samples and everybody's keys: sums and gradients add up to those of one."""
+    """Two ranks, each with its own samples and the keys of both: sums and gradients add up to those of one."""
     views, labels = batch()
     views.requires_grad_()
     whole = ProCoLoss(COUNTS, P, beta=1.0, reduction="sum").double()
@@ -527,14 +534,14 @@ def test_bad_input() -> None:
         proco_logits(features, mu, 3.0, 0.1)  # type: ignore[arg-type]
     with refused(ValueError, "`features`", "`mu`"):
         proco_logits(features, mu.expand(2, C, P), kappa.expand(2, C), 0.1)
-    with refused(TypeError, "`target`", "class indices"):
-        proco_loss(features, torch.rand(4, C), mu, kappa, shift=torch.zeros(C), temperature=0.1)
     with refused(ValueError, "`target`", "9"):
         proco_loss(features, torch.full((4,), 9), mu, kappa, shift=torch.zeros(C), temperature=0.1)
     with refused(ValueError, "`logits`", "3 classes"):
         proco_loss(features, torch.zeros(4).long(), mu, kappa, shift=torch.zeros(3), temperature=0.1)
     loss = ProCoLoss(COUNTS, P, beta=1.0)
     labels = torch.zeros(4, dtype=torch.long)
+    with refused(TypeError, "`target`", "class indices"):
+        loss(unit(2, 4, P), torch.rand(4, C))
     with refused(ValueError, "`features`", "3 dimensions"):
         loss(features, labels)
     with refused(ValueError, "`features`", "16 features"):

@@ -8,15 +8,12 @@ from longtail.losses.probabilistic_contrastive import (
     ProCoLoss,
     VonMisesFisherStatistics,
     proco_logits,
-    proco_loss,
 )
 from longtail.losses.reslt import (
     ResLTLoss,
     ResLTTerms,
     branches_from_counts,
     branches_from_groups,
-    branches_from_index,
-    reslt_loss,
     reslt_terms,
 )
 from longtail.losses.softmax import (
@@ -52,7 +49,6 @@ __all__ = [
     "balanced_softmax",
     "branches_from_counts",
     "branches_from_groups",
-    "branches_from_index",
     "class_balanced_softmax",
     "class_shift",
     "effective_number_weights",
@@ -63,8 +59,6 @@ __all__ = [
     "prior_shift",
     "prior_shifted_softmax",
     "proco_logits",
-    "proco_loss",
-    "reslt_loss",
     "reslt_terms",
     "shifted_linear",
 ]

@@ -83,33 +83,9 @@ def balanced_contrastive_loss(
         read = all(reads_labels(labels, check_labels) for labels in (query_index, query_labels, key_labels))
         if read and (key_labels[query_index] != query_labels).any():
             raise ValueError("Expected `query_index` to point to keys of the queries' classes, but got other classes.")
-    return _contrast(
-        queries,
-        query_labels,
-        keys,
-        key_labels,
-        prototypes,
-        temperature=temperature,
-        query_index=query_index,
-        reduction=reduction,
-    )
-
-
-def _contrast(
-    queries: Tensor,
-    query_labels: Tensor,
-    keys: Tensor,
-    key_labels: Tensor,
-    prototypes: Tensor,
-    *,
-    temperature: float,
-    query_index: Tensor | None,
-    reduction: Reduction,
-) -> Tensor:
     queries, keys, prototypes = at_least_float32(queries), at_least_float32(keys), at_least_float32(prototypes)
     with full_precision(queries):
         similarity = (queries / temperature) @ torch.cat([keys, prototypes]).T  # (Q, K + C)
-    classes = prototypes.shape[0]
     labels = torch.cat([key_labels, torch.arange(classes, device=key_labels.device)])
     members = torch.ones(classes, device=labels.device, dtype=similarity.dtype)  # the prototypes
     members = members.index_add(0, key_labels, torch.ones_like(key_labels, dtype=members.dtype))
@@ -154,7 +130,7 @@ class BalancedContrastiveLoss(nn.Module):
         target = check_row_labels("target", target, features[0], prototypes.shape[0], self.check_labels)
         views, samples = features.shape[:2]
         rows, labels = features.flatten(0, 1), target.repeat(views)
-        loss = _contrast(
+        loss = balanced_contrastive_loss(
             rows,
             labels,
             rows,
@@ -163,6 +139,7 @@ class BalancedContrastiveLoss(nn.Module):
             temperature=self.temperature,
             query_index=torch.arange(views * samples, device=rows.device),
             reduction=self.reduction,
+            check_labels=False,
         )
         return loss.view(views, samples) if self.reduction == "none" else loss
 

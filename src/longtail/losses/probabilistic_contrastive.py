@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from longtail._checks import Vector, ZeroCounts, check_integer, check_number
-from longtail.losses._common import CountedLoss, LossOptions, check_options, shifts
+from longtail.losses._common import CountedLoss, LossOptions, shifts
 from longtail.losses._embeddings import (
     at_least_float32,
     check_features,
@@ -19,7 +19,7 @@ from longtail.losses._embeddings import (
 from longtail.losses.bessel import ERROR, log_bessel
 from longtail.losses.softmax import _shifted_cross_entropy, class_shift
 
-__all__ = ["ProCoLoss", "Reducer", "VonMisesFisherStatistics", "proco_logits", "proco_loss"]
+__all__ = ["ProCoLoss", "Reducer", "VonMisesFisherStatistics", "proco_logits"]
 
 Reducer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes the sums and counts of one rank, shapes ``(C, p)`` and ``(C,)``; returns those of all ranks."""
@@ -113,52 +113,7 @@ def _over_views(
     loss = _shifted_cross_entropy(logits.flatten(0, 1), target.repeat(views), shift, present, of=of, **options)
     if reduction == "none":
         return loss.view(views, -1).mean(0)
-    return (
-        loss / views if reduction == "sum" else loss
-    )  # all views have the same labels, so the mean is the mean of their means
-
-
-def proco_loss(
-    features: Tensor,
-    target: Tensor,
-    mu: Tensor,
-    kappa: Tensor,
-    *,
-    shift: Tensor,
-    temperature: float,
-    **options: Unpack[LossOptions],
-) -> Tensor:
-    r"""ProCo (Du et al., 2024): the cross entropy of :func:`proco_logits` + shift, averaged over the views.
-
-    .. math:: l_n = \frac1V \sum_v -\log \frac{e^{z^v_{ny} + a_y}}{\sum_c e^{z^v_{nc} + a_c}}
-
-    The authors use the shift of Balanced Softmax, :math:`a_c = \log N_c`, in the contrastive loss and in that of the
-    classifier; ``class_shift(counts, beta)`` gives that of CBS.
-
-    Args:
-        features: normalised, shape ``(N, p)`` or ``(views, N, p)``.
-        target: class indices, shape ``(N,)``.
-        mu: mean directions, shape ``(C, p)`` or ``(views, C, p)``.
-        kappa: concentrations, shape ``(C,)`` or ``(views, C)``.
-        shift: shape ``(C,)``, from :func:`class_shift <longtail.losses.class_shift>` or ``torch.zeros(C)``. -inf
-            leaves a class out, which does not work with label smoothing.
-        temperature: above 0.
-        **options: as in ``F.cross_entropy``; see :class:`LossOptions <longtail.losses.LossOptions>`. For a batch on
-            several ranks add the sums of ``reduction="sum"`` and divide by the number of all samples.
-
-    Returns:
-        the loss, float32 (float64 for float64 features); a scalar, or shape ``(N,)`` with ``reduction="none"``.
-
-    Example:
-        >>> features, target = torch.eye(3)[[0, 1, 1]], torch.tensor([0, 1, 2])
-        >>> kappa, shift = torch.full((3,), 50.0), torch.tensor([1.0, 0.0, -1.0])
-        >>> proco_loss(features, target, torch.eye(3), kappa, shift=shift, temperature=0.5)
-        tensor(1.2461)
-    """
-    check_options(**options)
-    _check_indices(target)
-    logits = proco_logits(features, mu, kappa, temperature)
-    return _over_views(logits, target, shift, None, of="mu", **options)
+    return loss / views if reduction == "sum" else loss  # the views have the same labels: a mean is that of the means
 
 
 def _check_indices(target: object) -> None:
@@ -311,10 +266,13 @@ class VonMisesFisherStatistics(nn.Module):
 class ProCoLoss(CountedLoss):
     r"""Probabilistic contrastive learning (Du et al., 2024), with the class distributions that it estimates.
 
-    For each view in turn, as in the authors' code: add its features to the statistics
-    (:class:`VonMisesFisherStatistics`; in training mode only), estimate the distributions, and compute the loss of this
-    view with them (:func:`proco_loss`). Call :meth:`end_epoch` after each epoch. Train on the loss of the classifier
-    plus this one, both with the same shift; predict with the classifier alone.
+    .. math:: l_n = \frac1V \sum_v -\log \frac{e^{z^v_{ny} + a_y}}{\sum_c e^{z^v_{nc} + a_c}},
+              \qquad a_c = \beta \log N_c
+
+    with the logits :math:`z` of :func:`proco_logits`. For each view in turn, as in the authors' code: add its features
+    to the statistics (:class:`VonMisesFisherStatistics`; in training mode only), estimate the distributions, and
+    compute the loss of this view with them. Call :meth:`end_epoch` after each epoch. Train on the loss of the
+    classifier plus this one, both with the same shift; predict with the classifier alone.
 
     Args:
         counts: training examples per class, shape ``(C,)``, or sums of sample weights.
@@ -324,7 +282,8 @@ class ProCoLoss(CountedLoss):
         seed: seed of the initial directions.
         max_kappa: the largest concentration.
         zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class without examples.
-        **options: as in ``F.cross_entropy``.
+        **options: see :class:`LossOptions <longtail.losses.LossOptions>`. For a batch on several ranks add the sums of
+            ``reduction="sum"`` and divide by the number of all samples.
 
     Example:
         >>> loss = ProCoLoss([500, 50, 5], dim=16, beta=1.5)

@@ -15,8 +15,6 @@ __all__ = [
     "ResLTTerms",
     "branches_from_counts",
     "branches_from_groups",
-    "branches_from_index",
-    "reslt_loss",
     "reslt_terms",
 ]
 
@@ -25,10 +23,10 @@ class ResLTTerms(NamedTuple):
     """Sums of a batch and what to divide them by. Those of the parts of a batch add up.
 
     Example:
-        >>> z, y, sees = torch.randn(3, 8, 10), torch.arange(8), branches_from_index(10, 2, 4)
+        >>> z, y, sees = torch.randn(3, 8, 4), torch.arange(8) % 4, branches_from_counts([50, 20, 5, 1], 3, 1)
         >>> first, second = reslt_terms(z[:, :5], y[:5], sees), reslt_terms(z[:, 5:], y[5:], sees)
         >>> both = ResLTTerms(*(a + b for a, b in zip(first, second)))
-        >>> torch.allclose(both.loss(0.9), reslt_loss(z, y, sees, alpha=0.9))
+        >>> torch.allclose(both.loss(0.9), reslt_terms(z, y, sees).loss(0.9))
         True
     """
 
@@ -46,36 +44,14 @@ class ResLTTerms(NamedTuple):
         return alpha * self.branch_sum / self.branch_count + (1 - alpha) * self.fusion_sum / self.fusion_count
 
 
-def branches_from_index(num_classes: int, *first: int) -> Tensor:
-    """Return what each branch sees if classes are ordered by frequency: all, then all from each ``first`` on.
-
-    Args:
-        num_classes: how many classes there are.
-        *first: the first class of the second branch, of the third, …, ascending. The authors use 35 and 70 on
-            CIFAR-100, 2 and 4 on CIFAR-10.
-
-    Returns:
-        bool, shape ``(branches, num_classes)``.
-
-    Example:
-        >>> branches_from_index(10, 2, 4).sum(1)
-        tensor([10,  8,  6])
-    """
-    num_classes = check_integer("num_classes", num_classes, minimum=1)
-    starts = [0, *(check_integer("first", start, minimum=0) for start in first)]
-    if sorted(starts) != starts or starts[-1] >= num_classes:
-        raise ValueError(f"Expected `first` to be ascending and below {num_classes}, but got {tuple(first)}.")
-    return torch.arange(num_classes) >= torch.tensor(starts).unsqueeze(1)
-
-
 def branches_from_counts(counts: Vector, *rarest: int) -> Tensor:
     """Return what each branch sees for classes in any order: all, then the given numbers of ``rarest`` classes.
 
     Args:
         counts: training examples per class, shape ``(C,)``.
-        *rarest: how many classes the second branch sees, the third, …, descending. The authors use 825 and 220 of
-            1000 classes on ImageNet-LT, 6600 of 8142 (two branches) on iNaturalist2018. Of two equally rare classes
-            the one with the larger index counts as rarer, as on CIFAR.
+        *rarest: how many classes the second branch sees, the third, …, descending. The authors use 8 and 6 on
+            CIFAR-10, 65 and 30 on CIFAR-100, 825 and 220 on ImageNet-LT, and 6600 (two branches) on iNaturalist2018.
+            Of two equally rare classes the one with the larger index counts as rarer, as on CIFAR.
 
     Returns:
         bool, shape ``(branches, C)``.
@@ -128,18 +104,35 @@ def reslt_terms(
     label_smoothing: float = 0.0,
     check_labels: bool | None = None,
 ) -> ResLTTerms:
-    """Return the sums and counts of :func:`reslt_loss`, which has the formula, for batches on several ranks.
+    r"""Return the sums and counts of ResLT (Cui et al., 2023): branches for rarer and rarer classes, and their sum.
+
+    With branches :math:`b` that see the classes :math:`S_b` (all; medium and tail; tail) and the cross entropy
+    :math:`\ell`, always over *all* classes, the loss is
+
+    .. math:: l = \alpha \frac{\sum_b \sum_{n : y_n \in S_b} \ell(z^b_n, y_n)}{\sum_b |\{n : y_n \in S_b\}|}
+              + (1 - \alpha) \frac1N \sum_n \ell\Big(\sum_b z^b_n, y_n\Big)
+
+    Predict with ``branches.sum(0)``. As in the authors' repository (jiequancui/ResLT), a sample whose class a branch
+    does not see has weight 0 in that branch, and the softmax of every branch is over all classes; :math:`\alpha` is
+    their ``beta``; the classes that branches see are not the groups of the tables. Their loss is the log of the
+    probability plus 1e-7, which removes the gradient of samples with a smaller probability; here it is the cross
+    entropy.
 
     Args:
-        branches: logits of each branch, shape ``(branches, N, C)``.
+        branches: logits of each branch, shape ``(branches, N, C)``: three, or two on iNaturalist.
         target: class indices, shape ``(N,)``, or class probabilities, shape ``(N, C)``.
         sees: which classes each branch sees, bool of shape ``(branches, C)``.
-        ignore_index: samples with this label are left out.
-        label_smoothing: how much of a target is spread evenly over the classes, in [0, 1].
-        check_labels: check the labels; default: on the CPU.
+        ignore_index: see :class:`LossOptions <longtail.losses.LossOptions>`, like the others.
+        label_smoothing: likewise.
+        check_labels: likewise.
 
     Returns:
-        float32 sums and counts (float64 for float64 logits).
+        float32 sums and counts (float64 for float64 logits); ``.loss(alpha)`` is the loss.
+
+    Example:
+        >>> branches = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]] * 3)
+        >>> reslt_terms(branches, torch.tensor([0, 2]), branches_from_counts([9, 5, 1], 2, 1)).loss(alpha=0.9)
+        tensor(0.4311)
     """
     sees = _check_sees(sees)
     smoothing = check_fraction("label_smoothing", label_smoothing)
@@ -183,60 +176,19 @@ def reslt_terms(
     return ResLTTerms(losses[:-1].sum(), seen[:-1].sum(), losses[-1].sum(), seen[-1].sum())
 
 
-def reslt_loss(
-    branches: Tensor,
-    target: Tensor,
-    sees: Tensor,
-    *,
-    alpha: float,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    check_labels: bool | None = None,
-) -> Tensor:
-    r"""ResLT (Cui et al., 2023): branches for rarer and rarer classes; their sum is the classifier.
-
-    With branches :math:`b` that see the classes :math:`S_b` (all; medium and tail; tail) and the cross entropy
-    :math:`\ell`, always over *all* classes,
-
-    .. math:: l = \alpha \frac{\sum_b \sum_{n : y_n \in S_b} \ell(z^b_n, y_n)}{\sum_b |\{n : y_n \in S_b\}|}
-              + (1 - \alpha) \frac1N \sum_n \ell\Big(\sum_b z^b_n, y_n\Big)
-
-    Predict with ``branches.sum(0)``. As in the authors' repository (jiequancui/ResLT), a sample whose class a branch
-    does not see has weight 0 in that branch, and the softmax of every branch is over all classes; :math:`\alpha` is
-    their ``beta``; the classes that branches see are not the groups of the tables (:func:`branches_from_index`,
-    :func:`branches_from_counts`). Their loss is the log of the probability plus 1e-7, which removes the gradient of
-    samples with a smaller probability; here it is the cross entropy.
+class ResLTLoss(nn.Module):
+    """ResLT (Cui et al., 2023); see :func:`reslt_terms` for the formula.
 
     Args:
-        branches: logits of each branch, shape ``(branches, N, C)``: three, or two on iNaturalist.
-        target: class indices, shape ``(N,)``, or class probabilities, shape ``(N, C)``.
-        sees: which classes each branch sees, bool of shape ``(branches, C)``.
+        sees: which classes each branch sees (:func:`branches_from_counts`, :func:`branches_from_groups`).
         alpha: weight of the branches, in [0, 1]. The authors use 0.995, 0.99, 0.72 on CIFAR-100-LT and 0.998, 0.998,
             0.96 on CIFAR-10-LT at imbalance 100, 50, 10; 0.99 on ImageNet-LT; 0.85 on iNaturalist2018.
-        ignore_index: samples with this label are left out.
-        label_smoothing: how much of a target is spread evenly over the classes, in [0, 1].
-        check_labels: check the labels; default: on the CPU.
-
-    Returns:
-        the loss, a float32 scalar (float64 for float64 logits); NaN for an empty batch.
+        ignore_index: see :class:`LossOptions <longtail.losses.LossOptions>`, like the others.
+        label_smoothing: likewise.
+        check_labels: likewise.
 
     Example:
-        >>> branches = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]] * 3)
-        >>> reslt_loss(branches, torch.tensor([0, 2]), branches_from_index(3, 1, 2), alpha=0.9)
-        tensor(0.4311)
-    """
-    alpha = check_fraction("alpha", alpha)
-    terms = reslt_terms(
-        branches, target, sees, ignore_index=ignore_index, label_smoothing=label_smoothing, check_labels=check_labels
-    )
-    return terms.loss(alpha)
-
-
-class ResLTLoss(nn.Module):
-    """ResLT (Cui et al., 2023); see :func:`reslt_loss` for formula and arguments.
-
-    Example:
-        >>> loss = ResLTLoss(branches_from_index(3, 1, 2), alpha=0.9)
+        >>> loss = ResLTLoss(branches_from_counts([9, 5, 1], 2, 1), alpha=0.9)
         >>> loss
         ResLTLoss(3 branches, 3 classes, alpha=0.9)
         >>> branches = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]] * 3)

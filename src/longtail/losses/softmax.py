@@ -127,29 +127,16 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
             raise TypeError("a bias or a shift of one entry would broadcast")
         shifted = shift if bias is None else bias + shift
         return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
-    except (AttributeError, RuntimeError, TypeError):
-        _check_product(features, weight, bias, shift)  # only now, because checks cost time in a small step
-        raise
+    except (AttributeError, RuntimeError, TypeError) as error:  # checks before the product cost time in a small step
+        given = {"features": features, "weight": weight, "bias": bias, "shift": shift}
+        found = ", ".join(f"`{name}` {_shape(tensor)}" for name, tensor in given.items() if tensor is not None)
+        raise ValueError(
+            f"Expected tensors of shapes (..., D), (C, D), (C,) and (C,) on one device, but got {found}."
+        ) from error
 
 
-def _check_product(features: Tensor, weight: Tensor, bias: Tensor | None, shift: Tensor) -> None:
-    """Raise an error that names what does not fit the product."""
-    given = {"weight": weight, "features": features, "shift": shift} | ({} if bias is None else {"bias": bias})
-    for name, tensor in given.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"Expected `{name}` to be a tensor, but got {describe(tensor)}.")
-        if tensor.device != weight.device:
-            raise ValueError(
-                f"Expected `{name}` and `weight` on one device, but got {tensor.device} and {weight.device}."
-            )
-        rows = name in {"bias", "shift"}
-        wanted = weight.shape[:1] if rows else weight.shape[-1:]
-        if (tensor.shape if rows else tensor.shape[-1:]) != wanted or weight.ndim != 2:
-            side = "entry for each row" if rows else "column for each column"
-            raise ValueError(
-                f"Expected `{name}` to have one {side} of `weight`, but got shapes {tuple(tensor.shape)} "
-                f"and {tuple(weight.shape)}."
-            )
+def _shape(tensor: object) -> str:
+    return f"{tuple(tensor.shape)} on {tensor.device}" if isinstance(tensor, Tensor) else describe(tensor)
 
 
 def _shifted_cross_entropy(

@@ -12,7 +12,6 @@ from longtail.metrics.preference import Preference, preference_scores
 from longtail.metrics.probability import (
     ProbabilityShift,
     TargetProbability,
-    implied_beta,
     mean_target_probability,
     probability_shift,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "expected_calibration_error",
     "gradient_balance",
     "gradient_sums",
-    "implied_beta",
     "mean_target_probability",
     "preference_scores",
     "probability_shift",

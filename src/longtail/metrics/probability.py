@@ -9,7 +9,7 @@ from torch import Tensor
 from longtail._checks import Vector, as_counts, as_vector, shown
 from longtail.classes import Groups, GroupValues
 
-__all__ = ["ProbabilityShift", "TargetProbability", "implied_beta", "mean_target_probability", "probability_shift"]
+__all__ = ["ProbabilityShift", "TargetProbability", "mean_target_probability", "probability_shift"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,9 @@ def probability_shift(probability_sum: Vector, counts: Vector, groups: Groups) -
               \Delta p_c = 100 \frac{p(y=c) - N_c / N}{N_c / N}, \qquad
               \kappa_c \propto \frac{p(y=c)}{N_c / N} \approx N_c^{b}
 
-    The slope is :math:`\beta^b` for a balanced model and :math:`\beta^{ib}` for an imbalanced one;
-    :func:`implied_beta` returns their difference. The fit is ordinary least squares over the classes.
+    The slope is :math:`\beta^b` for a model that was trained on balanced data and :math:`\beta^{ib}` for one that was
+    trained on the long-tailed set with plain softmax, both measured on the long-tailed set. Their difference
+    :math:`\beta^{ib} - \beta^b` is the beta that they imply. The fit is ordinary least squares over the classes.
 
     Args:
         probability_sum: sum of the softmax over the samples, ``(C,)``
@@ -94,26 +95,6 @@ def _fit(x: Tensor, y: Tensor) -> tuple[float, float]:
     if float(dy.abs().max()) < 1e-9:  # a flat line up to rounding has no variation to explain
         return float(slope), math.nan
     return float(slope), float(1 - ((dy - slope * dx) ** 2).sum() / (dy * dy).sum())
-
-
-def implied_beta(balanced: ProbabilityShift, imbalanced: ProbabilityShift) -> float:
-    r"""Return the :math:`\beta = \beta^{ib} - \beta^{b}` that a balanced and an imbalanced model imply.
-
-    Both are measured on the same long-tailed training set: the balanced model was trained on balanced data, the
-    imbalanced one on the long-tailed set with plain softmax.
-
-    Args:
-        balanced: :func:`probability_shift` of the balanced model.
-        imbalanced: :func:`probability_shift` of the imbalanced one.
-
-    Example:
-        >>> groups = Groups.from_indices(head=[0], tail=[1])
-        >>> balanced = probability_shift(torch.tensor([85.0, 15.0]), [90, 10], groups)
-        >>> imbalanced = probability_shift(torch.tensor([92.0, 8.0]), [90, 10], groups)
-        >>> round(implied_beta(balanced, imbalanced), 4)
-        0.3221
-    """
-    return imbalanced.slope - balanced.slope
 
 
 @dataclass(frozen=True, eq=False)
