@@ -144,7 +144,7 @@ class TestAdjustLogits:
             with refused(ValueError, "`target_prior`", 3, len(prior)):
                 adjust_logits(torch.randn(2, 3), COUNTS, 1, target_prior=prior)
 
-    @pytest.mark.parametrize("shape", [(2, 1), (2, 4), (1,), (2, 1, 3), ()], ids=str)
+    @pytest.mark.parametrize("shape", [(2, 1), (2, 4), ()], ids=str)
     def test_logits_of_another_width(self, shape: tuple[int, ...]) -> None:
         """Refused, also where they would broadcast."""
         with refused(ValueError, "`logits`", 3, shape):
@@ -174,7 +174,7 @@ def test_bad_tau(tau: Any) -> None:
 class TestTauNormalize:
     """w / ||w||^tau, bias dropped: from a matrix, a layer, stored logits."""
 
-    @pytest.mark.parametrize("tau", [0.0, 0.3, 0.7, 1.0, 2.0])
+    @pytest.mark.parametrize("tau", [0.0, 0.7, 2.0])
     def test_matrix_layer_and_stored_logits_agree(self, tau: float) -> None:
         """With each other and with numpy."""
         layer = nn.Linear(6, 4, dtype=torch.float64)
@@ -198,7 +198,7 @@ class TestTauNormalize:
         torch.testing.assert_close(tau_normalize(w, 0), w, rtol=0, atol=0)
         assert_allclose(np.linalg.norm(array(tau_normalize(w, 1)), axis=1), np.ones(5), rtol=1e-6)
 
-    @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0, 2.0])
+    @pytest.mark.parametrize("tau", [0.0, 1.0])
     def test_zero_rows(self, tau: float) -> None:
         """A class whose weight is zero keeps it, in all three forms."""
         w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])

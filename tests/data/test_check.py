@@ -34,7 +34,7 @@ def true_counts(name):
     }
 
 
-def told(differences):
+def by_name(differences):
     return {difference.what: (difference.expected, difference.found) for difference in differences}
 
 
@@ -42,13 +42,13 @@ def test_a_difference_is_one_sentence():
     assert str(Difference("classes", 10, 9)) == "classes: expected 10, found 9"
 
 
-def test_the_digits_are_as_they_should_be():
+def test_the_digits_have_no_difference():
     assert check("digits") == []
     for options in ({}, {"imbalance": 10}, {"imbalance": 20.0, "profile": "step"}, {"order": "random"}):
         assert check("digits-lt", **options) == []
 
 
-def test_true_lists_differ_in_nothing_but_the_images_that_are_not_there(tmp_path):
+def test_true_lists_lack_only_the_images(tmp_path):
     write_lists(tmp_path, "places-lt", true_counts("places-lt"))
     found = check("places-lt", tmp_path)
     assert [difference.found for difference in found] == [62500, 7300, 36500]
@@ -65,13 +65,13 @@ def test_true_lists_differ_in_nothing_but_the_images_that_are_not_there(tmp_path
     assert str(tmp_path / "places365" / "train" / "0" / "3.jpg") in found[0].what
 
 
-def test_each_class_that_is_off_is_found(tmp_path):
+def test_classes_with_wrong_counts_are_found(tmp_path):
     counts = true_counts("places-lt")
     counts["train"][7] -= 2  # the largest class, 4980
     counts["train"][100] += 1
     counts["val"][364] = 0
     write_lists(tmp_path, "places-lt", counts)
-    found = told(check("places-lt", tmp_path))
+    found = by_name(check("places-lt", tmp_path))
     assert found["train images"] == (62500, 62499)
     assert found["val images"] == (7300, 7280)
     assert found["largest training class"] == (4980, 4978)
@@ -86,14 +86,14 @@ def test_each_class_that_is_off_is_found(tmp_path):
     assert "test images" not in found
 
 
-def test_classes_that_changed_places_are_found(tmp_path):
+def test_swapped_classes_are_found(tmp_path):
     """Totals, extremes and groups are right, and yet it is another data set."""
     counts = true_counts("places-lt")
     train = counts["train"]
     train[0], train[1] = train[1], train[0]
     assert train[0] != train[1]
     write_lists(tmp_path, "places-lt", counts)
-    found = {what: values for what, values in told(check("places-lt", tmp_path)).items() if "missing" not in what}
+    found = {what: values for what, values in by_name(check("places-lt", tmp_path)).items() if "missing" not in what}
     assert found == {
         "train images of class 0": (train[1], train[0]),
         "train images of class 1": (train[0], train[1]),
@@ -102,10 +102,10 @@ def test_classes_that_changed_places_are_found(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_small_tree_differs_in_everything_but_its_classes(tmp_path, name):
+def test_a_small_tree_differs_in_everything_except_its_classes(tmp_path, name):
     number = CATALOG[name].num_classes
     write_lists(tmp_path, name, {part: [2] + [1] * (number - 1) for part in FILES[name][2]})
-    found = told(check(name, tmp_path))
+    found = by_name(check(name, tmp_path))
     assert "classes" not in found
     assert found["train images"] == (CATALOG[name].sizes["train"], number + 1)
     assert found["test images"] == (CATALOG[name].sizes["test"], number + 1)
@@ -120,7 +120,7 @@ def test_folders_with_too_few_classes(tmp_path):
             path = tmp_path / "imagenet" / part / f"n{c:08d}" / "x.JPEG"
             path.parent.mkdir(parents=True)
             path.touch()
-    found = told(check("imagenet", tmp_path))
+    found = by_name(check("imagenet", tmp_path))
     assert found["classes"] == (1000, 3)
     assert found["train images"] == (1281167, 3)
     assert found["test images"] == (50000, 3)

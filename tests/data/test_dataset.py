@@ -1,4 +1,4 @@
-"""Splits, data sets, what is held out and what is made long-tailed, against formulas written here."""
+"""Splits, data sets, held-out and long-tailed subsets, against independent formulas."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from longtail.data import ArrayImages, DataSet, FileImages, Split, hold_out, lon
 
 
 def split_of(labels, first=0):
-    """Images whose four bytes are a number of their own, so that each can be found again."""
+    """Images whose four bytes are a unique number, so that each can be found again."""
     labels = torch.as_tensor(labels, dtype=torch.int64)
     numbers = np.arange(first, first + len(labels), dtype="<u4")
     return Split(ArrayImages(torch.from_numpy(numbers.view(np.uint8).reshape(-1, 1, 2, 2).copy())), labels)
@@ -35,7 +35,7 @@ def test_arrays_that_are_not_raw_pixels_are_refused(pixels):
         ArrayImages(pixels)
 
 
-def test_a_subset_is_in_the_order_that_was_asked_for():
+def test_a_subset_has_the_order_of_its_indices():
     split = split_of([0, 1, 2, 3, 4])
     for indices in ([4, 0, 2], torch.tensor([4, 0, 2]), np.array([4, 0, 2])):
         chosen = split.subset(indices)
@@ -74,8 +74,7 @@ def test_images_and_labels_must_be_as_many():
         Split(ArrayImages(torch.zeros(2, 1, 1, 1, dtype=torch.uint8)), torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize("wrong", [-1, 3, 1000])
-@pytest.mark.parametrize("part", ["train", "val", "test"])
+@pytest.mark.parametrize(("part", "wrong"), [("train", -1), ("val", 3), ("test", 1000)])
 def test_a_label_out_of_range_is_named_with_its_split(part, wrong):
     splits = {"train": split_of([0, 1, 2]), "val": split_of([0]), "test": split_of([1])}
     splits[part] = split_of([0, wrong])
@@ -83,7 +82,7 @@ def test_a_label_out_of_range_is_named_with_its_split(part, wrong):
         DataSet("birds", ("a", "b", "c"), **splits)
 
 
-def test_what_a_data_set_says_of_its_classes():
+def test_classes_and_groups_of_a_data_set():
     data = dataset_of([101, 100, 20, 19, 0])
     assert data.num_classes == 5
     assert data.counts.tolist() == [101, 100, 20, 19, 0]
@@ -93,7 +92,7 @@ def test_what_a_data_set_says_of_its_classes():
     assert dataset_of([101, 100, 20, 19, 0], cut=cut).groups == cut
 
 
-def test_files_are_decoded_when_they_are_asked_for(tmp_path):
+def test_files_are_decoded_on_access(tmp_path):
     names = ["a b.png", "ünï/鳥.png", "missing.png"]
     (tmp_path / "ünï").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3), dtype=np.uint8)
@@ -116,7 +115,7 @@ def held(count, fraction):
     return 0 if count < 2 else min(max(int(np.rint(fraction * count)), 1), count - 1)
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.25, 0.5, 0.99])
+@pytest.mark.parametrize("fraction", [0.01, 0.25, 0.99])
 def test_hold_out_takes_its_share_of_each_class(fraction):
     counts = [200, 57, 10, 3, 2, 1, 0]
     data = dataset_of(counts)
@@ -161,10 +160,10 @@ def test_hold_out_nothing():
     assert numbers_of(cut.train) == numbers_of(data.train)
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, 2, float("nan")])
-def test_hold_out_refuses_what_is_no_share(fraction):
-    with pytest.raises(ValueError, match="`fraction`"):
-        hold_out(dataset_of([4, 3]), fraction)
+def test_bad_arguments_of_hold_out():
+    for fraction in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="`fraction`"):
+            hold_out(dataset_of([4, 3]), fraction)
     with pytest.raises(ValueError, match="`seed`"):
         hold_out(dataset_of([4, 3]), 0.5, seed=-1)
 
@@ -187,8 +186,7 @@ def profile_counts(profile, num_classes, largest, factor):
 
 
 @pytest.mark.parametrize("profile", ["exp", "step", "pareto"])
-@pytest.mark.parametrize("order", ["label", "random", [4, 2, 0, 1, 3]])
-@pytest.mark.parametrize("factor", [1, 4, 20.0])
+@pytest.mark.parametrize(("order", "factor"), [("label", 1), ("random", 4), ([4, 2, 0, 1, 3], 20.0)])
 def test_any_data_set_can_be_made_long_tailed(profile, order, factor):
     data = dataset_of([70, 60, 80, 65, 90])
     tail = long_tailed(data, factor, profile=profile, order=order, subset_seed=3)

@@ -72,7 +72,7 @@ FOR_THE_CPU = {
 
 
 @pytest.mark.parametrize("name", FOR_THE_GPU)
-def test_what_goes_to_the_gpu_goes_as_bytes(tmp_path, name, pool):
+def test_jpegs_for_the_gpu_are_read_as_bytes(tmp_path, name, pool):
     (tmp_path / "x").write_bytes(FOR_THE_GPU[name])
     found = read(tmp_path / "x", CUDA, pool)
     assert found.dtype == torch.uint8
@@ -80,7 +80,7 @@ def test_what_goes_to_the_gpu_goes_as_bytes(tmp_path, name, pool):
 
 
 @pytest.mark.parametrize("name", FOR_THE_CPU)
-def test_what_does_not_is_decoded_or_refused_by_the_cpu(tmp_path, name, pool):
+def test_other_files_are_decoded_or_refused_by_the_cpu(tmp_path, name, pool):
     path = tmp_path / "x"
     path.write_bytes(FOR_THE_CPU[name])
     found = read(path, CUDA, pool)
@@ -186,7 +186,7 @@ def test_no_more_groups_are_read_than_may_wait(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bad", [set(), {0}, {3}, {2, 6}, set(range(7))])
+@pytest.mark.parametrize("bad", [set(), {2, 6}, set(range(7))])
 def test_one_that_the_gpu_refuses_does_not_cost_the_others(monkeypatch, bad):
     """nvJPEG refuses a whole call; which file it was is found by halving."""
     calls = []

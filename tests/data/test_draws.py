@@ -110,7 +110,7 @@ def test_types_and_shapes():
     assert draws.permutation(0).shape == (0,)
 
 
-def test_every_seed_epoch_purpose_and_stream_has_numbers_of_its_own():
+def test_every_seed_epoch_purpose_and_stream_has_different_numbers():
     seeds, epochs, streams = (0, 1, 2**32, 2**64 - 1), (0, 1, 2**32 - 1), (0, 1, 2, 255, 2**24 - 1)
     every = [
         tuple(Draws(seed, epoch).words(0, 1, 2, purpose, stream)[0].tolist())
@@ -124,7 +124,7 @@ def test_orders_of_seeds_and_epochs_differ():
     assert len(orders) == 25
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 100, 1001])
+@pytest.mark.parametrize("n", [0, 1, 4, 1001])
 def test_a_permutation_has_every_number_once(n):
     assert sorted(Draws(1, 2).permutation(n).tolist()) == list(range(n))
 
@@ -177,7 +177,7 @@ def test_no_number_is_one(monkeypatch):
     assert Draws(0, 0).uniforms(0, 1, 2).tolist() == [[1 - 2**-24] * 2]
 
 
-def test_the_state_of_other_generators_neither_matters_nor_changes():
+def test_other_random_generators_are_independent():
     torch.manual_seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     first = Draws(0, 0).permutation(50)
@@ -187,7 +187,7 @@ def test_the_state_of_other_generators_neither_matters_nor_changes():
     assert torch.equal(first, Draws(0, 0).permutation(50))
 
 
-def test_another_process_sees_the_same():
+def test_another_process_draws_the_same():
     code = (
         "from longtail.data.sampling.draws import Draws; d = Draws(9, 8);"
         "print(d.permutation(6).tolist(), d.uniforms(70, 72, 5, stream=2).tolist())"
@@ -197,45 +197,23 @@ def test_another_process_sees_the_same():
     assert printed.strip() == f"{draws.permutation(6).tolist()} {draws.uniforms(70, 72, 5, stream=2).tolist()}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((-1, 0), ValueError, r"Expected `seed` to be an integer >= 0, but got -1\."),
-        ((2**64, 0), ValueError, r"Expected `seed` to be an integer >= 0 and < 2\^64, but got 18446744073709551616\."),
-        ((0, -1), ValueError, r"Expected `epoch` to be an integer >= 0, but got -1\."),
-        ((0, 2**32), ValueError, r"Expected `epoch` to be an integer >= 0 and < 2\^32, but got 4294967296\."),
-        ((0.5, 0), TypeError, r"Expected `seed` to be an integer >= 0, but got 0\.5 of type float\."),
-        ((0, True), TypeError, r"Expected `epoch` to be an integer >= 0, but got True of type bool\."),
-    ],
-)
-def test_bad_seeds_and_epochs(arguments, error, message):
-    with pytest.raises(error, match=f"^{message}$"):
-        Draws(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((0, 1, 0), ValueError, r"Expected `width` to be an integer >= 1, but got 0\."),
-        ((-1, 1, 1), ValueError, r"Expected `start` to be an integer >= 0, but got -1\."),
-        ((3, 2, 1), ValueError, r"Expected `start` to be at most `stop` = 2, but got 3\."),
-        (
-            (0, 2**63, 1),
-            ValueError,
-            r"Expected `stop` to be an integer >= 0 and < 2\^63, but got 9223372036854775808\.",
-        ),
-        ((0, 1.0, 1), TypeError, r"Expected `stop` to be an integer >= 0, but got 1\.0 of type float\."),
-        ((0, 1, 1, -1), ValueError, r"Expected `stream` to be an integer >= 0, but got -1\."),
-        ((0, 1, 1, 2**24), ValueError, r"Expected `stream` to be an integer >= 0 and < 2\^24, but got 16777216\."),
-    ],
-)
-def test_bad_slices(arguments, error, message):
-    with pytest.raises(error, match=f"^{message}$"):
-        Draws(0, 0).uniforms(*arguments)
-
-
-def test_a_negative_number_of_samples():
-    with pytest.raises(ValueError, match=r"^Expected `n` to be an integer >= 0, but got -1\.$"):
+def test_bad_seeds_epochs_and_slices():
+    for seed, epoch, name in ((-1, 0, "seed"), (2**64, 0, "seed"), (0, -1, "epoch"), (0, 2**32, "epoch")):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            Draws(seed, epoch)
+    with pytest.raises(TypeError, match="`seed`"):
+        Draws(0.5, 0)
+    for arguments, name in (
+        ((0, 1, 0), "width"),
+        ((-1, 1, 1), "start"),
+        ((3, 2, 1), "start"),
+        ((0, 2**63, 1), "stop"),
+        ((0, 1, 1, -1), "stream"),
+        ((0, 1, 1, 2**24), "stream"),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            Draws(0, 0).uniforms(*arguments)
+    with pytest.raises(ValueError, match="`n`"):
         Draws(0, 0).permutation(-1)
 
 
@@ -254,7 +232,7 @@ def test_far_slices_cost_no_more_than_near_ones():
     assert min(seconds(10**12) for _ in range(3)) < 1  # all words before it would take an hour
 
 
-def test_the_order_of_inaturalist_is_quick():
+def test_the_order_of_inaturalist_is_fast():
     began = time.perf_counter()
     Draws(0, 0).permutation(437_513)
     assert time.perf_counter() - began < 1

@@ -208,7 +208,7 @@ def test_a_gpu_gives_the_batches_of_the_cpu(memory, files, photographs, labels):
     assert (here - there).mean().abs() < 0.01
 
 
-@pytest.mark.parametrize("start", [1, 3, 5])
+@pytest.mark.parametrize("start", [1, 5])
 def test_resuming_in_the_middle(memory, files, labels, start):
     whole = list(Resident(memory, plan(labels)).training(seed=5, epoch=2))
     assert_same(list(Resident(memory, plan(labels)).training(seed=5, epoch=2, start=start)), whole[start:])
@@ -230,8 +230,8 @@ def test_two_ranks_make_the_batches_of_one_process(memory, labels, sampler):
             torch.testing.assert_close(together[: len(batch.labels)], batch.views[stream])
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_in_evaluation_nothing_is_dropped_and_nothing_counted_twice(memory, files, labels, world):
+@pytest.mark.parametrize("world", [1, 3])
+def test_evaluation_visits_every_sample_once(memory, files, labels, world):
     seen = []
     for rank in range(world):
         planned = plan(labels, views=(PLAIN,), rank=rank, world=world, drop_last=True)
@@ -243,7 +243,7 @@ def test_in_evaluation_nothing_is_dropped_and_nothing_counted_twice(memory, file
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_numbers_that_are_drawn_together_are_those_of_each_position(labels, monkeypatch, world, drop_last):
+def test_numbers_drawn_together_equal_those_of_each_position(labels, monkeypatch, world, drop_last):
     for rows in (1, 16, 33):
         monkeypatch.setattr("longtail.data.sampling.plan._ROWS", rows)
         for rank, start in ((0, 0), (world - 1, 1)):
@@ -266,8 +266,8 @@ def test_drop_last_and_steps(memory, labels):
         assert len(list(Resident(memory, planned).training(0, 0))) == planned.steps == expected
 
 
-@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
-def test_drop_last_leaves_out_a_step_that_is_not_full_whoever_takes_it(world, accumulate):
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 2), (3, 1)])
+def test_drop_last_leaves_out_an_incomplete_step_on_all_ranks(world, accumulate):
     """Of 12 samples a step over all ranks and micro-batches; the same ones are visited however it is cut."""
     for samples in (12, 23, 24, 25, 35):
         visited = []
@@ -324,7 +324,7 @@ def test_bad_images_of_a_batch_are_named_and_counted(files, labels, tmp_path, de
     assert str(caught.value).count("\n") == 0
 
 
-def test_a_consumer_that_leaves_early_leaves_no_thread_and_no_process(files, labels):
+def test_stopping_early_ends_threads_and_processes(files, labels):
     for loader in (Streaming(files, plan(labels), decode_in="device"), Streaming(files, plan(labels), workers=2)):
         batches = loader.training(0, 0)
         next(batches)
@@ -334,12 +334,12 @@ def test_a_consumer_that_leaves_early_leaves_no_thread_and_no_process(files, lab
         assert not multiprocessing.active_children()
 
 
-def test_resident_wants_images_of_one_size(files, labels):
+def test_resident_needs_images_of_one_size(files, labels):
     with pytest.raises(TypeError, match="Streaming"):
         Resident(files, plan(labels))
 
 
-def test_bad_plans_are_refused(labels):
+def test_bad_plans(labels):
     with pytest.raises(ValueError, match="`batch_size`"):
         plan(labels, batch_size=0)
     with pytest.raises(ValueError, match="`views`"):

@@ -1,4 +1,4 @@
-"""Anybody's own data on disk: folders and lists, in every form that they may come in."""
+"""User data on disk: folders and lists in all formats."""
 
 import re
 import subprocess
@@ -49,7 +49,7 @@ def test_a_folder_of_splits(tmp_path, names):
     assert data.val.images.path(0) == tmp_path / val / "b" / "2.png"
 
 
-def test_dev_is_a_split_and_what_else_lies_beside_splits_is_refused(tmp_path):
+def test_dev_is_a_split_and_other_folders_beside_splits_are_refused(tmp_path):
     touch(tmp_path, "train/a/1.png", "dev/a/2.png", "test/a/3.png")
     assert list(open_path(tmp_path).splits) == ["train", "val", "test"]
     (tmp_path / "annotations").mkdir()
@@ -80,7 +80,7 @@ def test_two_folders_for_one_split_lose_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("inside", ["", "train/"])
-def test_what_macos_adds_to_archives_is_no_class(tmp_path, inside):
+def test_macos_folders_are_not_classes(tmp_path, inside):
     touch(tmp_path, f"{inside}cat/1.png", f"{inside}cat/._1.png", f"{inside}dog/2.png")
     (tmp_path / inside / "__MACOSX").mkdir()
     touch(tmp_path, "__MACOSX/cat/._1.png", "__MACOSX/cat/2.png")
@@ -90,13 +90,13 @@ def test_what_macos_adds_to_archives_is_no_class(tmp_path, inside):
     assert empty_folders(tmp_path, data) == []
 
 
-def test_a_folder_with_nothing_but_what_macos_adds_has_no_classes(tmp_path):
+def test_a_folder_with_only_macos_files_has_no_classes(tmp_path):
     touch(tmp_path, "__MACOSX/cat/._1.png")
     with pytest.raises(ValueError, match="to have class folders, but it has none"):
         open_path(tmp_path)
 
 
-def test_empty_class_folders_are_found_where_removing_them_takes_the_class_away(tmp_path):
+def test_empty_class_folders(tmp_path):
     touch(tmp_path, "train/cat/1.png", "test/cat/2.png", "test/dog/3.png", "train/bird/notes.txt")
     for name in ("train/dog", "train/empty", "test/empty", "test/other"):
         (tmp_path / name).mkdir()
@@ -112,7 +112,7 @@ def test_a_folder_beside_a_list_is_not_called_empty(tmp_path):
     assert empty_folders(path, open_path(path)) == []
 
 
-def test_a_path_that_is_not_there(tmp_path):
+def test_a_missing_path(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         open_path(tmp_path / "nowhere")
     touch(tmp_path, "list.xlsx")
@@ -165,9 +165,8 @@ def test_labels_that_are_indices(tmp_path, kind):
     assert data.counts.tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "txt"])
-def test_an_index_below_zero_is_named(tmp_path, kind):
-    path = write_list(tmp_path, kind, {"path": ["a.png", "b.png", "c.png"], "label": ["1", "0", "-1"]})
+def test_an_index_below_zero_is_refused(tmp_path):
+    path = write_list(tmp_path, "csv", {"path": ["a.png", "b.png", "c.png"], "label": ["1", "0", "-1"]})
     with pytest.raises(ValueError, match=r"^Expected the label in row 3 of .*list.* to be 0 or more, but got -1\.$"):
         open_path(path)
 
@@ -214,26 +213,23 @@ def test_an_unknown_split_is_named(tmp_path):
         open_path(path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-@pytest.mark.parametrize("names", [("file", "class"), ("path", "class"), ("Filename", "label")])
-def test_missing_columns_are_named(tmp_path, kind, names):
-    path = write_list(tmp_path, kind, {names[0]: ["a.png"], names[1]: ["x"]})
-    with pytest.raises(ValueError, match=rf"to have the columns path and label, but got {names[0]}, {names[1]}\.$"):
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_missing_columns(tmp_path, kind):
+    path = write_list(tmp_path, kind, {"path": ["a.png"], "class": ["x"]})
+    with pytest.raises(ValueError, match="the columns path and label, but got path, class"):
         open_path(path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-@pytest.mark.parametrize(
-    "names", [("Path", "Label", "Split"), ("path", " label", " split"), ("PATH ", "label", "split")]
-)
-def test_neither_case_nor_blanks_of_a_column_matter(tmp_path, kind, names):
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("names", [("Path", "Label", "Split"), ("PATH ", " label", " split")])
+def test_case_and_spaces_of_column_names_are_ignored(tmp_path, kind, names):
     cells = (["a.png", "b.png"], ["x", "y"], ["train", "test"])
     data = open_path(write_list(tmp_path, kind, dict(zip(names, cells, strict=True))))
     assert data.class_names == ("x", "y")
     assert (listed(data.train), listed(data.test)) == ([("a.png", 0)], [("b.png", 1)])
 
 
-def test_blanks_after_the_commas_of_a_header_are_no_part_of_cells_either(tmp_path):
+def test_spaces_after_the_commas_of_a_header_are_stripped_from_cells_too(tmp_path):
     (tmp_path / "list.csv").write_text("label, path , split\nx, a.png, train\ny ,b.png ,train\ny, c.png, train\n")
     data = open_path(tmp_path / "list.csv")
     assert data.class_names == ("x", "y")
@@ -242,8 +238,8 @@ def test_blanks_after_the_commas_of_a_header_are_no_part_of_cells_either(tmp_pat
     assert listed(open_path(tmp_path / "list.csv").train) == [(" a.png", 0)]
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-def test_two_columns_for_one_thing_are_refused(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_repeated_columns_are_refused(tmp_path, kind):
     path = write_list(tmp_path, kind, {"path": ["a.png"], "label": ["x"], "Label": ["y"]})
     with pytest.raises(ValueError, match=rf"list\.{kind} to have one column `label`, but it has 2\.$"):
         open_path(path)
@@ -253,9 +249,7 @@ def test_two_columns_for_one_thing_are_refused(tmp_path, kind):
     ("kind", "delimiter", "expected", "got"),
     [
         ("csv", ";", "commas", "semicolons"),
-        ("csv", "\t", "commas", "tabs"),
         ("tsv", ",", "tabs", "commas"),
-        ("tsv", ";", "tabs", "semicolons"),
     ],
 )
 def test_another_delimiter_is_named(tmp_path, kind, delimiter, expected, got):
@@ -266,27 +260,25 @@ def test_another_delimiter_is_named(tmp_path, kind, delimiter, expected, got):
         open_path(path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_line_twice_stays_twice(tmp_path, kind):
-    data = open_path(write_list(tmp_path, kind, {"path": ["a.png", "a.png"], "label": ["x", "x"]}))
+def test_repeated_lines_are_kept(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "a.png"], "label": ["x", "x"]}))
     assert listed(data.train) == [("a.png", 0), ("a.png", 0)]  # `describe` reports it
 
 
 OUTSIDE = ["../x.png", "/x.png", "C:/x.png", "a/../../x.png", "..\\x.png", "{folder}/../x.png", "{folder}2/x.png"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [*((kind, "../x.png") for kind in KINDS if kind != "csv"), *(("csv", name) for name in OUTSIDE)]
-)
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path, kind, name):
-    name = name.format(folder=tmp_path)
-    path = write_list(tmp_path, kind, {"path": ["a.png", name], "label": ["x", "x"]})
-    with pytest.raises(ValueError, match=rf"row 2 of .*, but got {re.escape(repr(name))}\.$"):
-        open_path(path)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_absolute_path_below_the_list_is_taken_relative_to_it(tmp_path, kind, monkeypatch):
+def test_a_path_outside_the_folder_is_refused(tmp_path, kind):
+    for name in OUTSIDE if kind == "csv" else OUTSIDE[:1]:
+        found = name.format(folder=tmp_path)
+        path = write_list(tmp_path, kind, {"path": ["a.png", found], "label": ["x", "x"]})
+        with pytest.raises(ValueError, match=rf"row 2 of .*, but got {re.escape(repr(found))}"):
+            open_path(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "txt"])
+def test_an_absolute_path_below_the_list_becomes_relative(tmp_path, kind, monkeypatch):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     paths = ["a.png", str(tmp_path / "real" / "x y" / "b.png"), f"{tmp_path}/real//c.png"]
@@ -312,16 +304,16 @@ def test_an_empty_list(tmp_path, kind):
             open_path(path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-@pytest.mark.parametrize(("column", "value"), [("label", None), ("path", None), ("label", ""), ("path", "")])
-def test_a_cell_without_a_value_is_named(tmp_path, kind, column, value):
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(("column", "value"), [("label", None), ("path", "")])
+def test_a_cell_without_a_value_is_refused(tmp_path, kind, column, value):
     columns = {"path": ["a.png", "b.png"], "label": ["x", "y"]}
     columns[column][1] = value
     with pytest.raises(ValueError, match=r"^Expected a path and a label in row 2 of .*list.*, but got .*\.$"):
         open_path(write_list(tmp_path, kind, columns))
 
 
-def test_no_split_given_is_training_in_every_format(tmp_path):
+def test_an_empty_split_is_training(tmp_path):
     columns = {"path": ["a.png", "b.png"], "label": ["x", "y"], "split": [None, "test"]}
     for kind in ("csv", "parquet"):
         data = open_path(write_list(tmp_path, kind, columns))
@@ -346,31 +338,31 @@ def test_a_text_list_as_windows_writes_it(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "txt"])
-def test_a_list_in_another_encoding_is_named(tmp_path, kind):
+def test_a_list_in_another_encoding(tmp_path, kind):
     path = write_list(tmp_path, kind, {"path": ["é.png"], "label": ["x"]})
     path.write_bytes(path.read_text(encoding="utf-8").encode("latin1"))
     with pytest.raises(ValueError, match=rf"list\.{kind}"):
         open_path(path)
 
 
-def test_of_parquet_only_what_is_needed_is_read(tmp_path, monkeypatch):
-    """The images themselves may lie in another column; and two columns of one name are refused."""
+def test_only_needed_columns_of_parquet_are_read(tmp_path, monkeypatch):
+    """Pixels may be in another column; two columns of one name are refused."""
     import pyarrow as pa
     from pyarrow import parquet
 
     path = write_list(tmp_path, "parquet", {"path": ["a.png"], "image": [b"pixels"], "label": ["x"]})
-    asked, read = [], parquet.ParquetFile.read
+    calls, read = [], parquet.ParquetFile.read
     monkeypatch.setattr(
-        parquet.ParquetFile, "read", lambda self, names, **how: asked.append((names, how)) or read(self, names, **how)
+        parquet.ParquetFile, "read", lambda self, names, **how: calls.append((names, how)) or read(self, names, **how)
     )
     assert listed(open_path(path).train) == [("a.png", 0)]
-    assert asked == [(["path", "label"], {"use_threads": False})]
+    assert calls == [(["path", "label"], {"use_threads": False})]
     parquet.write_table(pa.Table.from_arrays([pa.array(["a"])] * 3, names=["path", "label", "label"]), path)
     with pytest.raises(ValueError, match=r"list\.parquet to have one column `label`, but it has 2\.$"):
         open_path(path)
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path):
+def test_a_damaged_parquet_file(tmp_path):
     (tmp_path / "list.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises((ValueError, OSError), match=r"list\.parquet"):
         open_path(tmp_path / "list.parquet")
@@ -389,7 +381,7 @@ else:
 """
 
 
-def test_numbers_that_are_no_indices_do_not_fill_the_memory(tmp_path):
+def test_large_numbers_do_not_fill_the_memory(tmp_path):
     """Two articles by their EAN: names or a refusal, but not 4,006,381,333,932 classes."""
     path = write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["4006381333931", "4012345123456"]})
     done = subprocess.run(

@@ -52,14 +52,14 @@ class Source:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_the_same_in_order_from_another_thread(depth):
+def test_items_come_in_order_from_another_thread(depth):
     source = Source(20)
     assert list(ahead(source.items(), depth)) == list(range(20))
     assert source.thread is not threading.current_thread()
     assert source.closed
 
 
-def test_nothing_starts_before_it_is_asked_for():
+def test_nothing_starts_before_the_first_item():
     source = Source(3)
     waiting = ahead(source.items(), 2)
     assert not threads()
@@ -68,7 +68,7 @@ def test_nothing_starts_before_it_is_asked_for():
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_no_more_are_made_than_may_wait(depth):
+def test_at_most_depth_items_are_made_in_advance(depth):
     source = Source(100)
     items = ahead(source.items(), depth)
     for taken in range(1, 4):
@@ -79,7 +79,7 @@ def test_no_more_are_made_than_may_wait(depth):
     items.close()
 
 
-def test_what_goes_wrong_there_is_raised_here_in_its_turn():
+def test_errors_of_the_thread_are_raised_in_order():
     items = ahead(Source(10, wrong=3).items(), 2)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="number 3"):
@@ -88,7 +88,7 @@ def test_what_goes_wrong_there_is_raised_here_in_its_turn():
 
 
 @pytest.mark.parametrize("how", ["close", "forget", "error"])
-def test_a_consumer_that_leaves_ends_it(how):
+def test_closing_ends_the_thread(how):
     source = Source(1000)
     items = ahead(source.items(), 2)
     assert next(items) == 0
@@ -131,7 +131,7 @@ def test_batches_on_a_cpu():
 
 
 @pytest.mark.gpu
-def test_batches_on_a_gpu_are_whole_when_used_and_not_overwritten_while_used():
+def test_batches_on_a_gpu_are_complete_and_not_overwritten():
     """Each batch is a long row of kernels on the side stream; the consumer's stream is kept busy behind it."""
 
     def made():
@@ -153,7 +153,7 @@ def test_batches_on_a_gpu_are_whole_when_used_and_not_overwritten_while_used():
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads there")
-def test_when_it_is_closed_its_thread_is_gone_for_the_system_too():
+def test_the_operating_system_has_ended_the_thread_after_close():
     """Python's join comes before that: a process forked between the two may inherit a lock that stays locked."""
 
     def products():
@@ -169,7 +169,7 @@ def test_when_it_is_closed_its_thread_is_gone_for_the_system_too():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_garbage_that_one_of_its_own_threads_collects(depth):
+def test_garbage_collection_in_the_thread_does_not_deadlock(depth):
     """Each level's thread is waited for by the one above; the innermost finds them all in a cycle that nobody holds."""
 
     class Holder:

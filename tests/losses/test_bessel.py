@@ -15,7 +15,7 @@ from torch import Tensor
 from longtail.losses import bessel
 from longtail.losses.bessel import log_bessel
 
-DIMS = [2, 3, 4, 7, 16, 25, 26, 27, 64, 128, 512, 1024]
+DIMS = [2, 3, 25, 26, 128, 1024]
 KAPPAS = [*np.logspace(-3, 5, 17), 5.0, 30.0, 300.0, 511.0]
 every_dim = pytest.mark.parametrize("dim", DIMS)
 
@@ -52,7 +52,7 @@ def test_against_mpmath(dim: int) -> None:
         assert abs(length / a - 1) < 1e-8, kappa
 
 
-@pytest.mark.parametrize("dim", [16, 64, 128])
+@pytest.mark.parametrize("dim", [16, 128])
 def test_against_scipy(dim: int) -> None:
     """Where its scaled Bessel function neither over- nor underflows."""
     k, order = np.logspace(1, 5, 200), dim / 2 - 1

@@ -16,7 +16,7 @@ from torch import nn
 from longtail.losses import FocalLoss, focal_loss
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
 def test_values_of_a_known_probability(gamma: float) -> None:
     """A sample of two classes with p_y = 0.9, 0.5, 0.01 costs -(1 - p)^gamma log p."""
     p = np.array([0.9, 0.5, 0.01])
@@ -69,8 +69,7 @@ def test_strictly_below_cross_entropy() -> None:
     assert (focal_loss(z, y, gamma=0.5, reduction="none") < F.cross_entropy(z, y, reduction="none")).all()
 
 
-@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(("gamma", "reduction"), [(0.5, "mean"), (2.0, "sum"), (2.0, "none")])
 def test_gradcheck(gamma: float, reduction: str) -> None:
     """In float64, labels and probabilities, dense, with all options."""
     z = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
@@ -83,8 +82,8 @@ def test_gradcheck(gamma: float, reduction: str) -> None:
     assert torch.autograd.gradcheck(lambda logits: loss(logits, share), z)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_saturated_logits(gamma: float, dtype: torch.dtype) -> None:
     """p = 1 to the last bit: (1 - p)^(gamma - 1) is infinite for gamma < 1, the gradient must not be.
 
@@ -132,7 +131,7 @@ def test_compiled_without_a_graph_break(soft: bool) -> None:
     torch.testing.assert_close(torch.autograd.grad(value, z), torch.autograd.grad(expected, z))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_autocast(dtype: torch.dtype) -> None:
     """The loss runs in float32."""
     head, h = nn.Linear(8, 5), torch.randn(16, 8)

@@ -157,7 +157,7 @@ def test_a_captured_graph_holds_the_loss(name: str, kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # of the eager step that the replay is compared with
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_captured_graph_holds_the_shifted_product(bias: bool) -> None:
-    """It reads the parameters at each replay, so training goes on."""
+    """It reads the parameters at each replay, so training continues."""
     head, shift = nn.Linear(16, C, bias=bias).cuda(), class_shift(COUNTS, 1.5).cuda()
     h, (_, y) = torch.randn(32, 16, device="cuda"), batch()
     parameters = list(head.parameters())

@@ -20,7 +20,7 @@ def exact(counts: list[int], b: float) -> np.ndarray:
         return np.array([float(w * len(counts) / total) for w in weights])
 
 
-@pytest.mark.parametrize("b", [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1 - 1e-9, 1 - 2**-53])
+@pytest.mark.parametrize("b", [0.0, 0.9, 0.9999, 1 - 2**-53])
 def test_against_mpmath(b: float) -> None:
     """No digits are lost where b^N is near 1, or 0."""
     for counts in ([5000, 500, 50, 5], [10**9, 10**6, 1000, 1], [1, 1, 1], [10**9], [2, 10**9, 3]):

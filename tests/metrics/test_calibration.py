@@ -41,8 +41,8 @@ def measured(logits, label, groups=GROUPS, **options):
     return expected_calibration_error(statistics.bin_samples, statistics.bin_correct, statistics.bin_confidence, groups)
 
 
-@pytest.mark.parametrize("bins", [1, 2, 10, 15, 100])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bins", [1, 15, 100])
+@pytest.mark.parametrize("seed", range(2))
 def test_against_a_plain_loop(seed, bins):
     logits, label = split(seed)
     error = measured(logits, label, bins=bins)
@@ -53,7 +53,7 @@ def test_against_a_plain_loop(seed, bins):
         assert value == pytest.approx(by_the_book(logits[members], label[members], bins), rel=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_against_torchmetrics(seed):
     logits, label = split(seed)
     p, target = torch.tensor(softmax(logits, axis=1)), torch.tensor(label)

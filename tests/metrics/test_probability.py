@@ -30,7 +30,7 @@ def noisy(seed, counts=CIFAR):
     return sums / sums.sum() * counts.sum()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_papers_formulas(seed):
     sums = noisy(seed)
     result = probability_shift(sums, CIFAR, CIFAR_GROUPS)
@@ -44,7 +44,7 @@ def test_the_papers_formulas(seed):
     assert result.left_out == ()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_fit_is_scipys(seed):
     sums = noisy(seed)
     result = probability_shift(sums, CIFAR, CIFAR_GROUPS)
@@ -74,7 +74,7 @@ def test_sign_of_the_slope():
     assert imbalanced.groups["tail"] < 0 < imbalanced.groups["head"]
 
 
-@pytest.mark.parametrize(("of_balanced", "of_imbalanced"), [(-0.3, 0.2), (0.0, 1.0), (-0.5, -0.1), (0.1, 0.1)])
+@pytest.mark.parametrize(("of_balanced", "of_imbalanced"), [(-0.3, 0.2), (0.1, 0.1)])
 def test_implied_beta(of_balanced, of_imbalanced):
     balanced = probability_shift(power_law(CIFAR, of_balanced), CIFAR, CIFAR_GROUPS)
     imbalanced = probability_shift(power_law(CIFAR, of_imbalanced), CIFAR, CIFAR_GROUPS)

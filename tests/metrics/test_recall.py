@@ -34,7 +34,7 @@ def tally(label, predicted, num_classes=7):
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_per_class_recall_is_scikit_learns(seed):
     label, predicted = predictions(seed)
     result = recall(*tally(label, predicted), GROUPS)
@@ -43,7 +43,7 @@ def test_per_class_recall_is_scikit_learns(seed):
     assert result.absent == ()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_is_balanced_accuracy(seed):
     label, predicted = predictions(seed)
     result = recall(*tally(label, predicted), GROUPS)
@@ -60,8 +60,7 @@ def test_a_groups_recall_is_the_macro_recall_of_its_classes():
         assert value == pytest.approx(macro, rel=1e-14)
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
-@pytest.mark.parametrize("samples", [1, 7, 1000])
+@pytest.mark.parametrize(("samples", "confidence"), [(1, 0.95), (7, 0.5), (1000, 0.999)])
 def test_wilson_interval_is_scipys(samples, confidence):
     correct = np.unique(np.linspace(0, samples, 9).round().astype(int))
     groups = Groups(("all",), (0,) * correct.size)
@@ -179,7 +178,7 @@ def test_a_constant_factor_on_the_prior_changes_nothing():
     assert results == pytest.approx([results[0]] * 3, rel=1e-12)
 
 
-@pytest.mark.parametrize("convert", [list, tuple, np.asarray, torch.tensor, lambda x: torch.tensor(x).double()])
+@pytest.mark.parametrize("convert", [list, np.asarray, lambda x: torch.tensor(x).double()])
 def test_counts_may_come_in_any_form(convert):
     result = recall(convert([9, 1, 0]), convert([10, 4, 0]), Groups.from_indices(head=[0], tail=[1, 2]))
     assert result.per_class[:2].tolist() == [0.9, 0.25]

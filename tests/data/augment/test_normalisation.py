@@ -10,8 +10,9 @@ from longtail.data.augment.compose import normalise
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(4, 3, 32, 32), (2, 3, 5, 9), (3, 1, 8, 8)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 3, 5, 9), torch.uint8), ((3, 1, 8, 8), torch.float32), ((2, 3, 4, 4), torch.bfloat16)]
+)
 def test_normalise_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     images, mean, std = torch.randint(0, 256, shape, dtype=torch.uint8), MEAN[: shape[1]], STD[: shape[1]]
     wanted = F.normalize(images.double() / 255, list(mean), list(std))
@@ -30,13 +31,11 @@ def test_the_dtype_of_the_result() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"`images` to have 3 channels, as `mean` has, but got 1\."):
         Normalise(MEAN, STD)(torch.zeros(1, 1, 2, 2))
-    with pytest.raises(ValueError, match=r"`std` to have 3 channels, as `mean` has, but got 2\."):
-        Normalise(MEAN, STD[:2])
-    with pytest.raises(ValueError, match=r"`std` to be > 0 in every channel, but got \(0\.2, 0\.0\)\."):
-        Normalise((0.1, 0.1), (0.2, 0.0))
-    with pytest.raises(TypeError, match=r"`mean` to be a tuple with one number per channel, but got 0\.5"):
-        Normalise(0.5, STD)  # type: ignore[arg-type]
+    for mean, std in ((MEAN, STD[:2]), (0.5, STD)):
+        with pytest.raises(TypeError, match="`mean` and `std` to be tuples"):
+            Normalise(mean, std)  # type: ignore[arg-type]
+    for mean, std in (((0.1, 0.1), (0.2, 0.0)), ((float("nan"),), (1.0,))):
+        with pytest.raises(ValueError, match="`mean` and `std` > 0"):
+            Normalise(mean, std)
     with pytest.raises(TypeError, match=r"`dtype` to be a floating-point dtype, but got torch\.uint8\."):
         Normalise(MEAN, STD, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="`mean` to be a number"):
-        Normalise((float("nan"),), (1.0,))

@@ -46,7 +46,7 @@ def space(bins: int, height: int, width: int) -> dict[str, tuple[Tensor, bool]]:
 
 @every_shape
 @pytest.mark.parametrize("bins", [10, 31])
-def test_every_operation_at_every_level_is_torchvisions(shape: tuple[int, ...], bins: int) -> None:
+def test_every_operation_at_every_level_equals_torchvision(shape: tuple[int, ...], bins: int) -> None:
     cases = [
         (OPERATIONS.index(name), sign * strength)
         for name, (strengths, signed) in space(bins, *shape[1:]).items()
@@ -70,7 +70,7 @@ def test_pixels_from_outside_are_filled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Equalize", "AutoContrast", "Invert", "Posterize", "Solarize"])
-def test_tables_of_levels_are_pils(name: str) -> None:
+def test_tables_of_levels_equal_pil(name: str) -> None:
     images, strength = pictures(40), {"Posterize": 5, "Solarize": 100}.get(name, 0)
     result = apply_operation(images, numbers(name).expand(40), torch.full((40,), float(strength)))
     for ours, image in zip(result, images, strict=True):
@@ -87,7 +87,7 @@ def test_affine_moves_floats_too() -> None:
     assert torch.equal(affine(images, turn), images.flip(2, 3))
 
 
-def test_the_table_is_torchvisions() -> None:
+def test_the_policies_equal_torchvision() -> None:
     assert len(CIFAR_POLICIES) == len(CIFAR.policies) == 25
     for ours, theirs in zip(CIFAR_POLICIES, CIFAR.policies, strict=True):
         assert [(name, tenths / 10, level) for name, tenths, level in ours] == [
@@ -97,7 +97,7 @@ def test_the_table_is_torchvisions() -> None:
 
 @every_shape
 @pytest.mark.parametrize("bins", [2, 10, 31])
-def test_magnitudes_are_torchvisions(shape: tuple[int, ...], bins: int) -> None:
+def test_magnitudes_equal_torchvision(shape: tuple[int, ...], bins: int) -> None:
     for name, (strengths, _) in space(bins, *shape[1:]).items():
         if strengths.ndim:
             found = magnitudes(numbers(name).expand(bins), torch.arange(bins), bins, *shape[1:])
@@ -169,7 +169,7 @@ def test_randaugment_leaves_out_operations_by_chance() -> None:
     assert torch.equal(never(images, torch.rand(len(images), 9)), images)
 
 
-def test_randaugments_chances_are_torchvisions() -> None:
+def test_probabilities_of_randaugment_equal_torchvision() -> None:
     operation, magnitude = RandAugment(n=3, m=10).parameters(torch.rand(14_000, 6), 32, 32)
     for column in operation.T:
         assert column.bincount(minlength=14).sub(1000).abs().max() < 5 * 1000**0.5
@@ -183,7 +183,7 @@ def test_randaugments_chances_are_torchvisions() -> None:
         assert abs(negative - 0.5 * signed) < 0.05
 
 
-def test_autoaugments_chances_are_its_tables() -> None:
+def test_probabilities_of_autoaugment_equal_its_policies() -> None:
     operation, magnitude = AutoAugmentCIFAR().parameters(torch.rand(50_000, 5), 32, 32)
     for step in range(2):
         expected = torch.zeros(len(OPERATIONS))

@@ -30,7 +30,7 @@ WINDOWS: list[Window] = [  # top, left, height, width
     (0, 31, 40, 3),
     (8, 8, 24, 24),
 ]
-SIZES = [32, (24, 48), (7, 64), 2, 24]
+SIZES = [32, (7, 64), 2]
 
 
 def windows(found: list[Window] = WINDOWS) -> tuple[Tensor, ...]:
@@ -47,7 +47,7 @@ def pair(size: int | tuple[int, int]) -> list[int]:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_resized_crop_is_torchvisions(size: int | tuple[int, int], channels: int) -> None:
+def test_resized_crop_equals_torchvision(size: int | tuple[int, int], channels: int) -> None:
     images = pictures()[:, :channels]
     floats, bytes_ = resized_crop(images.float(), *windows(), size), resized_crop(images, *windows(), size)
     assert floats.dtype == torch.float32
@@ -64,7 +64,7 @@ def test_resized_crop_is_torchvisions(size: int | tuple[int, int], channels: int
 
 
 @pytest.mark.parametrize("size", [*SIZES, (7, 1), (1, 7), 1], ids=str)  # torchvision is wrong for one column
-def test_resized_crop_is_pils(size: int | tuple[int, int]) -> None:
+def test_resized_crop_is_close_to_pil(size: int | tuple[int, int]) -> None:
     images = pictures()
     result = resized_crop(images, *windows(), size)
     for i, (image, (top, left, height, width)) in enumerate(zip(images, WINDOWS, strict=True)):
@@ -73,9 +73,9 @@ def test_resized_crop_is_pils(size: int | tuple[int, int]) -> None:
         assert np.abs(result[i].permute(1, 2, 0).numpy() - wanted).max() <= 1
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 40, 56), (2, 1, 33, 20), (1, 3, 8, 8)], ids=str)
-@pytest.mark.parametrize("size", [8, 21, 48, (5, 9), (64, 16)], ids=str)
-def test_resize_is_torchvisions(shape: tuple[int, ...], size: int | tuple[int, int]) -> None:
+@pytest.mark.parametrize("shape", [(2, 3, 40, 56), (2, 1, 33, 20)], ids=str)
+@pytest.mark.parametrize("size", [8, 48, (5, 9)], ids=str)
+def test_resize_equals_torchvision(shape: tuple[int, ...], size: int | tuple[int, int]) -> None:
     images = pictures(shape)
     wanted = F.resize(images.double(), [size] if isinstance(size, int) else list(size), antialias=True)
     result = Resize(size)(images.float())
@@ -138,9 +138,9 @@ def reference(crop: RandomResizedCrop, uniforms: list[float], height: int, width
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-@pytest.mark.parametrize(("height", "width"), [(256, 341), (341, 256), (32, 32), (20, 400), (400, 20)])
-@pytest.mark.parametrize("scale", [(0.08, 1.0), (0.9, 1.0), (1.0, 1.0)], ids=str)
-def test_windows_are_drawn_by_torchvisions_algorithm(height: int, width: int, scale: tuple[float, float]) -> None:
+@pytest.mark.parametrize(("height", "width"), [(256, 341), (20, 400), (400, 20)])
+@pytest.mark.parametrize("scale", [(0.08, 1.0), (0.9, 1.0)], ids=str)
+def test_windows_follow_the_algorithm_of_torchvision(height: int, width: int, scale: tuple[float, float]) -> None:
     crop, uniforms = RandomResizedCrop(224, scale=scale), torch.rand(200, 22)
     found = torch.stack(crop.parameters(uniforms, height, width), dim=1).tolist()
     for row, window in zip(uniforms.double().tolist(), found, strict=True):
@@ -155,7 +155,7 @@ def test_windows_of_images_of_different_sizes() -> None:
         assert tuple(found[i]) == reference(crop, row, int(heights[i]), int(widths[i]))
 
 
-def test_windows_are_distributed_as_torchvisions() -> None:
+def test_windows_have_the_distribution_of_torchvision() -> None:
     n = 4000
     ours = torch.stack(RandomResizedCrop(8).parameters(torch.rand(n, 22), 64, 96), dim=1).double()
     transform, image = v2.RandomResizedCrop(8), torch.zeros(1, 64, 96)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._checks import check_integer, check_number, describe
+from longtail._checks import check_integer, describe
 
 __all__: list[str] = []
 
@@ -38,18 +38,6 @@ def check_uniforms(images: Tensor, uniforms: Tensor | None, draws: int) -> Tenso
         shape = (images.shape[0], draws)
         raise ValueError(f"Expected `uniforms` to have shape {shape}, but got {tuple(uniforms.shape)}.")
     return uniforms
-
-
-def check_fraction(name: str, value: object) -> None:
-    """Raise unless ``value`` is a number in [0, 1]."""
-    if check_number(name, value) > 1:
-        raise ValueError(f"Expected `{name}` to be a number in [0, 1], but got {value}.")
-
-
-def check_level(name: str, value: object) -> None:
-    """Raise unless ``value`` is an integer in [0, 255]."""
-    if check_integer(name, value, minimum=0) > 255:
-        raise ValueError(f"Expected `{name}` to be an integer in [0, 255], but got {value}.")
 
 
 def check_size(name: str, value: Any) -> tuple[int, int]:

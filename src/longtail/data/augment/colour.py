@@ -6,13 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from longtail._checks import check_number
+from longtail._checks import check_fraction, check_number
 from longtail._gpu import device_guard, is_checked
 from longtail.data.augment._batch import (
     as_pixels,
     between,
     check_colour,
-    check_fraction,
     check_uniforms,
     over,
     per_sample,

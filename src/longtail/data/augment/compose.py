@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from longtail._checks import check_number, describe
+from longtail._checks import describe
 from longtail.data.augment._batch import check_uniforms
 
 __all__ = ["Augmentation", "Compose", "Normalise", "normalise"]
@@ -95,19 +95,12 @@ class Normalise:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if not isinstance(values, tuple):
-                raise TypeError(
-                    f"Expected `{name}` to be a tuple with one number per channel, but got {describe(values)}."
-                )
-            for value in values:
-                check_number(name, value, minimum=-math.inf)
-        if len(self.mean) != len(self.std):
-            raise ValueError(
-                f"Expected `std` to have {len(self.mean)} channels, as `mean` has, but got {len(self.std)}."
+        if not (isinstance(self.mean, tuple) and isinstance(self.std, tuple) and len(self.mean) == len(self.std)):
+            raise TypeError(
+                f"Expected `mean` and `std` to be tuples of one length, but got {self.mean} and {self.std}."
             )
-        if not all(value > 0 for value in self.std):
-            raise ValueError(f"Expected `std` to be > 0 in every channel, but got {self.std}.")
+        if not all(math.isfinite(m) and s > 0 for m, s in zip(self.mean, self.std, strict=True)):
+            raise ValueError(f"Expected finite `mean` and `std` > 0, but got {self.mean} and {self.std}.")
         if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
             raise TypeError(f"Expected `dtype` to be a floating-point dtype, but got {self.dtype}.")
 

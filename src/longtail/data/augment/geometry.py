@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._checks import check_integer
-from longtail.data.augment._batch import check_fraction, check_size, check_uniforms, integers, per_sample, pick
+from longtail._checks import check_fraction, check_integer
+from longtail.data.augment._batch import check_size, check_uniforms, integers, per_sample, pick
 
 __all__ = ["CentreCrop", "Cutout", "RandomCrop", "RandomFlip"]
 

@@ -9,12 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.data.augment._batch import (
-    over,
-    per_sample,
-    pick,
-    wide,
-)
+from longtail.data.augment._batch import over, per_sample, pick, wide
 from longtail.data.augment.colour import blend, luma, mean_luma
 
 __all__ = ["OPERATIONS", "affine", "apply_operation"]

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from longtail._checks import check_integer
-from longtail.data.augment._batch import check_colour, check_fraction, check_level, check_uniforms, integers, over
+from longtail._checks import check_fraction, check_integer
+from longtail.data.augment._batch import check_colour, check_uniforms, integers, over
 from longtail.data.augment.operations import OPERATIONS, apply_operation, chosen
 
 __all__ = ["CIFAR_POLICIES", "AutoAugmentCIFAR", "RandAugment"]
@@ -110,7 +110,8 @@ class AutoAugmentCIFAR:
     fill: int = 0
 
     def __post_init__(self) -> None:
-        check_level("fill", self.fill)
+        if check_integer("fill", self.fill, minimum=0) > 255:
+            raise ValueError(f"Expected `fill` to be an integer in [0, 255], but got {self.fill}.")
 
     def parameters(self, uniforms: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
         """Return operations ``(B, 2)``, indices into ``OPERATIONS``, and their magnitudes ``(B, 2)``."""
@@ -127,11 +128,7 @@ class AutoAugmentCIFAR:
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
         """Apply two operations to each image."""
-        check_colour(images, byte=True)
-        parameters = self.parameters(check_uniforms(images, uniforms, self.draws), *images.shape[2:])
-        for operation, magnitude in zip(*(each.unbind(dim=1) for each in parameters), strict=True):
-            images = apply_operation(images, operation, magnitude, self.fill)
-        return images
+        return _apply(self, images, uniforms, self.fill)
 
 
 @dataclass(frozen=True)
@@ -180,8 +177,12 @@ class RandAugment:
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
         """Apply ``n`` operations to each image."""
-        check_colour(images, byte=True)
-        parameters = self.parameters(check_uniforms(images, uniforms, self.draws), *images.shape[2:])
-        for operation, magnitude in zip(*(each.unbind(dim=1) for each in parameters), strict=True):
-            images = apply_operation(images, operation, magnitude)
-        return images
+        return _apply(self, images, uniforms)
+
+
+def _apply(policy: AutoAugmentCIFAR | RandAugment, images: Tensor, uniforms: Tensor | None, fill: int = 0) -> Tensor:
+    check_colour(images, byte=True)
+    operations, magnitudes = policy.parameters(check_uniforms(images, uniforms, policy.draws), *images.shape[2:])
+    for operation, magnitude in zip(operations.unbind(dim=1), magnitudes.unbind(dim=1), strict=True):
+        images = apply_operation(images, operation, magnitude, fill)
+    return images

@@ -18,7 +18,7 @@ from longtail.data.datasets.readers.files import (
     inside,
     is_image,
     read_folder,
-    read_lines,
+    read_pairs,
     read_parquet,
     read_table,
 )
@@ -120,14 +120,7 @@ def _read_parquet(path: Path) -> list[dict[str, str]]:
 
 
 def _read_text(path: Path) -> list[dict[str, str]]:
-    rows = []
-    for number, line in enumerate(read_lines(path), 1):
-        if line.strip():
-            name, _, label = line.strip().rpartition(" ")
-            if not name:
-                raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
-            rows.append({"path": name, "label": label})
-    return rows
+    return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
 
 
 def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:

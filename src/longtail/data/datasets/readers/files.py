@@ -4,7 +4,7 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "is_image",
     "read_folder",
     "read_lines",
+    "read_pairs",
     "read_list",
     "read_parquet",
     "read_table",
@@ -87,6 +88,16 @@ def read_lines(path: Path) -> list[str]:
         raise ValueError(f"Expected {path} to be text in UTF-8, but byte {error.start} is not.") from None
 
 
+def read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield number, path and label of each line of a text list that is not blank."""
+    for number, line in enumerate(read_lines(path), 1):
+        if line and not line.isspace():
+            name, _, label = line.rstrip().rpartition(" ")
+            if not name or name.isspace():
+                raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
+            yield number, name, label
+
+
 def read_list(path: Path, root: Path) -> Split:
     """Return the images and labels of a text list, as ImageNet-LT, Places-LT and iNaturalist2018 publish them.
 
@@ -95,12 +106,10 @@ def read_list(path: Path, root: Path) -> Split:
         root: the folder that the paths are relative to and must not leave.
     """
     names, labels = [], []
-    for number, line in enumerate(read_lines(path), 1):
-        if not line or line.isspace():
-            continue
-        name, _, label = line.rstrip().rpartition(" ")
-        if not name or name.isspace() or not (label.isascii() and label.isdigit() and len(label) < 19):
-            raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
+    for number, name, label in read_pairs(path):
+        if not (label.isascii() and label.isdigit() and len(label) < 19):
+            found = f"{name} {label}"[:80]
+            raise ValueError(f"Expected `path label` in line {number} of {path}, but got {found!r}.")
         if not inside(name):
             raise ValueError(f"Expected line {number} of {path} to stay in the data folder, but got {name!r}.")
         names.append(name)
