@@ -71,9 +71,9 @@ def read(root: str, names: list[str]) -> tuple[Tensor, Tensor]:
     parts = []
     for name in names:
         with (Path(root) / "cifar-10-batches-py" / name).open("rb") as file:
-            parts.append(pickle.load(file, encoding="bytes"))
-    pixels = np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)
-    return torch.from_numpy(pixels), torch.tensor([label for part in parts for label in part[b"labels"]])
+            parts.append(pickle.load(file, encoding="latin1"))
+    pixels = np.concatenate([part["data"] for part in parts]).reshape(-1, 3, 32, 32)
+    return torch.from_numpy(pixels), torch.tensor([label for part in parts for label in part["labels"]])
 
 
 def long_tailed(labels: Tensor, imbalance: float, seed: int) -> Tensor:
