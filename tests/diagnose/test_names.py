@@ -92,7 +92,7 @@ def test_numbered_columns_and_counts_may_come_in_any_order(tmp_path):
 
 
 def test_where_orders_differ_numbers_are_refused(tmp_path, files):
-    """Which class a number stands for cannot be told then."""
+    """Which class a number stands for is then unknown."""
     labels, logits = make(0, 5)
     named = [NAMES[c] for c in labels]
     train = write_columns(tmp_path / "train.csv", named, logits)
@@ -191,12 +191,12 @@ def test_a_runs_own_predictions_do(finished):
     assert Groups.from_counts(result["counts"]).sizes != found.groups.sizes
     assert found.groups_from == f"those of the run ({file.parent / 'result.json'})"
     assert found.notes == (f"Class names and groups come from the run ({file.parent / 'result.json'}).",)
-    asked = diagnose(file, file, head_over=50, tail_under=10)
-    assert asked.groups == Groups.from_counts(result["counts"], 50, 10)
-    assert asked.notes == (f"Class names come from the run ({file.parent / 'result.json'}).",)
+    bounded = diagnose(file, file, head_over=50, tail_under=10)
+    assert bounded.groups == Groups.from_counts(result["counts"], 50, 10)
+    assert bounded.notes == (f"Class names come from the run ({file.parent / 'result.json'}).",)
 
 
-def test_a_runs_counts_are_taken_where_nothing_else_tells_them(finished, tmp_path):
+def test_a_runs_counts_are_used_if_no_others_are_given(finished, tmp_path):
     file = finished("softmax", validation=0.2) / "predictions.safetensors"
     result = json.loads((file.parent / "result.json").read_text())
     found = diagnose(file)
@@ -214,7 +214,7 @@ def test_a_runs_counts_are_taken_where_nothing_else_tells_them(finished, tmp_pat
     assert own.notes == ()
 
 
-def test_a_runs_step_after_training_is_told_of(finished):
+def test_a_runs_step_after_training_is_noted(finished):
     file = finished("logit-adjust-posthoc", validation=0.2) / "predictions.safetensors"
     assert "The stored logits do not include the post-hoc step of the run, adjust=1." in diagnose(file).notes
 

@@ -142,14 +142,14 @@ def test_runs_are_ordered_by_started_and_seed(tmp_path):
     last = plan.runs()[-1]
     last.path.mkdir()
     last.folder.recipe_file.write_text("", "utf-8")  # begun
-    asked = []
+    trained = []
 
     def train(runs, _):
-        asked.extend((run.recipe.seed, run.recipe.method) for run in runs)
+        trained.extend((run.recipe.seed, run.recipe.method) for run in runs)
         return execute([])
 
     conduct([plan], train)
-    assert asked == [(1, "balanced-softmax"), (0, "softmax"), (0, "balanced-softmax"), (1, "softmax")]
+    assert trained == [(1, "balanced-softmax"), (0, "softmax"), (0, "balanced-softmax"), (1, "softmax")]
 
 
 def test_a_search_over_runs_of_other_settings_is_refused_before_anything_is_trained(tmp_path):

@@ -62,13 +62,13 @@ def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
     write_study(folder, first)
     given = {f"{CBS}{n}": ["β as given"] for n in (0, 1)}
     write_study(folder, StudyRecord("second --betas 1.5", "cbs", planned=list(given), selected=given))
-    told = recorded_for([folder], runs)
-    assert told.selected(cells) == f"{ON_TEST}: digits-lt 50 1.5; β as given: digits-lt 50 1.5"
-    assert told.selected([cell for cell in cells if cell.method != "cbs"]) == ""
-    assert told.commands == ("first", "second --betas 1.5")
-    assert told.alternative == "two-sided"  # the two differ
-    assert told.reference(cells) == "softmax"  # of more of the runs
-    assert told.reference([cell for cell in cells if cell.method == "cbs"]) == "cbs"  # the other was not run there
+    recorded = recorded_for([folder], runs)
+    assert recorded.selected(cells) == f"{ON_TEST}: digits-lt 50 1.5; β as given: digits-lt 50 1.5"
+    assert recorded.selected([cell for cell in cells if cell.method != "cbs"]) == ""
+    assert recorded.commands == ("first", "second --betas 1.5")
+    assert recorded.alternative == "two-sided"  # the two differ
+    assert recorded.reference(cells) == "softmax"  # of more of the runs
+    assert recorded.reference([cell for cell in cells if cell.method == "cbs"]) == "cbs"  # the other was not run there
     unrecorded = recorded_for([folder / f"{CBS}0"], [])
     assert unrecorded.reference(cells) == "balanced-softmax"
     assert unrecorded.reference([cell for cell in cells if cell.method != "balanced-softmax"]) == "softmax"
@@ -84,18 +84,22 @@ def test_the_search_of_a_stopped_study_is_used(folder):
     place = folder / "search" / "digits-lt-50-cbs"
     place.mkdir(parents=True)
     record = {"beta": 1.5, "data": "digits-lt 50", "method": "cbs", "selected": ON_TEST}
-    for changes, told in (({}, f"{ON_TEST}: digits-lt 50 1.5"), ({"beta": 1.2}, ""), ({"data": "digits-lt 10"}, "")):
+    for changes, way in (
+        ({}, f"{ON_TEST}: digits-lt 50 1.5"),
+        ({"beta": 1.2}, ""),
+        ({"data": "digits-lt 10"}, ""),
+    ):
         (place / "beta.json").write_text(json.dumps(record | changes))
         runs = read_runs(folder)
-        assert recorded_for([folder], runs).selected(group_runs(runs)) == told
+        assert recorded_for([folder], runs).selected(group_runs(runs)) == way
 
 
 def test_missing_and_failed_runs_are_named(folder):
     planned = [*names(folder), "a", "b"]
     write_study(folder, StudyRecord("x", "softmax", planned=planned, searches={"d cbs": None}, failed={"a": "why"}))
-    told = recorded_for([folder], read_runs(folder))
-    assert told.missing == "2 of 8 planned runs are missing; 1 search for β and the runs with that β are missing"
-    assert told.failed == ("a",)
+    recorded = recorded_for([folder], read_runs(folder))
+    assert recorded.missing == "2 of 8 planned runs are missing; 1 search for β and the runs with that β are missing"
+    assert recorded.failed == ("a",)
     assert recorded_for([folder / f"{CBS}0"], read_runs(folder / f"{CBS}0")).missing == ""  # one run was asked for
     assert missing_of(folder, [StudyRecord("y", "softmax", planned=names(folder))]) == ""
 
@@ -107,10 +111,10 @@ def test_runs_without_a_study_are_distinguished(study, tmp_path):
         record = StudyRecord(name, "softmax", planned=[f"{CBS}0"], selected={f"{CBS}0": [f"β chosen on {name}"]})
         write_study(tmp_path / name, record)
     runs = read_runs(tmp_path)
-    told, (cell, *_) = recorded_for([tmp_path], runs), group_runs(runs[:1])
-    assert [path.parent.name for path in told.unrecorded] == ["c"]
+    recorded, (cell, *_) = recorded_for([tmp_path], runs), group_runs(runs[:1])
+    assert [path.parent.name for path in recorded.unrecorded] == ["c"]
     several = [cell, *group_runs(runs[1:2]), *group_runs(runs[2:])]
-    assert told.selected(several) == (
+    assert recorded.selected(several) == (
         "β chosen on a: digits-lt 50 1.5; β chosen on b: digits-lt 50 1.5; "
         "how β was chosen is not recorded: digits-lt 50 1.5"
     )

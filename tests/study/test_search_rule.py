@@ -8,14 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longtail.study.search_rule import START, Criterion, Point, Score, SearchPlan, choose, next_betas, search_beta
+from longtail.study.search_rule import START, Criterion, Point, Score, SearchPlan, choose, next_betas, search_rounds
+
+
+def search_beta(evaluate, settings=None):
+    """The search with a function that scores the betas of each round."""
+    rounds = search_rounds(settings or SearchPlan())
+    betas = next(rounds)
+    while True:
+        try:
+            betas = rounds.send(evaluate(betas))
+        except StopIteration as end:
+            return end.value
 
 
 def response(curve, *, noise=0.0, runs=1, level=lambda beta: 10.0, seed=0, blocks=0.0):
     """Scores of a curve; the same runs see every beta, each with its own level (``blocks``)."""
 
     def evaluate(betas):
-        asked.append(betas)
+        tried_rounds.append(betas)
         found = []
         for beta in betas:
             rng = np.random.default_rng([seed, round(1000 * beta)])
@@ -23,8 +34,8 @@ def response(curve, *, noise=0.0, runs=1, level=lambda beta: 10.0, seed=0, block
             found.append([Score(curve(beta) + own[i] + rng.normal(0, noise), level(beta)) for i in range(runs)])
         return found
 
-    asked = []
-    return evaluate, asked
+    tried_rounds = []
+    return evaluate, tried_rounds
 
 
 def parabola(peak, height=80.0, width=10.0):
@@ -33,11 +44,11 @@ def parabola(peak, height=80.0, width=10.0):
 
 @pytest.mark.parametrize("peak", [1.0, 1.3])
 def test_a_peak_inside_the_start_needs_at_most_one_step_more(peak):
-    evaluate, asked = response(parabola(peak))
+    evaluate, tried_rounds = response(parabola(peak))
     found = search_beta(evaluate)
     assert found.choice.beta == peak
-    assert asked[0] == START
-    assert {beta for betas in asked for beta in betas} - set(START) <= {0.9, 1.4}
+    assert tried_rounds[0] == START
+    assert {beta for betas in tried_rounds for beta in betas} - set(START) <= {0.9, 1.4}
     assert not found.choice.at_bound
 
 
@@ -61,9 +72,9 @@ def test_a_monotone_curve_ends_at_the_bound_and_says_so():
 
 
 def test_a_bound_between_two_steps_is_not_passed():
-    evaluate, asked = response(lambda beta: 10 * beta)
+    evaluate, tried_rounds = response(lambda beta: 10 * beta)
     found = search_beta(evaluate, SearchPlan(bounds=(0.0, 1.45)))
-    assert max(max(betas) for betas in asked) == 1.4
+    assert max(max(betas) for betas in tried_rounds) == 1.4
     assert found.choice.at_bound
 
 
@@ -75,9 +86,9 @@ def test_a_peak_between_two_betas_goes_to_the_nearer():
 
 
 def test_on_a_flat_curve_the_lowest_level_wins():
-    evaluate, asked = response(lambda beta: 70.0, runs=3, level=lambda beta: 20 - 5 * beta)
+    evaluate, tried_rounds = response(lambda beta: 70.0, runs=3, level=lambda beta: 20 - 5 * beta)
     found = search_beta(evaluate)
-    assert len(asked) <= 2
+    assert len(tried_rounds) <= 2
     assert found.choice.ties == tuple(point.beta for point in found.points)
     assert found.choice.beta == found.points[-1].beta  # where the level is lowest
     assert not found.choice.smoothed  # no maximum
@@ -108,17 +119,17 @@ def test_levels_that_all_betas_share_are_not_noise():
 
 def test_noise_does_not_lead_far_astray():
     for seed in range(8):
-        evaluate, asked = response(parabola(1.6), noise=0.3, runs=10, seed=seed, blocks=3.0)
+        evaluate, tried_rounds = response(parabola(1.6), noise=0.3, runs=10, seed=seed, blocks=3.0)
         assert abs(search_beta(evaluate).choice.beta - 1.6) <= 0.2
-        assert sum(map(len, asked)) <= 12
+        assert sum(map(len, tried_rounds)) <= 12
 
 
 @given(st.floats(-5, 5), st.integers(0, 100), st.floats(0, 5))
 def test_a_search_ends_within_its_bounds(slope, seed, noise):
     settings = SearchPlan(bounds=(0.5, 2.0))
-    evaluate, asked = response(lambda beta: slope * beta, noise=noise, runs=2, seed=seed)
+    evaluate, tried_rounds = response(lambda beta: slope * beta, noise=noise, runs=2, seed=seed)
     found = search_beta(evaluate, settings)
-    tried = [beta for betas in asked for beta in betas]
+    tried = [beta for betas in tried_rounds for beta in betas]
     assert len(tried) == len(set(tried)) <= 16
     assert 0.5 <= min(tried) <= max(tried) <= 2.0
     assert found.choice.beta in tried
@@ -126,9 +137,9 @@ def test_a_search_ends_within_its_bounds(slope, seed, noise):
 
 
 def test_start_and_step():
-    evaluate, asked = response(parabola(1.75))
+    evaluate, tried_rounds = response(parabola(1.75))
     assert search_beta(evaluate, SearchPlan(start=(1.0, 1.25, 1.5), step=0.25)).choice.beta == 1.75
-    assert asked == [(1.0, 1.25, 1.5), (1.75,), (2.0,)]
+    assert tried_rounds == [(1.0, 1.25, 1.5), (1.75,), (2.0,)]
 
 
 def test_an_undefined_score_counts_as_worst():

@@ -88,8 +88,8 @@ def test_equal_differences_get_no_stars(made):
     ours, theirs = cells(2.7, 2.70001)
     (other,) = compare_cells([ours], theirs)
     assert marks(other) == "***"
-    told = how_tested([other, other, found, found])  # two columns: rows are counted, not cells of the table
-    assert told.endswith("; 1 row not tested (the difference is the same in every seed).")
+    text = how_tested([other, other, found, found])  # two columns: rows are counted, not cells of the table
+    assert text.endswith("; 1 row not tested (the difference is the same in every seed).")
     (again,) = compare_cells([other.cell], found.reference, lambda run: run.recipe.seed)
     assert how_tested([other, again]).endswith(
         "; 1 row not tested in some columns (the difference is the same in every seed)."

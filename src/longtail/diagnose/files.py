@@ -98,12 +98,7 @@ class Stored:
 
 
 def read_file(source: Source, split: str) -> Stored:
-    """Read the predictions of one split from a file, or from arrays in a mapping.
-
-    Args:
-        source: the file or the arrays.
-        split: ``train``, ``val`` or ``test``; selects the split if the file has several.
-    """
+    """Read the predictions of one split from a file, or from arrays in a mapping."""
     if isinstance(source, Mapping):
         return _from_arrays(f"`{split}`", {name: _array(value) for name, value in source.items()})
     path = Path(source)

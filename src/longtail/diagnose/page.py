@@ -31,13 +31,7 @@ _WORDS = {"train": "training", "val": "validation", "test": "test"}
 
 
 def report_of(found: Diagnosis, *, title: str = "", command: str = "") -> Report:
-    """Return the page of a diagnosis.
-
-    Args:
-        found: the diagnosis.
-        title: title of the page.
-        command: the command that repeats it, for the last section.
-    """
+    """Return the page of a diagnosis."""
     view, test = _view(found), found.splits["test"]
     confusions = Confusions(len(found.names), [Predicted(test.labels, test.predicted)])
     drawings = {drawing.name: drawing for drawing in _drawings(found)}

@@ -47,9 +47,7 @@ def open_predictions(source: Source, split: str) -> Stored:
 def to_predictions(stored: Stored, names: Sequence[str] | None = None) -> Predictions:
     """Return predictions with classes as indices.
 
-    Args:
-        stored: what is in the file.
-        names: class names in the order of the indices (default: the order of the file).
+    ``names`` gives the order of the classes; default: that of the file.
     """
     source, own = stored.source, stored.names or (None if names is None else tuple(names))
     labels = _indices(stored, "labels", stored.labels, own)
@@ -109,10 +107,7 @@ def class_names(
 
     If no source lists them, they are all names in the files, sorted.
 
-    Args:
-        stored: the predictions by split.
-        listed: the names by source, for each source that lists them.
-        unnamed_counts: counts without names, which need a known order.
+    ``listed`` has the names in each source that lists them; counts without names need a known order.
     """
     if not listed:
         indexed = [one.source for one in stored.values() if not one.has_names(None)]

@@ -49,12 +49,6 @@ def choose_shift(val: Predictions, test: Predictions, counts: Tensor, groups: Gr
     that of a difference on the same samples: if :math:`b_c` and :math:`w_c` of the :math:`n_c` samples of a class are
     right with only one of two taus, :math:`p = (b + 0.5) / (n + 1.5)` and :math:`q = (w + 0.5) / (n + 1.5)`, it is
     :math:`\sqrt{\sum_c (p + q - (p - q)^2) / n_c} / C`. The halves keep a class with one sample from looking certain.
-
-    Args:
-        val: validation predictions with logits or probabilities.
-        test: test predictions with logits or probabilities.
-        counts: training samples per class.
-        groups: head, medium and tail.
     """
     predicted = [_shifted(val, tau, counts) for tau in TAUS]
     recalls = [_recalls(val.labels, guess, groups) for guess in predicted]

@@ -1,7 +1,7 @@
 """The figures of a report with their captions, from the runs of one data set."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,14 +37,7 @@ def part_drawings(
     alternative: Alternative = "two-sided",
     selected: str = "",
 ) -> list[Drawing]:
-    """Return the figures of one data set; those whose numbers are missing are left out.
-
-    Args:
-        part: the runs.
-        reference: the method that the best is tested against.
-        alternative: of that test.
-        selected: how beta was chosen, for the captions.
-    """
+    """Return the figures of one data set; those whose numbers are missing are left out."""
     found = [_trade_off(part), _level(part), _boxes(part, reference, alternative), _recalls(part), _gradients(part)]
     found.append(_probability(part))
     return [_with_warning(one, part.cells, selected) for one in found if one is not None]
@@ -148,27 +141,16 @@ def _gradients(part: Part) -> Drawing | None:
         for title, cell in zip(part.titles, part.cells, strict=True)
     }
     measured = {title: found for title, found in means.items() if not all(map(math.isnan, found.values()))}
-
-    def groups_where(is_so: Callable[[float], bool]) -> dict[str, list[str]]:
-        found = {title: [group for group, v in values.items() if is_so(v)] for title, values in measured.items()}
-        return {title: groups for title, groups in found.items() if groups}
-
-    def listed(groups: Mapping[str, Sequence[str]]) -> str:
-        return ", ".join(f"{title} ({' and '.join(names)})" for title, names in groups.items())
-
-    undefined, beyond = groups_where(math.isnan), groups_where(lambda mean: abs(mean) > _OFF_SCALE)
-    drawn = {title: found for title, found in measured.items() if title not in undefined | beyond}
+    drawn = {title: found for title, found in measured.items() if all(abs(v) <= _OFF_SCALE for v in found.values())}
     if not drawn:
         return None
     caption = (
         "Net gradient of the weights of the classifier on training data, (reward − penalty) / reward, mean over the "
         "classes of a group. Below zero, training pushes the group down more than up."
     )
-    if undefined:
-        caption += f" Left out, because a run has no reward and the ratio is undefined: {listed(undefined)}."
-    if beyond:
-        caption += f" Left out, because there is almost no reward and the ratio is beyond ±{_OFF_SCALE:,} %: "
-        caption += f"{listed(beyond)}."
+    left_out = [title for title in measured if title not in drawn]
+    if left_out:
+        caption += f" Left out, because a group has no or almost no reward: {', '.join(left_out)}."
     return Drawing("gradients", "Net gradient per group", gradient_bars({part.name: drawn}), caption)
 
 
@@ -208,14 +190,7 @@ def _mean(values: Sequence[float | None]) -> float:
 def beta_drawing(
     cells: Sequence[Cell], *, chosen: float | None = None, chosen_on: str = "validation data", selected: str = ""
 ) -> Drawing:
-    """Return the recall of each group over beta.
-
-    Args:
-        cells: of one method, each with another beta.
-        chosen: the beta that was chosen.
-        chosen_on: the data that it was chosen on, which is drawn if the runs have it.
-        selected: how it was chosen, for the caption.
-    """
+    """Return the recall of each group over beta."""
     ordered = sorted(cells, key=lambda cell: cell.recipe.beta or 0.0)
     betas = [cell.recipe.beta or 0.0 for cell in ordered]
     has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs) and chosen_on != "TEST data"

@@ -168,12 +168,7 @@ def numbers(values: Sequence[int]) -> str:
 
 
 def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
-    """Return how the runs of a table were made: runs, seeds, epochs, measures, data, selection.
-
-    Args:
-        cells: the rows of the table.
-        selected: how beta was chosen.
-    """
+    """Return how the runs of a table were made: runs, seeds, epochs, measures, data, selection."""
     runs = [run for cell in cells for run in cell.runs]
     of_cells = sorted({len(cell.runs) for cell in cells})
     seeds = numbers([seed for cell in cells for seed in cell.seeds])

@@ -175,13 +175,7 @@ def contrasts_of(
 ) -> Contrasts:
     """Test the cells of one data set against a method.
 
-    Args:
-        cells: of one data set; cells with different settings, such as the epochs, have separate references and
-            separate Holm corrections.
-        reference: the method that others are tested against.
-        measure: what is compared.
-        alternative: of the tests.
-        better: whether higher or lower values are better.
+    Cells with different settings, such as the epochs, have separate references and separate Holm corrections.
     """
     titles = dict(zip(cells, distinct_titles(cells), strict=True))
     contrasts: list[Contrast] = []

@@ -8,6 +8,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +16,7 @@ from longtail.data import CATALOG, long_tail_counts
 from longtail.data.datasets.long_tail import Profile
 from longtail.methods import METHODS, parse_method
 from longtail.models import check_name
-from longtail.study.search_rule import START, SearchPlan
+from longtail.study.search_rule import START, SearchPlan, problem_of
 from longtail.train.folder import RunFolder
 from longtail.train.loading import is_small
 from longtail.train.recipe import (
@@ -109,19 +110,23 @@ class StudyPlan:
         Args:
             found: betas that searches found; the runs with a beta that is not found yet are left out.
         """
-        runs: dict[Path, PlannedRun] = {}
+        return list({run.path: run for run, _, _ in self.combinations(found)}.values())
+
+    def combinations(
+        self, found: Mapping[SearchKey, float] | None = None
+    ) -> Iterator[tuple[PlannedRun, SearchKey, float | str]]:
+        """Yield each run with its place and method, and the plan's beta; two betas may give the same run."""
         for data, imbalance in self.places:
             for method in self.methods:
                 for beta in self.betas if takes_beta(method) else ("recipe",):
-                    value = (found or {}).get((data, imbalance, method)) if beta == "search" else beta
+                    key = (data, imbalance, method)
+                    value = (found or {}).get(key) if beta == "search" else beta
                     if value is None:
                         continue
-                    base = self.base(data, imbalance, method, None if isinstance(value, str) else value)
+                    base = self.base(*key, None if isinstance(value, str) else value)
                     label, _, _ = base.label.rpartition("seed")
                     for seed in self.seeds:
-                        path = Path(self.out) / f"{label}seed{seed}"
-                        runs[path] = PlannedRun(replace(base, seed=seed), path)
-        return list(runs.values())
+                        yield PlannedRun(replace(base, seed=seed), Path(self.out) / f"{label}seed{seed}"), key, beta
 
     @property
     def searches(self) -> list[SearchKey]:
@@ -239,7 +244,7 @@ def _listed(value: Any) -> list[Any]:
 
 def find_problems(plan: StudyPlan) -> list[str]:
     """Return everything that is wrong with a plan, one sentence each."""
-    wrong_methods = {method: list(_wrong_method(method)) for method in plan.methods}
+    wrong_methods = {method: problem_of(partial(parse_method, str(method))) for method in plan.methods}
     found = [*_wrong_data(plan)]
     found += [] if plan.methods else ["Expected `methods` to have a method, but got none."]
     found += [problem for problems in wrong_methods.values() for problem in problems]
@@ -288,13 +293,6 @@ def _leaves_none(data: str, factor: float, profile: Any) -> bool:
     known = CATALOG[data]
     base = known.train_range
     return base is not None and not bool(long_tail_counts(known.num_classes, base[0], factor, profile=profile).all())
-
-
-def _wrong_method(method: str) -> Iterator[str]:
-    try:
-        parse_method(str(method))
-    except (TypeError, ValueError) as error:
-        yield str(error)
 
 
 def _wrong_betas(betas: Sequence[Any], methods: Sequence[str]) -> Iterator[str]:

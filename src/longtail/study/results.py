@@ -1,12 +1,11 @@
 """The results of finished runs: tables, significance tests, a data frame, a report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail._registry import nearest
 from longtail.study.captions import NO_DATA, Recorded, measured_on, recorded_for
 from longtail.study.comparisons import Contrast, Contrasts, check_reference, contrasts_of
 from longtail.study.conduct import Outcome, Searches
@@ -81,26 +80,21 @@ class Results:
         Args:
             what: ``"recall"`` or ``"level"`` (model imbalance level).
         """
-        makers = {"recall": self._recall_table, "level": self._level_table}
-        if what not in makers:
-            raise ValueError(
-                f"Expected `what` to be one of {', '.join(makers)}, but got {what!r}{nearest(what, makers)}."
+        recorded = self.recorded
+        if what == "recall":
+            made = recall_table(
+                self.cells,
+                reference=self.reference or recorded.reference,
+                alternative=self.alternative or recorded.alternative,
+                selected=recorded.selected,
+                command=self._commands,
             )
-        made = makers[what]()
-        missing = self.recorded.missing if self.missing is None else self.missing
+        elif what == "level":
+            made = level_table(self.cells, selected=recorded.selected(self.cells), command=self._commands)
+        else:
+            raise ValueError(f"Expected `what` to be recall or level, but got {what!r}.")
+        missing = recorded.missing if self.missing is None else self.missing
         return replace(made, caption=f"{missing}. {made.caption}") if missing else made
-
-    def _recall_table(self) -> Table:
-        return recall_table(
-            self.cells,
-            reference=self.reference or self.recorded.reference,
-            alternative=self.alternative or self.recorded.alternative,
-            selected=self.recorded.selected,
-            command=self._commands,
-        )
-
-    def _level_table(self) -> Table:
-        return level_table(self.cells, selected=self.recorded.selected(self.cells), command=self._commands)
 
     @property
     def _commands(self) -> str:
@@ -164,11 +158,9 @@ class Results:
         import pandas as pd  # noqa: PLC0415 - an extra
 
         rows = [_row(run) for cell in ordered(self.cells) for run in cell.runs]
-        parameters = {name: None for run in self.runs for name in _parameters(run.recipe)}
-        names = list(
-            dict.fromkeys(["data", "imbalance", "method", *parameters, *(name for row in rows for name in row)])
-        )
-        return pd.DataFrame(rows, columns=names)
+        parameters = {name: None for run in self.runs for name in run.recipe.spec.parameters}
+        names = ["data", "imbalance", "method", *parameters, *(name for row in rows for name in row)]
+        return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
 
     def save_tables(self, folder: Path | str) -> None:
         """Write the tables of recall and imbalance level to a folder, as Markdown, LaTeX and CSV."""
@@ -201,14 +193,9 @@ def _row(run: Run) -> dict[str, Any]:
     part = run.held_out
     recipe = run.recipe
     row: dict[str, Any] = {"data": run.data, "imbalance": recipe.imbalance, "method": recipe.method}
-    row |= _parameters(recipe)
+    row |= recipe.spec.values(recipe.params)
     row |= {"seed": recipe.seed, "epochs": sum(run.result["epochs"]), "measured_on": part}
     groups: Sequence[str] = [name for name, members in run.result["groups"].items() if members]
     row |= {f"recall_{group}": float("nan") if part is None else run.recall(group, part) for group in (*groups, "all")}
     row["imbalance_level"] = float("nan") if part is None else run.level(part)
     return row | {"path": str(run.path)}
-
-
-def _parameters(recipe: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = recipe.spec.values(recipe.params)
-    return found

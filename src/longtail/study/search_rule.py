@@ -21,7 +21,7 @@ all betas see the same folds and seeds: with B betas, n scores each, and residua
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -157,16 +157,17 @@ class SearchPlan:
             f"Expected `select_on` to be val or test, but got {self.select_on!r}.": self.select_on in {"val", "test"},
         }
         found = [problem for problem, holds in right.items() if not holds]
-        checks: list[Callable[[], object]] = [
-            lambda: check_integer("search.seeds", self.seeds, minimum=1),
-            lambda: Criterion.parse(self.criterion),
-        ]
-        for check in checks:
-            try:
-                check()
-            except (TypeError, ValueError) as error:
-                found.append(str(error))
-        return found
+        found += problem_of(lambda: check_integer("search.seeds", self.seeds, minimum=1))
+        return found + problem_of(lambda: Criterion.parse(self.criterion))
+
+
+def problem_of(check: Callable[[], object]) -> list[str]:
+    """Return the message of the error that a check raises, in a list; empty if it raises none."""
+    try:
+        check()
+    except (TypeError, ValueError) as error:
+        return [str(error)]
+    return []
 
 
 def _is_number(value: object) -> bool:
@@ -203,17 +204,14 @@ class Choice:
         text = f"beta = {self.beta:g}"
         if len(self.ties) > 1:
             least = "the lowest imbalance level" if self.level_known else "the smallest (no imbalance level is defined)"
-            text += f", {least} among {', '.join(f'{beta:g}' for beta in self.ties)}, {self._reason()}"
+            why = "which are equally good"
+            if not math.isnan(self.standard_error):
+                values = "values on the quadratic" if self.smoothed else "means"
+                why = f"whose {values} are within one standard error of the highest"
+            text += f", {least} among {', '.join(f'{beta:g}' for beta in self.ties)}, {why}"
         if self.at_bound:
             text += f"; the best mean is at the bound, {self.best:g}, and the peak may be beyond it"
         return text
-
-    def _reason(self) -> str:
-        if math.isnan(self.standard_error):
-            return "which are equally good"
-        if self.smoothed:
-            return "whose values on the quadratic are within one standard error of the highest"
-        return "whose means are within one standard error of the highest"
 
 
 @dataclass(frozen=True)
@@ -224,36 +222,6 @@ class BetaSearch:
     """By beta."""
     rounds: tuple[tuple[float, ...], ...]
     choice: Choice
-    settings: SearchPlan = field(default_factory=SearchPlan)
-
-
-def search_beta(
-    evaluate: Callable[[tuple[float, ...]], Sequence[Sequence[Score]]], settings: SearchPlan | None = None
-) -> BetaSearch:
-    """Search for beta.
-
-    Args:
-        evaluate: returns the scores of each of several betas, one per fold and seed, always in the same order. It gets
-            the betas of one round together, so that they can be trained together.
-        settings: how the search goes.
-
-    Example:
-        >>> def evaluate(betas):
-        ...     return [[Score(80 - (beta - 1.6) ** 2, level=beta)] for beta in betas]
-        >>> found = search_beta(evaluate)
-        >>> found.rounds
-        ((1.0, 1.1, 1.2, 1.3), (1.4,), (1.5,), (1.6,), (1.7,))
-        >>> found.choice.beta
-        1.6
-    """
-    rounds = search_rounds(settings or SearchPlan())
-    betas = next(rounds)
-    while True:
-        try:
-            betas = rounds.send(evaluate(betas))
-        except StopIteration as end:
-            found: BetaSearch = end.value
-            return found
 
 
 def search_rounds(settings: SearchPlan) -> Generator[tuple[float, ...], Sequence[Sequence[Score]], BetaSearch]:
@@ -273,7 +241,7 @@ def search_rounds(settings: SearchPlan) -> Generator[tuple[float, ...], Sequence
         points.sort(key=lambda point: point.beta)
         _check_scores(points)
         rounds.append(betas)
-    return BetaSearch(tuple(points), tuple(rounds), choose(points, settings), settings)
+    return BetaSearch(tuple(points), tuple(rounds), choose(points, settings))
 
 
 def next_betas(points: Sequence[Point], settings: SearchPlan) -> tuple[float, ...]:

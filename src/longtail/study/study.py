@@ -111,21 +111,15 @@ class Study:
     def _selected(self, searches: Searches) -> dict[str, list[str]]:
         """How the beta of each run is chosen."""
         found: dict[str, list[str]] = {}
-
-        def add(part: StudyPlan, way: str) -> None:
-            for run in part.runs():
-                if run.recipe.beta is not None:
-                    found.setdefault(self._name(run.path), []).append(way)
-
-        for (data, imbalance, method), one in searches.items():
-            factor = () if imbalance is None else (imbalance,)
-            part = replace(self.plan, data=(data,), imbalance=factor, methods=(method,), betas=(one.beta,))
-            add(part, one.selected)
-        for method in self.plan.methods:
-            for beta in self.plan.betas if takes_beta(method) else (0.0,):
-                if beta != "search":
-                    way = "β of the data set's recipe" if isinstance(beta, str) else "β as given"
-                    add(replace(self.plan, methods=(method,), betas=(beta,)), way)
+        for run, key, beta in self.plan.combinations({key: one.beta for key, one in searches.items()}):
+            if run.recipe.beta is not None:
+                way = "β as given"
+                if beta == "search":
+                    way = searches[key].selected
+                elif beta == "recipe" and takes_beta(key[2]):
+                    way = "β of the data set's recipe"
+                ways = found.setdefault(self._name(run.path), [])
+                ways += [] if way in ways else [way]
         return found
 
     def _finish(self, searches: Searches, outcome: Outcome) -> Results:

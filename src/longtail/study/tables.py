@@ -156,11 +156,7 @@ def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "")
 def sensitivity_table(cells: Sequence[Cell], *, wide: bool = True, selected: str = "", command: str = "") -> Table:
     """Return train, validation and test recall of each group for each beta.
 
-    Args:
-        cells: one per beta.
-        wide: one row per beta; otherwise one row per beta and split, for a terminal.
-        selected: how beta was chosen, for the caption.
-        command: the command that repeats the table.
+    It has one row per beta, or (not ``wide``) one per beta and split, for a terminal.
 
     Returns:
         a table in per cent, the best beta of each split and group in bold; I on validation and test data.
