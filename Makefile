@@ -51,18 +51,19 @@ $(FLOOR)/.installed:
 chaos: $(VENV)/.dev  ## Runs killed at twenty random moments, and on a disk that is full: each must end as if nothing happened
 	LONGTAIL_CHAOS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_faults.py
 
-bench: $(VENV)/.dev  ## What losses and evaluation cost and how fast images come, on a CPU: minutes (docs/speed.md has a GPU's)
+bench: $(VENV)/.dev  ## Benchmarks of losses, loaders and evaluation on a CPU, some minutes (docs/speed.md has a GPU)
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/contrastive.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/evaluation.py --only stream balance
 	$(BIN)/python benchmarks/growth.py
 
-# GPU names the results; RUN is a Python with torch and longtail of one's own: make bench-gpu GPU=a100 RUN=python3
+# GPU is part of the file names of the results; RUN is another Python with torch and longtail:
+# make bench-gpu GPU=a100 RUN=python3
 GPU ?= h200
 RUN ?= $(BIN)/python
 
-bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## The tables of docs/speed.md, but tiles, on this GPU
+bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All benchmarks on this GPU, then the tables of docs/speed.md
 	$(RUN) benchmarks/loss.py --budget 3 --out benchmarks/results/loss-$(GPU).json
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
 	$(RUN) benchmarks/data.py --rounds 2 --large 8192 --out benchmarks/results/data-$(GPU).json

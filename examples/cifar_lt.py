@@ -1,12 +1,12 @@
-"""CIFAR-10-LT in a training loop of one's own: plain PyTorch, with longtail's loss and measures.
+"""CIFAR-10-LT in a plain PyTorch training loop, with longtail's losses and metrics.
 
-Claim: what `longtail train --data cifar10-lt` reaches needs nothing of its trainer. Network (ResNet-32, 464,154
-parameters), data, augmentation and schedule are the same, and all but the data are written out here. As there, the seed
-also draws the long-tailed subset. Other random numbers are not the same, so the two should agree as two seeds do.
-n: 10,000 test images, 1,000 a class; a call is one run, of which the last epoch is reported.
-Figures: `--method cbs --beta 1.8 --bf16`, seed 0, on an H200: recall 81.22 % over all classes (head 88.30, medium
-75.30, tail 80.35), I = 12.87 (training recalls in evaluation mode). Five runs of `longtail train` have 81.60 ± 0.24
-(results/cifar10-lt); a sixth would lie between 80.9 and 82.3 with 95 % confidence (t interval for one more run).
+Claim: this script reaches the same recall as `longtail train --data cifar10-lt` without its trainer. Network
+(ResNet-32, 464,154 parameters), data, augmentation and schedule are the same. The seed also draws the long-tailed
+subset, as in `longtail train`; other random numbers differ, so the two should differ only as two seeds do.
+n: 10,000 test images, 1,000 per class; one call is one run, and its last epoch is reported.
+Result: `--method cbs --beta 1.8 --bf16`, seed 0, on an H200: recall 81.22 % over all classes (head 88.30, medium 75.30,
+tail 80.35), I = 12.87 (training recalls in evaluation mode). Five runs of `longtail train` have 81.60 ± 0.24
+(results/cifar10-lt); the 95 % prediction interval for a sixth is 80.9 to 82.3.
 
     longtail data get cifar10
     python examples/cifar_lt.py --method cbs --beta 1.8 [--imbalance 100] [--epochs 200] [--seed 0] [--bf16]
@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from longtail import BalancedSoftmaxLoss, ClassBalancedSoftmaxLoss, Groups, class_counts
 from longtail.metrics import ClassStatistics, class_statistics, preference_scores, recall
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # everybody's
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # the usual values
 BATCH = 128
 FILES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
 
 
 class Block(nn.Module):
-    """Two convolutions around which the input goes, with channels of zeros where it has too few."""
+    """Two convolutions with a skip connection, which adds channels of zeros if the width grows."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ResNet32(nn.Module):
 
 
 def read(root: str, names: list[str]) -> tuple[Tensor, Tensor]:
-    """Pixels and labels of CIFAR-10's own files, which are pickles: take them from its publishers."""
+    """Pixels and labels of CIFAR-10's files. They are pickles: only use files of the publishers."""
     parts = []
     for name in names:
         with (Path(root) / "cifar-10-batches-py" / name).open("rb") as file:
@@ -77,7 +77,7 @@ def read(root: str, names: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def long_tailed(labels: Tensor, imbalance: float, seed: int) -> Tensor:
-    """Places of N_c = N_max IF^(-c / 9) images of class c, drawn with one generator, as the literature does."""
+    """Indices of N_c = N_max IF^(-c / 9) images of each class c, drawn with one generator as in the literature."""
     random, kept = np.random.RandomState(seed), []
     for c in range(10):
         places = np.flatnonzero(labels.numpy() == c)
@@ -87,7 +87,7 @@ def long_tailed(labels: Tensor, imbalance: float, seed: int) -> Tensor:
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
-    """A random window of each image, padded by 4 black pixels; half of them mirrored. All at once, on the device."""
+    """Random crops of the images padded by 4 black pixels, half of them flipped; on the device, all at once."""
     number, _, side, _ = images.shape
     padded = F.pad(images, (4, 4, 4, 4))
     top, left = torch.randint(9, (2, number, 1), device=images.device)
@@ -99,20 +99,20 @@ def crop_and_flip(images: Tensor) -> Tensor:
 
 
 def normalised(images: Tensor) -> Tensor:
-    """uint8 pixels as the network reads them."""
+    """Normalise uint8 pixels."""
     mean, std = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (MEAN, STD))
     return (images / 255 - mean) / std
 
 
 def learning_rate(epoch: int, epochs: int) -> float:
-    """Five epochs of warm-up to 0.1, then a tenth after 0.8 of the epochs (160 of 200) and again after 0.9 (180)."""
+    """Warm-up over five epochs to 0.1; divided by 10 after 80 % of the epochs (160 of 200) and again after 90 %."""
     if epoch < 5:
         return 0.1 * (epoch + 1) / 5
     return 0.1 * 0.1 ** ((epoch >= round(0.8 * epochs)) + (epoch >= round(0.9 * epochs)))
 
 
 def train(images: Tensor, labels: Tensor, loss: nn.Module, epochs: int, bf16: bool) -> nn.Module:
-    """A plain training loop. The loss is all that differs between the methods."""
+    """A plain training loop. The methods differ only in the loss."""
     model = ResNet32(num_classes=10).to(images.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     for epoch in range(epochs):
@@ -128,14 +128,14 @@ def train(images: Tensor, labels: Tensor, loss: nn.Module, epochs: int, bf16: bo
             optimizer.step()
             total += value.detach() * len(batch)
         if epoch % 10 == 9 or epoch == epochs - 1:
-            mean = float(total) / len(labels)  # the only time that the device is waited for
+            mean = float(total) / len(labels)  # the only wait for the device
             print(f"epoch {epoch + 1}: loss {mean:.4f}, {time.perf_counter() - began:.1f} s", flush=True)
     return model.eval()
 
 
 @torch.no_grad()
 def measure(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> ClassStatistics:
-    """One pass: everything that the measures need, added up over batches."""
+    """Class statistics of a split, which are all that the metrics need, added up over batches."""
     parts = []
     for some, target in zip(images.split(1000), labels.split(1000), strict=True):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
@@ -147,13 +147,15 @@ def measure(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Cla
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=("softmax", "balanced-softmax", "cbs"), default="cbs")
-    parser.add_argument("--beta", type=float, default=1.8, help="of cbs; 1.8 is its authors' for imbalance 100")
-    parser.add_argument("--imbalance", type=float, default=100, help="images of the largest class over the smallest")
+    parser.add_argument("--beta", type=float, default=1.8, help="for cbs; the paper uses 1.8 for imbalance 100")
+    parser.add_argument(
+        "--imbalance", type=float, default=100, help="images of the largest class divided by those of the smallest"
+    )
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bf16", action="store_true", help="forward and backward in bfloat16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--root", default="data", help="the folder that has cifar-10-batches-py")
+    parser.add_argument("--root", default="data", help="the folder that contains cifar-10-batches-py")
     arguments = parser.parse_args()
 
     try:
@@ -167,10 +169,10 @@ def main() -> None:
             "cbs": ClassBalancedSoftmaxLoss(counts, beta=arguments.beta),
         }
     except FileNotFoundError as error:
-        parser.error(f"Expected {arguments.root} to hold CIFAR-10, but {error.filename} is not there.")
+        parser.error(f"Expected {arguments.root} to contain CIFAR-10, but {error.filename} does not exist.")
     except ValueError as error:
         parser.error(str(error))
-    groups = Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10))  # the paper's cut
+    groups = Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10))  # the groups of the paper
     splits = {name: tuple(each.to(arguments.device) for each in split) for name, split in splits.items()}
     print(f"{len(kept)} training images, {counts[0]} of the first class down to {counts[-1]}")
 

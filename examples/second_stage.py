@@ -1,18 +1,18 @@
-"""What BatchNorm does in the second stage of cRT and LWS, asked of finished softmax runs.
+"""The effect of BatchNorm in the second stage of cRT and LWS, measured on finished softmax runs.
 
-Claim: LWS is not above softmax on C10-LT100 because the statistics of BatchNorm move while the second stage sees
-balanced classes (in its authors' code, too): that alone costs the old classifier 22 points, of which a scale a class
-wins 21 back. With the statistics held, LWS and cRT gain 3.3 and 3.5 points.
+Claim: LWS is not better than softmax on C10-LT100 because the statistics of BatchNorm change while the second stage
+trains on balanced classes (also in its authors' code). That alone costs the old classifier 22 points, and the scales of
+LWS regain 21 of them. With fixed statistics, LWS and cRT gain 3.3 and 3.5 points.
 n: two softmax runs (seeds 3 and 4) of results/plans/cifar10-lt.toml, 10,000 test images each; on a CPU in float32.
-Figures, recall over all classes / tail, means of the two: softmax 72.3 / 54.7; only BatchNorm moved, by balanced
-batches 50.0 / 14.9, by batches as they come 72.5 / 55.2; moved: LWS 71.3 / 54.1, cRT 74.8 / 61.4; held: LWS 75.6 /
-62.1, cRT 75.8 / 62.9.
+Result, recall over all classes / tail, means of the two: softmax 72.3 / 54.7; only BatchNorm changed, by balanced
+batches 50.0 / 14.9, by ordinary batches 72.5 / 55.2; changed: LWS 71.3 / 54.1, cRT 74.8 / 61.4; fixed: LWS 75.6 / 62.1,
+cRT 75.8 / 62.9.
 
-The backbone's weights do not train, so that its features are those of the batches, whatever the classifier: they are
-made once with statistics that move and once with statistics that are held, and both classifiers are trained on them.
-Ten minutes a run on a core.
+The weights of the backbone are not trained, so its features do not depend on the classifier. They are computed once
+with changing and once with fixed statistics, and both classifiers are trained on them. It takes ten minutes per run on
+one core.
 
-    longtail study results/plans/cifar10-lt.toml     # which keeps its models
+    longtail study results/plans/cifar10-lt.toml     # keeps the models
     python examples/second_stage.py runs/cifar10-lt/cifar10-lt-100-softmax-seed3 …  [--root data]
 """
 
@@ -42,19 +42,19 @@ LR, MOMENTUM, DECAY = 0.1, 0.9, 5e-4  # of the second stage
 
 @dataclass
 class Features:
-    """Of the batches of every epoch of a second stage, and of the test images after it."""
+    """Features of all batches of a second stage, and of the test images after it."""
 
     batches: list[Tensor]
     test: Tensor
 
 
 class SoftmaxRun:
-    """A finished run of softmax.
+    """A finished softmax run.
 
     Args:
-        path: its folder.
-        root: where the data lie.
-        epochs: of the second stage.
+        path: the run folder.
+        root: the folder of the data.
+        epochs: epochs of the second stage.
     """
 
     def __init__(self, path: Path, root: str, epochs: int) -> None:
@@ -68,40 +68,40 @@ class SoftmaxRun:
         self.labels = [batch.labels for batch in self.balanced()]
 
     def model(self) -> Model:
-        """As it was when the run was over."""
+        """The trained model."""
         model = self.stages.build()
         model.load_state_dict(self.weights)
         return model
 
     def balanced(self) -> Iterator[Batch]:
-        """What a second stage sees: four samples of a class after the other."""
+        """The batches of a second stage: four samples per class, class after class."""
         loader = self.loaders.training(("weak",), ClassAware(4), drop_last=self.recipe.drop_last)
         for epoch in range(self.epochs):
             yield from loader.training(self.recipe.seed, self.recipe.epochs + epoch)
 
-    def as_they_come(self) -> Iterator[Batch]:
-        """An epoch of the first stage."""
+    def ordinary(self) -> Iterator[Batch]:
+        """The batches of one epoch of the first stage."""
         loader = self.loaders.training(("weak",), Instance(), drop_last=self.recipe.drop_last)
         yield from loader.training(self.recipe.seed, self.recipe.epochs)
 
     def features(self, batches: Iterable[Batch], *, moves: bool) -> Features:
-        """Those of batches and of the test images, with statistics that move from batch to batch, or are held."""
+        """Features of the batches and of the test images, with changing or fixed statistics of BatchNorm."""
         model = self.model().train(moves)
         with torch.no_grad():
             seen = [model.backbone(batch.views[0]) for batch in batches]
             model.eval()
             assert self.data.test is not None
-            looked = self.loaders.evaluation(self.data.test).evaluation()
-            return Features(seen, torch.cat([model.backbone(batch.views[0]) for batch in looked]))
+            tested = self.loaders.evaluation(self.data.test).evaluation()
+            return Features(seen, torch.cat([model.backbone(batch.views[0]) for batch in tested]))
 
     def recalls(self, logits: Tensor) -> list[float]:
-        """Of the test images: all classes, head, medium, tail; per cent."""
+        """Recall on the test images in per cent: all classes, head, medium, tail."""
         statistics = class_statistics(logits, self.test_labels)
         found = recall(statistics.correct, statistics.samples, self.data.groups)
         return [100 * value for value in (found.all, *found.groups.values())]
 
     def trained(self, classifier: Callable[[Tensor], Tensor], weights: list[nn.Parameter], given: Features) -> Tensor:
-        """The test images' logits once a classifier was trained on the batches, by SGD with a cosine."""
+        """Train a classifier on the batches by SGD with a cosine schedule; return its logits of the test images."""
         optimizer = torch.optim.SGD(weights, LR, momentum=MOMENTUM, weight_decay=DECAY)
         steps = len(given.batches) // self.epochs
         for step, (features, labels) in enumerate(zip(given.batches, self.labels, strict=True)):
@@ -113,7 +113,7 @@ class SoftmaxRun:
             return classifier(given.test)
 
     def rows(self) -> Iterator[tuple[str, list[float]]]:
-        """Each variant's name and recalls."""
+        """Yield the name and the recalls of each variant."""
         model = self.model()
         head = model.head
         weight, bias = head.weight.detach(), head.bias.detach()  # type: ignore[union-attr]
@@ -123,10 +123,10 @@ class SoftmaxRun:
 
         held, moved = (self.features(self.balanced(), moves=moves) for moves in (False, True))
         yield "softmax", self.recalls(old(held.test))
-        yield "only BatchNorm moved, balanced classes", self.recalls(old(moved.test))
-        natural = self.features(self.as_they_come(), moves=True)
-        yield "only BatchNorm moved, samples as they come", self.recalls(old(natural.test))
-        for name, given in {"moves": moved, "is held": held}.items():
+        yield "only BatchNorm changed, balanced batches", self.recalls(old(moved.test))
+        natural = self.features(self.ordinary(), moves=True)
+        yield "only BatchNorm changed, ordinary batches", self.recalls(old(natural.test))
+        for name, given in {"changes": moved, "is fixed": held}.items():
             scales = nn.Parameter(torch.ones(self.data.num_classes))
             logits = self.trained(lambda features, scales=scales: scales * old(features), [scales], given)  # type: ignore[misc]
             yield f"LWS, BatchNorm {name}", self.recalls(logits)
@@ -137,7 +137,7 @@ class SoftmaxRun:
 
 
 def main() -> None:
-    """Ask each run, and print means."""
+    """Print the mean recalls of all runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--root", default="data")

@@ -1,4 +1,4 @@
-"""The example about the second stage: with statistics that move it is what the library's own cRT and LWS are."""
+"""The example about the second stage: with changing statistics it equals cRT and LWS of the library."""
 
 from dataclasses import replace
 
@@ -39,10 +39,10 @@ def recalls(folder):
 def test_the_second_stage_is_the_librarys(script, runs):
     rows = dict(script.SoftmaxRun(runs["softmax"].path, "data", EPOCHS).rows())
     assert rows["softmax"] == pytest.approx(recalls(runs["softmax"]), abs=1e-9)
-    assert rows["LWS, BatchNorm moves"] == pytest.approx(recalls(runs["lws"]), abs=1e-9)
-    assert rows["cRT, BatchNorm moves"] == pytest.approx(recalls(runs["crt"]), abs=1e-9)
+    assert rows["LWS, BatchNorm changes"] == pytest.approx(recalls(runs["lws"]), abs=1e-9)
+    assert rows["cRT, BatchNorm changes"] == pytest.approx(recalls(runs["crt"]), abs=1e-9)
     assert len(rows) == 7
-    assert len({tuple(row) for row in rows.values()}) > 4  # what is held or moved matters
+    assert len({tuple(row) for row in rows.values()}) > 4  # the statistics matter
 
 
 def test_it_prints_every_row(script, runs, monkeypatch, capsys):
