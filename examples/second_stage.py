@@ -33,8 +33,8 @@ from longtail.metrics import class_statistics, recall
 from longtail.models import Model, build_head
 from longtail.ranks import Ranks
 from longtail.train import RunFolder
+from longtail.train.dataset import open_data
 from longtail.train.loaders import Loaders
-from longtail.train.loading import open_data
 from longtail.train.stages import Stages
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 5e-4  # of the second stage

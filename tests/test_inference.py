@@ -166,7 +166,7 @@ def test_pixels_in_the_wrong_order_are_refused_with_the_right_one():
         (np.array(["a.png"]), r"an array of <U5 and shape \(1,\)"),
     ],
 )
-def test_an_array_that_is_no_image_is_told_by_its_type_and_shape(array, found):
+def test_an_array_that_is_not_an_image_is_described_by_type_and_shape(array, found):
     with pytest.raises(TypeError, match=rf"a NumPy array \(height, width, channels\), but got {found}\."):
         Transforms(3, 8, Normalisation((0.5,) * 3, (0.5,) * 3))(array)
 
@@ -202,7 +202,7 @@ def test_sizes():
         Image.new("F", (8, 8)),
     ],
 )
-def test_what_is_no_image_is_refused(finished, images):
+def test_objects_that_are_not_images_are_refused(finished, images):
     with pytest.raises(TypeError, match="Expected"):
         longtail.load(finished("cbs")).predict(images)
 
@@ -231,7 +231,7 @@ def test_it_can_be_trained_further(finished):
 
 
 def test_it_needs_neither_the_method_nor_the_data(copy):
-    """A method of one's own is not there where the model is used."""
+    """A registered method may be missing where the model is used."""
     folder = copy("cbs")
     recipe = folder / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('method = "cbs"', 'method = "mine"'))

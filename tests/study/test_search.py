@@ -12,7 +12,7 @@ from longtail.study.runs import Run, read_runs
 from longtail.study.search import SearchResult, fold_recipes, folds_of, search_runs, trace_table
 from longtail.study.search_rule import BetaSearch, Point, Score, SearchPlan, choose
 from longtail.train import defaults
-from longtail.train.loading import open_data
+from longtail.train.dataset import open_data
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ def one_sentence(text):
 
 @pytest.fixture
 def run(run, monkeypatch, tmp_path):
-    """The command in a folder of its own."""
+    """The command, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return run
 

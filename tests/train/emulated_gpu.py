@@ -14,7 +14,7 @@ from longtail.train.step import Step
 
 
 class FakeStream:
-    """Writes down whom it waits for, and puts off what it is given until somebody waits or gives it more."""
+    """Records which streams it waits for, and delays its work until something waits for it or adds more."""
 
     device = torch.device("cpu")
 

@@ -1,6 +1,6 @@
 """A batch by one kernel against the same by torch's operations, in Triton's interpreter: bit for bit.
 
-``test_gathering.py`` runs this in a process of its own, because the interpreter is chosen when a kernel is defined.
+``test_gathering.py`` runs this in a separate process, because the interpreter is chosen when a kernel is defined.
 """
 
 import torch

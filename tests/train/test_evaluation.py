@@ -143,7 +143,7 @@ def test_what_is_changed_is_counted_and_what_is_written_is_plain():
         assert torch.equal(labels, batch.labels)
 
 
-def test_rows_are_written_before_the_next_batch_is_looked_at():
+def test_rows_are_written_before_the_next_forward_pass():
     seen = []
 
     def looking(images):
@@ -241,13 +241,13 @@ class OneOfTwo:
     def sum(self, values):
         if values.ndim > 0:
             return values
-        self.others -= 1  # asked who has another batch
+        self.others -= 1  # a rank counts who has another batch
         return values + int(self.others >= 0)
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(("mine", "others"), [(2, 4), (4, 2), (3, 3)])
-def test_ranks_hear_each_other_batch_by_batch(monkeypatch, first, mine, others):
+def test_ranks_gather_rows_batch_by_batch(monkeypatch, first, mine, others):
     """The one that has fewer batches, too, until both are through; the first writes what both have."""
     given, written, theirs = [], [], wide_batches([9] * others)
 
@@ -270,6 +270,6 @@ def test_ranks_hear_each_other_batch_by_batch(monkeypatch, first, mine, others):
 
 
 @pytest.mark.parametrize("count", [count_correct, lambda f, b, _, ranks: add_statistics(f, b, ranks=ranks)])
-def test_nothing_to_look_at_is_refused(count):
+def test_an_empty_split_is_refused(count):
     with pytest.raises(ValueError, match="Expected a split with a sample for every process"):
         count(lambda images: (images, images), iter(()), 3, ALONE)

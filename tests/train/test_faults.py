@@ -166,10 +166,10 @@ def test_killed_with_several_runs_under_way(warm, tmp_path):
         assert_same_run(folder, reference)
 
 
-# --- asked to stop
+# --- stopped
 
 
-def test_asked_to_stop_by_sigterm(warm, undisturbed, tmp_path):
+def test_stopped_by_sigterm(warm, undisturbed, tmp_path):
     reference, _ = undisturbed("proco")
     folder = RunFolder(tmp_path / "run")
     process = warm.start(*command("proco", folder.path))
@@ -184,8 +184,8 @@ def test_asked_to_stop_by_sigterm(warm, undisturbed, tmp_path):
     assert_same_run(folder, reference)
 
 
-def test_asked_to_stop_by_ctrl_c(warm, undisturbed, tmp_path):
-    """A process of its own, as a person has it: Ctrl-C goes to all of its group."""
+def test_stopped_by_ctrl_c(warm, undisturbed, tmp_path):
+    """In a separate process: Ctrl-C goes to its whole group."""
     reference, _ = undisturbed("crt")
     folder = RunFolder(tmp_path / "run")
     process = subprocess.Popen(
@@ -477,7 +477,7 @@ def test_a_checkpoint_that_was_cut_short_is_refused(run, stopped, share):
     assert said.endswith("; delete it to continue from the start.")
 
 
-def test_without_a_damaged_checkpoint_a_run_goes_on_from_the_one_before(run, stopped):
+def test_without_a_damaged_checkpoint_a_run_continues_from_the_one_before(run, stopped):
     good, bad = newest(stopped), stopped.checkpoints / "0-00001-0000000.safetensors"
     bad.write_bytes(good.read_bytes()[:1000])
     assert refused(run, stopped).endswith(f"; delete it to continue from {good.name}.")
@@ -534,7 +534,7 @@ def test_a_checkpoint_of_other_samples_of_a_data_set_from_python_is_refused(tmp_
     assert Trainer(recipe, folder, dataset=some).run()["data"] == "mine"
 
 
-def test_a_run_goes_on_where_its_images_have_moved_to(run, tmp_path):
+def test_a_run_continues_after_its_images_have_moved(run, tmp_path):
     root = pictures(tmp_path / "one" / "pictures", 80)
     small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
     folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "cbs"), **small))
@@ -570,7 +570,7 @@ def test_a_checkpoint_of_other_classes_is_refused(own):
 
 @pytest.fixture
 def own(tmp_path):
-    """A stopped run on one's own data, these data, and what goes on with some data."""
+    """A stopped run on own data, the data, and a function that continues with given data."""
     recipe = replace(defaults("mine", "cbs", small=True), model="small-cnn", epochs=1, device="cpu", validation=0.0)
     mine = replace(load("digits-lt"), name="mine")
     folder = stopped_run(tmp_path / "run", recipe, mine)
@@ -627,7 +627,7 @@ def test_a_trainer_refuses_a_folder_of_another_run(stopped, done):
     assert {path: path.read_bytes() for path in stopped.path.rglob("*") if path.is_file()} == before
 
 
-def test_where_and_how_a_run_is_kept_may_change_when_it_goes_on(stopped, tmp_path):
+def test_housekeeping_settings_may_change_when_a_run_continues(stopped, tmp_path):
     """Its record keeps the settings that it began with."""
     reference = trained(tmp_path / "reference", "cbs")[0]
     before = stopped.recipe_file.read_bytes()

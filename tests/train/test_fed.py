@@ -103,7 +103,7 @@ def whole_batches(plan, seed, epoch, start):
 
 
 @pytest.mark.parametrize(("size", "tried"), [(12, [12]), (4, [12, 4])])
-def test_a_step_that_cannot_be_captured_is_taken_as_ever(gpu, photographs, size, tried):
+def test_a_step_that_cannot_be_captured_runs_eagerly(gpu, photographs, size, tried):
     """Full batches, or the last, when there is a graph for full ones already."""
     loader = loader_of(photographs)
     step, other = step_of(), step_of()
@@ -111,9 +111,9 @@ def test_a_step_that_cannot_be_captured_is_taken_as_ever(gpu, photographs, size,
     driver = Fed(step, loader, 0.3)
     pool = driver.graphs._pool
     failing_in_capture(gpu, step, size, RuntimeError("not permitted when stream is capturing\nand more"))
-    with pytest.warns(UserWarning, match="cannot be captured") as told:
+    with pytest.warns(UserWarning, match="cannot be captured") as warned:
         three_epochs(driver, step)
-    assert [str(warning.message) for warning in told] == [
+    assert [str(warning.message) for warning in warned] == [
         "The step cannot be captured (not permitted when stream is capturing): its kernels are launched one by one."
     ]
     assert gpu.captured == tried  # and never again
@@ -125,7 +125,7 @@ def test_a_step_that_cannot_be_captured_is_taken_as_ever(gpu, photographs, size,
     assert_equal(state_of(step), copy_of(state_of(other)))
 
 
-def test_an_allocator_that_has_let_go_need_not_be_told(gpu, photographs, monkeypatch):
+def test_an_allocator_that_has_ended_the_capture_needs_no_cleanup(gpu, photographs, monkeypatch):
     """What it says to that is not what went wrong."""
 
     def refuses(device, pool):
@@ -141,7 +141,7 @@ def test_an_allocator_that_has_let_go_need_not_be_told(gpu, photographs, monkeyp
     assert_equal(state_of(step), before)
 
 
-def test_what_was_wrong_before_is_another_matter(gpu, photographs):
+def test_an_earlier_error_is_not_reported_as_the_reason(gpu, photographs):
     step = step_of()
     driver = Fed(step, loader_of(photographs))
     failing_in_capture(gpu, step, 12, RuntimeError("not permitted"))
@@ -191,7 +191,7 @@ def test_two_steps_are_under_way_and_no_more(gpu, photographs):
     assert gpu.most_under_way == 2
 
 
-def test_a_batch_is_asked_for_when_there_is_room_for_it(gpu, photographs):
+def test_a_batch_is_loaded_when_there_is_room_for_it(gpu, photographs):
     loader = loader_of(photographs, batch_size=4)
 
     def training(seed, epoch, start):

@@ -71,10 +71,10 @@ def test_a_step_that_cannot_be_captured_is_taken_plainly(photographs):
         step = step_of(device="cuda")
         driver = KINDS[kind](step, loader_of(photographs, "streaming", "cuda"))
         asking(step)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             list(driver.epoch(seed=1, epoch=0, start=0))
-        reasons = [str(warning.message) for warning in told if "cannot be captured" in str(warning.message)]
+        reasons = [str(warning.message) for warning in warned if "cannot be captured" in str(warning.message)]
         assert len(reasons) == (kind == "fed")
         assert not any("previous error" in reason or "()" in reason for reason in reasons)
         held = []

@@ -1,4 +1,4 @@
-"""Many runs at once: on disk each is a run of its own, however it was trained."""
+"""Many runs at once: on disk each is a separate run, however it was trained."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from longtail.classes import Groups
 from longtail.data import ArrayImages, DataSet, FileImages, Split
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults, stages
 from longtail.train import fleet as fleets
+from longtail.train.dataset import open_data
 from longtail.train.drivers import Eager
 from longtail.train.fleet import ROUNDS, at_a_time, keep_in_step
 from longtail.train.graphs import stream_for
-from longtail.train.loading import open_data
 
 MEMBERS = {"a": ("cbs", 0), "b": ("cbs", 1), "c": ("proco", 0), "d": ("lws", 2)}
 SETTINGS = {"epochs": 3, "evaluate_every": 2}
@@ -129,7 +129,7 @@ def test_members_wait_for_each_other_after_some_rounds(tmp_path, monkeypatch):
     assert "d" in met[-1][1]
 
 
-def test_those_without_a_stream_or_on_another_gpu_wait_for_nobody(monkeypatch):
+def test_members_without_a_stream_or_on_another_gpu_do_not_wait(monkeypatch):
     met = []
     monkeypatch.setattr(fleets, "join_streams", met.append)
     first, second, elsewhere = (SimpleNamespace(device=torch.device("cuda", number)) for number in (0, 0, 1))
@@ -266,7 +266,7 @@ def test_a_stopped_fleet_is_finished_in_other_company(tmp_path, unlike_alone):
         assert_same_run(RunFolder(tmp_path / name), reference)
 
 
-def test_a_member_that_is_asked_to_stop_stops_the_others(tmp_path):
+def test_a_member_that_stops_stops_the_others(tmp_path):
     """Those that are under way save at their next step, and the one that waits does not begin."""
     team = members(tmp_path)
     stop_after(7, Fleet(list(team.values()), together=3), [team["a"]])
@@ -392,7 +392,7 @@ def test_several_values_are_trained_as_many_at_a_time_as_a_device_takes(run, mon
     assert taken == expected_turns(names, number)
 
 
-def test_the_same_command_goes_on_with_what_is_left(run, tmp_path):
+def test_the_same_command_continues_unfinished_runs(run, tmp_path):
     some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--seed", 0, 1, "--out", "all")
     assert run("train", *some)[0] == 0
     (first,) = (path for path in (tmp_path / "all").iterdir() if path.name.endswith("seed1"))
@@ -419,18 +419,18 @@ def test_a_wrong_number_together_is_refused(run, tmp_path, number):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_failure_is_told_and_every_result_shown(run):
+def test_all_failures_and_results_are_shown(run):
     some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "all")
     code, out, err = run("train", *some, "--lr", 0.1, 1e25, 0.05, 1e26)
     assert code == 1
     assert out.count("recall %") == 2
-    told = err.strip().split("\n")
-    assert len(told) == 2
-    assert all("finite loss" in one_sentence(line) for line in told)
-    assert ["lr1e+25" in told[0], "lr1e+26" in told[1]] == [True, True]
+    lines = err.strip().split("\n")
+    assert len(lines) == 2
+    assert all("finite loss" in one_sentence(line) for line in lines)
+    assert ["lr1e+25" in lines[0], "lr1e+26" in lines[1]] == [True, True]
 
 
-def test_resuming_goes_on_with_the_others_where_one_is_damaged(run, tmp_path):
+def test_resume_continues_the_others_if_one_run_is_damaged(run, tmp_path):
     some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--seed", 0, 1, "--out", "all")
     assert run("train", *some)[0] == 0
     one, other = sorted((tmp_path / "all").iterdir())
@@ -452,7 +452,7 @@ def test_a_run_is_not_resumed_twice_at_once(run, tmp_path):
     assert "twice" in one_sentence(err)
 
 
-def test_a_stop_is_told_though_a_member_failed_in_a_way_that_nobody_foresaw(run, tmp_path, monkeypatch):
+def test_a_stop_is_reported_though_a_member_failed_with_an_unexpected_error(run, tmp_path, monkeypatch):
     steps = Trainer.steps
 
     def some(self):

@@ -8,7 +8,7 @@ from longtail.methods import METHODS, SupervisedLoss, Task
 from longtail.metrics import gradient_balance
 from longtail.models import Outputs
 from longtail.train import RunFolder, evaluate_run
-from longtail.train.loading import open_data
+from longtail.train.dataset import open_data
 from longtail.train.stored import stored_batches
 
 KNOWN = {"softmax", "balanced-softmax", "cbs", "logit-adjust", "bcl", "proco"}

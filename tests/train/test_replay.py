@@ -84,7 +84,7 @@ def test_a_run_whose_last_passes_were_queued_leaves_the_same(tmp_path, monkeypat
     assert_same_run(queued.folder, plain.folder)
 
 
-def test_a_run_that_is_stopped_while_its_last_passes_are_queued_goes_on(tmp_path):
+def test_a_run_stopped_while_its_last_passes_are_queued_continues(tmp_path):
     plain, queued = (Trainer(recipe_for("cbs"), RunFolder(tmp_path / name)) for name in "ab")
     plain.run()
     queue_on_a_cpu(queued)
@@ -300,7 +300,7 @@ def test_all_that_was_queued_is_the_plain_one(tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_run_lets_go_of_what_it_held(tmp_path):
+def test_a_finished_run_releases_memory(tmp_path):
     trainer = Trainer(recipe_for("cbs", device="cuda", evaluate_every=1), RunFolder(tmp_path / "run"))
     result = trainer.run()
     assert trainer.evaluator._replayed is None

@@ -71,7 +71,7 @@ def test_a_run_that_was_asked_to_stop(tmp_path):
     folder = RunFolder(tmp_path)
     recipe = recipe_for("cbs", tensorboard=True, evaluate_every=0, epochs=3)
     trainer = Trainer(recipe, folder)
-    with pytest.raises(StoppedError):  # noqa: PT012 - asked in between
+    with pytest.raises(StoppedError):  # noqa: PT012 - the request comes in between
         for _ in trainer.steps():
             trainer.stop_requested = bool(trainer.live)
     Trainer(recipe, folder).run()

@@ -129,7 +129,7 @@ def test_a_pass_as_in_training_learns_nothing():
 
 @pytest.mark.parametrize("method", ["cbs", "reslt", "bcl"])
 @pytest.mark.parametrize("train_stats", ["eval", "paper"])
-def test_looking_does_not_change_what_is_trained(tmp_path, method, train_stats):
+def test_evaluation_does_not_change_training(tmp_path, method, train_stats):
     """Recalls in every epoch, or never: the same model."""
     often, _ = trained(tmp_path / "often", method, evaluate_every=1, train_stats=train_stats)
     never, _ = trained(tmp_path / "never", method, evaluate_every=0, train_stats=train_stats)
@@ -137,7 +137,7 @@ def test_looking_does_not_change_what_is_trained(tmp_path, method, train_stats):
     assert often.result_file.read_bytes() == never.result_file.read_bytes()
 
 
-def test_the_objective_hears_of_every_epoch(tmp_path):
+def test_the_objective_is_called_at_every_epoch(tmp_path):
     """At the end ProCo has counted both contrast views of each image of the last epoch, and none of the next."""
     folder, _ = trained(tmp_path / "run", "proco")
     state = load_file(latest_checkpoint(folder.checkpoints))
@@ -185,7 +185,7 @@ def test_an_option_does_something_and_its_run_can_be_resumed(tmp_path, settings)
     assert_same_run(stopped, folder)
 
 
-def test_a_compiled_model_has_a_graph_of_its_own_for_each_size_of_batch(tmp_path, monkeypatch):
+def test_a_compiled_model_has_one_graph_per_batch_size(tmp_path, monkeypatch):
     """342 images are five batches of 64 and one of 22; two stages, the second with another classifier."""
     sizes = []
 
@@ -213,7 +213,7 @@ def test_accumulation_is_the_same_batches_in_parts(tmp_path):
     assert whole["splits"]["train"]["samples"] == parts["splits"]["train"]["samples"]
 
 
-def test_checkpoints_are_kept_as_asked(tmp_path):
+def test_keep_is_the_number_of_checkpoints(tmp_path):
     folder, _ = trained(tmp_path / "run", "cbs", epochs=5, checkpoint_epochs=1, keep=3)
     assert sorted(path.name[:7] for path in folder.checkpoints.iterdir()) == ["0-00003", "0-00004", "0-00005"]
 
@@ -238,7 +238,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_what_is_no_number_is_null_in_json(tmp_path):
+def test_nan_and_infinity_are_null_in_json(tmp_path):
     write_json(tmp_path / "x.json", {"a": [float("nan"), float("inf"), 1.5], "b": torch.tensor([1, 2])})
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, None, 1.5], "b": [1, 2]}
 

@@ -34,7 +34,7 @@ def test_what_is_padded_and_cropped_is_the_whole_image(family, side, size):
 
 
 def test_images_of_another_size_are_learnt(tmp_path):
-    """Digits of 16 x 16, shown as 8 x 8, are told apart in training and in evaluation."""
+    """Digits of 16 x 16, shown as 8 x 8, are learnt and recognised."""
     digits = load("digits-lt")
     larger = {
         name: Split(ArrayImages(split.images.pixels.repeat_interleave(2, 2).repeat_interleave(2, 3)), split.labels)

@@ -1,4 +1,4 @@
-"""Who takes a step when, where nobody says how many runs are to be trained at a time."""
+"""The order of steps if the number of runs that train at a time is not given."""
 
 from longtail.train import Trainer
 from longtail.train import fleet as fleets

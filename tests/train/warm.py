@@ -128,7 +128,7 @@ def until(condition, seconds: float = 60.0, pause: float = 0.0):
 
 
 def _child(request: dict) -> None:
-    """What `python -m longtail` does, in a process of its own."""
+    """`python -m longtail` in a separate process."""
     os.setsid()
     os.chdir(request["cwd"])
     os.environ.update(request["environment"])

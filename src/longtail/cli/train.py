@@ -27,9 +27,9 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
 from longtail.ranks import Ranks
 from longtail.study.captions import some_of
+from longtail.train.dataset import HELD_OUT, is_small, lacks_validation
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
-from longtail.train.loading import HELD_OUT, is_small, lacks_validation
 from longtail.train.recipe import Recipe, defaults, pick_device, read_recipe, setting_types
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 

@@ -143,12 +143,11 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    return " or ".join(_described_kind(kind) for kind in _kinds(hint) if kind is not NoneType)
-
-
-def _described_kind(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if get_origin(kind) is tuple:
-        return "a list of numbers"
-    return {int: "an integer", float: "a number", str: "a text", bool: "true or false"}.get(kind, str(kind))
+    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+    found = []
+    for kind in _kinds(hint):
+        if get_origin(kind) is Literal:
+            found.append(f"one of {', '.join(get_args(kind))}")
+        elif kind is not NoneType:
+            found.append("a list of numbers" if get_origin(kind) is tuple else names.get(kind, str(kind)))
+    return " or ".join(found)

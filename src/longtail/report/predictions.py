@@ -11,8 +11,8 @@ from torch import Tensor
 from longtail.data import DataSet, Split
 from longtail.report.page import Example
 from longtail.study.runs import Run
+from longtail.train.dataset import open_data
 from longtail.train.folder import RunFolder
-from longtail.train.loading import open_data
 from longtail.train.measures import PostHoc
 from longtail.train.stored import read_statistics, stored_batches, stored_splits
 

@@ -14,7 +14,7 @@ from longtail.report.parts import Part
 from longtail.study.captions import count
 from longtail.study.runs import Cell as Runs
 from longtail.study.runs import Run
-from longtail.train.loading import is_small
+from longtail.train.dataset import is_small
 from longtail.train.recipe import HOUSEKEEPING, defaults
 
 _LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard", "evaluate_every"}) | HOUSEKEEPING

@@ -17,8 +17,8 @@ from longtail.data.datasets.long_tail import Profile
 from longtail.methods import METHODS, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import START, SearchPlan, problem_of
+from longtail.train.dataset import is_small
 from longtail.train.folder import RunFolder
-from longtail.train.loading import is_small
 from longtail.train.recipe import (
     Recipe,
     defaults,

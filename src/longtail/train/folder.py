@@ -204,8 +204,11 @@ class TensorBoard:
         if self._writer is None:
             again = any(self.folder.glob("events.*"))
             self._writer = self._open(str(self.folder), purge_step=epoch if again else None)
-        for name, value in _scalars(line):
-            self._writer.add_scalar(name, value, epoch)
+        scalars = {name: line[name] for name in ("loss", "lr", "images_per_second") if name in line}
+        for split, recalls in line.get("recall", {}).items():
+            scalars |= {f"recall/{split}/{group}": value for group, value in recalls.items()}
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, float(value), epoch)
         self._writer.flush()
 
     def close(self) -> None:
@@ -213,12 +216,3 @@ class TensorBoard:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-
-def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in ("loss", "lr", "images_per_second"):
-        if name in line:
-            yield name, float(line[name])
-    for split, recalls in line.get("recall", {}).items():
-        for group, value in recalls.items():
-            yield f"recall/{split}/{group}", float(value)

@@ -1,6 +1,7 @@
 """A batch of small images in one launch: gathered, cropped, flipped, normalised.
 
-What torch does in fifty launches, each over before it has begun. Same draws, same roundings, the same bits.
+torch needs fifty launches for it, each shorter than the time to launch it. Draws and roundings are the same, so the
+result is the same bit for bit.
 """
 
 import torch
@@ -24,15 +25,6 @@ def can_gather(view: Augmentation, pixels: Tensor) -> bool:
     return kinds in {(RandomCrop, Normalise), (RandomCrop, RandomFlip, Normalise)}
 
 
-def _parts(view: Augmentation) -> tuple[RandomCrop, RandomFlip | None, Normalise]:
-    assert isinstance(view, Compose)
-    crop, *flip, normalise = view.augmentations
-    assert isinstance(crop, RandomCrop)
-    assert isinstance(normalise, Normalise)
-    assert all(isinstance(one, RandomFlip) for one in flip)
-    return crop, flip[0] if flip else None, normalise  # type: ignore[return-value]
-
-
 class Gathering:
     """The batches of a loader with one view that :func:`can_gather`, made by one launch each.
 
@@ -41,13 +33,16 @@ class Gathering:
         order: samples of an epoch, in its order.
         uniforms: the numbers they draw, a row each.
         row: where a batch begins in both, a scalar.
-        memory_format: how images shall lie.
+        memory_format: memory format of the images.
     """
 
     def __init__(
         self, loader: Resident, order: Tensor, uniforms: Tensor, row: Tensor, memory_format: torch.memory_format
     ) -> None:
-        crop, flip, normalise = _parts(loader.plan.views[0])
+        view = loader.plan.views[0]
+        assert isinstance(view, Compose)
+        crop, *flip, normalise = view.augmentations
+        assert isinstance(crop, RandomCrop)
         self.pixels, self.labels = loader.pixels.contiguous(), loader.labels
         self.order, self.uniforms, self.row, self.memory_format = order, uniforms, row, memory_format
         _, self.channels, self.height, self.width = self.pixels.shape
@@ -56,7 +51,7 @@ class Gathering:
         self.levels = normalise(levels.view(1, 1, 1, 256).expand(1, self.channels, 1, 256))[0, :, 0].contiguous()
         self.size, self.padding = check_size("size", crop.size), crop.padding
         crop.parameters(uniforms[:1], self.height, self.width)  # says what is wrong with a window that is too large
-        self.p = None if flip is None else flip.p
+        self.p = flip[0].p if flip else None  # type: ignore[attr-defined]
 
     def __call__(self, size: int) -> tuple[Tensor, Tensor]:
         """Images and labels of the next ``size`` samples."""

@@ -200,13 +200,12 @@ def _choose_step(
 
 
 def _statistics_after(run: RunFolder, split: str, step: PostHoc, classifier: Classifier) -> ClassStatistics:
-    total: ClassStatistics | None = None
-    for logits, labels in _labelled(run, split, classifier):
-        found = class_statistics(step.apply(logits, classifier), labels)
-        total = found if total is None else total + found
-    if total is None:
+    batches = _labelled(run, split, classifier)
+    parts = (class_statistics(step.apply(logits, classifier), labels) for logits, labels in batches)
+    first = next(parts, None)
+    if first is None:
         raise ValueError(f"Expected logits of {split} in {run.predictions_file}, but there are none.")
-    return total
+    return sum(parts, first)
 
 
 def _labelled(run: RunFolder, split: str, classifier: Classifier) -> Iterator[tuple[Tensor, Tensor]]:

@@ -24,10 +24,10 @@ from longtail.train.checkpoint import (
     restore,
     save_checkpoint,
 )
+from longtail.train.dataset import open_data
 from longtail.train.evaluation import Evaluator
 from longtail.train.folder import RunFolder, TensorBoard, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
-from longtail.train.loading import open_data
 from longtail.train.measures import Classifier, PostHoc, classifier_of, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
@@ -56,7 +56,7 @@ class StoppedError(RuntimeError):
 
 
 class Trainer:
-    """Trains one model as a recipe says.
+    """Trains one model by a recipe.
 
     :meth:`run` trains to the end. ``for _ in trainer.steps(): …`` does the same one step at a time. A stopped run
     continues from its last checkpoint. A folder in which another process trains, or that holds a run of another

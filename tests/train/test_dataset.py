@@ -1,4 +1,4 @@
-"""One's own images: which are trained on as CIFAR's are, and which as ImageNet's; and made long-tailed."""
+"""The data set of a recipe: own images, small ones in memory, made long-tailed, held out."""
 
 import gc
 import json
@@ -24,8 +24,8 @@ from longtail.data import (
 from longtail.data.loaders import resident_files
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
+from longtail.train.dataset import in_memory, is_small, open_data
 from longtail.train.loaders import Loaders
-from longtail.train.loading import in_memory, is_small, open_data
 from longtail.train.recipe import defaults
 
 
@@ -59,19 +59,19 @@ def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     assert (in_memory(dataset) is not None) is small
 
 
-def test_ones_own_can_be_made_long_tailed(tmp_path):
+def test_own_images_can_be_made_long_tailed(tmp_path):
     path = folder(tmp_path / "pets", (16, 16))
     recipe = replace(defaults(str(path), "cbs", 4.0, small=True), validation=0.0)
     assert open_data(recipe).counts.tolist() == [8, 2]
 
 
-def test_what_is_as_it_is_takes_no_imbalance():
+def test_a_data_set_that_is_not_long_tailed_takes_no_imbalance():
     with pytest.raises(ValueError, match="no `imbalance` for digits, but got 100; digits-lt takes it"):
         open_data(defaults("digits", "cbs", 100.0))
 
 
 @pytest.mark.parametrize("side", [16, 80])
-def test_a_data_set_that_somebody_has_in_python(tmp_path, side):
+def test_a_data_set_from_python(tmp_path, side):
     """In the form of Hugging Face's; small images are held in memory, others are streamed."""
 
     class Columns(list):
@@ -130,7 +130,7 @@ def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_p
         Loaders(recipe, dataset, torch.device("cpu"), Ranks()).evaluation(dataset.train)
 
 
-def test_runs_share_small_images_of_ones_own_until_a_file_changes(tmp_path):
+def test_runs_share_small_images_until_a_file_changes(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
     recipe = replace(defaults(str(path), "cbs", small=True), validation=0.0)
     first, second = (open_data(replace(recipe, seed=seed)).train.images for seed in (0, 1))
@@ -142,7 +142,7 @@ def test_runs_share_small_images_of_ones_own_until_a_file_changes(tmp_path):
 
 
 @pytest.mark.parametrize(("side", "held"), [(32, Resident), (90, ResidentFiles)])
-def test_a_split_is_held_once_and_let_go_of_when_the_run_is_done(tmp_path, monkeypatch, side, held):
+def test_a_split_is_held_once_and_released_when_the_run_is_done(tmp_path, monkeypatch, side, held):
     """The trainers of a study's runs all stay until the last is done; their images may not."""
     path = folder(tmp_path / "photos", (side, side))
     settings = {"model": "small-cnn", "epochs": 1, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
@@ -220,7 +220,7 @@ def test_images_of_many_sizes_are_brought_to_one_by_every_family(tmp_path, augme
     assert Trainer(recipe, tmp_path / "run").run()["counts"] == [8, 8]
 
 
-def test_grey_images_of_ones_own_are_normalised_as_one_channel(tmp_path):
+def test_own_grey_images_are_normalised_as_one_channel(tmp_path):
     rows = [(np.full((16, 16), 30 * c + number, dtype=np.uint8), c) for c in range(2) for number in range(8)]
     own = DataSet("grey", ("a", "b"), train=from_dataset(rows))
     recipe = replace(defaults("grey", "cbs", small=True), **SMALL, validation=0.0)
@@ -230,7 +230,7 @@ def test_grey_images_of_ones_own_are_normalised_as_one_channel(tmp_path):
     assert Trainer(recipe, tmp_path / "run", dataset=own).run()["counts"] == [8, 8]
 
 
-def test_labels_that_begin_at_one_are_told_of(tmp_path):
+def test_labels_that_begin_at_one_are_reported(tmp_path):
     folder(tmp_path / "pets", (16, 16))
     rows = [f"pets/{name}/{number}.png,{label}" for label, name in ((1, "a"), (2, "b")) for number in range(8)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
@@ -238,7 +238,7 @@ def test_labels_that_begin_at_one_are_told_of(tmp_path):
         open_data(defaults(str(tmp_path / "list.csv"), "cbs"))
 
 
-def test_where_a_whole_split_cannot_be_read_it_is_said_which_files_those_were(tmp_path):
+def test_unreadable_files_of_a_whole_split_are_listed(tmp_path):
     path = folder(tmp_path / "pets" / "train", (16, 16)).parent
     for file in folder(path / "val", (16, 16)).rglob("*.png"):
         file.write_bytes(b"")
@@ -271,7 +271,7 @@ def test_a_finished_run_is_not_taken_for_that_of_other_data(tmp_path):
     assert run(rows[:-1]) == result
 
 
-def test_a_runs_folder_is_no_data(tmp_path):
+def test_a_run_folder_is_not_a_data_set(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.begin(defaults("digits-lt", "cbs"), torch.device("cpu"), 1)
     said = r"but it is a run folder: `longtail train --resume .*run` continues the run\.$"
