@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from longtail.data.augment import CentreCrop, RandomResizedCrop, Resize
-from longtail.data.loaders.sizing import PackedImages, _resized_windows, resized_by_kernel, windows_of
+from longtail.data.augment.resizing import resized_crop
+from longtail.data.loaders.sizing import PackedImages, resized_by_kernel, windows_of
 
 
 def triangle(length: int, size: int) -> np.ndarray:
@@ -39,7 +40,7 @@ def main() -> None:
             found = resized_by_kernel(row, windows, size)
             assert found.shape == (len(images), 3, *size)
             assert found.dtype == torch.uint8
-            by_torch = _resized_windows(row, windows[:4], size)
+            by_torch = torch.cat([resized_crop(row[i][None], *windows[:4, i : i + 1], size) for i in range(len(row))])
             for i, image in enumerate(images):
                 wanted = exactly(image, windows[:4, i].tolist(), size)
                 assert np.abs(found[i].numpy() - wanted).max() < 0.5 + 1e-4

@@ -1,4 +1,4 @@
-"""Images in a row: cut to size many at a time as one by one."""
+"""Packed images of different sizes are brought to one size."""
 
 import numpy as np
 import pytest
@@ -42,9 +42,7 @@ def test_a_row_gives_its_images_back():
     assert [torch.equal(some[k], IMAGES[i]) for k, i in enumerate((4, 0, 4))] == [True] * 3
 
 
-@pytest.mark.parametrize("together", [1, 5000])
-def test_windows_are_cut_together_as_one_by_one(monkeypatch, together):
-    monkeypatch.setattr(sizing, "_TOGETHER", together)
+def test_windows_of_packed_images_are_those_of_the_images():
     found = to_size(PackedImages.of(IMAGES), Compose((CROP,)), UNIFORMS)
     assert_within_a_level(found, one_by_one(CROP, IMAGES, UNIFORMS))
 
@@ -60,7 +58,7 @@ def test_windows_are_those_of_a_padded_batch():
     assert_within_a_level(found, resized_crop(padded, *windows, size=24))
 
 
-def test_only_the_window_is_looked_at():
+def test_pixels_outside_the_window_have_no_effect():
     """A window's neighbours, in its image and in the row, have another level: none of it may come in."""
     high, wide = 40, 30
     image = torch.full((3, high, wide), 255, dtype=torch.uint8)
@@ -81,7 +79,7 @@ def test_other_augmentations_run_image_by_image():
     assert torch.equal(found, torch.cat([sized(image[None]) for image in images]))
 
 
-def test_what_is_no_window_of_a_resized_image():
+def test_augmentations_that_are_not_a_window_of_a_resized_image():
     """A crop that is larger than the image, which is padded; other augmentations; more of them."""
     row, none = PackedImages.of(IMAGES), torch.empty(len(IMAGES), 0)
     for parts in (
@@ -98,17 +96,6 @@ def test_what_is_no_window_of_a_resized_image():
     whole, size = windows_of(row, [Resize((24, 30))], none)
     assert size == (24, 30)
     assert whole.T.tolist() == [[0, 0, *sides, 24, 30, 0, 0] for sides in SIZES]
-
-
-def test_groups_stay_within_bounds_and_miss_nobody(monkeypatch):
-    monkeypatch.setattr(sizing, "_TOGETHER", 10_000)
-    heights, widths = torch.randint(1, 150, (2, 300), generator=GENERATOR)
-    groups = list(sizing._similar_sizes(heights, widths))
-    assert sorted(torch.cat(groups).tolist()) == list(range(300))
-    for group in groups:
-        filled = len(group) * int(heights[group].max()) * int(widths[group].max())
-        assert filled <= 10_000 or len(group) == 1
-    assert len(groups) < 300
 
 
 def test_one_kernel_makes_the_same_windows():

@@ -59,7 +59,7 @@ def read_images(paths: Sequence[str], device: torch.device, pool: Executor) -> l
     """Read image files for :func:`decode_on`.
 
     One thread should call this: cached files are read faster by one thread than by several that share Python's lock.
-    For the disk, the system is told about some dozens of files before the first of them is read.
+    The operating system is notified of some dozens of files before the first of them is read.
 
     Args:
         paths: strings, since joining a ``Path`` takes as long as reading a small file.

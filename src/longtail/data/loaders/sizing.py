@@ -1,6 +1,6 @@
 """Images of different sizes, packed in one tensor and brought to one size together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,11 +9,9 @@ from torch import Tensor
 from longtail._gpu import device_guard, is_checked
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize
 from longtail.data.augment._batch import check_size
-from longtail.data.augment.resizing import resized_crop
 
 __all__ = ["PackedImages", "resized_by_kernel", "split_view", "to_size", "windows_of"]
 
-_TOGETHER = 2**24  # positions gathered together: their indices take 128 MB
 _PIXELS = 256  # per program of the kernel
 
 
@@ -73,7 +71,7 @@ def to_size(images: PackedImages, sized: Compose, uniforms: Tensor) -> Tensor:
     """Bring images to one size with the first part of a view (:func:`split_view`).
 
     On GPUs where it was checked, one kernel resizes windows (:class:`RandomResizedCrop`) or whole images
-    (:class:`Resize`, :class:`CentreCrop`). Otherwise windows are resized in groups and other images one by one.
+    (:class:`Resize`, :class:`CentreCrop`). Otherwise images are resized one by one.
 
     Args:
         images: the images.
@@ -90,8 +88,6 @@ def to_size(images: PackedImages, sized: Compose, uniforms: Tensor) -> Tensor:
         fits = 2 * int(windows[4:6].max()) * int(windows[2:4].max()) < 2**31  # the kernel counts in 32 bits
         if is_checked(device) and fits:
             return resized_by_kernel(images, windows, size)
-        if isinstance(parts[0], RandomResizedCrop):
-            return _resized_windows(images, windows[:4], size)
     drawn = uniforms.to(device, non_blocking=True)
     return torch.cat([sized(images[i][None], drawn[i : i + 1]) for i in range(len(images))])
 
@@ -133,33 +129,6 @@ def windows_of(
     return torch.stack([*window, *resized, *((side / 2).round().long() for side in spare)]), size
 
 
-def _resized_windows(images: PackedImages, windows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return :func:`resized_crop` of windows ``(4, B)``: top, left, height and width."""
-    device = images.pixels.device
-    found, places = [], []
-    for chosen in _similar_sizes(windows[2], windows[3]):
-        some = images.subset(chosen)
-        top, left, height, width = windows[:, chosen]
-        # Sizes are on the CPU, so that shapes need not be read back from the device.
-        corner = some.starts + top * some.widths + left
-        plane = some.heights * some.widths
-        corner, plane, stride, height, width = (
-            torch.stack([corner, plane, some.widths, height, width]).to(device, non_blocking=True).unbind()
-        )
-        row = torch.arange(int(windows[2, chosen].max()), device=device).view(1, -1, 1)
-        column = torch.arange(int(windows[3, chosen].max()), device=device).view(1, 1, -1)
-        # Outside its window a sample repeats the last row and column, with weight 0.
-        inside_row = torch.minimum(row, height.view(-1, 1, 1) - 1)
-        inside_column = torch.minimum(column, width.view(-1, 1, 1) - 1)
-        index = corner.view(-1, 1, 1) + inside_row * stride.view(-1, 1, 1) + inside_column
-        gathered = torch.stack([images.pixels[index + channel * plane.view(-1, 1, 1)] for channel in range(3)], dim=1)
-        zero = torch.zeros_like(height)
-        found.append(resized_crop(gathered, zero, zero, height, width, size))
-        places.append(chosen)
-    together, order = torch.cat(found), torch.cat(places)
-    return together[order.argsort().to(device, non_blocking=True)]
-
-
 def resized_by_kernel(images: PackedImages, windows: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize windows of :func:`windows_of` in one launch; float32 sums are in another order than in torch."""
     from longtail.data.loaders.resize_kernel import resize_windows  # noqa: PLC0415 - Triton is imported on use
@@ -173,15 +142,3 @@ def resized_by_kernel(images: PackedImages, windows: Tensor, size: tuple[int, in
     with device_guard(resized):
         resize_windows[programs](images.pixels, rows, resized, HIGH=high, WIDE=wide, E=_PIXELS, num_warps=4)
     return resized
-
-
-def _similar_sizes(heights: Tensor, widths: Tensor) -> Iterator[Tensor]:
-    """Yield groups of windows, largest first, whose padded size is bounded."""
-    order = (heights * widths).argsort(descending=True, stable=True)
-    begin = 0
-    while begin < len(order):
-        rest = order[begin:]
-        filled = heights[rest].cummax(0).values * widths[rest].cummax(0).values * torch.arange(1, len(rest) + 1)
-        number = max(1, int((filled <= _TOGETHER).sum()))
-        yield rest[:number]
-        begin += number
