@@ -57,7 +57,6 @@ METRICS = {
     "class_statistics",
     "expected_calibration_error",
     "gradient_balance",
-    "gradient_sums",
     "mean_target_probability",
     "preference_scores",
     "probability_shift",

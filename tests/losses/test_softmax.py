@@ -68,7 +68,7 @@ def batch(samples: int = 16, *, dtype: torch.dtype = torch.float32) -> tuple[Ten
 class TestFormulas:
     """Values, against formulas in float64 numpy."""
 
-    def test_balanced_softmax_is_ren_et_als(self) -> None:
+    def test_balanced_softmax_follows_ren_et_al(self) -> None:
         """Each sample's loss is -log of N_y e^{z_y} / sum_d N_d e^{z_d}."""
         z, y = batch()
         counts, e = np.array(COUNTS), np.exp(array(z))
@@ -78,7 +78,7 @@ class TestFormulas:
         assert_allclose(class_balanced_softmax(z, y, COUNTS, beta=1, reduction="none"), expected, rtol=1e-5)
 
     @pytest.mark.parametrize("beta", [0.5, 1.5])
-    def test_cbs_is_the_papers_equation(self, beta: float) -> None:
+    def test_cbs_follows_the_equation_of_the_paper(self, beta: float) -> None:
         """N_c^beta e^{z_c} / sum_d N_d^beta e^{z_d}, and the gradient phi - 1{c = y} that follows from it."""
         z, y = batch(dtype=torch.float64)
         z.requires_grad_()
@@ -466,7 +466,7 @@ class TestZeroCounts:
         assert_allclose(value.item(), expected, rtol=1e-5)
 
     @pytest.mark.parametrize("zero_counts", ["mask", "one", "error"])
-    def test_without_a_zero_the_three_are_one(self, zero_counts: Any) -> None:
+    def test_zero_counts_has_no_effect_without_a_zero(self, zero_counts: Any) -> None:
         """The choice matters only where there is a zero."""
         z, y = batch()
         value = class_balanced_softmax(z, y, COUNTS, beta=1.5, zero_counts=zero_counts)
@@ -566,7 +566,7 @@ class TestState:
         z, y = torch.randn(3, 3), torch.tensor([0, 1, 2])
         torch.testing.assert_close(loss(z, y), class_balanced_softmax(z, y, [9, 1, 4], beta=1.5))
 
-    def test_the_callers_counts_are_the_callers(self) -> None:
+    def test_later_changes_of_the_counts_have_no_effect(self) -> None:
         """Changing them later does not reach the loss, and loading a state does not reach them."""
         counts = torch.tensor([100, 10, 1])
         loss, twin = BalancedSoftmaxLoss(counts), BalancedSoftmaxLoss(counts)

@@ -1,4 +1,4 @@
-"""The losses under ``torch.func``'s transforms, whose labels are not to be read."""
+"""The losses under the transforms of ``torch.func``, where labels cannot be read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from longtail.losses import ClassBalancedSoftmaxLoss
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # scatter_ has no batching rule
 class TestTransforms:
-    """``torch.func``'s transforms, whose labels are not to be read."""
+    """``vmap``, ``grad`` and ``jacrev``."""
 
     @every_neutral
     @pytest.mark.parametrize("labels_too", [True, False])
@@ -45,19 +45,19 @@ class TestTransforms:
 
     @pytest.mark.parametrize("soft", [False, True])
     def test_masked_classes(self, soft: bool) -> None:
-        """Labels of classes without examples are not looked for."""
+        """Labels of classes without examples are not checked."""
         loss = ClassBalancedSoftmaxLoss([5, 0, 3, 2], beta=1, zero_counts="mask")
         z, y = torch.randn(2, 3, C), torch.tensor([[0, 2, 3], [3, 3, 0]])
         target = F.one_hot(y, C).float() if soft else y
         expected = torch.stack([loss(*each) for each in zip(z, target, strict=True)])
         torch.testing.assert_close(torch.vmap(loss)(z, target), expected)
 
-    @every_call
-    def test_wrong_labels_are_left_to_torch(self, call: Callable[..., Tensor]) -> None:
-        """Which does not take them either; in the open they are named as ever."""
+    @every_neutral
+    def test_torch_refuses_wrong_labels(self, neutral: Callable[..., Tensor]) -> None:
+        """Inside a transform labels are not checked; outside they are."""
         y = torch.stack([Y, Y])
         y[1, 2] = C
         with pytest.raises((IndexError, RuntimeError)):
-            torch.vmap(call)(torch.stack([Z, Z]), y)
+            torch.vmap(neutral)(torch.stack([Z, Z]), y)
         with refused(ValueError, "`target`", C):
-            call(Z, y[1])
+            neutral(Z, y[1])

@@ -162,6 +162,6 @@ def test_bad_input(shapes):
         expected_calibration_error(*(torch.ones(shape) for shape in shapes), GROUPS)
 
 
-def test_groups_of_other_classes_are_refused_by_the_arguments_own_name():
+def test_groups_of_other_classes():
     with pytest.raises(ValueError, match=r"`(bin_samples|groups)`.*4"):
         expected_calibration_error(torch.ones(4, 3), torch.ones(4, 3), torch.ones(4, 3), GROUPS)

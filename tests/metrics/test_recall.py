@@ -35,7 +35,7 @@ def tally(label, predicted, num_classes=7):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_per_class_recall_is_scikit_learns(seed):
+def test_recall_per_class_equals_scikit_learn(seed):
     label, predicted = predictions(seed)
     result = recall(*tally(label, predicted), GROUPS)
     np.testing.assert_allclose(result.per_class.numpy(), recall_score(label, predicted, average=None), rtol=1e-14)
@@ -61,7 +61,7 @@ def test_a_groups_recall_is_the_macro_recall_of_its_classes():
 
 
 @pytest.mark.parametrize(("samples", "confidence"), [(1, 0.95), (7, 0.5), (1000, 0.999)])
-def test_wilson_interval_is_scipys(samples, confidence):
+def test_wilson_interval_equals_scipy(samples, confidence):
     correct = np.unique(np.linspace(0, samples, 9).round().astype(int))
     groups = Groups(("all",), (0,) * correct.size)
     result = recall(correct, np.full(correct.size, samples), groups, confidence=confidence)
@@ -78,7 +78,7 @@ def test_wilson_interval_by_hand():
     assert high.item() == pytest.approx(0.98212, abs=1e-5)
 
 
-def test_the_interval_is_95_per_cent_unless_asked_otherwise():
+def test_the_interval_is_95_per_cent_by_default():
     default, asked = (recall([3], [10], Groups(("all",), (0,)), **o) for o in ({}, {"confidence": 0.95}))
     assert default.low.item() == asked.low.item()
     assert default.low.item() == pytest.approx(binomtest(3, 10).proportion_ci(0.95, "wilson").low)
@@ -96,7 +96,7 @@ def test_absent_classes_are_left_out_and_named():
     assert result.groups["tail"] == pytest.approx(recall_score(label, predicted, labels=[5], average="macro"))
 
 
-def test_absent_classes_count_as_zero_where_asked_for():
+def test_absent_classes_count_as_zero_with_absent_zero():
     label, predicted = predictions(classes=[0, 1, 2, 5])
     result = recall(*tally(label, predicted), GROUPS, absent="zero")
     wanted = recall_score(label, predicted, labels=range(7), average=None, zero_division=0)
@@ -155,7 +155,7 @@ def test_under_the_splits_own_prior_it_is_plain_accuracy():
     assert result.all == pytest.approx(accuracy_score(label, predicted), rel=1e-14)
 
 
-def test_a_class_that_does_not_occur_there_has_no_part_in_the_mean():
+def test_a_class_with_prior_zero_is_left_out_of_the_mean():
     groups = Groups.from_indices(head=[0], tail=[1, 2])
     result = recall([5, 1, 4], [10, 4, 4], groups, target_prior=[0.5, 0.5, 0.0])
     assert result.all == pytest.approx((0.5 + 0.25) / 2)

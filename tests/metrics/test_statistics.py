@@ -295,7 +295,7 @@ def test_memory_is_that_of_the_classes():
         ({}, {"bins": 10}, r"bin_.*\(6, 15\).*\(6, 10\)"),
     ],
 )
-def test_adding_what_does_not_fit_is_refused(one, other, message):
+def test_adding_statistics_of_other_shapes(one, other, message):
     def statistics(num_classes=6, dimension=3, features=True, bins=15):
         logits, label, h = batch(num_classes=num_classes, dimension=dimension)
         return class_statistics(logits, label, h if features else None, bins=bins)
@@ -327,6 +327,6 @@ def test_bad_bins(bins):
     ],
 )
 def test_bad_batches(change, error, message):
-    """The rules are tested with `gradient_sums`; here, that they are applied."""
+    """The rules are tested in test_gradients.py; here, that they are applied."""
     with pytest.raises(error, match=message):
         class_statistics(**{"logits": torch.zeros(4, 3), "target": torch.tensor([0, 1, 2, 1]), **change})

@@ -72,7 +72,7 @@ def test_dense_half_precision_and_another_ignore_index():
     assert_same(metric.compute(), wanted)
 
 
-def test_what_compute_returns_does_not_change_afterwards():
+def test_computed_statistics_do_not_change_later():
     logits, label, _ = data()
     metric = ClassStatisticsMetric(4)
     metric.update(logits[:30], label[:30])
@@ -150,7 +150,7 @@ def test_memory_does_not_depend_on_the_number_of_samples():
 
 
 @pytest.mark.parametrize("cast", [lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to(torch.float64)])
-def test_sums_are_not_rounded_with_a_model_that_the_metric_is_part_of(cast):
+def test_casting_a_model_does_not_round_the_sums(cast):
     logits, label, features = data(size=4000)
     alone = ClassStatisticsMetric(4, num_features=3, shift=SHIFT)
     model = torch.nn.Module()
@@ -272,7 +272,7 @@ def test_bad_bins(bins):
 
 
 @pytest.mark.parametrize("shift", [torch.zeros(3), torch.zeros(4, 1), [0.0, 0.0, 0.0, 0.0]])
-def test_a_bad_shift_is_refused_at_construction(shift):
+def test_bad_shift(shift):
     with pytest.raises((TypeError, ValueError), match="`shift`"):
         ClassStatisticsMetric(4, shift=shift)
 

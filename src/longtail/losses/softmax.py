@@ -59,7 +59,7 @@ def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error
             the softmax) or ``"one"`` (as if it had one example).
 
     Returns:
-        float32 shift of shape ``(C,)``, for :func:`shifted_linear` and :func:`longtail.metrics.gradient_sums`.
+        float32 shift of shape ``(C,)``, for :func:`shifted_linear` and :func:`longtail.metrics.class_statistics`.
 
     Example:
         >>> class_shift([1000, 100], beta=1.0)

@@ -7,7 +7,7 @@
 from typing import TYPE_CHECKING, Any
 
 from longtail.metrics.calibration import CalibrationError, expected_calibration_error
-from longtail.metrics.gradients import GradientBalance, gradient_balance, gradient_sums
+from longtail.metrics.gradients import GradientBalance, gradient_balance
 from longtail.metrics.preference import Preference, preference_scores
 from longtail.metrics.probability import (
     ProbabilityShift,
@@ -34,7 +34,6 @@ __all__ = [
     "class_statistics",
     "expected_calibration_error",
     "gradient_balance",
-    "gradient_sums",
     "mean_target_probability",
     "preference_scores",
     "probability_shift",

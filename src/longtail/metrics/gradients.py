@@ -5,21 +5,21 @@ The gradient of the summed cross entropy with respect to the weight :math:`w_c` 
 .. math:: \Delta^{grad}_{ci} = \underbrace{\sum_{n \in N_c} (1 - p_{nc}) h_{ni}}_{reward}
           - \underbrace{\sum_{d \ne c} \sum_{n \in N_d} p_{nc} h_{ni}}_{penalty}
 
-and with respect to the bias the same with :math:`h = 1`: the *bias form*, which needs only logits.
+and with respect to the bias the same with :math:`h = 1`: the *bias form*, which needs only logits. Class statistics
+hold the sums, under plain softmax or any shifted loss.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import as_tensor, check_choice
 from longtail.classes import Groups, GroupValues
-from longtail.metrics._batch import flatten, wide
+from longtail.metrics._batch import wide
 
-__all__ = ["GradientBalance", "gradient_balance", "gradient_sums"]
+__all__ = ["GradientBalance", "gradient_balance"]
 
 OverFeatures = Literal["sum", "norm"]
 
@@ -46,44 +46,6 @@ def reward_and_penalty(others: Tensor, label: Tensor, features: Tensor | None = 
         return reward, others.T.to(dtype) @ features.to(dtype)
 
 
-@torch.no_grad()
-def gradient_sums(
-    logits: Tensor,
-    target: Tensor,
-    features: Tensor | None = None,
-    *,
-    shift: Tensor | None = None,
-    ignore_index: int = -100,
-    check_labels: bool | None = None,
-) -> tuple[Tensor, Tensor]:
-    r"""Return reward and penalty per class in one batch, under softmax or any shifted loss. Add them over a data set.
-
-    ``penalty - reward`` is the gradient of the loss with ``reduction="sum"``: with features that of the classifier's
-    weight, without that of its bias. No autograd graph is needed or kept.
-
-    Args:
-        logits: plain logits, shape ``(N, C)`` or ``(N, C, d1, …)``.
-        target: class indices, shape ``(N,)`` or ``(N, d1, …)``.
-        features: input of the classifier, shape ``(N, D)`` or ``(N, D, d1, …)``; without them the bias form.
-        shift: the shift of the loss, shape ``(C,)`` (its ``logit_shift``, or :func:`longtail.class_shift`); default:
-            none.
-        ignore_index: samples with this label are left out.
-        check_labels: check that labels are in range; default: on for CPU tensors only.
-
-    Returns:
-        reward and penalty, float64, each ``(C, D)``, or ``(C,)`` in the bias form.
-
-    Example:
-        >>> logits = torch.zeros(4, 2)  # an untrained model
-        >>> gradient_sums(logits, torch.tensor([0, 0, 0, 1]))
-        (tensor([1.5000, 0.5000], dtype=torch.float64), tensor([0.5000, 1.5000], dtype=torch.float64))
-    """
-    batch = flatten(logits, target, features, shift, ignore_index=ignore_index, check_labels=check_labels)
-    shifted = batch.logits if batch.shift is None else batch.logits + batch.shift
-    others = other_probabilities(F.softmax(shifted, 1), batch.label, batch.valid)
-    return reward_and_penalty(others, batch.label, batch.features)
-
-
 @dataclass(frozen=True, eq=False)
 class GradientBalance:
     """Net gradient per class, in per cent: above 0 the reward is larger, below 0 the penalty."""
@@ -103,7 +65,8 @@ def gradient_balance(
     r"""Return :math:`(reward - penalty) / reward \times 100` per class and group.
 
     Args:
-        reward: from :func:`gradient_sums`, summed over a data set, ``(C,)`` or ``(C, D)``.
+        reward: ``bias_reward`` ``(C,)`` or ``weight_reward`` ``(C, D)`` of
+            :class:`ClassStatistics <longtail.metrics.ClassStatistics>`.
         penalty: likewise.
         groups: the groups to average over.
         over_features: how to reduce the D features to one number per class. ``"sum"`` adds them, as in
