@@ -90,17 +90,11 @@ class Part:
         return [cell for cell in self.cells if cell in kept]
 
     def shown(self, cells: Sequence[Cell]) -> str:
-        """Return the end of a caption that says which methods are shown and why; empty if all are shown."""
+        """Return the end of a caption that says how many methods are shown; empty if all are."""
         if len(cells) == len(self.cells):
             return ""
-        why = {self.best: "the highest recall"}
-        if self.lowest_level is not None:
-            more = "the lowest imbalance level"
-            why[self.lowest_level] = f"{why[self.best]} and {more}" if self.lowest_level is self.best else more
-        listed = [f"{self.title(cell)} ({why[cell]})" for cell in why if cell in cells]
-        others = [self.title(cell) for cell in cells if cell not in why]
-        listed += [f"for comparison {' and '.join(others)}"] if others else []
-        return f" {len(cells)} of {len(self.cells)} methods are shown: {', '.join(listed)}."
+        best = "highest recall" + ("" if self.lowest_level is None else " and the lowest imbalance level")
+        return f" {len(cells)} of {len(self.cells)} methods are shown, with those of the {best}."
 
     @property
     def class_names(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,20 +37,13 @@ def repeat_command(cell: Runs) -> str:
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             words += [f"--{flag}", *map(_word, value if isinstance(value, list | tuple) else [value])]
-    words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds), *_out(cell)]
+    words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds)]
+    folders = {run.path if len(cell.runs) == 1 else run.path.parent for run in cell.runs}
+    words += ["--out", str(folders.pop())] if len(folders) == 1 else []
     typed = shlex.join(words)
     return (
         f"{program()} {typed}" if known else f"longtail --plugin FILE.py {typed}  # FILE.py registers {recipe.method}"
     )
-
-
-def _out(cell: Runs) -> list[str]:
-    """The flag that names the folder of the runs, unless it is the default of `longtail train`."""
-    if len(cell.runs) == 1:
-        path = cell.runs[0].path
-        return [] if path == Path("runs") / cell.recipe.label else ["--out", str(path)]
-    folders = {run.path.parent for run in cell.runs}
-    return ["--out", str(folders.pop())] if len(folders) == 1 and folders != {Path("runs")} else []
 
 
 def _word(value: object) -> str:
@@ -86,21 +80,15 @@ def settings_grid(part: Part, name: str) -> Grid:
 
 def environment_grid(runs: Sequence[Run]) -> Grid | None:
     """Return the machines and versions of the runs; ``None`` if they were not recorded."""
-    found: dict[str, dict[str, int]] = {}
-    for run in runs:
-        file = run.path / "environment.json"
-        if not file.exists():
-            continue
-        about: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, Counter[str]] = {}
+    for file in (run.path / "environment.json" for run in runs):
+        about: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         facts = {key: about.get(key) for key in ("device", "python", "system")} | dict(about.get("versions", {}))
         for key, value in facts.items():
             if value is not None:
-                numbers = found.setdefault(key, {})
-                numbers[str(value)] = numbers.get(str(value), 0) + 1
+                found.setdefault(key, Counter())[str(value)] += 1
     rows = {
-        key: "; ".join(
-            f"{value} ({count(runs, 'run')})" if len(numbers) > 1 else value for value, runs in numbers.items()
-        )
+        key: "; ".join(f"{value} ({count(n, 'run')})" if len(numbers) > 1 else value for value, n in numbers.items())
         for key, numbers in found.items()
     }
     return _two_columns("versions", "Component", rows) if rows else None

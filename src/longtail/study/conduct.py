@@ -14,6 +14,9 @@ from longtail.study.search import SearchResult, search_runs
 Searches = dict[SearchKey, SearchResult]
 """The results of a plan's searches."""
 
+OnRound = Callable[[SearchKey, Sequence[float]], None]
+"""Called with data set, imbalance and method, and the betas that a search tries next."""
+
 More = Callable[[], Sequence[PlannedRun]]
 """Called while runs are trained: returns runs that join them."""
 
@@ -39,7 +42,7 @@ def conduct(
     plans: Sequence[StudyPlan],
     train: Train,
     *,
-    on_round: Callable[[SearchKey, Sequence[float]], None] = lambda _, __: None,
+    on_round: OnRound | None = None,
     searches_only: bool = False,
     command: str = "",
 ) -> tuple[list[Searches], Outcome]:
@@ -135,7 +138,7 @@ class _Searches:
     def __init__(
         self,
         plans: Sequence[StudyPlan],
-        on_round: Callable[[SearchKey, Sequence[float]], None] = lambda _, __: None,
+        on_round: OnRound | None = None,
         *,
         command: str | None,
     ) -> None:
@@ -177,7 +180,9 @@ class _Searches:
         try:
             while all(run.folder.done for run in self.current.get(key, ())):
                 self.current[key] = next(self._going[key])
-            self.on_round(place, sorted({run.recipe.beta for run in self.current[key] if run.recipe.beta is not None}))
+            if self.on_round is not None:
+                betas = {run.recipe.beta for run in self.current[key] if run.recipe.beta is not None}
+                self.on_round(place, sorted(betas))
             return
         except StopIteration as end:
             self.results[number][place] = end.value

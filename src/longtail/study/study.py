@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from longtail.data import data_title
-from longtail.study.conduct import More, Outcome, Searches, Train, conduct
+from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct
 from longtail.study.estimate import describe
 from longtail.study.execute import epochs_done, epochs_of, execute
-from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, make_plan, read_plan, takes_beta
+from longtail.study.plan import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
 from longtail.study.results import Results
@@ -18,7 +18,6 @@ from longtail.study.search import trace_table
 from longtail.study.stats import Alternative
 
 OnProgress = Callable[["Progress"], None]
-OnRound = Callable[[SearchKey, Sequence[float]], None]
 
 
 class Study:
@@ -85,7 +84,7 @@ class Study:
         """Run only the plan's searches for beta, write their tables, and return them; arguments as for :meth:`run`."""
         trained = train or _train_here(together, on_progress)
         (searches,), outcome = conduct(
-            [self.plan], trained, on_round=on_round or _ignore, searches_only=True, command=self.command
+            [self.plan], trained, on_round=on_round, searches_only=True, command=self.command
         )
         _save_searches(searches, self.command)
         return searches, outcome
@@ -169,12 +168,8 @@ def run_studies(
 
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
     plans = [study.plan for study in studies]
-    searches, outcome = conduct(plans, recorded, on_round=on_round or _ignore, command=command)
+    searches, outcome = conduct(plans, recorded, on_round=on_round, command=command)
     return [study._finish(of_plan, outcome) for study, of_plan in zip(studies, searches, strict=True)]
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing."""
 
 
 def _train_here(together: int | None, on_progress: OnProgress | None) -> Train:
