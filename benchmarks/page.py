@@ -213,12 +213,12 @@ def same(results: Results) -> str | None:
         each = " ".join(f"{value:.2f}" for value in values)
         rows.append([way, str(len(values)), str(summarise(values)), each, "" if spent is None else f"{spent:.1f} s"])
     head = [f"{found['data']}, Balanced Softmax", "seeds", "recall", "recall of each seed", "whole run, per model"]
-    text = table(head, rows, found)
+    text = table(head, rows, found) + "\n\n"
     if found.get("p") is not None:
         goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
-        text += f"\n\nDifference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}."
+        text += f"Difference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}. "
     errors = [f"{of['error of a float32 convolution']:.0e} ({way})" for way, of in found["float32"].items()]
-    text += f"\n\nRelative error of a float32 convolution with these settings: {', '.join(errors)}."
+    text += f"Relative error of a float32 convolution with these settings: {', '.join(errors)}."
     return text + whole_runs(results, found)
 
 

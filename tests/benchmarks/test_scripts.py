@@ -87,7 +87,6 @@ def tiny_imagenet(**more):
     return SimpleNamespace(**settings, images=8, only=["check", "files"], augment=["imagenet-plain"], rounds=2, **more)
 
 
-@pytest.mark.slow
 def test_resident_images_are_packed_once_for_all_augmentations(load, tmp_path):
     module = load("imagenet")
     given = tiny_imagenet()
@@ -117,7 +116,6 @@ def test_a_turn_resets_the_momentum(load, tmp_path):
     assert 0 < (weight - before).abs().max() < 1
 
 
-@pytest.mark.slow
 def test_wrong_images_are_reported(load, tmp_path, monkeypatch, capsys):
     module = load("imagenet")
     monkeypatch.setattr(load("photographs"), "LEVELS", 0.0)
@@ -337,10 +335,11 @@ def test_the_first_fleet_has_all_pairs(load, monkeypatch):
 
 
 @pytest.mark.slow
-def test_growth_of_a_fleet(tmp_path):
-    out = tmp_path / "fleet.json"
-    script("fleet.py", "--only", "growth", "--images", 200, "--growth", 1, 2, "--out", out)
-    part = json.loads(out.read_text())["parts"]["growth"]
+def test_growth_of_a_fleet(load, tmp_path, monkeypatch):
+    module = load("fleet")
+    monkeypatch.setattr(module, "Team", partial(module.Team, model="small-cnn"))
+    monkeypatch.setattr(module, "FAST", {})
+    *_, part = module.growth(load("reference_loop").random_cifar(tmp_path, 200), [1, 2])
     assert [row["members"] for row in part["rows"]] == [1, 2]
     assert [row["gigabytes"] for row in part["rows"]] == [None, None]  # no GPU
 
