@@ -26,8 +26,6 @@ class ResLT(Objective):
     sees: Tensor
 
     def __init__(self, sees: Tensor, alpha: float, label_smoothing: float = 0.0) -> None:
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"Expected `alpha` to be in [0, 1], but got {alpha}.")
         super().__init__({"branches": alpha, "sum": 1 - alpha})
         self.register_buffer("sees", sees, persistent=False)
         self.label_smoothing = label_smoothing

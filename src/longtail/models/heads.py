@@ -128,14 +128,11 @@ HEADS: Registry[HeadFactory] = Registry("head")
 
 
 def register_head(name: str, factory: HeadFactory) -> HeadFactory:
-    """Add a classifier under a new name.
+    """Add a classifier under a new name and return its factory.
 
     Args:
         name: for :class:`HeadSpec`, ``--head`` and a model's file.
         factory: called as ``factory(backbone, num_classes, **options)``; returns a :class:`Head`.
-
-    Returns:
-        ``factory``.
     """
     return HEADS.register(name, factory)
 

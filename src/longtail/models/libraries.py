@@ -194,14 +194,9 @@ class TorchvisionBackbone(nn.Module):
 
 
 class TimmBackbone(nn.Module):
-    """A network of timm without its classifier.
+    """A network of timm without its classifier; arguments are those of :class:`TorchvisionBackbone`.
 
-    Args:
-        timm: the package.
-        name: one of its networks.
-        in_channels: channels of the images; timm adapts pretrained first layers.
-        pretrained: whether to download weights, which timm adapts to the image size, or a file of them.
-        image_size: side of the images, for networks with a fixed size.
+    timm adapts pretrained weights to the number of channels and to the image size.
     """
 
     num_features: int
