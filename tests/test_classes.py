@@ -136,7 +136,7 @@ class TestCut:
     """How classes come to groups."""
 
     def test_the_papers_cut(self) -> None:
-        """More than 100, 20 to 100, fewer than 20, in whatever order the classes are."""
+        """More than 100, 20 to 100, fewer than 20, classes in any order."""
         groups = Groups.from_counts([19, 20, 100, 101, 1280, 0, 1])
         assert groups.names == ("head", "medium", "tail")
         assert groups.index == (2, 1, 1, 0, 0, 2, 2)
@@ -334,7 +334,7 @@ class TestMeans:
         assert dict(weighted) == pytest.approx({"head": 0.8, "tail": 0.1})
 
     def test_sums_of_rows(self) -> None:
-        """Classes in dimension 0, whatever follows."""
+        """Classes in dimension 0, any shape after it."""
         sums = Groups.from_counts([500, 5, 400]).sums(torch.arange(6.0).reshape(3, 2))
         assert sums.tolist() == [[4.0, 6.0], [0.0, 0.0], [2.0, 3.0]]
         assert sums.dtype == torch.float64

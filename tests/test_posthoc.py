@@ -250,7 +250,7 @@ class TestTauNormalize:
     def test_stored_logits_against_numpy(
         self, tau: float, samples: tuple[int, ...], dtype: torch.dtype, bias: bool, seed: int
     ) -> None:
-        """(z - b) / ||w||^tau along the classes, in float32 or better, whatever the logits were stored in."""
+        """(z - b) / ||w||^tau along the classes, in float32 or better, for logits of any dtype."""
         rng = np.random.default_rng(seed)
         z = torch.tensor(5 * rng.standard_normal((*samples[:1], 4, *samples[1:]))).to(dtype)
         offset, norms = rng.standard_normal(4), 10 ** rng.uniform(-3, 3, 4)

@@ -1,6 +1,6 @@
 """Windows resized by one kernel against float64, and against torch's matrix products, in Triton's interpreter.
 
-``test_sizing.py`` runs this in a process of its own, because the interpreter is chosen when a kernel is defined.
+``test_sizing.py`` runs this in another process, because the interpreter is chosen when a kernel is defined.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def main() -> None:
             for i, image in enumerate(images):
                 wanted = exactly(image, windows[:4, i].tolist(), size)
                 assert np.abs(found[i].numpy() - wanted).max() < 0.5 + 1e-4
-                other = (found[i] != by_torch[i]).numpy()  # only what lies halfway between two levels
+                other = (found[i] != by_torch[i]).numpy()  # only values halfway between two levels
                 assert np.all(np.abs(wanted[other] % 1 - 0.5) < 1e-3)
     for side, kept in ((16, 16), (21, (9, 20)), ((30, 17), (13, 17))):  # resized by the shorter side, and the middle
         parts = [Resize(side), CentreCrop(kept)]

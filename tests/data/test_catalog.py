@@ -178,7 +178,7 @@ def test_the_subset_is_fixed_or_drawn_from_the_runs_seed(cifar, tails):
     for seed in (0, 7):
         drawn = load("cifar10-lt", root, subset_seed="run", seed=seed)
         assert places_of(drawn.train) == protocol(labels["cifar10"], 100, seed)
-    assert places_of(load("cifar10-lt", root, seed=7).train) == tails["cifar10", 100][2]  # fixed, whatever the run
+    assert places_of(load("cifar10-lt", root, seed=7).train) == tails["cifar10", 100][2]  # does not depend on the run
     with pytest.raises(ValueError, match=r"^Expected `seed` together with subset_seed='run', but got None\.$"):
         load("cifar10-lt", root, subset_seed="run")
 
@@ -221,7 +221,7 @@ def test_cifar_itself(cifar):
 
 def picture(path, colour):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 6), colour).save(path, "PNG")  # a PNG, whatever it is called: exact colours
+    Image.new("RGB", (8, 6), colour).save(path, "PNG")  # PNG has exact colours
 
 
 LISTS = {

@@ -60,16 +60,15 @@ PLAIN = {
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:PIL", "ignore:Palette images with Transparency")
-@pytest.mark.parametrize("name", PLAIN)
-def test_pixels_equal_those_of_pillow(tmp_path, name):
-    image, options = PLAIN[name]
-    path = saved(tmp_path / name, image, **options)
-    pixels = decode(path)
-    assert pixels.dtype == torch.uint8
-    assert pixels.is_contiguous()
-    assert pixels.shape == (3, image.height, image.width)
-    assert torch.equal(pixels, pillows(path))
-    pixels.add_(1)  # the caller's own memory
+def test_pixels_equal_those_of_pillow(tmp_path):
+    for name, (image, options) in PLAIN.items():
+        path = saved(tmp_path / name, image, **options)
+        pixels = decode(path)
+        assert pixels.dtype == torch.uint8
+        assert pixels.is_contiguous()
+        assert pixels.shape == (3, image.height, image.width), name
+        assert torch.equal(pixels, pillows(path)), name
+        pixels.add_(1)  # it is writable
 
 
 def test_known_pixels(tmp_path):
@@ -106,7 +105,7 @@ def test_a_dark_image_of_sixteen_bits_stays_dark(tmp_path):
 
 
 def test_floating_point_pixels_are_refused(tmp_path):
-    """In [0, 1], in [0, 255] or beyond: nobody knows, and guessing would make some of them black."""
+    """Their range is unknown; a guess would make some of them black."""
     for scale in (1.0, 255.0):
         path = saved(tmp_path / "x.tiff", Image.fromarray(RGB[..., 0].astype(np.float32) / 255 * scale))
         assert "floating-point" in refusal(path)
@@ -118,7 +117,7 @@ def test_size_from_the_header(tmp_path):
     assert image_size(saved(tmp_path / "x.png", Image.fromarray(RGB))) == (9, 7)
     whole = jpeg((64, 48))
     (tmp_path / "cut off.jpg").write_bytes(whole[:800])
-    assert image_size(tmp_path / "cut off.jpg") == (48, 64)  # its pixels are not looked at
+    assert image_size(tmp_path / "cut off.jpg") == (48, 64)  # its pixels are not read
     for name, content in {"empty.jpg": b"", "text.jpg": b"this is no image"}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UnreadableImageError) as caught:
@@ -286,7 +285,7 @@ def test_warnings_of_other_threads_are_kept():
 
 
 def test_damaged_images_do_not_warn(damaged):
-    """A warning without the file's name says nothing to anybody; under -W error it would become a refusal."""
+    """A warning without the name of the file is useless; with -W error it would become an error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for index in range(len(damaged)):

@@ -166,5 +166,5 @@ def test_the_legend_of_one_class(tmp_path, monkeypatch):
     labels = torch.repeat_interleave(torch.arange(3), torch.tensor([200, 5, 4]))
     data = DataSet("made", ("a", "b", "c"), Split(ArrayImages(torch.zeros(209, 1, 1, 1, dtype=torch.uint8)), labels))
     draw_tail(describe(data, read_images=False), tmp_path / "tail.png")
-    told = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
-    assert told == ["head (1 class)", "medium (0 classes)", "tail (2 classes)"]
+    labels = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    assert labels == ["head (1 class)", "medium (0 classes)", "tail (2 classes)"]

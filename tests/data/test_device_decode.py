@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from longtail.data import BatchPlan, FileImages, ResidentFiles, Split, Streaming, UnreadableImageError, decode
 from longtail.data.augment import Compose, RandomResizedCrop
@@ -71,28 +72,27 @@ FOR_THE_CPU = {
 }
 
 
-@pytest.mark.parametrize("name", FOR_THE_GPU)
-def test_jpegs_for_the_gpu_are_read_as_bytes(tmp_path, name, pool):
-    (tmp_path / "x").write_bytes(FOR_THE_GPU[name])
-    found = read(tmp_path / "x", CUDA, pool)
-    assert found.dtype == torch.uint8
-    assert bytes(found.numpy()) == FOR_THE_GPU[name]
+def test_jpegs_for_the_gpu_are_read_as_bytes(tmp_path, pool):
+    for name, content in FOR_THE_GPU.items():
+        (tmp_path / "x").write_bytes(content)
+        found = read(tmp_path / "x", CUDA, pool)
+        assert found.dtype == torch.uint8, name
+        assert bytes(found.numpy()) == content, name
 
 
-@pytest.mark.parametrize("name", FOR_THE_CPU)
-def test_other_files_are_decoded_or_refused_by_the_cpu(tmp_path, name, pool):
+def test_other_files_are_decoded_or_refused_by_the_cpu(tmp_path, pool):
     path = tmp_path / "x"
-    path.write_bytes(FOR_THE_CPU[name])
-    found = read(path, CUDA, pool)
-    if isinstance(found, UnreadableImageError):
-        with pytest.raises(UnreadableImageError) as caught:
-            decode(path)
-        assert str(found) == str(caught.value)
-    else:
-        assert torch.equal(found, decode(path))
-    assert isinstance(found, UnreadableImageError) == (
-        name not in {"CMYK", "RGB without a transform", "PNG", "bytes behind the end"}
-    )
+    for name, content in FOR_THE_CPU.items():
+        path.write_bytes(content)
+        found = read(path, CUDA, pool)
+        if isinstance(found, UnreadableImageError):
+            with pytest.raises(UnreadableImageError) as caught:
+                decode(path)
+            assert str(found) == str(caught.value)
+        else:
+            assert torch.equal(found, decode(path)), name
+        readable = name in {"CMYK", "RGB without a transform", "PNG", "bytes behind the end"}
+        assert isinstance(found, Tensor) == readable, name
 
 
 def test_a_bomb_does_not_go_to_the_gpu(tmp_path, monkeypatch, pool):
@@ -251,7 +251,7 @@ def test_a_gpu_refuses_what_the_cpu_refuses(folder):
 
 @pytest.mark.gpu
 def test_decoding_does_not_overwrite_what_the_stream_still_reads(tmp_path, pool):
-    """The decoder has a stream of its own: images that were freed before their reader ran must not be written over."""
+    """The decoder uses another stream: images that were freed before their reader ran must not be written over."""
     paths = []
     for number in range(64):
         paths.append(str(tmp_path / f"{number}.jpg"))

@@ -17,13 +17,13 @@ class Tuples(Dataset):
 
     def __init__(self, images, labels):
         self.images, self.answers = images, labels
-        self.asked = 0
+        self.reads = 0
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, index):
-        self.asked += 1
+        self.reads += 1
         return self.images[index], self.answers[index]
 
 
@@ -89,7 +89,7 @@ def test_sixteen_bits_become_eight():
 def test_labels_are_read_from_targets_without_decoding():
     data = WithTargets(FIRST, [3, 0, 1, 0])
     assert from_dataset(data).labels.tolist() == [3, 0, 1, 0]
-    assert data.asked <= 1
+    assert data.reads <= 1
 
 
 @pytest.mark.parametrize("labels", [[1, 0, 1, 2], np.array([1, 0, 1, 2]), torch.tensor([1, 0, 1, 2])])

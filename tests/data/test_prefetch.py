@@ -1,4 +1,4 @@
-"""Things made ahead: the same, in order, not too many, errors told, and no thread left behind."""
+"""Prefetching: items in order, a bounded number of them, errors raised, threads ended."""
 
 import gc
 import threading
@@ -33,7 +33,7 @@ def _no_thread_is_left():
 
 
 class Source:
-    """Numbers, and how many of them were made; `closed` once nobody can want more."""
+    """Numbers, and how many of them were made; `closed` when no more are needed."""
 
     def __init__(self, number, wrong=None):
         self.number, self.wrong = number, wrong
@@ -170,7 +170,7 @@ def test_the_operating_system_has_ended_the_thread_after_close():
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_garbage_collection_in_the_thread_does_not_deadlock(depth):
-    """Each level's thread is waited for by the one above; the innermost finds them all in a cycle that nobody holds."""
+    """Each thread is waited for by the one above; the innermost collects them all as garbage."""
 
     class Holder:
         pass

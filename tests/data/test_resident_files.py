@@ -128,7 +128,7 @@ def test_headers_that_are_no_jpegs_are_pillows(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content)
         assert module._jpeg_size(str(tmp_path / name)) is None
         assert isinstance(module._shrunk_size(str(tmp_path / name), 32), UnreadableImageError)
-    os.mkfifo(tmp_path / "pipe")  # into which nobody ever writes
+    os.mkfifo(tmp_path / "pipe")  # without a writer
     for name in ("nowhere", "pipe"):
         assert module._jpeg_size(str(tmp_path / name)) is None
         assert isinstance(module._shrunk_size(str(tmp_path / name), 32), UnreadableImageError)
@@ -141,9 +141,9 @@ def test_headers_that_are_no_jpegs_are_pillows(tmp_path, monkeypatch):
 
 def test_progress_counts_every_image(files):
     (files.images.root / "3.png").write_bytes(b"")
-    told = []
-    ResidentFiles(files, plan((WEAK,)), bad_images="skip", progress=told.append)
-    assert sum(told) == N
+    progress = []
+    ResidentFiles(files, plan((WEAK,)), bad_images="skip", progress=progress.append)
+    assert sum(progress) == N
 
 
 def damage(files):

@@ -289,7 +289,7 @@ def test_ignored_features_are_not_counted() -> None:
 
 
 def test_ranks_count_together() -> None:
-    """By a reducer, or by handing over everybody's features: the sums of one process."""
+    """By a reducer, or by passing the features of all ranks: the sums of one process."""
     features, labels = unit(9, P), torch.randint(C, (9,))
     whole = VonMisesFisherStatistics(C, P, dtype=torch.float64)
     whole.update(features, labels)
@@ -468,7 +468,7 @@ def test_compiled_without_a_graph_break() -> None:
 
 
 def test_module_state_and_repr() -> None:
-    """Counts and statistics are the state; training goes on from them."""
+    """Counts and statistics are the state; training continues from them."""
     views, labels = batch()
     loss = ProCoLoss(COUNTS, P, beta=1.5, temperature=0.07)
     assert repr(loss).startswith("ProCoLoss(\n  5 classes, beta=1.5, temperature=0.07\n")

@@ -119,7 +119,7 @@ def test_update_does_not_wait():
 
 
 def warm_up(function):
-    """Run once beside the current stream, as a capture asks for."""
+    """Run once beside the current stream, as a capture requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -87,7 +87,7 @@ def test_a_class_without_a_sample_is_left_out_of_its_groups_mean():
 
 
 def test_a_class_without_a_test_sample_is_left_out_of_both_means():
-    """Where every class that can be compared is served alike, nobody is preferred, whichever classes are missing."""
+    """Equal recalls of all classes that can be compared give equal scores, whichever classes are missing."""
     groups = Groups.from_indices(head=[0, 1], tail=[2, 3])
     for missing in range(4):
         for which in range(2):

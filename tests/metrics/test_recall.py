@@ -79,8 +79,8 @@ def test_wilson_interval_by_hand():
 
 
 def test_the_interval_is_95_per_cent_by_default():
-    default, asked = (recall([3], [10], Groups(("all",), (0,)), **o) for o in ({}, {"confidence": 0.95}))
-    assert default.low.item() == asked.low.item()
+    default, given = (recall([3], [10], Groups(("all",), (0,)), **o) for o in ({}, {"confidence": 0.95}))
+    assert default.low.item() == given.low.item()
     assert default.low.item() == pytest.approx(binomtest(3, 10).proportion_ci(0.95, "wilson").low)
 
 

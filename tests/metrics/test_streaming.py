@@ -124,7 +124,7 @@ def test_copies_are_independent(copied):
 def test_state_dict():
     logits, label, features = data()
     metric = ClassStatisticsMetric(4, num_features=3, shift=SHIFT)
-    assert metric.state_dict() == {}  # as with every metric, unless asked for
+    assert metric.state_dict() == {}  # the default of every metric
     metric.persistent(True)
     metric.update(logits[:50], label[:50], features[:50])
     saved = metric.state_dict()

@@ -1,6 +1,6 @@
 """Colours changed by two kernels against torchvision's formulas in float64, and against torch, in Triton's interpreter.
 
-``test_colour.py`` runs this in a process of its own, because the interpreter is chosen when a kernel is defined.
+``test_colour.py`` runs this in another process, because the interpreter is chosen when a kernel is defined.
 """
 
 import itertools
