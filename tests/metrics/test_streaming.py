@@ -325,6 +325,7 @@ def test_group_recall_is_a_metric_like_any_other():
 # --- imported only on use
 
 
+@pytest.mark.slow
 def test_torchmetrics_is_imported_only_on_use():
     script = (
         "import sys, longtail, longtail.metrics\n"
