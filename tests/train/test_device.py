@@ -43,7 +43,7 @@ def test_commands_refuse_it_in_one_sentence(run, tmp_path, finished):
         assert (code, out, error) == (2, "", sentence)
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [(None, "32"), ("4", "4")])
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "32"), pytest.param("4", "4", marks=pytest.mark.slow)])
 def test_importing_changes_nothing_but_choosing_a_device_gives_streams_their_own_queues(chosen, expected):
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     others = {key: value for key, value in os.environ.items() if key != name}

@@ -93,7 +93,7 @@ def test_together_as_alone_on_a_gpu(tmp_path):
     assert recalls["together"] == pytest.approx(recalls["alone"], abs=0.05)
 
 
-@pytest.mark.parametrize("together", [None, 2, 4])
+@pytest.mark.parametrize("together", [None, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_together_as_alone(tmp_path, alone, together):
     team = members(tmp_path)
     taken = [member.folder.path.name for member in Fleet(list(team.values()), together).steps()]

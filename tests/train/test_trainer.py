@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, logged, recipe_for, trained
+from tests.train.conftest import assert_same_run, logged, mostly_slow, recipe_for, trained
 
 from longtail._io import TensorWriter, read_tensors, write_json
 from longtail.data import load
@@ -149,28 +149,29 @@ def test_the_objective_is_called_at_every_epoch(tmp_path):
 # --- options
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"accumulate": 2},
-        {"mixup": 0.2},
-        {"label_smoothing": 0.1},
-        {"nesterov": True},
-        {"precision": "bf16"},
-        {"channels_last": True},
-        {"head": "cosine"},
-        {"model": "resnet20"},
-        {"schedule": "steps", "milestones": (1,), "warmup": 0},
-        {"schedule": "constant", "warmup": 1},
-        {"augment": "cifar"},
-        {"augment": "none"},
-        {"train_stats": "paper"},
-        {"validation": 0.2},
-        {"subset_seed": "run", "seed": 3},
-        {"profile": "step"},
-    ],
-    ids=str,
-)
+OPTIONS = [
+    {"accumulate": 2},
+    {"mixup": 0.2},
+    {"precision": "bf16"},
+    {"head": "cosine"},
+    {"schedule": "steps", "milestones": (1,), "warmup": 0},
+    {"augment": "cifar"},
+    {"validation": 0.2},
+]
+MORE_OPTIONS = [
+    {"label_smoothing": 0.1},
+    {"nesterov": True},
+    {"channels_last": True},
+    {"model": "resnet20"},
+    {"schedule": "constant", "warmup": 1},
+    {"augment": "none"},
+    {"train_stats": "paper"},
+    {"subset_seed": "run", "seed": 3},
+    {"profile": "step"},
+]
+
+
+@pytest.mark.parametrize("settings", mostly_slow(OPTIONS + MORE_OPTIONS, OPTIONS), ids=str)
 def test_an_option_does_something_and_its_run_can_be_resumed(tmp_path, settings):
     folder, _ = trained(tmp_path / "run", "cbs", **settings)
     plain, _ = trained(tmp_path / "plain", "cbs")
