@@ -1,7 +1,8 @@
-"""For every test, doctests included: what must be set before torch loads, and what doctests may use."""
+"""Settings of every test, doctests included."""
 
 import os
 import signal
+from collections.abc import Iterator
 
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -9,14 +10,20 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import pytest
 import torch
 
-# A shell that starts tests in the background has them ignore Ctrl-C, and so all commands that they start and interrupt.
+# A shell that starts tests in the background lets them ignore Ctrl-C, and with them the commands that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _same_start() -> Iterator[None]:
+    """Seed torch, and forget the plugin files that a test has loaded."""
     torch.manual_seed(0)
+    before = os.environ.get("LONGTAIL_PLUGINS")
+    yield
+    os.environ.pop("LONGTAIL_PLUGINS", None)
+    if before is not None:
+        os.environ["LONGTAIL_PLUGINS"] = before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -137,7 +137,7 @@ def test_system_errors():
     assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7"
 
 
-@pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("report", "report,train")])
+@pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("predict", "train")])
 def test_a_missing_package_is_named_with_how_to_install_it(run, monkeypatch, name, extras):
     assert set(cli._EXTRAS) <= set(cli.COMMANDS)
     monkeypatch.delitem(sys.modules, f"longtail.cli.{name}", raising=False)
