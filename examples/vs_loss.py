@@ -35,7 +35,7 @@ class VSLoss(Loss):
 
     @property
     def rebalances(self) -> bool:
-        """Always, so a re-balancing sampler would correct twice. The loss is no pure shift and declares none."""
+        """Always, so a re-balancing sampler would correct twice. The loss is not a pure shift and declares none."""
         return True
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:

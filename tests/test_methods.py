@@ -148,7 +148,7 @@ def test_a_registered_method_must_have_the_parameters_that_it_uses(registered):
         epochs: int = param(3, "a name that a recipe has")
 
     registered(Method("mine", "Mine", "", "", (Stage(softmax),), Taken))
-    with pytest.raises(ValueError, match="no recipe settings, but got `epochs`"):
+    with pytest.raises(ValueError, match="not named like a setting, but got `epochs`"):
         Recipe(method="mine")
 
 

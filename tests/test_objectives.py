@@ -493,3 +493,9 @@ def test_an_objective_can_be_copied_and_moved():
     for name, number in STAGES:
         objective = copy.deepcopy(objective_of(name, number)).to("cpu", torch.float32)
         assert objective.state_dict().keys() == objective_of(name, number).state_dict().keys()
+
+
+def test_a_scaled_loss_is_not_a_pure_shift():
+    loss = ClassBalancedSoftmaxLoss([90, 10], beta=1.5, reduction="none")
+    assert SupervisedLoss(loss).is_pure_shift
+    assert not SupervisedLoss(loss, scale=30.0).is_pure_shift

@@ -104,7 +104,11 @@ def _import_file(file: Path) -> None:
         raise ValueError(f"Expected a Python file with a plugin, but got {file}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        _loaded.discard(str(file))
+        raise
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -79,6 +79,18 @@ class TestDeclarations:
         loss = VectorScaling()
         assert (loss.logit_shift, loss.is_pure_shift, loss.rebalances) == (None, False, False)
 
+    def test_a_subclass_that_computes_something_else_is_not_a_pure_shift(self):
+        class Squared(ClassBalancedSoftmaxLoss):
+            def forward(self, logits, target):
+                return super().forward(logits, target) ** 2
+
+        class Renamed(ClassBalancedSoftmaxLoss):
+            pass
+
+        loss = Squared([90, 10], beta=1.5)
+        assert (loss.is_pure_shift, loss.rebalances) == (False, True)
+        assert Renamed([90, 10], beta=1.5).is_pure_shift
+
     @every_loss
     def test_is_a_cross_entropy_with_its_attributes(self, name: str) -> None:
         """As ``nn.CrossEntropyLoss`` has them, so that other libraries know that predictions are a softmax."""

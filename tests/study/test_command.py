@@ -48,7 +48,7 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert "2 runs to do, about" in out
     code, out, err = run("study", *SMALL)  # all is done: the same tables, nothing trained
     assert (code, err) == (0, "")
-    assert out.endswith("Tables: out/tables; `longtail report out` makes a page of it.\n")
+    assert out.endswith("Tables: out/tables; `longtail report out` writes an HTML report.\n")
     code, out, err = run("study", *SMALL, "--methods=softmax", "--seeds=1")
     assert "--methods once" in err
     code, out, err = run("study", "--data", "digits-lt", "--methods", "softmax", "--seeds", 1, "--out", "out", *SHORT)
@@ -126,7 +126,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     assert "The search for β" in out
     assert "Sensitivity to β on digits-lt 50" in out
     assert "digits-lt 50: beta = 1" in out
-    assert out.endswith("Tables: beta/search; `longtail report beta` makes a page of it.\n")
+    assert out.endswith("Tables: beta/search; `longtail report beta` writes an HTML report.\n")
     (found,) = tmp_path.rglob("beta.json")
     assert (found.parent / "trace.md").exists()
     assert "train head" in (found.parent / "sensitivity.tex").read_text("utf-8")

@@ -235,7 +235,7 @@ def _print_searches(searches: Searches, command: str) -> None:
 
 def _print_where(tables: Path, plan: StudyPlan) -> None:
     out = shlex.quote(plan.out)
-    text = f"Tables: {tables}; `longtail report {out}` makes a page of it."
+    text = f"Tables: {tables}; `longtail report {out}` writes an HTML report."
     if len(read_studies(Path(plan.out))) > 1:
         others = f"of all studies in {plan.out}: `longtail study table {out}`, `longtail report {out}`"
         text = f"Tables of this study: {tables}; {others}."

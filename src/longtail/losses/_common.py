@@ -46,15 +46,15 @@ class Loss(nn.CrossEntropyLoss):
     """Base class of losses of logits and targets, with the options of ``nn.CrossEntropyLoss`` as attributes.
 
     A loss declares what it does in three properties: :attr:`logit_shift`, :attr:`is_pure_shift`, :attr:`rebalances`.
-    A subclass that overrides ``forward`` and nothing else declares the cautious answer: no shift, no rebalancing
-    except by class weights.
+    A direct subclass that overrides ``forward`` and nothing else declares no shift, and no rebalancing except by class
+    weights. A subclass of another loss that overrides ``forward`` alone is no longer a pure shift.
 
     ``.to(device)`` moves the tensors of a loss; ``.half()`` and ``.to_empty()`` leave their values as they are.
     """
 
     weight: Tensor | None
     _derived: tuple[str, ...] = ()
-    """Names of tensors that are computed from the state. They are no buffers, because libraries such as Transformers
+    """Names of tensors that are computed from the state. They are not buffers, because libraries such as Transformers
     overwrite buffers that are missing in a checkpoint."""
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
@@ -74,7 +74,15 @@ class Loss(nn.CrossEntropyLoss):
 
         Rewards and penalties of :class:`ClassStatistics <longtail.metrics.ClassStatistics>` are its gradient then.
         """
-        return self.logit_shift is not None and self.weight is None and not self.label_smoothing
+        computes, declares = (
+            next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in ("forward", "logit_shift")
+        )
+        return (
+            self.logit_shift is not None
+            and issubclass(declares, computes)  # a subclass that computes something else must declare it, too
+            and self.weight is None
+            and not self.label_smoothing
+        )
 
     @property
     def rebalances(self) -> bool:
@@ -238,7 +246,7 @@ def check_batch(
     if target.is_floating_point():
         if options.get("ignore_index", -100) >= 0:
             raise ValueError(
-                "Expected no `ignore_index` beside class probabilities, where it has no meaning, "
+                "Expected no `ignore_index` with class probabilities, where it has no meaning, "
                 f"but got {options['ignore_index']}."
             )
         return target
@@ -276,7 +284,7 @@ def _in_transform(tensor: Tensor) -> bool:
 
 
 def cross_entropy(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
-    """Return ``F.cross_entropy`` under our options, with targets and weights in the types that it wants."""
+    """Return ``F.cross_entropy`` under our options, with targets and weights in the required types."""
     given, ignore_index = options.get("weight"), options.get("ignore_index", -100)
     reduction, smoothing = options.get("reduction", "mean"), options.get("label_smoothing", 0.0)
     weight = None if given is None else given.to(logits.dtype)

@@ -104,6 +104,11 @@ class SupervisedLoss(Objective):
         """The loss."""
         return self.loss
 
+    @property
+    def is_pure_shift(self) -> bool:
+        """Whether the loss is, and sees the logits as they are."""
+        return self.scale == 1.0 and super().is_pure_shift
+
     def denominators(self, target: Tensor) -> Sums:
         """The number of samples, or the sum of their class weights."""
         if self.loss.weight is None:

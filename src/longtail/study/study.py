@@ -122,7 +122,7 @@ class Study:
         return found
 
     def _finish(self, searches: Searches, outcome: Outcome) -> Results:
-        """Record what became of the runs, and write the tables."""
+        """Record the outcome of the runs, and write the tables."""
         out, record = Path(self.plan.out), self._record(searches, ended=now())
         done = [one for one in outcome.done if one.path.is_relative_to(out) and self._name(one.path) in record.planned]
         own = [out / name for name in record.planned]

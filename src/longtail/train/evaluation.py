@@ -44,7 +44,7 @@ def evaluate(
     shift: Tensor | None = None,
     batch_size: int = 256,
 ) -> ClassStatistics:
-    """Class statistics of any model on a split, in evaluation mode; see :mod:`longtail.metrics` for their measures.
+    """Class statistics of a model on a split, in evaluation mode; see :mod:`longtail.metrics` for their measures.
 
     Args:
         model: returns logits ``(B, C)`` or :class:`Outputs <longtail.models.Outputs>`.
@@ -54,13 +54,15 @@ def evaluate(
         shift: of the loss whose gradient is measured, ``(C,)``.
         batch_size: images per batch.
     """
-    transforms = transforms or model.transforms  # type: ignore[assignment]
+    transforms = transforms or getattr(model, "transforms", None)
+    if transforms is None:
+        raise ValueError("Expected `transforms` for a model that has none of its own, but got None.")
     device = next(model.parameters()).device
     total: ClassStatistics | None = None
     with evaluation_mode(model):
         for begin in range(0, len(split), batch_size):
             places = range(begin, min(begin + batch_size, len(split)))
-            outputs = model(transforms([split.images[place] for place in places]).to(device))  # type: ignore[misc]
+            outputs = model(transforms([split.images[place] for place in places]).to(device))
             logits, features = outputs[:2] if isinstance(outputs, Outputs) else (outputs, None)
             labels = split.labels[places.start : places.stop].to(device)
             found = class_statistics(logits, labels, features, shift=shift)

@@ -169,7 +169,7 @@ class Recipe:
     def _check_method(self, method: Method) -> None:
         taken = next((name for name in method.parameters if name in _fields()), None)
         if taken is not None:
-            raise ValueError(f"Expected parameters of {method.name} that are no recipe settings, but got `{taken}`.")
+            raise ValueError(f"Expected parameters of {method.name} not named like a setting, but got `{taken}`.")
         if self.params is None:
             object.__setattr__(self, "params", method.params())
         if type(self.params) is not method.params:

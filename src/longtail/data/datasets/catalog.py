@@ -98,7 +98,7 @@ def register_dataset(
         loader: receives the data folder and returns the data set with all its training images.
         num_classes: number of classes.
         sizes: images in each split: ``"train"``, ``"test"`` and, if there is one, ``"val"``.
-        imbalance: default imbalance factor, if :func:`load` shall make the data set long-tailed; it then takes
+        imbalance: default imbalance factor, if :func:`load` should make the data set long-tailed; it then takes
             ``--imbalance``. By default the data set is used as it is.
         recipe: default training settings, for example ``{"epochs": 20, "method": {"cbs": {"beta": 1.5}}}``. By default
             those of a folder of images apply.
