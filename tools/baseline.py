@@ -3,7 +3,7 @@
 A refactor must not change values. `record` runs a tree and writes what it computed into one JSON file; `compare` runs
 another tree in the same way and prints every difference, one per line. The exit code is 1 if there is a difference.
 
-    python tools/baseline.py record tools/baseline.json --tree /work/old
+    python tools/baseline.py record tools/baseline.json --tree ../old
     python tools/baseline.py compare tools/baseline.json              # the tree that this script is in
     python tools/baseline.py compare tools/baseline.json --only draws subsets --jobs 2
 

@@ -4,7 +4,7 @@
 each of them into a copy of a tree and runs the tests that reach it. The same mutants can be planted into a refactored
 tree, so two test suites can be compared. Only the standard library is used, besides pytest in the tree.
 
-    python tools/mutants.py draw /work/old                                 # writes tools/mutants.json
+    python tools/mutants.py draw ../old                                 # writes tools/mutants.json
     python tools/mutants.py locate .                                       # where each mutant is in a tree, or "gone"
     python tools/mutants.py apply . --id 17                                # plants one mutant into a tree, in place
     python tools/mutants.py score . --jobs 14 --budget 540 --out $OUT/scores.json
