@@ -14,6 +14,8 @@ import torch
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+collect_ignore = ["reproduction/variants"]  # plugins: importing them registers methods
+
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
