@@ -11,8 +11,7 @@ from typing import Any
 
 from record import RESULTS
 
-from longtail.study.figures.style import legend_below, marks_of, panels, styled
-from longtail.study.figures.writing import save_figure
+from longtail.study.figures.style import legend_below, marks_of, panels, save_figure, style
 
 Parts = dict[str, Any]
 Series = dict[str, tuple[list[float], list[float]]]
@@ -49,7 +48,7 @@ def series_of(growth: Parts, fleet: Parts) -> list[tuple[str, str, Series]]:
     return found
 
 
-@styled
+@style()
 def figure_of(growth: Parts, fleet: Parts) -> Any:
     """The figure: time above, memory below, all axes logarithmic."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - an extra
@@ -62,7 +61,7 @@ def figure_of(growth: Parts, fleet: Parts) -> Any:
     figure, all_axes = panels(len(drawn), columns=len({label for label, _, _ in drawn}))
     for axes, (label, unit, some) in zip(all_axes, drawn, strict=True):
         for name, (x, y) in some.items():
-            axes.plot(x, y, color=marks[name].colour, marker=marks[name].marker, linestyle=marks[name].line, label=name)
+            axes.plot(x, y, label=name, **marks[name].options)
         axes.set_xscale("log", base=2 if label == "members" else 10)
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
@@ -75,9 +74,7 @@ def figure_of(growth: Parts, fleet: Parts) -> Any:
         axes.set_ylabel(unit)
     first = drawn[0][2]
     for name in (name for name in names if name not in first):  # the legend is made from the first panel
-        all_axes[0].plot(
-            [], [], color=marks[name].colour, marker=marks[name].marker, linestyle=marks[name].line, label=name
-        )
+        all_axes[0].plot([], [], label=name, **marks[name].options)
     legend_below(figure, all_axes[0], columns=6)
     return figure
 

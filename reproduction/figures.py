@@ -10,7 +10,6 @@ from longtail.report.page import slug
 from longtail.report.parts import Part, mean_of, parts_of
 from longtail.study.figures import (
     Drawing,
-    Point,
     box_plots,
     class_probability,
     gradient_bars,
@@ -19,7 +18,7 @@ from longtail.study.figures import (
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.style import INK, WIDTH, Mark, legend_below, marks_of, new_figure, styled
+from longtail.study.figures.style import INK, WIDTH, Mark, legend_below, marks_of, new_figure, style
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 from longtail.study.stats import Summary
 from reproduction import paper
@@ -41,7 +40,7 @@ __all__ = [
 ]
 
 _BALANCED = "balanced model"
-_BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)), "")
+_BALANCED_MARK = Mark(INK, "x", (0, (1, 1.2)))
 
 
 def level_drawing(runs: Collection) -> list[Drawing]:
@@ -57,7 +56,7 @@ def _levels(levels: Mapping[str, Mapping[str, Summary]]) -> "Figure":
     return level_bars(next(iter(levels.values()))) if len(levels) == 1 else _grouped_levels(levels)
 
 
-@styled
+@style()
 def _grouped_levels(levels: Mapping[str, Mapping[str, Summary]]) -> "Figure":
     """Bars of the level of each method, data set by data set."""
     methods = list(dict.fromkeys(name for of_data in levels.values() for name in of_data))
@@ -68,8 +67,7 @@ def _grouped_levels(levels: Mapping[str, Mapping[str, Summary]]) -> "Figure":
         spots = [row + (place - (len(methods) - 1) / 2) * 0.8 / len(methods) for row in range(len(levels))]
         means = [math.nan if one is None else one.mean for one in found]
         errors = [0.0 if one is None or math.isnan(one.sd) else one.sd for one in found]
-        mark = marks[method]
-        looks: dict[str, Any] = {"color": mark.colour, "hatch": mark.hatch, "edgecolor": "#ffffff", "linewidth": 0.5}
+        looks: dict[str, Any] = {"color": marks[method].color, "edgecolor": "#ffffff", "linewidth": 0.5}
         bars: dict[str, Any] = {"yerr": errors if any(errors) else None, "error_kw": {"elinewidth": 0.9, "ecolor": INK}}
         axes.bar(spots, means, 0.8 / len(methods), label=method, **bars, **looks)
         for spot, one in zip(spots, found, strict=True):
@@ -223,7 +221,7 @@ def _paper_boxes() -> Iterable[Drawing]:
     caption = "Test recall over all classes in the authors' five runs; Welch's t-test, one-sided as in the paper."
     for name, datasets in _BOXES.items():
         runs = {data: {paper.title(m): found[data][m] for m in MAIN[1:]} for data in datasets}
-        yield Drawing(f"paper-boxes-{name}", "Runs", box_plots(runs, alternative="greater", columns=3), caption)
+        yield Drawing(f"paper-boxes-{name}", "Runs", box_plots(runs, alternative="greater"), caption)
 
 
 def _paper_gradients() -> Drawing:
@@ -235,7 +233,7 @@ def _paper_gradients() -> Drawing:
         for data in paper.figures()["gradient_balance_percent"]["datasets"]
     }
     caption = "(reward - penalty) / reward in the classifier's gradient, per cent; the authors' numbers."
-    return Drawing("paper-gradients", "Balance of the gradient", gradient_bars(values, columns=3), caption)
+    return Drawing("paper-gradients", "Balance of the gradient", gradient_bars(values), caption)
 
 
 def _paper_sensitivity() -> Drawing:
@@ -256,7 +254,7 @@ def _paper_trade_off(data: str) -> Drawing:
     for method, row in paper.recalls(data).items():
         head, tail = row.get("head"), row.get("tail")
         if head is not None and tail is not None and method not in paper.QUOTED:
-            points[paper.title(method)] = Point(head.mean, tail.mean, head.sd, tail.sd)
+            points[paper.title(method)] = (head, tail)
     caption = f"Tail recall against head recall on {data}, from the paper's table; the frontier is ours."
     if any(method in paper.QUOTED for method in paper.recalls(data)):
         caption += " CAL and DisA are left out: the paper quotes them, with other groups."

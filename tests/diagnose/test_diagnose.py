@@ -209,7 +209,7 @@ def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):
 def test_splits_have_the_same_colours_in_all_figures(files):
     drawings = diagnose(files["test"], files["train"], counts=files["counts"]).report().drawings
     lines = {line.get_label(): line.get_color() for line in drawings["class-recall"].figure.axes[0].get_lines()}
-    assert lines == {split: SPLITS[split].colour for split in ("test", "training")}
+    assert lines == {split: SPLITS[split].color for split in ("test", "training")}
 
 
 def test_a_diagnosis_shows_itself_and_escapes_names(files):

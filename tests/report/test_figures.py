@@ -13,7 +13,6 @@ from scipy import stats
 
 from longtail.study.figures import (
     Curves,
-    Point,
     box_plots,
     class_probability,
     class_recall,
@@ -36,11 +35,17 @@ CURVES = Curves(
 )
 LEVELS = {"Softmax": Summary(40, 1.0, 5), "CBS": Summary(12, math.nan, 1)}
 RUNS = {"A": {"Balanced Softmax": [78.3, 78.5, 79.1], "CBS": [81.6, 81.1, 81.4]}}
+
+
+def point(head, tail, sd=math.nan):
+    return Summary(head, sd, 2), Summary(tail, sd, 2)
+
+
 COUNTS = [50, 500, 5]
 VALUES = {"Softmax": [0.1, 0.88, 0.02], "CBS": [0.15, 0.75, 0.10]}
 GRADIENTS = {"A": {"Softmax": {"head": 5.0, "medium": -3.0, "tail": -900.0}, "CBS": {"head": 1.0, "tail": -5e7}}}
 RECALLS = {"train": {"head": [90, 80], "tail": [50, 60]}, "test": {"head": [80, 70], "tail": [20, 40]}}
-POINTS = {"Softmax": Point(94, 55), "CBS": Point(88, 81, 0.5, 0.5), "Focal": Point(93, 51)}
+POINTS = {"Softmax": point(94, 55), "CBS": point(88, 81, 0.5), "Focal": point(93, 51)}
 ROLES = ["Softmax", "Balanced Softmax", "CBS (β = 1.5)", "ProCo + CBS (β = 1.8)"]
 
 DRAW = {
@@ -58,7 +63,7 @@ LONG = {
     "probability": lambda: class_probability([3, 2, 1], {ROLES[1]: [0.4, 0.3, 0.3]}, names=["automobile"] * 3),
     "recall": lambda: class_recall([3, 2, 1], {"m": [1, 1, 1]}, names=["a rather long name"] * 3),
     "gradients": lambda: gradient_bars({"A": {"ProCo + Balanced Softmax": GRADIENTS["A"]["Softmax"]}}),
-    "trade-off": lambda: trade_off({f"{name}, variant {k}": Point(k, k) for k in range(3) for name in ROLES}),
+    "trade-off": lambda: trade_off({f"{name}, variant {k}": point(k, k) for k in range(3) for name in ROLES}),
 }
 
 
@@ -127,8 +132,8 @@ def test_series_differ_without_colour():
     def grey(colour):
         return np.dot(mpl.colors.to_rgb(colour), (0.299, 0.587, 0.114))
 
-    assert all(abs(grey(one.colour) - grey(other.colour)) > 0.04 for one, other in pairwise(marks[:7]))
-    assert not {mark.colour for mark in SPLITS.values()} & {GROUPS[g].colour for g in ("head", "medium", "tail")}
+    assert all(abs(grey(one.color) - grey(other.color)) > 0.04 for one, other in pairwise(marks[:7]))
+    assert not {mark.color for mark in SPLITS.values()} & {GROUPS[g].color for g in ("head", "medium", "tail")}
     assert len({str(mark.line) for mark in SPLITS.values()}) == 3
 
 
@@ -253,7 +258,7 @@ def test_numbers_and_ticks_of_gradients_are_readable():
     sizes = {"a": -27_431.0, "b": 3144.2, "c": -0.48, "d": 9.6e9, "e": -math.inf, "f": 999_999.0, "g": -0.01, "h": 5}
     figure = gradient_bars({"A": {name: {"head": size} for name, size in sizes.items()}})
     shown = [text.get_text() for text in figure.axes[0].texts]
-    assert shown == ["−27,000", "3,144", "−0.5", "1e10", "−∞", "1e6", "0.0", "5.0"]
+    assert shown == ["−27,431", "3,144", "−0.5", "1e10", "−∞", "999,999", "0.0", "5.0"]
     boxes = drawn_boxes(figure, figure.axes[0].get_xticklabels())
     assert len(boxes) == 5
     assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
@@ -268,7 +273,7 @@ def test_the_chosen_beta_says_on_what_it_was_chosen():
 
 
 def test_the_frontier_has_those_that_none_beats_in_both():
-    points = POINTS | {"twin": Point(88, 81), "lost": Point(math.nan, 99)}
+    points = POINTS | {"twin": point(88, 81), "lost": point(math.nan, 99)}
     assert frontier(points) == ["CBS", "twin", "Softmax"]
     figure = trade_off(points)
     line = next(line for line in figure.axes[0].lines if line.get_label() == "frontier")
@@ -279,7 +284,7 @@ def test_the_frontier_has_those_that_none_beats_in_both():
         assert not one.overlaps(other)
 
 
-@pytest.mark.parametrize("points", [POINTS, {"a": Point(100, 0), "b": Point(99, 2, 3, 3)}])
+@pytest.mark.parametrize("points", [POINTS, {"a": point(100, 0), "b": point(99, 2, 3)}])
 def test_axes_of_recall_stay_within_0_and_100(points):
     (axes,) = trade_off(points).axes
     for low, high in (axes.get_xlim(), axes.get_ylim()):
@@ -296,7 +301,6 @@ def test_nothing_to_draw_names_the_argument():
         (lambda: gradient_bars({}), "values"),
         (lambda: sensitivity([1.0], RECALLS), "strengths"),
         (lambda: trade_off({}), "points"),
-        (lambda: save_figure(DRAW["trade-off"](), "x", ["gif"]), "formats"),
     ]
     for draw, argument in cases:
         with pytest.raises(ValueError, match=rf"^Expected `{argument}` .*, but got "):

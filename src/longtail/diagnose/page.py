@@ -25,7 +25,7 @@ from longtail.report.page import (
 from longtail.report.predictions import Confusions, Predicted
 from longtail.study.captions import count, some_of
 from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity
-from longtail.study.figures.classwise import FEW
+from longtail.study.figures.plots import FEW
 
 _WORDS = {"train": "training", "val": "validation", "test": "test"}
 

@@ -12,7 +12,6 @@ from longtail.study.comparisons import PAIRS
 from longtail.study.figures import (
     Curves,
     Drawing,
-    Point,
     box_plots,
     class_probability,
     class_recall,
@@ -22,7 +21,7 @@ from longtail.study.figures import (
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.classwise import FEW
+from longtail.study.figures.plots import FEW
 from longtail.study.runs import Cell, Held, Run, same_settings
 from longtail.study.stats import Alternative
 
@@ -66,9 +65,8 @@ def _trade_off(part: Part) -> Drawing | None:
     first, last = names[0], names[-1]
     points = {}
     for title, cell in zip(part.titles, part.cells, strict=True):
-        head, tail = part.recall(cell, first), part.recall(cell, last)
-        points[title] = Point(head.mean, tail.mean, head.sd, tail.sd)
-    if all(math.isnan(point.head) or math.isnan(point.tail) for point in points.values()):
+        points[title] = part.recall(cell, first), part.recall(cell, last)
+    if all(math.isnan(head.mean) or math.isnan(tail.mean) for head, tail in points.values()):
         return None
     caption = (
         f"Each point is a method; up and right is better. No method beats the frontier on both {first} and {last}."

@@ -1,0 +1,447 @@
+"""The figures: recall over epochs, beta and classes, imbalance level, gradients, single runs, tail against head."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longtail.study.figures.style import (
+    HEIGHT,
+    INK,
+    SPLITS,
+    WIDTH,
+    Mark,
+    legend_below,
+    letters_in,
+    marks_of,
+    new_figure,
+    panels,
+    starts_row,
+    style,
+    wrapped,
+)
+from longtail.study.stats import Alternative, Summary, compare, format_p
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEW = 120
+"""Up to this many classes are drawn one by one; more are drawn as means of neighbours."""
+
+Array = np.ndarray[Any, Any]
+Marks = Mapping[str, Mark] | None
+Recalls = Mapping[str, Sequence[float]]
+_BAR: dict[str, Any] = {"edgecolor": "#ffffff", "linewidth": 0.5}
+_POINT: dict[str, Any] = {"linestyle": "", "markeredgecolor": INK, "markeredgewidth": 0.6}
+
+
+# Recall of the groups over epochs, or over beta
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Recall in per cent at some epochs, for each group, on training and on test data."""
+
+    epochs: Sequence[float]
+    train: Recalls
+    test: Recalls
+
+
+@style()
+def recall_curves(methods: Mapping[str, Curves], *, split: str = "test") -> "Figure":
+    """Draw recall over epochs, a panel per method: solid on training data, dashed on test data.
+
+    Args:
+        methods: curves by the titles of the methods.
+        split: ``"test"`` or ``"validation"``, the data beside training data.
+    """
+    if not methods:
+        raise ValueError("Expected `methods` to have the curves of at least one method, but got none.")
+    figure, all_axes = panels(len(methods), share_y=True)
+    marks = marks_of(list(dict.fromkeys(name for curves in methods.values() for name in curves.test if name != "all")))
+    for axes, (title, curves) in zip(all_axes, methods.items(), strict=True):
+        _draw_recalls(axes, curves.epochs, curves.train, marks, "training")
+        _draw_recalls(axes, curves.epochs, curves.test, marks, split)
+        axes.set(title=title, xlabel="epoch", ylim=(-3, 103), ylabel="recall, %" if starts_row(axes) else "")
+    _legend(figure, all_axes[0], marks, ["training", split], columns=3 if len(methods) == 1 else 6)
+    return figure
+
+
+@style()
+def sensitivity(
+    strengths: Sequence[float],
+    recalls: Mapping[str, Recalls],
+    *,
+    chosen: float | None = None,
+    chosen_on: str = "validation data",
+    what: str = "β",
+) -> "Figure":
+    """Draw the recall of each group over beta, or over another strength.
+
+    Args:
+        strengths: the betas, ascending.
+        recalls: recall in per cent by split (``train``, ``val``, ``test``) and group.
+        chosen: the beta that was chosen, drawn as a line.
+        chosen_on: the data on which it was chosen.
+        what: label of the horizontal axis.
+    """
+    if not recalls or len(strengths) < 2:
+        raise ValueError(f"Expected `strengths` to have at least two values, but got {len(strengths)}.")
+    figure, axes = new_figure(height=3.6)
+    words = {"train": "training", "test": "test", "val": "validation"}
+    marks = marks_of(list(dict.fromkeys(group for found in recalls.values() for group in found)))
+    for split, found in recalls.items():
+        _draw_recalls(axes, strengths, found, marks, words[split])
+    if chosen is not None:
+        axes.axvline(chosen, color=INK, linewidth=0.9, alpha=0.6)
+        axes.set_title(f"line: {what} = {chosen:g}, chosen on {chosen_on}", fontsize=9.0, fontweight="normal")
+    axes.set(xlabel=what, ylabel="recall, %")
+    _legend(figure, axes, marks, [words[split] for split in recalls])
+    return figure
+
+
+def _draw_recalls(axes: "Axes", x: Sequence[float], recalls: Recalls, marks: Mapping[str, Mark], split: str) -> None:
+    for name, values in recalls.items():
+        if name in marks:
+            face = marks[name].color if split == "training" else "#ffffff"
+            options = marks[name].options | {"linestyle": SPLITS[split].line, "markerfacecolor": face}
+            axes.plot(x, values, markersize=4.5, markevery=max(1, len(x) // 8), **options)
+
+
+def _legend(
+    figure: "Figure", axes: "Axes", groups: Mapping[str, Mark], splits: Sequence[str], columns: int = 3
+) -> None:
+    """Groups by colour and marker, then splits by line style, in separate columns."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra
+
+    handles = [Line2D([], [], color=mark.color, marker=mark.marker, label=name) for name, mark in groups.items()]
+    if columns == 3 and len(groups) % 2:
+        handles.append(Line2D([], [], linestyle="", label=" "))
+    handles += [Line2D([], [], color=INK, linestyle=SPLITS[split].line, label=split) for split in splits]
+    legend_below(figure, axes, columns, handles=handles, labels=[str(one.get_label()) for one in handles])
+
+
+# Classes, most frequent first
+
+
+def _order(counts: Sequence[int]) -> Array:
+    return np.argsort(-np.asarray(counts, dtype=np.float64), kind="stable")
+
+
+def _binned(values: Sequence[float], order: Array) -> tuple[Array, Array]:
+    """Ranks and values, most frequent class first; of many classes, the means of 60 groups of neighbours."""
+    ranks = np.arange(1, len(order) + 1, dtype=np.float64)
+    found = np.asarray(values, dtype=np.float64)[order]
+    if len(found) <= FEW:
+        return ranks, found
+    means = [v[~np.isnan(v)].mean() if not np.isnan(v).all() else np.nan for v in np.array_split(found, 60)]
+    return np.array([r.mean() for r in np.array_split(ranks, 60)]), np.array(means)
+
+
+def _draw_classes(
+    axes: "Axes", counts: Sequence[int], models: Recalls, names: Sequence[str] | None, marks: Marks
+) -> Mapping[str, Mark]:
+    """Draw a line per model over the classes, with the names of up to twelve; return the marks that were used."""
+    if not models:
+        raise ValueError("Expected `models` to have the values of at least one model, but got none.")
+    marks, order = marks or marks_of(list(models)), _order(counts)
+    for name, values in models.items():
+        if len(values) != len(counts):
+            raise ValueError(f"Expected `models` to have {len(counts)} values for {name}, but got {len(values)}.")
+        ranks, shown = _binned(values, order)
+        axes.plot(ranks, shown, markersize=4.5, markevery=max(1, len(ranks) // 12), label=name, **marks[name].options)
+    axes.set_xlabel("classes, most frequent first")
+    if names is None or len(counts) > 12:
+        return marks
+    labels, places = [names[c] for c in order], range(1, len(counts) + 1)
+    if max(map(len, labels)) <= letters_in(0.8 * 72 * WIDTH / len(counts)):
+        axes.set_xticks(places, labels)
+    else:
+        slanted: dict[str, Any] = {"rotation": 45, "rotation_mode": "anchor", "ha": "right", "va": "top"}
+        axes.set_xticks(places, [wrapped(name, 14, most=2) for name in labels], fontsize=8.5, **slanted)
+        axes.figure.set_size_inches(WIDTH, HEIGHT + 0.4)  # type: ignore[union-attr]
+    return marks
+
+
+@style()
+def class_probability(
+    counts: Sequence[int], models: Recalls, *, names: Sequence[str] | None = None, marks: Marks = None
+) -> "Figure":
+    """Draw the mean predicted probability of each class on training data (lines) over its frequency (bars).
+
+    Args:
+        counts: training samples per class.
+        models: mean probability of each class, by the titles of the models.
+        names: class names, shown if there are at most twelve.
+        marks: how models are drawn.
+    """
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - an extra
+
+    figure, axes = new_figure()
+    ranks, frequency = _binned([count / max(1, sum(counts)) for count in counts], _order(counts))
+    width = 0.8 * (ranks[1] - ranks[0] if len(ranks) > 1 else 1)
+    axes.bar(ranks, frequency, width, color="#d9dce3", edgecolor=INK, linewidth=0.4, label="class frequency")
+    _draw_classes(axes, counts, models, names, marks)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylabel("mean probability\n(logarithmic)")
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+@style()
+def class_recall(
+    counts: Sequence[int],
+    models: Recalls,
+    *,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    names: Sequence[str] | None = None,
+    split: str = "test",
+    marks: Marks = None,
+) -> "Figure":
+    """Draw the recall of each class, most frequent first.
+
+    Args:
+        counts: training samples per class.
+        models: recall of each class in per cent, by the titles of the models; NaN for a class without samples.
+        low: lower ends of the intervals of the first model, drawn if there are few classes.
+        high: upper ends of them.
+        names: class names, shown if there are at most twelve.
+        split: the data that was evaluated; empty if the titles say it.
+        marks: how models are drawn.
+    """
+    figure, axes = new_figure()
+    used = _draw_classes(axes, counts, models, names, marks)
+    if low is not None and high is not None and len(counts) <= FEW:
+        (ranks, lower), (_, upper) = (_binned(ends, _order(counts)) for ends in (low, high))
+        axes.fill_between(ranks, lower, upper, color=used[next(iter(models))].color, alpha=0.18, linewidth=0)
+    axes.set_ylabel(f"recall, {split} data, %" if split else "recall, %")
+    axes.set_ylim(-3, 103)
+    if len(models) > 1:
+        legend_below(figure, axes, columns=2)
+    return figure
+
+
+# Bars
+
+
+@style()
+def level_bars(levels: Mapping[str, Summary], *, marks: Marks = None) -> "Figure":
+    """Draw model imbalance levels as horizontal bars, the lowest at the top.
+
+    Args:
+        levels: the level of each method, with its SD over runs if there is one.
+        marks: how methods are drawn.
+    """
+    if not levels:
+        raise ValueError("Expected `levels` to have at least one method, but got none.")
+    marks = marks or marks_of(list(levels))
+    figure, axes = new_figure(height=0.9 + 0.3 * len(levels))
+    names = sorted(levels, key=lambda name: (math.isnan(levels[name].mean), levels[name].mean), reverse=True)
+    for place, name in enumerate(names):
+        one = levels[name]
+        spread = 0.0 if math.isnan(one.sd) else one.sd
+        errors: dict[str, Any] = {"xerr": spread or None, "error_kw": {"elinewidth": 0.9, "ecolor": INK}}
+        axes.barh(place, one.mean, 0.7, color=marks[name].color, **errors, **_BAR)
+        text, end = ("undefined", 0.0) if math.isnan(one.mean) else (f"{one.mean:.1f}", one.mean + spread)
+        axes.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.set_yticks(range(len(names)), [wrapped(name, 24, most=2) for name in names])
+    axes.set_ylim(-0.65, len(names) - 0.35)
+    axes.set_xlabel("imbalance level I")
+    axes.margins(x=0.16)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=6, prune="upper")
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+_CUT = 1000
+"""Bars of gradients end here; each has its number."""
+
+
+@style()
+def gradient_bars(values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> "Figure":
+    """Draw (reward - penalty) / reward in per cent: below zero, the gradient pushes a group down more than up.
+
+    From 100 on, the axis is linear around zero and logarithmic beyond.
+
+    Args:
+        values: for each data set and method, the balance of each group.
+    """
+    if not values or not all(values.values()):
+        raise ValueError("Expected `values` to have at least one method, but got none.")
+    rows = max(len(methods) for methods in values.values())
+    figure, all_axes = panels(len(values), height=1.3 + 0.4 * rows)
+    groups = list(dict.fromkeys(g for methods in values.values() for found in methods.values() for g in found))
+    marks = marks_of(groups)
+    for axes, (data, methods) in zip(all_axes, values.items(), strict=True):
+        for place, group in enumerate(groups):
+            numbers = np.array([found.get(group, math.nan) for found in methods.values()])
+            spots = np.arange(len(methods)) + (place - (len(groups) - 1) / 2) * 0.8 / len(groups)
+            bars = axes.barh(
+                spots, numbers.clip(-_CUT, _CUT), 0.8 / len(groups), label=group, color=marks[group].color, **_BAR
+            )
+            axes.bar_label(bars, [_number(number) for number in numbers], padding=3, fontsize=8)
+        known = [v for found in methods.values() for v in found.values() if math.isfinite(v)]
+        label = "(reward − penalty) / reward, %"
+        if any(abs(v) >= 100 for v in known):
+            axes.set_xscale("symlog", linthresh=20, linscale=0.4)
+            ticks = [tick for tick in (-1000, -100, 0, 100, 1000) if min([*known, 0]) <= tick / 4 <= max([*known, 0])]
+            axes.set_xticks(ticks, [f"{tick:,}".replace("-", "−") for tick in ticks], fontsize=8.5)
+            axes.set_xticks([], minor=True)
+            label += "\nlogarithmic beyond ±20"
+        label += f"\nbars cut at ±{_CUT:,}" if any(abs(v) > _CUT for v in known) else ""
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set_yticks(range(len(methods)), [wrapped(name, 16, most=2) for name in methods])
+        axes.invert_yaxis()
+        axes.margins(x=0.3, y=0.02)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(label)
+        axes.set_title(data if len(values) > 1 else "")
+    legend_below(figure, all_axes[0])
+    return figure
+
+
+def _number(number: float) -> str:
+    """A number with few digits, such as ``5.0``, ``−900``, ``−27,431`` or ``−5e7``; empty for NaN."""
+    if math.isnan(number):
+        return ""
+    size = abs(number)
+    text = f"{number:z,.1f}" if size < 100 else f"{number:,.0f}" if size < 1e6 else f"{number:.0e}"
+    return text.replace("-", "−").replace("e+0", "e").replace("e+", "e").replace("inf", "∞")
+
+
+# Runs and methods as points
+
+
+@style()
+def box_plots(
+    runs: Mapping[str, Mapping[str, Sequence[float]]],
+    *,
+    against: str | None = None,
+    paired: bool | Mapping[str, bool] = False,
+    alternative: Alternative = "two-sided",
+    marks: Marks = None,
+) -> "Figure":
+    """Draw every run as a point with the mean as a line, and from five runs on a box (quartiles, whiskers within 1.5
+    of their distance). The title compares the last method with a reference: p, difference of means, Cohen's d.
+
+    Args:
+        runs: for each data set, the results of the runs of each method.
+        against: the method that the last one is tested against (default: the first).
+        paired: whether runs at the same position share seed and draws (paired t-test instead of Welch's); for all data
+            sets, or by data set.
+        alternative: of the test; ``"greater"`` is one-sided, and is labelled so.
+        marks: how methods are drawn.
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError("Expected `runs` to have at least one method, but got none.")
+    width = max(3.2 if len(runs) > 1 else 4.4, 0.8 * max(map(len, runs.values())))
+    figure, all_axes = panels(len(runs), width=width, height=3.4)
+    marks = marks or marks_of(list(dict.fromkeys(name for of_data in runs.values() for name in of_data)))
+    for axes, (data, methods) in zip(all_axes, runs.items(), strict=True):
+        for place, (name, values) in enumerate(methods.items(), 1):
+            spots = place + (np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else np.zeros(1))
+            if len(values) >= 5:
+                ink: dict[str, Any] = {f"{part}props": {"color": INK} for part in ("whisker", "cap", "median")}
+                box = {"facecolor": marks[name].color, "edgecolor": INK, "alpha": 0.45}
+                axes.boxplot(
+                    [values], positions=[place], widths=0.5, patch_artist=True, showfliers=False, boxprops=box, **ink
+                )
+            else:
+                axes.hlines(np.mean(values), place - 0.25, place + 0.25, color=INK, linewidth=1.2)
+            axes.plot(spots, values, markersize=4.5, **marks[name].options | _POINT)
+        letters = letters_in(0.8 * 72 * width / len(methods))
+        axes.set_xticks(range(1, len(methods) + 1), [wrapped(name, letters, most=4) for name in methods])
+        axes.set_xlim(0.5, len(methods) + 0.5)
+        axes.grid(visible=False, axis="x")
+        title = _tested(methods, against, paired if isinstance(paired, bool) else paired[data], alternative)
+        axes.set_title(f"{data}\n{title}" if len(runs) > 1 else title, fontsize=9.0, fontweight="normal")
+        axes.set_ylabel("recall over all classes, %" if starts_row(axes) else "")
+    return figure
+
+
+def _tested(methods: Mapping[str, Sequence[float]], against: str | None, paired: bool, alternative: Alternative) -> str:
+    reference = next(iter(methods)) if against is None else against
+    last = next((name for name in reversed(list(methods)) if name != reference), None)
+    if last is None or reference not in methods:
+        return "nothing to compare"
+    ours, theirs = methods[last], methods[reference]
+    names = f"{last} against {reference}\n" if len(methods) > 2 else ""
+    difference = f"Δμ = {np.mean(ours) - np.mean(theirs):+.2f}"
+    if min(len(ours), len(theirs)) < 2:
+        return f"{names}{difference}; no test with fewer than two runs"
+    found = compare(ours, theirs, paired=paired, alternative=alternative)
+    d = "undefined" if math.isnan(found.effect_size) else f"{found.effect_size:.2f}"
+    side = " (one-sided)" if alternative == "greater" else ""
+    runs = f"{len(ours)}" if len(ours) == len(theirs) else f"{len(theirs)} and {len(ours)}"
+    return f"{names}p {format_p(found.p_value)}{side}, n = {runs}\n{difference}, d = {d}"
+
+
+Recall = tuple[Summary, Summary]
+"""Recall of a method in per cent, of the head and of the tail."""
+
+
+def _known(points: Mapping[str, Recall]) -> dict[str, Recall]:
+    return {name: both for name, both in points.items() if not any(math.isnan(one.mean) for one in both)}
+
+
+def frontier(points: Mapping[str, Recall]) -> list[str]:
+    """Return the methods that no other method beats on both head and tail, by head recall.
+
+    Example:
+        >>> recalls = {"a": (90, 50), "b": (80, 70), "c": (79, 60)}
+        >>> frontier({name: (Summary(head, 0, 1), Summary(tail, 0, 1)) for name, (head, tail) in recalls.items()})
+        ['b', 'a']
+    """
+    known = {name: (head.mean, tail.mean) for name, (head, tail) in _known(points).items()}
+    kept = [
+        name
+        for name, (head, tail) in known.items()
+        if not any(h >= head and t >= tail and (h, t) != (head, tail) for h, t in known.values())
+    ]
+    return sorted(kept, key=lambda name: (known[name][0], -known[name][1]))
+
+
+@style()
+def trade_off(
+    points: Mapping[str, Recall], *, head: str = "head", tail: str = "tail", split: str = "test", marks: Marks = None
+) -> "Figure":
+    """Draw tail recall over head recall, a point per method; up and right is better.
+
+    Args:
+        points: recall of head and tail, by the titles of the methods.
+        head: the group on the horizontal axis.
+        tail: the group on the vertical axis.
+        split: the data that was evaluated.
+        marks: how methods are drawn.
+    """
+    known = _known(points)
+    if not known:
+        raise ValueError("Expected `points` to have head and tail recall of at least one method, but got none.")
+    figure, axes = new_figure()
+    marks = marks or marks_of(list(points))
+    for name, (x, y) in known.items():
+        errors: dict[str, Any] = {f"{axis}err": one.sd for axis, one in (("x", x), ("y", y)) if one.sd > 0}
+        axes.errorbar(x.mean, y.mean, **errors, fmt="none", ecolor=marks[name].color, elinewidth=0.9, zorder=2)
+        options = marks[name].options | _POINT
+        axes.plot(x.mean, y.mean, markersize=7, label=name, zorder=3, clip_on=False, **options)
+    best = [known[name] for name in frontier(known)]
+    if len(best) > 1:
+        line: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (3, 2)), "alpha": 0.7, "zorder": 1}
+        axes.plot([x.mean for x, _ in best], [y.mean for _, y in best], label="frontier", **line)
+    axes.margins(0.16)
+    axes.set_xlim(max(0.0, axes.get_xlim()[0]), min(100.0, axes.get_xlim()[1]))
+    axes.set_ylim(max(0.0, axes.get_ylim()[0]), min(100.0, axes.get_ylim()[1]))
+    axes.set_xlabel(f"{head} recall, {split} data, %")
+    axes.set_ylabel(f"{tail} recall, {split} data, %")
+    rows = legend_below(figure, axes, columns=2)
+    figure.set_size_inches(WIDTH, 3.0 + 0.19 * rows)
+    return figure
