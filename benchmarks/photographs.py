@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.data import FileImages, Split
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 
 LEVELS = 2.0  # nvJPEG and Pillow differ by up to 4 in single pixels with colours of full resolution
 

@@ -9,6 +9,7 @@ eager, SGD; loss and accuracy are read after every step for display. ``fleet.py`
 """
 
 import argparse
+import pickle
 import tempfile
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from longtail.data import load
-from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, write_cifar10
+from longtail.data.datasets.cifar import CIFAR10_BATCHES
 from longtail.models import build_model
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -55,10 +56,12 @@ def random_cifar(folder: Path, images: int = 10_000) -> Path:
     """Write CIFAR-10's files with random pixels, ``images`` per file, and return the folder."""
     generator = np.random.default_rng(0)
     labels = [index % 10 for index in range(images)]
-    write_cifar10(
-        folder,
-        {name: (generator.integers(256, size=(images, 3, 32, 32), dtype=np.uint8), labels) for name in CIFAR10_BATCHES},
-    )
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(c) for c in range(10)]}))
+    for name in CIFAR10_BATCHES:
+        pixels = generator.integers(256, size=(images, 3 * 32 * 32), dtype=np.uint8)
+        (batches / name).write_bytes(pickle.dumps({"labels": labels, "data": pixels}, protocol=3))
     return folder
 
 

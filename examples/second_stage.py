@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail._io import read_tensors
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import ClassAware, Instance
 from longtail.metrics import class_statistics, recall
 from longtail.models import Model, build_head

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from longtail.classes import Groups
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.methods import METHODS, Objective, Task
 from longtail.models import HeadSpec, Model, build_model, replace_head
 from longtail.ranks import Ranks

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 
 from longtail.data import load
 from longtail.data.augment import Normalise
-from longtail.data.datasets.readers.cifar import CIFAR10_BATCHES, write_cifar10
+from longtail.data.datasets.cifar import CIFAR10_BATCHES
 from longtail.models import build_model
 from longtail.train.recipe import defaults
 from longtail.train.stages import learning_rate
+from reproduction.cifar10_npm import write_cifar10
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "cifar_lt.py"
 

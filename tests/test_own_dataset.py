@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longtail._registry import load_plugin
-from longtail.data import CATALOG, check, data_title, load
+from longtail.data import CATALOG, check_dataset, data_title, load
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import defaults
 from longtail.train.trainer import Trainer
@@ -28,7 +28,7 @@ def plugin():
 def test_it_is_loaded_long_tailed_by_name():
     assert load("stripes").counts.tolist() == [200, 91, 41, 19, 8, 4]
     assert load("stripes", imbalance=10).counts.max() == 200
-    assert check("stripes", imbalance=10) == []
+    assert check_dataset("stripes", imbalance=10) == []
 
 
 def test_its_title():

@@ -29,6 +29,5 @@ def register() -> None:
         files=("lvis-crops/train/index.json", "lvis-crops/val/index.json"),
         steps=STEPS,
         train_range=(1, 50_552),
-        group_sizes=(405, 461, 337),
         counts=lvis_counts,
     )

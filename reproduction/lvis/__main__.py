@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import get_args
 
-from longtail.data import check, load
+from longtail.data import check_dataset, load
 from longtail.data.loaders.decode import BadImages
 from reproduction.lvis import STEPS, register
 from reproduction.lvis.crops import BadImage, build_lvis_crops
@@ -60,7 +60,7 @@ def _build(line: argparse.Namespace) -> None:
 
 def _check(root: Path) -> int:
     """Print differences; boxes without a crop count as present, except those of bad images."""
-    lines = [str(difference) for difference in check("lvis-crops", root)]
+    lines = [str(difference) for difference in check_dataset("lvis-crops", root)]
     for part, split in load("lvis-crops", root).splits.items():
         assert isinstance(split.images, ShardImages)
         found = Counter(note["reason"] for note in split.images.notes)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail._checks import describe, shown
-from longtail.data.datasets.readers.files import inside
+from longtail.data.datasets.image_files import inside
 
 __all__ = ["Lvis", "read_lvis"]
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from longtail._checks import Vector, check_choice, check_integer, shown
 from longtail._io import file_lock, read_json, write_text
 from longtail.classes import Groups
-from longtail.data.datasets.dataset import DataSet, Split
+from longtail.data.datasets.splits import DataSet, Split
 from longtail.data.loaders.decode import BadImages, UnreadableImageError, decode
 from reproduction.lvis.annotations import Lvis, read_lvis
 from reproduction.lvis.shards import ShardImages, ShardWriter

@@ -17,7 +17,7 @@ import torch
 from PIL import Image, JpegImagePlugin
 from tests.benchmarks.conftest import BENCHMARKS, script
 
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 
 # --- devices and losses
 

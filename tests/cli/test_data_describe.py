@@ -1,10 +1,7 @@
 """``longtail data describe``: what is in your own data, and what is wrong with it."""
 
 import pytest
-from PIL import Image
 from tests.cli.conftest import one_sentence, picture
-
-import longtail.cli.data
 
 
 @pytest.fixture
@@ -73,25 +70,6 @@ def test_describe_many_classes_shows_both_ends(run, tmp_path):
     assert "class 99" in out
     assert "class 50" not in out
     assert len(out.splitlines()) < 40
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_describe_draws_a_figure(run, birds, tmp_path):
-    figure = tmp_path / "[tail].png"
-    code, out, _ = run("data", "describe", birds, "--figure", figure)
-    assert code == 0
-    with Image.open(figure) as image:
-        assert image.format == "PNG"
-    assert str(figure) in out.replace("\n", "")
-
-
-def test_a_figure_needs_an_existing_folder_before_images_are_read(run, birds, tmp_path, monkeypatch):
-    monkeypatch.setattr(longtail.cli.data, "open_path", lambda path: pytest.fail("images were read"))
-    figure = tmp_path / "nowhere" / "tail.png"
-    code, out, err = run("data", "describe", birds, "--figure", figure)
-    assert code == 2
-    assert out == ""
-    assert str(figure) in one_sentence(err)
 
 
 @pytest.mark.parametrize("name", ["[/]", "[red]"])

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from longtail.data import BatchPlan, FileImages, Streaming, UnreadableImageError, decode, describe
+from longtail.data import BatchPlan, FileImages, Streaming, UnreadableImageError, decode, describe_dataset
 from longtail.data.augment import RandomResizedCrop
-from longtail.data.datasets.dataset import DataSet, Split
+from longtail.data.datasets.splits import DataSet, Split
 from longtail.data.loaders.decode import _quiet, image_size
 
 RANDOM = np.random.default_rng(0)
@@ -273,7 +273,7 @@ def test_a_thousand_damaged_images_are_decoded_or_refused(damaged):
             assert pixels.ndim == 3
             assert len(pixels) == 3
     assert 200 < len(refused) < 900  # some of either kind, or this shows nothing
-    found = describe(DataSet("damaged", ("only",), Split(damaged, torch.zeros(1000, dtype=torch.int64))))
+    found = describe_dataset(DataSet("damaged", ("only",), Split(damaged, torch.zeros(1000, dtype=torch.int64))))
     assert sorted(found.unreadable) == sorted(refused.values())
     assert all(sum(str(path) in line for line in found.unreadable) == 1 for path in refused)
 

@@ -245,7 +245,7 @@ def test_evaluation_visits_every_sample_once(memory, files, labels, world):
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_numbers_drawn_together_equal_those_of_each_position(labels, monkeypatch, world, drop_last):
     for rows in (1, 16, 33):
-        monkeypatch.setattr("longtail.data.sampling.plan._ROWS", rows)
+        monkeypatch.setattr("longtail.data.sampling.batch_plan._ROWS", rows)
         for rank, start in ((0, 0), (world - 1, 1)):
             planned = plan(labels, batch_size=4, rank=rank, world=world, drop_last=drop_last)
             order = Draws(5, 2).permutation(N).tolist()

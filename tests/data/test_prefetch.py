@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from longtail.data.loaders.prefetch import ahead, batches_ahead
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 
 
 def threads():

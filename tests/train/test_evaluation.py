@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.metrics import class_statistics
 from longtail.ranks import Ranks
 from longtail.train import evaluation

@@ -7,7 +7,7 @@ from tests.interpreted import run_interpreted
 from longtail.data import load
 from longtail.data.augment import Compose, Cutout, Normalise, RandomCrop, RandomFlip
 from longtail.data.loaders.resident import Resident
-from longtail.data.sampling.plan import BatchPlan
+from longtail.data.sampling.batch_plan import BatchPlan
 from longtail.train.gathering import Gathering, can_gather
 
 END = Normalise((0.5,), (0.5,))

@@ -9,7 +9,7 @@ from tests.train.emulated_gpu import FakeGraph
 
 from longtail._io import read_tensors
 from longtail.data import load
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.models import build_model, replace_head
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, StoppedError, Trainer, evaluation, graphs

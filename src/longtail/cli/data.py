@@ -10,9 +10,8 @@ from rich.table import Table
 
 from longtail._checks import check_number
 from longtail._registry import load_plugins, nearest
-from longtail.cli.parsing import Parser, check_folder_of
-from longtail.data import CATALOG, Description, check, describe, long_tail_counts, open_path
-from longtail.data.datasets.describe import draw_tail
+from longtail.cli.parsing import Parser
+from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts, open_path
 from longtail.data.datasets.own import empty_folders
 
 __all__ = ["run", "show"]
@@ -90,9 +89,7 @@ def _get(words: Sequence[str]) -> int:
         where = f"is already in {_places(base, root)}" if CATALOG[base].files else "comes with scikit-learn"
         _print(f"{base} {where}.")
         return _compare(base, root)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"getting {base}", total=None)
-        fetch(root, lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+    fetch(root)
     _print(f"{base} is in {_places(base, root)}.")
     return _compare(base, root)
 
@@ -106,7 +103,7 @@ def _check(words: Sequence[str]) -> int:
 def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
     _check_known(name)
     more = {} if imbalance is None else {"imbalance": check_number("imbalance", imbalance, minimum=1)}
-    differences = check(name, root, **more)
+    differences = check_dataset(name, root, **more)
     for difference in differences:
         _print(str(difference))
     if not differences:
@@ -117,20 +114,15 @@ def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
 def _describe(words: Sequence[str]) -> int:
     parser = _parser("describe", "Show what is in your own data: classes, counts, groups, duplicates, bad files.")
     parser.add_argument("path", type=Path, metavar="PATH", help="a folder of class folders, or a list of images")
-    parser.flag("--figure", "draw the class counts into this PNG", type=Path, metavar="FILE.png")
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
     given = parser.read(words)
-    check_folder_of("--figure", given.figure)
     dataset = open_path(given.path)
     total = sum(len(split) for split in dataset.splits.values())
     read_images = not given.no_read_images
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading images", total=total, visible=read_images)
-        found = describe(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
+        found = describe_dataset(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
     show(found, empty_folders(given.path, dataset))
-    if given.figure is not None:
-        draw_tail(found, given.figure)
-        _print(f"Figure: {given.figure}")
     return 1 if found.unreadable or found.across or found.conflicting or found.empty else 0
 
 

@@ -16,7 +16,7 @@ from rich.progress import track
 
 from longtail._io import new_file
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
-from longtail.data.datasets.readers.files import IMAGE_SUFFIXES, read_lines, read_table
+from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import load
 from longtail.train.recipe import pick_device

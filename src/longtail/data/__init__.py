@@ -2,8 +2,10 @@
 
 from longtail.data.datasets import builtin as _builtin  # noqa: F401 - registers the built-in data sets
 from longtail.data.datasets.catalog import CATALOG, Entry, data_title, expected_counts, load, register_dataset
-from longtail.data.datasets.check import Difference, check
-from longtail.data.datasets.dataset import (
+from longtail.data.datasets.inspection import Description, Difference, check_dataset, describe_dataset
+from longtail.data.datasets.long_tail import long_tail_counts, long_tail_indices
+from longtail.data.datasets.own import from_dataset, open_path
+from longtail.data.datasets.splits import (
     ArrayImages,
     DataSet,
     FileImages,
@@ -14,15 +16,12 @@ from longtail.data.datasets.dataset import (
     hold_out_fold,
     long_tailed,
 )
-from longtail.data.datasets.describe import Description, describe
-from longtail.data.datasets.long_tail import long_tail_counts, long_tail_indices
-from longtail.data.datasets.own import from_dataset, open_path
 from longtail.data.loaders.decode import UnreadableImageError, decode
 from longtail.data.loaders.resident import Resident
 from longtail.data.loaders.resident_files import ResidentFiles
 from longtail.data.loaders.streaming import Streaming
+from longtail.data.sampling.batch_plan import Batch, BatchPlan
 from longtail.data.sampling.draws import Draws
-from longtail.data.sampling.plan import Batch, BatchPlan
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
 
 __all__ = [
@@ -48,10 +47,10 @@ __all__ = [
     "SquareRoot",
     "Streaming",
     "UnreadableImageError",
-    "check",
+    "check_dataset",
     "data_title",
     "decode",
-    "describe",
+    "describe_dataset",
     "expected_counts",
     "from_dataset",
     "hold_out",

@@ -163,7 +163,7 @@ def _safetensors(path: Path) -> dict[str, Array]:
 
 
 def _text(path: Path) -> dict[str, Array]:
-    from longtail.data.datasets.readers.files import read_lines  # noqa: PLC0415 - the data package is large
+    from longtail.data.datasets.image_files import read_lines  # noqa: PLC0415 - the data package is large
 
     rows = list(csv.reader(read_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
     rows = [[cell.removesuffix("\r") for cell in row] for row in rows if row]
@@ -183,7 +183,7 @@ def _text(path: Path) -> dict[str, Array]:
 
 
 def _parquet(path: Path) -> dict[str, Array]:
-    from longtail.data.datasets.readers.files import read_parquet  # noqa: PLC0415
+    from longtail.data.datasets.image_files import read_parquet  # noqa: PLC0415
 
     def chosen(names: list[str]) -> list[str]:
         starts = tuple(f"{start}_" for start in SCORES)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
-from longtail.data.datasets.dataset import Normalisation
+from longtail.data.datasets.splits import Normalisation
 from longtail.models.backbones import Backbone, CifarResNet, SmallCNN, evaluation_mode
 from longtail.models.pretrained import Pretrained, load_weights, read_normalisation
 

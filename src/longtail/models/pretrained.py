@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import shown
-from longtail.data.datasets.dataset import Normalisation
+from longtail.data.datasets.splits import Normalisation
 
 __all__ = ["Pretrained", "load_weights", "read_normalisation"]
 

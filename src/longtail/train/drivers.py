@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longtail._gpu import is_checked
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
-from longtail.data.sampling.plan import Batch, PlannedBatch
+from longtail.data.sampling.batch_plan import Batch, PlannedBatch
 from longtail.train.graphs import StepGraphs, warn_not_captured
 from longtail.train.step import Step
 

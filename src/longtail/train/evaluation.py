@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.data import ArrayImages, Resident, Split
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics, class_statistics, recall
 from longtail.models import Model, Outputs

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 from longtail.methods.objective import Objective, Sums
 from longtail.models import Outputs
 

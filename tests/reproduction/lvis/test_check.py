@@ -9,7 +9,7 @@ from PIL import Image
 
 from longtail._registry import load_plugin
 from longtail.classes import Groups
-from longtail.data import CATALOG, check, load
+from longtail.data import CATALOG, check_dataset, load
 from longtail.train.recipe import defaults
 from reproduction.lvis import register
 from reproduction.lvis.__main__ import main
@@ -119,11 +119,10 @@ def crops(tmp_path, monkeypatch):
                 num_classes=3,
                 sizes={"train": sum(expected), "test": 2},
                 train_range=(min(expected), max(expected)),
-                group_sizes=(0, 0, 3),
                 counts=lambda: {"train": expected},
             ),
         )
-        return {found.what: (found.expected, found.found) for found in check("lvis-crops", tmp_path)}
+        return {found.what: (found.expected, found.found) for found in check_dataset("lvis-crops", tmp_path)}
 
     return make
 

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from longtail._checks import check_integer
 from longtail._registry import Registry, load_plugins
-from longtail.data.datasets.dataset import DataSet, long_tailed
-from longtail.data.datasets.fetch import Progress
 from longtail.data.datasets.long_tail import ClassOrder, Profile
+from longtail.data.datasets.splits import DataSet, long_tailed
 
 __all__ = ["CATALOG", "Entry", "data_title", "expected_counts", "load", "register_dataset"]
 
@@ -31,14 +30,12 @@ class Entry:
     """Files or folders below the data folder that must exist."""
     steps: str = ""
     """How to get the files, shown when they are missing."""
-    fetch: Callable[[Path, Progress | None], Path] | None = None
+    fetch: Callable[[Path], None] | None = None
     """Downloads the files into the data folder."""
     imbalance: float | None = None
     """Default imbalance factor of a data set that :func:`load` makes long-tailed; ``None``: it is used as it is."""
     train_range: tuple[int, int] | None = None
     """Training images in the smallest and in the largest class, before it is made long-tailed."""
-    group_sizes: tuple[int, int, int] | None = None
-    """Number of head, medium and tail classes."""
     counts: Callable[[], Mapping[str, Any]] | None = None
     """Returns the true images per class of each split: a list, or one number for all classes."""
     recipe: Mapping[str, Any] | None = field(default=None, hash=False)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from longtail._checks import as_tensor, describe
 from longtail.classes import class_counts
-from longtail.data.datasets.dataset import DataSet, FileImages, Split
-from longtail.data.datasets.readers.files import (
+from longtail.data.datasets.image_files import (
     check_columns,
     column,
     folders_in,
@@ -22,6 +21,7 @@ from longtail.data.datasets.readers.files import (
     read_parquet,
     read_table,
 )
+from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import raw_pixels
 
 __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]

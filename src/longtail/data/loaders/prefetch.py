@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from longtail.data.sampling.plan import Batch
+from longtail.data.sampling.batch_plan import Batch
 
 __all__ = ["ahead", "ahead_on", "batches_ahead", "started_here"]
 

@@ -6,8 +6,8 @@ from itertools import islice
 
 import torch
 
-from longtail.data.datasets.dataset import ArrayImages, Split
-from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
+from longtail.data.datasets.splits import ArrayImages, Split
+from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["Resident"]
 

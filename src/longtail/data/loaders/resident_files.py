@@ -12,12 +12,12 @@ from torch import Tensor
 
 from longtail._checks import check_choice, check_integer
 from longtail.data.augment import Resize
-from longtail.data.datasets.dataset import FileImages, Split
+from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import BadImages, UnreadableImageError, image_size, jpeg_header
 from longtail.data.loaders.device_decode import READING, decoded_ahead
 from longtail.data.loaders.prefetch import batches_ahead
 from longtail.data.loaders.sizing import PackedImages, split_view, to_size
-from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
+from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["NoRoomError", "ResidentFiles"]
 

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from longtail._checks import check_choice, check_integer
 from longtail.data.augment import Compose
-from longtail.data.datasets.dataset import FileImages, Split
+from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import BadImages, UnreadableImageError
 from longtail.data.loaders.device_decode import decoded_ahead
 from longtail.data.loaders.prefetch import ahead_on, batches_ahead
 from longtail.data.loaders.sizing import PackedImages, split_view, to_size
-from longtail.data.sampling.plan import Batch, BatchPlan, PlannedBatch
+from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 
 __all__ = ["Streaming"]
 

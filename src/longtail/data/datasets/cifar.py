@@ -1,10 +1,8 @@
 """CIFAR-10 and CIFAR-100 in their standard folders of pickles, read without running code."""
 
-import hashlib
 import io
-import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,24 +12,11 @@ import torch
 from torch import Tensor
 
 from longtail._checks import describe, shown
-from longtail._io import write_bytes
 
-__all__ = [
-    "CIFAR10_BATCHES",
-    "CIFAR10_CLASSES",
-    "CifarName",
-    "CifarSplit",
-    "cifar_digest",
-    "read_cifar",
-    "write_cifar10",
-]
-
-CifarName = Literal["cifar10", "cifar100"]
+__all__ = ["CIFAR10_BATCHES", "CifarSplit", "read_cifar"]
 
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 """The files of CIFAR-10 in order: five with training images and one with test images."""
-
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 class _Format(NamedTuple):
@@ -63,7 +48,7 @@ class CifarSplit(NamedTuple):
     class_names: tuple[str, ...]
 
 
-def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> CifarSplit:
+def read_cifar(folder: Path | str, name: Literal["cifar10", "cifar100"], train: bool) -> CifarSplit:
     """Read the training or test images of CIFAR-10 or CIFAR-100 from its standard folder of pickles.
 
     A pickle can run any code. These are read by an unpickler that only knows arrays of uint8, lists, numbers and
@@ -77,15 +62,6 @@ def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is truncated, damaged or dangerous, or is not a file of CIFAR.
-
-    Example:
-        >>> import tempfile
-        >>> black = {name: (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), [3, 5]) for name in CIFAR10_BATCHES}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = write_cifar10(folder, black)
-        ...     split = read_cifar(folder, "cifar10", train=True)
-        >>> split.images.shape, split.labels[:2], split.class_names[3]
-        (torch.Size([10, 3, 32, 32]), tensor([3, 5]), 'cat')
     """
     form = _FORMATS[name]
     root = Path(folder) / form.folder
@@ -99,44 +75,6 @@ def read_cifar(folder: str | os.PathLike[str], name: CifarName, train: bool) -> 
         images.append(_images(path, entry))
         labels += _labels(path, entry, form, len(images[-1]))
     return CifarSplit(torch.from_numpy(np.concatenate(images)), torch.tensor(labels), class_names)
-
-
-def write_cifar10(
-    folder: str | os.PathLike[str], batches: Mapping[str, tuple[Tensor | npt.NDArray[np.uint8], Sequence[int] | Tensor]]
-) -> Path:
-    """Write ``folder/cifar-10-batches-py`` in the standard format, without file names, and return that folder.
-
-    Args:
-        folder: the data folder.
-        batches: for each of :data:`CIFAR10_BATCHES`, uint8 images of shape ``(N, 3, 32, 32)`` and N labels below 10.
-    """
-    root = Path(folder) / _FORMATS["cifar10"].folder
-    root.mkdir(parents=True, exist_ok=True)
-    for name in CIFAR10_BATCHES:
-        images, labels = batches[name]
-        data = np.ascontiguousarray(np.asarray(images).reshape(-1, _PIXELS))
-        write_bytes(root / name, pickle.dumps({"labels": [int(c) for c in labels], "data": data}, protocol=3))
-    meta = {"num_cases_per_batch": len(data), "label_names": list(CIFAR10_CLASSES)}
-    write_bytes(root / "batches.meta", pickle.dumps(meta, protocol=3))  # last: without it the folder cannot be read
-    return root
-
-
-def cifar_digest(*splits: CifarSplit) -> str:
-    """Return the SHA-256 of the splits' records: for each image its label in one byte, then its 3072 pixels.
-
-    These are the records of CIFAR-10's *binary version*; how the pickles were written makes no difference.
-
-    Example:
-        >>> black = CifarSplit(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.tensor([7]), CIFAR10_CLASSES)
-        >>> cifar_digest(black) == hashlib.sha256(bytes([7]) + bytes(3072)).hexdigest()
-        True
-    """
-    digest = hashlib.sha256()
-    for images, labels, _ in splits:
-        for start in range(0, len(labels), 10_000):  # a copy of 30 MB at a time
-            x, y = images[start : start + 10_000].flatten(1).numpy(), labels[start : start + 10_000].numpy()
-            digest.update(np.column_stack([y.astype(np.uint8), x]).tobytes())
-    return digest.hexdigest()
 
 
 def _field(path: Path, entry: dict[Any, Any], name: str) -> Any:

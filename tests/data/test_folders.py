@@ -2,7 +2,7 @@
 
 import pytest
 
-from longtail.data.datasets.readers.files import IMAGE_SUFFIXES, read_folder
+from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_folder
 
 
 def tree(root, *names):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail.data.datasets.readers.files import inside, read_list
+from longtail.data.datasets.image_files import inside, read_list
 
 
 def listed(folder: Path, content: str | bytes):
@@ -89,7 +89,7 @@ MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
 from longtail.classes import class_counts
-from longtail.data.datasets.readers.files import read_list
+from longtail.data.datasets.image_files import read_list
 import torch
 class_counts([0, 1], 2)  # what is loaded on the first call is not the list's
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from longtail.data.datasets.dataset import FileImages, Split
+from longtail.data.datasets.splits import FileImages, Split
 
 __all__ = [
     "IMAGE_SUFFIXES",

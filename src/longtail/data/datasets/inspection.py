@@ -1,0 +1,199 @@
+"""What is in a data set: the differences from its catalog entry, and a description of your own data."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.classes import Groups, class_counts
+from longtail.data.datasets.catalog import CATALOG, load
+from longtail.data.datasets.long_tail import long_tail_counts
+from longtail.data.datasets.splits import DataSet, FileImages, Split
+from longtail.data.loaders.decode import UnreadableImageError
+
+__all__ = ["Description", "Difference", "check_dataset", "describe_dataset"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that is not as expected."""
+
+    what: str
+    expected: object
+    found: object
+
+    def __str__(self) -> str:
+        return f"{self.what}: expected {self.expected}, found {self.found}"
+
+
+def check_dataset(name: str, root: Path | str = "data", **options: Any) -> list[Difference]:
+    """Return the differences between a data set on disk and its catalog entry.
+
+    It compares the number of classes, the images of each split, the smallest and the largest class, the images per
+    class where the entry has them, and whether listed files exist.
+
+    Args:
+        name: a name of ``CATALOG``.
+        root: the data folder.
+        **options: options of :func:`longtail.data.load`.
+
+    Example:
+        >>> check_dataset("digits-lt", imbalance=50)
+        []
+    """
+    entry, dataset = CATALOG.find(name), load(name, root, **options)
+    sizes, train_range = dict(entry.sizes), entry.train_range
+    if entry.imbalance is not None and train_range is not None:
+        factor = options.get("imbalance") or entry.imbalance
+        counts = long_tail_counts(entry.num_classes, train_range[0], factor, profile=options.get("profile", "exp"))
+        sizes["train"], train_range = int(counts.sum()), (int(counts.min()), int(counts.max()))
+    counted = {part: _counts(dataset, split) for part, split in dataset.splits.items()}
+    found = [Difference("classes", entry.num_classes, dataset.num_classes)]
+    for part, size in sizes.items():
+        found.append(Difference(f"{part} images", size, int(counted[part].sum()) if part in counted else 0))
+    if train_range is not None:
+        found.append(Difference("smallest training class", train_range[0], int(counted["train"].min())))
+        found.append(Difference("largest training class", train_range[1], int(counted["train"].max())))
+    for part, wanted in (entry.counts() if entry.counts is not None else {}).items():
+        if part in counted:
+            found += _compare_counts(part, wanted, counted[part])
+    return [difference for difference in found if difference.expected != difference.found] + _wrong_files(dataset)
+
+
+def _counts(dataset: DataSet, split: Split) -> Tensor:
+    """Return the images per class; images may have labels ``left_out``, of samples that were dropped on purpose."""
+    left_out = getattr(split.images, "left_out", split.labels[:0])
+    return class_counts(torch.cat([split.labels, left_out]), dataset.num_classes)
+
+
+def _compare_counts(part: str, wanted: Any, found: Tensor) -> list[Difference]:
+    counts = torch.tensor([wanted] * len(found) if isinstance(wanted, int) else wanted)
+    if counts.shape != found.shape:
+        return []
+    wrong = (counts != found).nonzero().flatten().tolist()
+    first = [Difference(f"{part} images of class {c}", int(counts[c]), int(found[c])) for c in wrong[:3]]
+    return [*first, Difference(f"{part} classes with a wrong count", 0, len(wrong))]
+
+
+def _wrong_files(dataset: DataSet) -> list[Difference]:
+    """Return listed files that do not exist, and files that are listed more than once."""
+    differences = []
+    seen: set[Path] = set()
+    for part, split in dataset.splits.items():
+        if not isinstance(split.images, FileImages):
+            continue
+        missing, repeated = [], []
+        for i in range(len(split)):
+            path = split.images.path(i)
+            if not path.is_file():
+                missing.append(path)
+            if path in seen:
+                repeated.append(path)
+            seen.add(path)
+        for what, paths in (("missing files", missing), ("images that were listed before", repeated)):
+            if paths:
+                differences.append(Difference(f"{part} {what} (the first: {paths[0]})", 0, len(paths)))
+    return differences
+
+
+@dataclass(frozen=True)
+class Description:
+    """The result of :func:`describe_dataset`."""
+
+    name: str
+    class_names: tuple[str, ...]
+    sizes: dict[str, int]
+    """Images per split."""
+    counts: Tensor
+    """Training images per class."""
+    groups: Groups
+    empty: tuple[str, ...]
+    """Classes without training images."""
+    across: tuple[tuple[str, ...], ...]
+    """The same image in more than one split, as ``split: name``."""
+    within: tuple[tuple[str, ...], ...]
+    """The same image more than once in one split."""
+    conflicting: tuple[tuple[str, ...], ...]
+    """The same image with different labels, as ``split: name (label)``."""
+    unreadable: tuple[str, ...]
+    """Files that cannot be decoded, and why."""
+
+    @property
+    def imbalance_factor(self) -> float:
+        """Largest class over smallest, among classes with images."""
+        present = self.counts[self.counts > 0]
+        return float(present.max() / present.min()) if present.numel() else float("nan")
+
+
+def describe_dataset(
+    dataset: DataSet, *, read_images: bool = True, progress: Callable[[int], None] | None = None, workers: int = 4
+) -> Description:
+    """Return class counts and groups, and what is wrong with the images.
+
+    Args:
+        dataset: the data set.
+        read_images: read every image, to find duplicates and images that cannot be decoded.
+        progress: called with the number of images read since the last call.
+        workers: number of threads that read.
+
+    Example:
+        >>> from longtail.data import load
+        >>> found = describe_dataset(load("digits-lt", imbalance=50))
+        >>> found.sizes, found.imbalance_factor, found.across
+        ({'train': 342, 'test': 500}, 62.0, ())
+    """
+    seen: dict[bytes, list[tuple[str, int]]] = defaultdict(list)  # places of an image: split and index
+    unreadable: list[str] = []
+    if read_images:
+        with ThreadPoolExecutor(workers) as pool:
+            for part, split in dataset.splits.items():
+                for index, found in enumerate(pool.map(lambda i, s=split: _digest(s, i), range(len(split)))):
+                    if isinstance(found, UnreadableImageError):
+                        unreadable.append(str(found))
+                    else:
+                        seen[found].append((part, index))
+                    if progress is not None:
+                        progress(1)
+    across: list[tuple[str, ...]] = []
+    within: list[tuple[str, ...]] = []
+    conflicting: list[tuple[str, ...]] = []
+    for places in seen.values():
+        if len(places) == 1:
+            continue
+        names = tuple(_name(dataset, part, index) for part, index in places)
+        (across if len({part for part, _ in places}) > 1 else within).append(names)
+        labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
+        if len(set(labels)) > 1:
+            conflicting.append(tuple(f"{name} ({label})" for name, label in zip(names, labels, strict=True)))
+    return Description(
+        name=dataset.name,
+        class_names=dataset.class_names,
+        sizes={part: len(split) for part, split in dataset.splits.items()},
+        counts=dataset.counts,
+        groups=dataset.groups,
+        empty=tuple(dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()),
+        across=tuple(across),
+        within=tuple(within),
+        conflicting=tuple(conflicting),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _digest(split: Split, index: int) -> bytes | UnreadableImageError:
+    """Return a digest of the pixels, or the error."""
+    try:
+        pixels = split.images[index]
+    except UnreadableImageError as error:
+        return error
+    return hashlib.sha1(str(tuple(pixels.shape)).encode() + pixels.numpy().tobytes(), usedforsecurity=False).digest()
+
+
+def _name(dataset: DataSet, part: str, index: int) -> str:
+    images = dataset.splits[part].images
+    return f"{part}: {images.names[index]}" if isinstance(images, FileImages) else f"{part}: {index}"

@@ -1,1 +1,0 @@
-"""Readers of source formats, from files on disk to tensors."""
