@@ -21,16 +21,13 @@ LOSSES = {
     "LogitAdjustedLoss",
     "LossOptions",
     "PriorShiftedSoftmaxLoss",
-    "balanced_softmax",
     "class_balanced_softmax",
     "class_shift",
     "effective_number_weights",
     "focal_loss",
     "ldam_loss",
     "ldam_margins",
-    "logit_adjusted_softmax",
     "prior_shift",
-    "prior_shifted_softmax",
     "shifted_linear",
 }
 MORE_LOSSES = {  # in longtail.losses only: they take more than logits
@@ -82,7 +79,7 @@ import torch
 before = set(sys.modules)
 start = time.perf_counter()
 import longtail
-longtail.Groups, longtail.balanced_softmax, longtail.metrics, longtail.adjust_logits  # imported on use
+longtail.Groups, longtail.class_balanced_softmax, longtail.metrics, longtail.adjust_logits  # imported on use
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.modules) - before})]))
 """

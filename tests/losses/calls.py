@@ -13,12 +13,9 @@ from longtail.losses import (
     LDAMLoss,
     LogitAdjustedLoss,
     PriorShiftedSoftmaxLoss,
-    balanced_softmax,
     class_balanced_softmax,
     focal_loss,
     ldam_loss,
-    logit_adjusted_softmax,
-    prior_shifted_softmax,
 )
 
 C = 4
@@ -35,9 +32,6 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
 }
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "cbs": lambda z, y, **options: class_balanced_softmax(z, y, COUNTS, beta=1.5, **options),
-    "balanced": lambda z, y, **options: balanced_softmax(z, y, COUNTS, **options),
-    "adjusted": lambda z, y, **options: logit_adjusted_softmax(z, y, COUNTS, tau=1.0, **options),
-    "prior": lambda z, y, **options: prior_shifted_softmax(z, y, COUNTS, [1] * C, **options),
     "focal": lambda z, y, **options: focal_loss(z, y, gamma=2.0, **options),
     "ldam": lambda z, y, **options: ldam_loss(z, y, COUNTS, **options),
 }
@@ -50,8 +44,6 @@ CALLS: dict[str, Callable[..., Tensor]] = {
 }
 NEUTRAL: dict[str, Callable[..., Tensor]] = {  # each of these is plain cross entropy
     "cbs": lambda z, y, **options: ClassBalancedSoftmaxLoss(COUNTS, beta=0, **options)(z, y),
-    "balanced": lambda z, y, **options: BalancedSoftmaxLoss([7] * C, **options)(z, y),
-    "adjusted": lambda z, y, **options: LogitAdjustedLoss(COUNTS, tau=0, **options)(z, y),
     "prior": lambda z, y, **options: PriorShiftedSoftmaxLoss(COUNTS, COUNTS, **options)(z, y),
     "focal": lambda z, y, **options: FocalLoss(0, **options)(z, y),
     "ldam": lambda z, y, **options: LDAMLoss(COUNTS, max_margin=0, scale=1, **options)(z, y),

@@ -15,7 +15,6 @@ from tests.losses.reference import array, refused
 from torch import Tensor
 
 from longtail.losses import ProCoLoss, VonMisesFisherStatistics, class_shift, proco_logits
-from longtail.losses.probabilistic_contrastive import _over_views
 
 COUNTS = [5000, 700, 60, 9, 1]
 C, P = len(COUNTS), 16
@@ -42,8 +41,7 @@ def exact_logit(feature: np.ndarray, mu: np.ndarray, kappa: float, temperature: 
         return float(log_c(mpmath.mpf(float(kappa))) - log_c(mpmath.sqrt(mpmath.fsum(v * v for v in vector))))
 
 
-@pytest.mark.parametrize("temperature", [0.07, 0.1])
-@pytest.mark.parametrize("dim", [2, 16, 64, 128, 512, 1024])
+@pytest.mark.parametrize(("dim", "temperature"), [(2, 0.1), (16, 0.07), (128, 0.1), (1024, 0.07)])
 def test_logits_against_mpmath(dim: int, temperature: float) -> None:
     """Concentrations of 0 and 1e-3 to 1e5; features beside, on and opposite to the mean: the stated errors."""
     kappa = torch.tensor([0.0, 1e-3, 1.0, 100.0, 3e3, 1e5], dtype=torch.float64)
@@ -61,10 +59,10 @@ def test_logits_against_mpmath(dim: int, temperature: float) -> None:
     assert_allclose(array(single), expected, rtol=0, atol=3e-7 / temperature)
 
 
-def proco_loss(
-    features: Tensor, target: Tensor, mu: Tensor, kappa: Tensor, *, shift: Tensor, temperature: float, **options: Any
-) -> Tensor:
-    return _over_views(proco_logits(features, mu, kappa, temperature), target, shift, None, of="mu", **options)
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """That of shifted logits ``(…, N, C)``, averaged over views and samples."""
+    shifted = (logits + class_shift(COUNTS, 1.5)).flatten(0, -2)
+    return F.cross_entropy(shifted, target.repeat(len(shifted) // len(target)))
 
 
 def test_logits_on_the_sphere() -> None:
@@ -84,7 +82,7 @@ def test_a_class_of_any_direction() -> None:
     assert not torch.autograd.grad(logits.sum(), features)[0].any()
 
 
-@pytest.mark.parametrize("dim", [2, 16, 32])
+@pytest.mark.parametrize("dim", [2, 16])
 def test_logits_gradcheck(dim: int) -> None:
     """Of features and directions; with one set of classes, and one per view."""
     kappa = torch.tensor([0.0, 3.0, 50.0, 2000.0], dtype=torch.float64)
@@ -122,52 +120,27 @@ def test_where_the_norm_is_zero() -> None:
     assert longer.isfinite().all()
 
 
-@pytest.mark.parametrize("views", [None, 1, 2])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "ignore_index": 2, "weight": torch.arange(1.0, 6.0)}])
-def test_loss_against_numpy(views: int | None, reduction: str, options: dict[str, Any]) -> None:
-    """The cross entropy of shifted logits, each view's, averaged over views."""
-    features = unit(*(() if views is None else (views,)), 7, P)
-    mu, kappa, target = unit(C, P), torch.rand(C) * 100, torch.tensor([0, 1, 2, 3, 4, 0, 0])
-    loss = proco_loss(
-        features,
-        target,
-        mu,
-        kappa,
-        shift=class_shift(COUNTS, 1.5),
-        temperature=0.1,
-        reduction=reduction,  # type: ignore[arg-type]
-        **options,
-    )
+def test_loss_against_numpy(reduction: str, options: dict[str, Any]) -> None:
+    """The cross entropy of shifted logits, averaged over views."""
+    features, target = unit(2, 7, P), torch.tensor([0, 1, 2, 3, 4, 0, 0])
+    loss = ProCoLoss(COUNTS, P, beta=1.5, reduction=reduction, **options).double().eval()  # type: ignore[arg-type]
+    mu, kappa = loss.statistics.estimate()
     plain = {name: array(value) if isinstance(value, Tensor) else value for name, value in options.items()}
-    expected = np.mean(
-        [
-            reference.cross_entropy(
-                np.array(
-                    [
-                        [exact_logit(array(f), array(m), float(k), 0.1) for m, k in zip(mu, kappa, strict=True)]
-                        for f in v
-                    ]
-                ),
-                array(target),
-                shift=reference.class_shift(np.array(COUNTS), 1.5),
-                reduction=reduction,
-                **plain,
-            )
-            for v in (features if views else [features])
-        ],
-        axis=0,
-    )
-    assert_allclose(array(loss), expected, rtol=1e-6, atol=1e-6)
+    logits = [
+        np.array([[exact_logit(array(f), array(m), float(k), 0.1) for m, k in zip(mu, kappa, strict=True)] for f in v])
+        for v in features
+    ]
+    shift = reference.class_shift(np.array(COUNTS), 1.5)
+    expected = [reference.cross_entropy(z, array(target), shift=shift, reduction=reduction, **plain) for z in logits]
+    assert_allclose(array(loss(features, target)), np.mean(expected, axis=0), rtol=1e-6, atol=1e-6)
 
 
 def test_loss_gradient_against_differences() -> None:
-    """Of the whole, in float64."""
-    features, mu, kappa = unit(2, 4, P).requires_grad_(), unit(C, P), torch.tensor([0.0, 5.0, 50.0, 600.0, 1e4])
-    target, shift = torch.tensor([0, 1, 4, 3]), class_shift(COUNTS, 1.0).double()
-    assert torch.autograd.gradcheck(
-        lambda f: proco_loss(f, target, mu, kappa, shift=shift, temperature=0.1), features, eps=1e-5, atol=1e-5
-    )
+    loss = ProCoLoss(COUNTS, P, beta=1.0).double().eval()
+    features, target = unit(2, 4, P).requires_grad_(), torch.tensor([0, 1, 4, 3])
+    assert torch.autograd.gradcheck(lambda f: loss(f, target), features, eps=1e-5, atol=1e-5)
 
 
 class Published:
@@ -207,7 +180,7 @@ def clustered(samples: int, labels: Tensor, spread: float = 0.5) -> Tensor:
 
 def test_statistics_are_the_published_ones() -> None:
     """Over three epochs of two views; every class is seen in each, the last batches lack some."""
-    statistics = VonMisesFisherStatistics(C, P, dtype=torch.float64)
+    statistics = VonMisesFisherStatistics(C, P).double()
     published = Published(array(statistics.mean))
     for epoch in range(3):
         for batch in range(4):
@@ -244,7 +217,7 @@ def test_statistics_at_the_start() -> None:
 
 def test_a_class_that_an_epoch_did_not_show() -> None:
     """Keeps its mean, until it is seen again, and then that is forgotten."""
-    statistics = VonMisesFisherStatistics(C, P, dtype=torch.float64)
+    statistics = VonMisesFisherStatistics(C, P).double()
     first, later = clustered(6, torch.full((6,), 4)), clustered(4, torch.full((4,), 4))
     statistics.update(first, torch.full((6,), 4))
     statistics.end_epoch()
@@ -270,13 +243,12 @@ def test_length_above_one_by_rounding() -> None:
     mu, kappa = opposite.estimate()
     assert kappa.item() == 0
     assert mu.isfinite().all()
-    assert VonMisesFisherStatistics(1, 3, max_kappa=5.0).estimate()[1].item() == 5
 
 
 def test_ignored_features_are_not_counted() -> None:
     """Not as class 0 either."""
     features, labels = unit(6, P), torch.tensor([-100, 0, 1, -100, 0, -100])
-    some, all_kept = (VonMisesFisherStatistics(C, P, dtype=torch.float64) for _ in range(2))
+    some, all_kept = (VonMisesFisherStatistics(C, P).double() for _ in range(2))
     some.update(features, labels)
     kept = labels >= 0
     all_kept.update(features[kept], labels[kept])
@@ -286,25 +258,6 @@ def test_ignored_features_are_not_counted() -> None:
     nothing.update(features, torch.full((6,), -100))
     assert not nothing.counts.any()
     assert not nothing.sums.any()
-
-
-def test_ranks_count_together() -> None:
-    """By a reducer, or by passing the features of all ranks: the sums of one process."""
-    features, labels = unit(9, P), torch.randint(C, (9,))
-    whole = VonMisesFisherStatistics(C, P, dtype=torch.float64)
-    whole.update(features, labels)
-    other = VonMisesFisherStatistics(C, P, dtype=torch.float64)
-    other.update(features[4:], labels[4:])
-
-    def reduce(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        assert sums.shape == (C, P)
-        assert counts.dtype == torch.int64
-        return sums + other.sums, counts + other.counts
-
-    mine = VonMisesFisherStatistics(C, P, dtype=torch.float64)
-    mine.update(features[:4], labels[:4], reduce=reduce)
-    assert torch.equal(mine.counts, whole.counts)
-    torch.testing.assert_close(mine.sums, whole.sums, rtol=1e-13, atol=1e-15)
 
 
 def test_sums_do_not_depend_on_the_order_of_rows_of_other_classes() -> None:
@@ -350,14 +303,13 @@ def test_module_takes_each_view_in_turn() -> None:
     each = []
     for view in views:
         statistics.update(view, labels)
-        each.append(proco_loss(view, labels, *statistics.estimate(), shift=class_shift(COUNTS, 1.5), temperature=0.1))
+        each.append(cross_entropy(proco_logits(view, *statistics.estimate(), 0.1), labels))
     torch.testing.assert_close(loss(views, labels), torch.stack(each).mean())
     assert torch.equal(loss.statistics.counts, statistics.counts)
     loss.eval()
     value = loss(views, labels)
     assert torch.equal(loss.statistics.counts, statistics.counts)
-    wanted = proco_loss(views, labels, *statistics.estimate(), shift=class_shift(COUNTS, 1.5), temperature=0.1)
-    torch.testing.assert_close(value, wanted)
+    torch.testing.assert_close(value, cross_entropy(proco_logits(views, *statistics.estimate(), 0.1), labels))
     loss.end_epoch()
     assert torch.equal(loss.statistics.mean_counts, statistics.counts)
 
@@ -379,28 +331,11 @@ def test_two_parts_make_the_whole() -> None:
     assert_allclose(value, total.item(), rtol=1e-12)
     torch.testing.assert_close(grad, wanted, rtol=1e-10, atol=1e-14)
 
-    recorded: list[list[Tensor]] = []
-    for part in (slice(5, 12), slice(0, 5)):  # the second replays what the first one sent
-        rank, sent = ProCoLoss(COUNTS, P, beta=1.0, reduction="sum").double(), iter(recorded)
 
-        def reduce(sums: Tensor, counts: Tensor, sent: Any = sent, first: bool = not recorded) -> tuple[Tensor, Tensor]:
-            if first:
-                recorded.append([sums.clone(), counts.clone()])
-                return sums, counts
-            other = next(sent)
-            return sums + other[0], counts + other[1]
-
-        loss = rank(views[:, part], labels[part], reduce=reduce)
-    alone = torch.autograd.grad(loss, views)[0]
-    torch.testing.assert_close(alone[:, :5], wanted[:, :5], rtol=1e-10, atol=1e-14)
-
-
-def test_scaled_counts_permuted_samples_renamed_classes() -> None:
-    """None of them matters."""
+def test_permuted_samples_and_renamed_classes() -> None:
     views, labels = batch()
     loss = ProCoLoss(COUNTS, P, beta=1.5).double()
     value = loss(views, labels)
-    torch.testing.assert_close(ProCoLoss([10 * n for n in COUNTS], P, beta=1.5).double()(views, labels), value)
     order = torch.randperm(12)
     torch.testing.assert_close(ProCoLoss(COUNTS, P, beta=1.5).double()(views[:, order], labels[order]), value)
     classes = torch.randperm(C)
@@ -534,14 +469,12 @@ def test_bad_input() -> None:
         proco_logits(features, mu, 3.0, 0.1)  # type: ignore[arg-type]
     with refused(ValueError, "`features`", "`mu`"):
         proco_logits(features, mu.expand(2, C, P), kappa.expand(2, C), 0.1)
-    with refused(ValueError, "`target`", "9"):
-        proco_loss(features, torch.full((4,), 9), mu, kappa, shift=torch.zeros(C), temperature=0.1)
-    with refused(ValueError, "`logits`", "3 classes"):
-        proco_loss(features, torch.zeros(4).long(), mu, kappa, shift=torch.zeros(3), temperature=0.1)
     loss = ProCoLoss(COUNTS, P, beta=1.0)
     labels = torch.zeros(4, dtype=torch.long)
-    with refused(TypeError, "`target`", "class indices"):
+    with refused(TypeError, "`target`", "indices"):
         loss(unit(2, 4, P), torch.rand(4, C))
+    with refused(ValueError, "`labels`", "9"):
+        loss(unit(2, 4, P), torch.full((4,), 9))
     with refused(ValueError, "`features`", "3 dimensions"):
         loss(features, labels)
     with refused(ValueError, "`features`", "16 features"):

@@ -1,5 +1,6 @@
 """What all losses share: the options of ``F.cross_entropy``, the checks, and leaving classes out of the softmax."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -53,9 +54,6 @@ class Loss(nn.CrossEntropyLoss):
     """
 
     weight: Tensor | None
-    _derived: tuple[str, ...] = ()
-    """Names of tensors that are computed from the state. They are not buffers, because libraries such as Transformers
-    overwrite buffers that are missing in a checkpoint."""
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
         check_options(**options)
@@ -109,58 +107,66 @@ class Loss(nn.CrossEntropyLoss):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # A shift of 30 in half precision would be off by 0.01, so only the device of fn's result is used.
-        names = (*self._derived, *dict(self.named_buffers(recurse=False)))
-        before: dict[str, Tensor | None] = {name: getattr(self, name) for name in names}
+        before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
-            if tensor is not None:
-                moved = fn(tensor)
-                setattr(self, name, moved if tensor.is_meta else tensor.to(moved.device))
+            moved = self._buffers[name]
+            if tensor is not None and moved is not None and not tensor.is_meta:
+                self._buffers[name] = tensor.to(moved.device)
         return self
 
 
 class CountedLoss(Loss):
-    """A loss made from class counts. The counts are its state; what it derives from them follows them.
+    """A loss made from class counts, which are its state. They change by loading a state only.
 
-    They change by loading a state only; for other counts make another loss.
+    What a subclass derives from the counts in :meth:`read_counts` is not a buffer, because libraries such as
+    Transformers overwrite buffers that are missing in a checkpoint.
     """
 
     counts: Tensor
     present: Tensor | None
-    _derived: tuple[str, ...] = ("_counts", "present")
 
     def __init__(self, counts: object, zero_counts: ZeroCounts, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.zero_counts: ZeroCounts = zero_counts
-        self._counts = training_counts(counts, zero_counts).clone()  # the caller may change theirs
-        self.register_buffer("counts", self._counts)
+        self.register_buffer("counts", training_counts(counts, zero_counts).clone())  # the caller may change theirs
         if self.weight is not None:
             as_vector("weight", self.weight, self.counts.numel())
-        self.register_load_state_dict_post_hook(_read_loaded_counts)  # type: ignore[no-untyped-call]
 
     def read_counts(self) -> None:
-        """Derive from ``counts`` what the loss needs; called at construction and after loading a state."""
+        """Derive from ``counts`` what the loss needs; called at construction, after loading and after a move."""
         self.present = None if self.counts.all() else self.counts.nonzero().flatten()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "counts" and self._buffers.get(name) is not None:
-            # `from_pretrained` of Transformers assigns what it loads, with this mark, and uninitialised memory to
-            # buffers that the checkpoint lacks.
-            loaded, moved = getattr(value, "_is_hf_initialized", False), value.device != self._counts.device
-            self._counts = training_counts(value, self.zero_counts) if loaded else self._counts.to(value.device)
-            super().__setattr__(name, self._counts)
-            if loaded or moved:
-                self.read_counts()
-        else:
+        if name != "counts":
             super().__setattr__(name, value)
+        elif getattr(value, "_is_hf_initialized", False):  # `from_pretrained` of Transformers assigns what it loads
+            self._set_counts(training_counts(value, self.zero_counts))
+        else:  # it also assigns uninitialised memory to buffers that the checkpoint lacks
+            if not isinstance(value, Tensor) or not torch.equal(value.to(self.counts), self.counts):
+                warnings.warn(
+                    "Assigning `counts` has no effect: the loss keeps its counts; make another loss for other counts.",
+                    stacklevel=2,
+                )
+            self._set_counts(self.counts.to(getattr(value, "device", self.counts.device)))
+
+    def _set_counts(self, counts: Tensor) -> None:
+        self._buffers["counts"] = counts
+        self.read_counts()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = self.counts
+        super()._apply(fn, recurse)
+        if self.counts.device != before.device and not self.counts.is_meta and not before.is_meta:
+            self.read_counts()
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}counts" in state_dict:
             loaded = training_counts(state_dict[f"{prefix}counts"], self.zero_counts)  # raises before anything changes
             state_dict = {**state_dict, f"{prefix}counts": loaded}
             if loaded.shape == self.counts.shape:
-                self._counts = loaded.to(self.counts.device, copy=True)
-                self.counts = self._counts
+                self._set_counts(loaded.to(self.counts.device, copy=True))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -172,11 +178,6 @@ class CountedLoss(Loss):
     def parameter_repr(self) -> list[str]:
         """The parameters of the loss, for its ``repr``."""
         return []
-
-
-def _read_loaded_counts(loss: nn.Module, _: object) -> None:
-    assert isinstance(loss, CountedLoss)
-    loss.read_counts()
 
 
 def shifts(shift: Tensor | None) -> bool:
@@ -208,18 +209,9 @@ def check_batch(
     held: Tensor | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Check that logits and targets fit together, and the range of the labels if that needs no waiting.
+    """Check that logits and targets fit together, and the labels' range if that needs no waiting; labels as int64.
 
-    Args:
-        logits: the batch's logits.
-        target: its labels or class probabilities.
-        num_classes: how many classes the loss has.
-        of: the argument that gives this number.
-        held: a tensor of the loss, which must be on the same device.
-        options: the loss's options.
-
-    Returns:
-        the target; class indices as int64.
+    ``of`` is the argument that gives the number of classes, ``held`` a tensor of the loss, for its device.
     """
     check_logits(logits, num_classes, of=of)
     if not isinstance(target, Tensor) or target.dtype == torch.bool or target.is_complex():
@@ -254,18 +246,19 @@ def check_batch(
     if target.numel() and reads_labels(target, options.get("check_labels")):
         low, high = target.aminmax()
         if low < 0 or high >= num_classes:
-            _refuse_labels(target, num_classes, options.get("ignore_index", -100))
+            check_label_range("target", target, num_classes, options.get("ignore_index", -100))
     return target
 
 
-def _refuse_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
-    """Raise for labels out of range that are not ignored."""
-    wrong = ((target < 0) | (target >= num_classes)) & (target != ignore_index)
+def check_label_range(name: str, labels: Tensor, below: int, ignore_index: int | None = None) -> None:
+    """Raise unless all ``labels`` are in 0…``below`` - 1 or ``ignore_index``. Reads values."""
+    wrong = (labels < 0) | (labels >= below)
+    if ignore_index is not None:
+        wrong &= labels != ignore_index
     if wrong.any():
-        raise ValueError(
-            f"Expected `target` to be in 0…{num_classes - 1} or `ignore_index`, "
-            f"but got {shown(sorted(set(target[wrong].tolist())))}."
-        )
+        allowed = f"0…{below - 1}" + ("" if ignore_index is None else " or `ignore_index`")
+        found = shown(sorted(set(labels[wrong].tolist())))
+        raise ValueError(f"Expected `{name}` to be in {allowed}, but got {found}.")
 
 
 def reads_labels(target: Tensor, check_labels: bool | None) -> bool:
@@ -315,14 +308,7 @@ def present_classes(vector: Tensor) -> Tensor | None:
 def leave_out(
     logits: Tensor, target: Tensor, present: Tensor, **options: Unpack[LossOptions]
 ) -> tuple[Tensor, Tensor, LossOptions]:
-    """Return logits, target and options of the same loss over the classes ``present`` alone.
-
-    Args:
-        logits: logits of all classes.
-        target: indices or probabilities over all classes.
-        present: the classes that stay, ascending.
-        options: the loss's options.
-    """
+    """Return logits, target and options of the same loss over the classes ``present``, ascending, alone."""
     dim = class_dim(logits)
     num_classes = logits.shape[dim]
     position = torch.full((num_classes,), present.numel(), device=present.device)  # out of range: an absent class

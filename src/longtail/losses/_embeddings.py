@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from longtail._checks import check_number, describe, shown
-from longtail.losses._common import reads_labels
+from longtail._checks import check_number, describe
+from longtail.losses._common import check_label_range, reads_labels
 
 
 def check_temperature(temperature: object) -> float:
@@ -46,12 +46,7 @@ def check_row_labels(
         raise ValueError(f"Expected `{name}` to be on {rows.device}, but got {labels.device}.")
     labels = labels.long()
     if labels.numel() and reads_labels(labels, check_labels):
-        wrong = (labels < 0) | (labels >= below)
-        if ignore_index is not None:
-            wrong &= labels != ignore_index
-        if wrong.any():
-            found = shown(sorted(set(labels[wrong].tolist())))
-            raise ValueError(f"Expected `{name}` to be in 0…{below - 1}, but got {found}.")
+        check_label_range(name, labels, below, ignore_index)
     return labels
 
 

@@ -121,7 +121,6 @@ class LDAMLoss(CountedLoss):
     """
 
     margins: Tensor
-    _derived = ("_counts", "present", "margins")
 
     def __init__(
         self,

@@ -19,10 +19,9 @@ from longtail.losses._embeddings import (
 from longtail.losses.bessel import ERROR, log_bessel
 from longtail.losses.softmax import _shifted_cross_entropy, class_shift
 
-__all__ = ["ProCoLoss", "Reducer", "VonMisesFisherStatistics", "proco_logits"]
+__all__ = ["ProCoLoss", "VonMisesFisherStatistics", "proco_logits"]
 
-Reducer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Takes the sums and counts of one rank, shapes ``(C, p)`` and ``(C,)``; returns those of all ranks."""
+_MAX_KAPPA = 1e5  # as in the authors' code
 
 
 class _LogRatio(torch.autograd.Function):
@@ -103,27 +102,6 @@ def proco_logits(features: Tensor, mu: Tensor, kappa: Tensor, temperature: float
     return logits
 
 
-def _over_views(
-    logits: Tensor, target: Tensor, shift: Tensor, present: Tensor | None, *, of: str, **options: Unpack[LossOptions]
-) -> Tensor:
-    """The shifted cross entropy of ``(N, C)`` or ``(views, N, C)``, averaged over views and reduced over samples."""
-    if logits.ndim == 2:
-        return _shifted_cross_entropy(logits, target, shift, present, of=of, **options)
-    views, reduction = logits.shape[0], options.get("reduction", "mean")
-    loss = _shifted_cross_entropy(logits.flatten(0, 1), target.repeat(views), shift, present, of=of, **options)
-    if reduction == "none":
-        return loss.view(views, -1).mean(0)
-    return loss / views if reduction == "sum" else loss  # the views have the same labels: a mean is that of the means
-
-
-def _check_indices(target: object) -> None:
-    if isinstance(target, Tensor) and (target.is_floating_point() or target.ndim != 1):
-        raise TypeError(
-            f"Expected `target` to hold class indices in one dimension, but got {target.dtype} of shape "
-            f"{tuple(target.shape)}."
-        )
-
-
 class VonMisesFisherStatistics(nn.Module):
     r"""One von Mises-Fisher distribution per class, from the features of this epoch so far and of the last epoch.
 
@@ -139,14 +117,12 @@ class VonMisesFisherStatistics(nn.Module):
 
     The state is ``mean`` and ``mean_counts`` of the last epoch (at first the random directions and 0), and ``sums`` and
     ``counts`` of the current epoch. They are updated in place, without waiting for a GPU, and additions always have the
-    same order.
+    same order. They are float32; ``.half()`` does not change this, ``.double()`` does.
 
     Args:
         num_classes: :math:`C`.
         dim: :math:`p`, the dimension of the features, at least 2.
         seed: seed of the initial directions.
-        max_kappa: the largest concentration.
-        dtype: dtype of means and sums; ``.half()`` does not change it, ``.double()`` does.
 
     Example:
         >>> statistics = VonMisesFisherStatistics(num_classes=2, dim=3)
@@ -162,22 +138,13 @@ class VonMisesFisherStatistics(nn.Module):
     sums: Tensor
     counts: Tensor
 
-    def __init__(
-        self,
-        num_classes: int,
-        dim: int,
-        *,
-        seed: int = 0,
-        max_kappa: float = 1e5,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, num_classes: int, dim: int, *, seed: int = 0) -> None:
         super().__init__()
         num_classes = check_integer("num_classes", num_classes, minimum=1)
         dim = check_integer("dim", dim, minimum=2)
         generator = torch.Generator("cpu").manual_seed(check_integer("seed", seed))
         start = torch.randn(num_classes, dim, dtype=torch.float64, generator=generator, device="cpu")
-        start = (0.9 * start / start.norm(dim=1, keepdim=True)).to(dtype)
-        self.max_kappa = check_number("max_kappa", max_kappa)
+        start = (0.9 * start / start.norm(dim=1, keepdim=True)).float()
         self.register_buffer("mean", start)
         self.register_buffer("mean_counts", torch.zeros(num_classes, dtype=torch.int64, device="cpu"))
         self.register_buffer("sums", torch.zeros_like(start))
@@ -185,26 +152,16 @@ class VonMisesFisherStatistics(nn.Module):
 
     @torch.no_grad()
     def update(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        *,
-        reduce: Reducer | None = None,
-        ignore_index: int = -100,
-        check_labels: bool | None = None,
+        self, features: Tensor, labels: Tensor, *, ignore_index: int = -100, check_labels: bool | None = None
     ) -> None:
         """Add the features of a batch.
 
         Args:
-            features: normalised, shape ``(N, p)``. On several ranks pass the features of all ranks to each rank, or
-                its own features with ``reduce``.
+            features: normalised, shape ``(N, p)``. On several ranks pass the features of all ranks to each rank.
             labels: their classes, shape ``(N,)``.
-            reduce: called with the sums, shape ``(C, p)``, and counts, shape ``(C,)``, of this rank; its results are
-                added. For large ``C`` and ``p`` it is cheaper to gather the features.
             ignore_index: features with this label are not counted.
             check_labels: check the labels; default: on the CPU.
         """
-        check_features("features", features)
         check_features("features", features, like=self.sums)
         classes = self.sums.shape[0]
         labels = check_row_labels("labels", labels, features, classes, check_labels, ignore_index=ignore_index)
@@ -216,16 +173,8 @@ class VonMisesFisherStatistics(nn.Module):
         first = kept & ~same.tril(-1).any(1)
         with full_precision(features):
             rows = same.to(self.sums.dtype) @ features.to(self.sums.dtype)
-        rows, number = rows * first.unsqueeze(1), same.sum(1) * first
-        if reduce is None:
-            self.sums.index_add_(0, index, rows)
-            self.counts.index_add_(0, index, number)
-        else:
-            sums = torch.zeros_like(self.sums).index_add_(0, index, rows)
-            counts = torch.zeros_like(self.counts).index_add_(0, index, number)
-            sums, counts = reduce(sums, counts)
-            self.sums.add_(sums)
-            self.counts.add_(counts)
+        self.sums.index_add_(0, index, rows * first.unsqueeze(1))
+        self.counts.index_add_(0, index, same.sum(1) * first)
 
     @torch.no_grad()
     def estimate(self) -> tuple[Tensor, Tensor]:
@@ -236,7 +185,7 @@ class VonMisesFisherStatistics(nn.Module):
         length = torch.linalg.vector_norm(mean, dim=1, dtype=torch.float64)
         kappa = mean.shape[1] * length / (1 - length.square()).clamp(min=1e-300)  # R may round above 1
         mu = mean.div_(length.clamp(min=1e-12).to(mean.dtype).unsqueeze(1))
-        return mu, kappa.clamp(max=self.max_kappa)
+        return mu, kappa.clamp(max=_MAX_KAPPA)
 
     @torch.no_grad()
     def end_epoch(self) -> None:
@@ -280,7 +229,6 @@ class ProCoLoss(CountedLoss):
         beta: the shift is :math:`\beta \log N_c`; the authors use 1, other values give CBS, 0 is no shift.
         temperature: above 0.
         seed: seed of the initial directions.
-        max_kappa: the largest concentration.
         zero_counts: ``"error"``, ``"mask"`` or ``"one"``, for a class without examples.
         **options: see :class:`LossOptions <longtail.losses.LossOptions>`. For a batch on several ranks add the sums of
             ``reduction="sum"`` and divide by the number of all samples.
@@ -294,7 +242,6 @@ class ProCoLoss(CountedLoss):
     """
 
     _shift: Tensor
-    _derived = ("_counts", "present", "_shift")
 
     def __init__(
         self,
@@ -304,7 +251,6 @@ class ProCoLoss(CountedLoss):
         beta: float,
         temperature: float = 0.1,
         seed: int = 0,
-        max_kappa: float = 1e5,
         zero_counts: ZeroCounts = "error",
         **options: Unpack[LossOptions],
     ) -> None:
@@ -312,7 +258,7 @@ class ProCoLoss(CountedLoss):
         self._beta = check_number("beta", beta)
         self.temperature = check_temperature(temperature)
         self.read_counts()
-        self.statistics = VonMisesFisherStatistics(self.counts.numel(), dim, seed=seed, max_kappa=max_kappa)
+        self.statistics = VonMisesFisherStatistics(self.counts.numel(), dim, seed=seed)
         self.statistics.to(self.counts.device)
 
     @property
@@ -326,13 +272,7 @@ class ProCoLoss(CountedLoss):
         return super().rebalances or shifts(self._shift)
 
     def forward(
-        self,
-        features: Tensor,
-        target: Tensor,
-        *,
-        keys: Tensor | None = None,
-        key_labels: Tensor | None = None,
-        reduce: Reducer | None = None,
+        self, features: Tensor, target: Tensor, *, keys: Tensor | None = None, key_labels: Tensor | None = None
     ) -> Tensor:
         """The loss of normalised ``features``, shape ``(views, N, p)``, and ``target``, indices of shape ``(N,)``.
 
@@ -342,34 +282,31 @@ class ProCoLoss(CountedLoss):
             keys: the features to add to the statistics, shape ``(views, K, p)``: those of all ranks. Default:
                 ``features``.
             key_labels: their classes, shape ``(K,)``.
-            reduce: the other way to combine ranks, see :meth:`VonMisesFisherStatistics.update`.
         """
         check_features("features", features, ndim=3)
-        _check_indices(target)
+        views = features.shape[0]
+        check_row_labels("target", target, features[0], self.counts.numel(), False)
         if (keys is None) != (key_labels is None):
             raise ValueError("Expected `keys` and `key_labels` together, but got one of them.")
         if keys is None or key_labels is None:
             keys, key_labels = features, target
-        elif check_features("keys", keys, like=features, ndim=3).shape[0] != features.shape[0]:
-            raise ValueError(
-                f"Expected `keys` to have {features.shape[0]} views, as `features` has, but got {keys.shape[0]}."
-            )
+        elif check_features("keys", keys, like=features, ndim=3).shape[0] != views:
+            raise ValueError(f"Expected `keys` to have {views} views, as `features` has, but got {keys.shape[0]}.")
         if self.training:
             estimates = []
-            for view in keys.unbind(0):
-                self.statistics.update(
-                    view,
-                    key_labels,
-                    reduce=reduce,
-                    ignore_index=self.ignore_index,
-                    check_labels=self.check_labels,
-                )
+            for view in keys:
+                self.statistics.update(view, key_labels, ignore_index=self.ignore_index, check_labels=self.check_labels)
                 estimates.append(self.statistics.estimate())
             mu, kappa = (torch.stack(tensors) for tensors in zip(*estimates, strict=True))
         else:
             mu, kappa = self.statistics.estimate()
-        logits = proco_logits(features, mu, kappa, self.temperature)
-        return _over_views(logits, target, self._shift, self.present, of="counts", **self.options)
+        logits = proco_logits(features, mu, kappa, self.temperature).flatten(0, 1)
+        loss = _shifted_cross_entropy(
+            logits, target.repeat(views), self._shift, self.present, of="counts", **self.options
+        )
+        if self.reduction == "none":
+            return loss.view(views, -1).mean(0)
+        return loss / views if self.reduction == "sum" else loss  # a mean over all views is that of their means
 
     def end_epoch(self) -> None:
         """Start a new epoch of the statistics."""

@@ -20,7 +20,6 @@ from longtail._checks import (
     as_vector,
     check_logits,
     check_number,
-    describe,
     training_counts,
 )
 from longtail.losses._common import (
@@ -39,12 +38,9 @@ __all__ = [
     "ClassBalancedSoftmaxLoss",
     "LogitAdjustedLoss",
     "PriorShiftedSoftmaxLoss",
-    "balanced_softmax",
     "class_balanced_softmax",
     "class_shift",
-    "logit_adjusted_softmax",
     "prior_shift",
-    "prior_shifted_softmax",
     "shifted_linear",
 ]
 
@@ -122,21 +118,13 @@ def shifted_linear(features: Tensor, weight: Tensor, bias: Tensor | None, shift:
         >>> torch.allclose(torch.nn.functional.cross_entropy(logits, y), loss(head(h), y), atol=1e-5)
         True
     """
-    try:
-        if shift.shape != weight.shape[:1] or (bias is not None and bias.shape != shift.shape):
-            raise TypeError("a bias or a shift of one entry would broadcast")
-        shifted = shift if bias is None else bias + shift
-        return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
-    except (AttributeError, RuntimeError, TypeError) as error:  # checks before the product cost time in a small step
-        given = {"features": features, "weight": weight, "bias": bias, "shift": shift}
-        found = ", ".join(f"`{name}` {_shape(tensor)}" for name, tensor in given.items() if tensor is not None)
-        raise ValueError(
-            f"Expected tensors of shapes (..., D), (C, D), (C,) and (C,) on one device, but got {found}."
-        ) from error
-
-
-def _shape(tensor: object) -> str:
-    return f"{tuple(tensor.shape)} on {tensor.device}" if isinstance(tensor, Tensor) else describe(tensor)
+    if shift.shape != weight.shape[:1] or (bias is not None and bias.shape != shift.shape):
+        raise ValueError(  # a bias or a shift of one entry would broadcast
+            f"Expected `bias` and `shift` with {weight.shape[0]} classes, as `weight` has, but got "
+            f"{tuple(bias.shape) if bias is not None else 'no bias'} and {tuple(shift.shape)}."
+        )
+    shifted = shift if bias is None else bias + shift
+    return F.linear(features, weight, shifted if shifted.dtype == weight.dtype else shifted.to(weight.dtype))
 
 
 def _shifted_cross_entropy(
@@ -164,9 +152,9 @@ def class_balanced_softmax(
     .. math:: l_n = -\log \frac{N_y^\beta e^{z_{ny}}}{\sum_d N_d^\beta e^{z_{nd}}}
 
     During training the shift makes head classes easier, so the plain logits :math:`z`, which are used for prediction,
-    have to favour the tail. ``beta=0`` is softmax cross entropy and ``beta=1`` Balanced Softmax
-    (:func:`balanced_softmax`); above 1 it also compensates for the larger generalisation gap of the tail. It equals
-    logit adjustment in the loss (:func:`logit_adjusted_softmax`) with ``tau = beta``: the logits differ by a constant.
+    have to favour the tail. ``beta=0`` is softmax cross entropy and ``beta=1`` Balanced Softmax; above 1 it also
+    compensates for the larger generalisation gap of the tail. It equals logit adjustment in the loss
+    (:class:`LogitAdjustedLoss`) with ``tau = beta``: the logits differ by a constant.
     It is *not* the class-balanced loss of Cui et al. (2019), which weights samples by the effective number of their
     class: see :func:`effective_number_weights <longtail.losses.effective_number_weights>`.
 
@@ -197,71 +185,6 @@ def class_balanced_softmax(
     return _shifted_cross_entropy(logits, target, shift, present_classes(shift), of="counts", **options)
 
 
-def balanced_softmax(
-    logits: Tensor, target: Tensor, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
-) -> Tensor:
-    r"""Balanced Softmax (Ren et al., 2020): the cross entropy of :math:`z_c + \log N_c`.
-
-    :func:`class_balanced_softmax` with ``beta=1``; the other arguments are the same.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
-        >>> balanced_softmax(logits, torch.tensor([0, 2]), [500, 50, 5])
-        tensor(2.1085)
-    """
-    return class_balanced_softmax(logits, target, counts, beta=1.0, zero_counts=zero_counts, **options)
-
-
-def logit_adjusted_softmax(
-    logits: Tensor,
-    target: Tensor,
-    counts: Vector,
-    *,
-    tau: float,
-    zero_counts: ZeroCounts = "error",
-    **options: Unpack[LossOptions],
-) -> Tensor:
-    r"""Logit adjustment in the loss (Menon et al., 2021): the cross entropy of :math:`z_c + \tau \log \pi_c`.
-
-    With the class prior :math:`\pi_c = N_c / N` this is :func:`class_balanced_softmax` with ``beta = tau``; the other
-    arguments are the same. For logit adjustment after training see :func:`longtail.posthoc.adjust_logits`.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
-        >>> logit_adjusted_softmax(logits, torch.tensor([0, 2]), [500, 50, 5], tau=1.0)
-        tensor(2.1085)
-    """
-    tau = check_number("tau", tau)
-    return class_balanced_softmax(logits, target, counts, beta=tau, zero_counts=zero_counts, **options)
-
-
-def prior_shifted_softmax(
-    logits: Tensor, target: Tensor, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]
-) -> Tensor:
-    r"""The paper's general form (theorem "two priors"): the cross entropy of :math:`z_c + \log \hat p(y=c) / p(y=c)`.
-
-    A model trained on it has the class probabilities :math:`\hat p`; its plain logits are those of a model with
-    :math:`p`. With :math:`\hat p_c \propto N_c^{1 + \beta^{ib}}` and :math:`p_c \propto N_c^{1 + \beta^{b}}` it is
-    :func:`class_balanced_softmax` with :math:`\beta = \beta^{ib} - \beta^{b}`.
-
-    Args:
-        logits: as in :func:`class_balanced_softmax`.
-        target: as in :func:`class_balanced_softmax`.
-        p_hat: class probabilities of the trained model, shape ``(C,)``, > 0, up to a constant factor.
-        p: class probabilities of the desired model, likewise.
-        **options: as in :func:`class_balanced_softmax`.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 1.0], [0.0, 1.0]])
-        >>> prior_shifted_softmax(logits, torch.tensor([0, 1]), p_hat=[0.9, 0.1], p=[0.5, 0.5])
-        tensor(0.7506)
-    """
-    check_options(**options)
-    shift = prior_shift(p_hat, p)
-    check_logits(logits, shift.numel(), of="p_hat")
-    return _shifted_cross_entropy(logits, target, shift.to(logits.device), None, of="p_hat", **options)
-
-
 class ClassBalancedSoftmaxLoss(CountedLoss):
     r"""Class-Balanced Softmax (CBS): the cross entropy of :math:`z_c + \beta \log N_c`.
 
@@ -281,7 +204,6 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
     """
 
     _shift: Tensor
-    _derived = ("_counts", "present", "_shift")
 
     def __init__(
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
@@ -336,7 +258,8 @@ class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
 class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
     r"""Logit adjustment in the loss (Menon et al., 2021): the cross entropy of :math:`z_c + \tau \log \pi_c`.
 
-    :class:`ClassBalancedSoftmaxLoss` with ``beta = tau``; the other arguments are the same.
+    With the class prior :math:`\pi_c = N_c / N` this is :class:`ClassBalancedSoftmaxLoss` with ``beta = tau``; the
+    other arguments are the same. For logit adjustment after training see :func:`longtail.posthoc.adjust_logits`.
 
     Example:
         >>> LogitAdjustedLoss([500, 50, 5], tau=1.0)
@@ -359,9 +282,16 @@ class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
 
 
 class PriorShiftedSoftmaxLoss(Loss):
-    r"""The paper's general form: the cross entropy of :math:`z_c + \log \hat p(y=c) / p(y=c)`.
+    r"""The paper's general form (theorem "two priors"): the cross entropy of :math:`z_c + \log \hat p(y=c) / p(y=c)`.
 
-    See :func:`prior_shifted_softmax` for the arguments.
+    A model trained on it has the class probabilities :math:`\hat p`; its plain logits are those of a model with
+    :math:`p`. With :math:`\hat p_c \propto N_c^{1 + \beta^{ib}}` and :math:`p_c \propto N_c^{1 + \beta^{b}}` it is
+    :class:`ClassBalancedSoftmaxLoss` with :math:`\beta = \beta^{ib} - \beta^{b}`.
+
+    Args:
+        p_hat: class probabilities of the trained model, shape ``(C,)``, > 0, up to a constant factor.
+        p: class probabilities of the desired model, likewise.
+        **options: as in :func:`class_balanced_softmax`.
 
     Example:
         >>> loss = PriorShiftedSoftmaxLoss(p_hat=[0.9, 0.1], p=[0.5, 0.5])
