@@ -17,7 +17,8 @@ from longtail.data.sampling.batch_plan import Batch
 from longtail.methods import METHODS, Objective, Task
 from longtail.models import HeadSpec, Model, build_model, replace_head
 from longtail.ranks import Ranks
-from longtail.train.step import Step, make_optimizer
+from longtail.train.optimizer import make_optimizer
+from longtail.train.step import Step
 
 COUNTS = torch.tensor([400, 150, 60, 12, 3])
 GROUPS = Groups.from_indices(head=[0, 1], medium=[2], tail=[3, 4])

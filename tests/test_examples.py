@@ -13,8 +13,8 @@ from longtail.data import load
 from longtail.data.augment import Normalise
 from longtail.data.datasets.cifar import CIFAR10_BATCHES
 from longtail.models import build_model
+from longtail.train.optimizer import learning_rate
 from longtail.train.recipe import defaults
-from longtail.train.stages import learning_rate
 from reproduction.cifar10_npm import write_cifar10
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "cifar_lt.py"

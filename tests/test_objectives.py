@@ -19,7 +19,8 @@ from tests.waiting import no_waiting
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.methods import METHODS, Objective, SupervisedLoss
 from longtail.models import Outputs
-from longtail.train.step import Step, make_optimizer
+from longtail.train.optimizer import make_optimizer
+from longtail.train.step import Step
 
 ROOT = Path(__file__).parents[1]
 N = COUNTS.double().numpy()

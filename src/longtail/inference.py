@@ -19,7 +19,7 @@ from longtail.models import HeadSpec, Model, build_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
-from longtail.train.measures import PostHoc, classifier_of
+from longtail.train.measures import Classifier, PostHoc
 from longtail.train.recipe import Family
 
 __all__ = ["FilePredictions", "Predictions", "TrainedClassifier", "Transforms", "load"]
@@ -157,7 +157,7 @@ class TrainedClassifier(nn.Module):
         self.class_names = tuple(class_names)
         self.transforms = transforms
         self.posthoc = posthoc
-        self._classifier = classifier_of(model.head.weight, model.head.bias, torch.tensor(counts))
+        self._classifier = Classifier.of(model.head.weight, model.head.bias, torch.tensor(counts))
 
     @property
     def device(self) -> torch.device:

@@ -8,7 +8,8 @@ from longtail.data import BatchPlan, ResidentFiles, Streaming
 from longtail.data.augment import Compose, Normalise, RandomResizedCrop
 from longtail.models import build_model
 from longtail.train.drivers import Eager, Fed
-from longtail.train.step import Step, make_optimizer
+from longtail.train.optimizer import make_optimizer
+from longtail.train.step import Step
 
 BAD = 17
 """The picture that cannot be read."""

@@ -19,8 +19,9 @@ from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer, stages
 from longtail.train.drivers import Captured, Eager, mixed_shares
 from longtail.train.loaders import Loaders
+from longtail.train.optimizer import make_optimizer
 from longtail.train.stages import Stages
-from longtail.train.step import Step, make_optimizer
+from longtail.train.step import Step
 
 
 def test_mixups_shares_are_data():
@@ -126,7 +127,7 @@ def test_nothing_is_asked_of_a_sampler_beyond_the_last_epoch(gpu):
     driver.last = 1
     for epoch in range(2):
         assert len(list(driver.epoch(seed=1, epoch=epoch, start=0))) == 8
-        assert driver._ahead.of == (1, 1)
+        assert driver._ahead.seed_and_epoch == (1, 1)
 
 
 def test_what_a_sampler_has_beyond_an_epochs_steps_is_not_taken(gpu):

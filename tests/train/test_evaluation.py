@@ -25,12 +25,12 @@ def batches_of(number, size, classes, seed=0):
 
 
 def test_hits_are_those_of_the_class_statistics():
-    found = count_correct(lambda images: (images, images), batches_of(3, 50, 7), 7, ALONE)
+    correct, samples = count_correct(lambda images: (images, images), batches_of(3, 50, 7), 7, ALONE)
     batches = list(batches_of(3, 50, 7))
     expected = class_statistics(torch.cat([b.views[0] for b in batches]), torch.cat([b.labels for b in batches]))
-    assert torch.equal(found.samples, expected.samples)
-    assert torch.equal(found.correct, expected.correct)
-    assert 0 < int(found.samples.sum()) < 150
+    assert torch.equal(samples, expected.samples)
+    assert torch.equal(correct, expected.correct)
+    assert 0 < int(samples.sum()) < 150
 
 
 def wide_batches(sizes):
@@ -116,10 +116,10 @@ def test_batches_that_are_counted_together(sizes):
     """Whatever their sizes, and though each overwrites the one before."""
     batches = list(wide_batches(sizes))
     expected = in_numpy(batches)
-    found = count_correct(Overwriting(max(sizes)), iter(batches), CLASSES, ALONE)
-    assert found.samples.tolist() == expected["samples"].tolist()
-    assert found.correct.tolist() == expected["correct"].tolist()
-    assert found.samples[2] == 0
+    correct, samples = count_correct(Overwriting(max(sizes)), iter(batches), CLASSES, ALONE)
+    assert samples.tolist() == expected["samples"].tolist()
+    assert correct.tolist() == expected["correct"].tolist()
+    assert samples[2] == 0
     assert_statistics(add_statistics(Overwriting(max(sizes)), iter(batches), ranks=ALONE), expected)
 
 

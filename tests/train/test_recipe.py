@@ -13,8 +13,8 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
+from longtail.train.optimizer import learning_rate
 from longtail.train.recipe import Recipe, differing_settings, settings_of, with_precision
-from longtail.train.stages import learning_rate
 
 SHIPPED = sorted(
     file.name.removesuffix(".toml")

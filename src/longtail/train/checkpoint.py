@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from longtail._io import read_tensors, write_tensors
 from longtail.data import DataSet, Split
@@ -39,13 +38,12 @@ def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
     The name, classes, counts and images of the data, and the settings, which say how a subset was drawn and what was
     held out; not the location of the data.
     """
-    splits = [split for split in (dataset.train, dataset.val) if split is not None]
     return {
         **settings_of(recipe),
         "data": dataset.name,
         "classes": list(dataset.class_names),
         "counts": dataset.counts.tolist(),
-        "images": [_digest(split) for split in splits],
+        "images": [_digest(split) for split in (dataset.train, dataset.val) if split is not None],
     }
 
 
@@ -60,22 +58,14 @@ def _digest(split: Split) -> str:
 
 def save_checkpoint(
     folder: Path, position: Position, step: Step, model: nn.Module, *, data: Mapping[str, Any], keep: int
-) -> Path:
+) -> None:
     """Write a checkpoint atomically and remove all but the last ``keep``."""
     tensors: Tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in step.objective.state_dict().items()}
-    for number, state in enumerate(_momenta(step.optimizer)):
-        tensors[f"momentum.{number}"] = state
-    tensors |= {"loss_sum": step.loss_sum, "taken": step.taken, "first_bad": step.first_bad}
     path = folder / f"{position.stage}-{position.epoch:05}-{position.step:07}.safetensors"
-    write_tensors(path, tensors, {"position": asdict(position), **data})
+    write_tensors(path, tensors | step.state(), {"position": asdict(position), **data})
     for old in sorted(folder.glob("*.safetensors"))[:-keep]:
         old.unlink()
-    return path
-
-
-def _momenta(optimizer: SGD) -> list[Tensor]:
-    return [optimizer.state[parameter]["momentum_buffer"] for parameter in optimizer.param_groups[0]["params"]]
 
 
 def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
@@ -100,11 +90,11 @@ def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tens
 def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     if there["data"] != here["data"]:
         raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
-    settings = {name: value for name, value in here.items() if name not in {"data", "classes", "counts", "images"}}
-    differing = differing_settings(there, settings)
+    described = ("classes", "counts", "images")
+    differing = differing_settings(there, {name: value for name, value in here.items() if name not in described})
     if differing:
         raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
-    for name in ("classes", "counts", "images"):
+    for name in described:
         if there[name] != here[name]:
             raise ValueError(
                 f"Expected {path} to have the {name} of {here['data']} now, but since then some were added, removed, "
@@ -120,13 +110,10 @@ def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
 
     try:
         model.load_state_dict(part("model."))
-        objective = part("objective.")
         device = next((buffer.device for buffer in step.objective.buffers()), None)
-        step.objective.load_state_dict({name: value.to(device) for name, value in objective.items()})
+        step.objective.load_state_dict({name: value.to(device) for name, value in part("objective.").items()})
         with torch.no_grad():
-            for number, momentum in enumerate(_momenta(step.optimizer)):
-                momentum.copy_(tensors[f"momentum.{number}"])
-            for name in ("loss_sum", "taken", "first_bad"):
-                getattr(step, name).copy_(tensors[name])
+            for name, value in step.state().items():
+                value.copy_(tensors[name])
     except (RuntimeError, KeyError) as error:
         raise ValueError("Expected a checkpoint of this model and method, but its tensors are of another.") from error

@@ -1,11 +1,16 @@
-"""Three ways to take the steps of an epoch: eagerly, or replayed from CUDA graphs with or without a loader."""
+"""Three ways to take the steps of an epoch: eagerly, or replayed from CUDA graphs with or without a loader.
+
+Every driver has ``epoch``, which takes the steps of an epoch from step ``start`` on and yields after each; ``stream``,
+on which steps are replayed, if they are; and ``settle``, which makes the current stream wait for all steps so far. An
+epoch that ends early has settled.
+"""
 
 import sys
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,29 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "Driver", "Eager", "Fed"]
 
 
-class Driver(Protocol):
-    """Takes the steps of an epoch."""
-
-    @property
-    def stream(self) -> torch.cuda.Stream | None:
-        """The stream on which steps are replayed, if they are."""
-
-    def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
-        """Take the steps of an epoch from step ``start`` on; yields after each."""
-
-    def settle(self) -> None:
-        """Make the current stream wait for all steps so far; an epoch that ends early has done so."""
-
-
 class Eager:
-    """Eager steps.
-
-    Args:
-        step: the step.
-        loader: gives the batches; ``accumulate`` of them are one step.
-        accumulate: micro-batches per step.
-        mixup: alpha of mixup; 0: no mixup.
-    """
+    """Eager steps; ``accumulate`` batches of the loader are one step, and ``mixup`` is its alpha."""
 
     def __init__(
         self, step: Step, loader: Resident | ResidentFiles | Streaming, accumulate: int = 1, mixup: float = 0.0
@@ -53,7 +37,7 @@ class Eager:
         self.stream = None
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
-        """See :class:`Driver`."""
+        """Take the steps of an epoch."""
         batches = self.loader.training(seed, epoch, start * self.accumulate)
         steps = -(-self.loader.plan.steps // self.accumulate)
         mixed = mixed_shares(seed, epoch, self.mixup, steps)
@@ -65,7 +49,7 @@ class Eager:
             yield
 
     def settle(self) -> None:
-        """See :class:`Driver`; all work is on the current stream already."""
+        """Do nothing: all work is on the current stream already."""
 
 
 class Fed:
@@ -75,11 +59,6 @@ class Fed:
     other, in Python and in the driver. A replayed step is one launch. There is one graph for full batches and one for
     the last batch. Batches of other sizes, in which images were skipped, run eagerly, and so do all batches if the step
     cannot be captured, for example because the model reads a value from the GPU.
-
-    Args:
-        step: the step.
-        loader: gives batches on the GPU.
-        mixup: alpha of mixup; 0: no mixup.
     """
 
     def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0) -> None:
@@ -90,7 +69,7 @@ class Fed:
         self._replays = True
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
-        """See :class:`Driver`."""
+        """Take the steps of an epoch."""
         plan, stream = self.loader.plan, self.stream
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         batches = self.loader.training(seed, epoch, start)
@@ -114,7 +93,7 @@ class Fed:
             self.settle()
 
     def settle(self) -> None:
-        """See :class:`Driver`."""
+        """Make the current stream wait for all steps so far."""
         self.graphs.settle()
 
     def _take(self, batch: Batch, share: Tensor | None) -> None:
@@ -132,7 +111,6 @@ class Fed:
         self.graphs.replay(size)
 
     def _capture(self, size: int, batch: Batch, share: Tensor | None) -> None:
-        """Capture a graph that reads a copy of the batch, if the step can be captured."""
         held = Batch(tuple(view.clone() for view in batch.views), batch.labels.clone(), batch.indices)
         held_share = None if share is None else share.clone()
         handled = sys.exception()
@@ -164,8 +142,7 @@ _MIXUP_STREAM = 2**24 - 1  # the last one; views use the first ones
 class _Planned(NamedTuple):
     """Order and random draws of an epoch, on the CPU."""
 
-    of: tuple[int, int]
-    """Seed and epoch."""
+    seed_and_epoch: tuple[int, int]
     batches: list[PlannedBatch]
     order: Tensor
     uniforms: list[Tensor]
@@ -177,13 +154,7 @@ class Captured:
 
     Order and random draws of an epoch are on the device; a graph reads its rows by a counter that it advances itself,
     so that a step is one launch. There is one graph for full batches and one for the last batch. If the step cannot be
-    captured, it runs eagerly.
-
-    Args:
-        step: the step.
-        loader: holds the images on the GPU.
-        mixup: alpha of mixup; 0: no mixup.
-        last: the last epoch, if known: samplers may have no order beyond it.
+    captured, it runs eagerly. ``last`` is the last epoch, if known: samplers may have no order beyond it.
     """
 
     def __init__(self, step: Step, loader: Resident, mixup: float = 0.0, last: int | None = None) -> None:
@@ -204,7 +175,7 @@ class Captured:
         self._replays = True
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
-        """See :class:`Driver`."""
+        """Take the steps of an epoch."""
         planned = self._plan(seed, epoch)
         self._load(planned)
         sizes = [len(batch.indices) for batch in planned.batches[start:]]
@@ -228,11 +199,10 @@ class Captured:
             self.settle()
 
     def settle(self) -> None:
-        """See :class:`Driver`."""
+        """Make the current stream wait for all steps so far."""
         self.graphs.settle()
 
     def _capture(self, size: int) -> None:
-        """Capture a graph for batches of this size, if the step can be captured."""
         handled = sys.exception()
         try:
             self.graphs.capture(size, partial(self._take, size), self._rewind)
@@ -240,9 +210,8 @@ class Captured:
             self._replays = False
             warn_not_captured("The step", error, handled)
 
-    def _plan(self, seed: int, epoch: int) -> "_Planned":
-        """Order and draws of an epoch, unless they were made ahead."""
-        if self._ahead is not None and self._ahead.of == (seed, epoch):
+    def _plan(self, seed: int, epoch: int) -> _Planned:
+        if self._ahead is not None and self._ahead.seed_and_epoch == (seed, epoch):
             return self._ahead
         plan = self.loader.plan
         batches = list(islice(plan.training(seed, epoch), plan.steps))  # a sampler may give more
@@ -254,8 +223,7 @@ class Captured:
             mixed_shares(seed, epoch, self.mixup, plan.steps),
         )
 
-    def _load(self, planned: "_Planned") -> None:
-        """Copy order and draws to the device."""
+    def _load(self, planned: _Planned) -> None:
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             self.order[: len(planned.order)].copy_(planned.order)
@@ -296,6 +264,8 @@ class Captured:
         return Gathering(self.loader, self.order, self.uniforms[0], self.row, self.step.memory_format)
 
     def _rewind(self) -> None:
-        """Go to the first rows, which exist for every batch size."""
-        self.row.zero_()
+        self.row.zero_()  # the first rows exist for every batch size
         self.number.zero_()
+
+
+Driver = Eager | Fed | Captured

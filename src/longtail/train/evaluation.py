@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from longtail.ranks import Ranks
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.measures import Classifier, Kind, PostHoc, PostHocSearch
-from longtail.train.stored import NO_LABEL, PredictionsWriter, kept_splits
+from longtail.train.stored import NO_LABEL, WriteRows, kept_splits, predictions_writer
 
 __all__ = ["Evaluator", "evaluate"]
 
@@ -109,11 +109,8 @@ class Evaluator:
     def statistics(self, model: Model, split: str, *, shift: Tensor | None = None) -> ClassStatistics:
         """Class statistics of a split, on the CPU.
 
-        Args:
-            model: the model.
-            split: its name, in evaluation mode; or ``"train_paper"``, the training split as the paper's authors
-                measured it: in training mode, augmented, and nothing is learnt.
-            shift: of the loss whose gradient is measured.
+        ``"train_paper"`` is the training split as the paper's authors measured it: in training mode, augmented, and
+        nothing is learnt.
         """
         with self._pass(model, split) as (forward, batches):
             found = add_statistics(forward, batches, ranks=self.ranks, shift=shift)
@@ -123,7 +120,7 @@ class Evaluator:
     def recalls(self, model: Model, epoch: int) -> Generator[None, None, dict[str, dict[str, float]]]:
         """The recall of each group on each split, for the log only: nothing is chosen by them."""
         self.ranks.agree(model.buffers())
-        counts: dict[str, Correct] = {}
+        counts: dict[str, tuple[Tensor, Tensor]] = {}
         for name in self.dataset.splits:
             paper = name == "train" and self.loaders.recipe.train_stats == "paper"
             with self._pass(model, "train_paper" if paper else name, epoch) as (forward, batches):
@@ -132,7 +129,7 @@ class Evaluator:
             yield
         self.wait()
         groups = self.dataset.groups
-        recalls = {name: recall(one.correct.cpu(), one.samples.cpu(), groups) for name, one in counts.items()}
+        recalls = {name: recall(right.cpu(), all_.cpu(), groups) for name, (right, all_) in counts.items()}
         return {name: {"all": values.all, **values.groups} for name, values in recalls.items()}
 
     def final(
@@ -147,15 +144,9 @@ class Evaluator:
     ) -> Generator[None, None, dict[str, ClassStatistics]]:
         """The last evaluation of a run: statistics of every split; logits and labels are written to ``file``.
 
-        On a GPU, logits wait on the device until the statistics are read, unless they are many.
-
-        Args:
-            model: the model.
-            epoch: the epoch whose random draws ``train_paper`` uses.
-            file: where logits and labels go.
-            shift: of the loss whose gradient is measured.
-            change: a post-hoc step, before anything is counted.
-            check_stopped: called before each batch.
+        On a GPU, logits wait on the device until the statistics are read, unless they are many. ``train_paper`` uses
+        the random draws of ``epoch``; ``shift`` is that of the loss whose gradient is measured; ``check_stopped`` is
+        called before each batch.
         """
         splits, classes = self.dataset.splits, self.dataset.num_classes
         kept = kept_splits(splits, classes)
@@ -163,7 +154,7 @@ class Evaluator:
         waiting: list[tuple[str, Tensor, Tensor, Tensor]] = []
         found: dict[str, ClassStatistics] = {}
 
-        def evaluate_splits(write: Callable[[str, Tensor, Tensor, Tensor], None]) -> None:
+        def evaluate_splits(write: WriteRows) -> None:
             for name in splits:
                 to = partial(write, name) if name in kept else None
                 with self._pass(model, name) as (forward, batches):
@@ -175,8 +166,8 @@ class Evaluator:
         if waits:
             evaluate_splits(lambda name, rows, logits, labels: waiting.append((name, rows, logits.clone(), labels)))
         else:
-            with PredictionsWriter(file, splits, classes, self.ranks) as writer:
-                evaluate_splits(writer.write)
+            with predictions_writer(file, splits, classes, self.ranks) as write:
+                evaluate_splits(write)
         with self._pass(model, "train_paper", epoch) as (forward, batches):
             found["train_paper"] = add_statistics(forward, batches, ranks=self.ranks, shift=shift, change=change)
         if self.replays:
@@ -185,9 +176,9 @@ class Evaluator:
         self.wait()
         on_cpu = {name: _on_cpu(one) for name, one in found.items()}
         if waits:
-            with PredictionsWriter(file, splits, classes, self.ranks) as writer:
+            with predictions_writer(file, splits, classes, self.ranks) as write:
                 for row in waiting:
-                    writer.write(*row)
+                    write(*row)
         return on_cpu
 
     def choose_posthoc(self, model: Model, kind: Kind, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
@@ -224,14 +215,12 @@ class Evaluator:
             yield self._replayed
 
     def _batches(self, split: str) -> Iterator[Batch]:
-        """The batches of a split in order; the loader is kept for the next time."""
         if split not in self._evaluation:
             self._evaluation[split] = self.loaders.evaluation(self.dataset.splits[split])
         loader = self._evaluation[split]
         return _in_order(loader) if self.replays and isinstance(loader, Resident) else loader.evaluation()
 
     def _augmented(self, epoch: int) -> Iterator[Batch]:
-        """An epoch of training batches; the loader is kept for the next time."""
         if self._training is None:
             self._training = self.loaders.training(("weak",), Instance(), drop_last=False)
         return self._counted_once(self._training.training(self.loaders.recipe.seed, epoch))
@@ -280,16 +269,9 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
 # Counting
 
 
-class Correct(NamedTuple):
-    """Samples per class, and how many of them are predicted correctly; int64 ``(C,)``, on any device."""
-
-    correct: Tensor
-    samples: Tensor
-
-
 @torch.no_grad()
-def count_correct(forward: Forward, batches: Iterable[Batch], num_classes: int, ranks: Ranks) -> Correct:
-    """Count correct predictions over all batches and ranks; nothing is read back from the device."""
+def count_correct(forward: Forward, batches: Iterable[Batch], num_classes: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """Correct predictions and samples per class, over all batches and ranks; nothing is read back from the device."""
     total: Tensor | None = None
     predictions = ((forward(batch.views[0])[0].argmax(1), batch.labels) for batch in batches)
     for predicted, labels in _merged(predictions, overwritten=0):
@@ -300,7 +282,8 @@ def count_correct(forward: Forward, batches: Iterable[Batch], num_classes: int, 
         total.index_add_(0, labels.clamp(min=0), torch.stack([right, counted], 1).long())
     if total is None:
         raise ValueError("Expected a split with a sample for every process, but got none.")
-    return Correct(*ranks.sum(total).unbind(1))
+    correct, samples = ranks.sum(total).unbind(1)
+    return correct, samples
 
 
 @torch.no_grad()
@@ -341,9 +324,7 @@ def _outputs(
 def _merged(batches: Iterable[tuple[Tensor, ...]], *, overwritten: int) -> Iterator[tuple[Tensor, ...]]:
     """Merge small batches, because counting one takes dozens of launches; large ones pass as they are.
 
-    Args:
-        batches: tensors with one row per sample.
-        overwritten: how many of the first tensors the next batch overwrites; they are copied while they wait.
+    The next batch overwrites the first ``overwritten`` tensors of a batch: they are copied while they wait.
     """
     waiting: list[tuple[Tensor, ...]] = []
     samples = numbers = 0
@@ -376,14 +357,11 @@ def _same_number(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch | Non
         yield batch
 
 
-_Rows = tuple[Tensor, Tensor, Tensor]
-
-
-def _gathered(ranks: Ranks, rows: _Rows | None) -> list[_Rows]:
+def _gathered(ranks: Ranks, rows: tuple[Tensor, ...] | None) -> list[tuple[Tensor, ...]]:
     """The rows of all ranks, on the first one."""
-    parts: list[_Rows | None] = [rows]
+    parts = [rows]
     if ranks.world > 1:
         parts = [None] * ranks.world
-        sent: _Rows | None = None if rows is None else (rows[0].cpu(), rows[1].cpu(), rows[2].cpu())
+        sent = None if rows is None else tuple(part.cpu() for part in rows)
         torch.distributed.gather_object(sent, parts if ranks.first else None)
     return [part for part in parts if part is not None] if ranks.first else []

@@ -144,21 +144,14 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
 
 def check_same_folders(folders: Sequence[RunFolder], ranks: Ranks) -> None:
     """Raise an error on all ranks if they see different run folders: each would continue from its own disk."""
-    if ranks.world == 1:
-        return
-    for folder in folders:
-        if not ranks.same(torch.tensor(_digest(folder))):
+    for folder in folders if ranks.world > 1 else ():
+        settings = folder.recipe_file.read_bytes() if folder.begun else b""
+        latest = max((one.name for one in folder.checkpoints.glob("*.safetensors")), default=None)
+        if not ranks.same(torch.tensor(crc32(settings + f"{folder.done} {latest}".encode()))):
             raise ValueError(
                 f"Expected all processes to see the same files in {folder.path}, but they do not; put the run folder "
                 "on a disk that all processes share."
             )
-
-
-def _digest(folder: RunFolder) -> int:
-    """What decides how a run continues, as a number: its settings, whether it is done, and its last checkpoint."""
-    settings = folder.recipe_file.read_bytes() if folder.begun else b""
-    latest = max((one.name for one in folder.checkpoints.glob("*.safetensors")), default=None)
-    return crc32(settings + f"{folder.done} {latest}".encode())
 
 
 @contextmanager
@@ -181,11 +174,7 @@ def lock_folders(folders: Sequence[RunFolder], ranks: Ranks) -> Iterator[None]:
 
 
 class TensorBoard:
-    """Writes the log of a run for TensorBoard; a step is an epoch, counted from 1 over all stages.
-
-    Args:
-        folder: where the files go; nothing is written before the first line.
-    """
+    """Writes the log of a run for TensorBoard; a step is an epoch, counted from 1 over all stages."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -197,10 +186,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def add(self, epoch: int, line: Mapping[str, Any]) -> None:
-        """Write a line of the log.
-
-        The first line removes what a stopped process wrote about the same and later epochs.
-        """
+        """Write a line of the log; the first one removes what a stopped process wrote about this and later epochs."""
         if self._writer is None:
             again = any(self.folder.glob("events.*"))
             self._writer = self._open(str(self.folder), purge_step=epoch if again else None)
@@ -215,4 +201,3 @@ class TensorBoard:
         """Finish the file."""
         if self._writer is not None:
             self._writer.close()
-            self._writer = None

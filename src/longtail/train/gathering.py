@@ -28,12 +28,8 @@ def can_gather(view: Augmentation, pixels: Tensor) -> bool:
 class Gathering:
     """The batches of a loader with one view that :func:`can_gather`, made by one launch each.
 
-    Args:
-        loader: holds the images.
-        order: samples of an epoch, in its order.
-        uniforms: the numbers they draw, a row each.
-        row: where a batch begins in both, a scalar.
-        memory_format: memory format of the images.
+    ``order`` and ``uniforms`` have a row per sample of the epoch; ``row``, a scalar on the device, is where a batch
+    begins.
     """
 
     def __init__(

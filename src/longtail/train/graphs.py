@@ -93,11 +93,7 @@ def warn_not_captured(what: str, error: BaseException, handled: BaseException | 
 
 
 class StepGraphs:
-    """CUDA graphs of one training step, by batch size. They never run at the same time and share memory.
-
-    Args:
-        step: the step; its model is on a GPU.
-    """
+    """CUDA graphs of one training step, by batch size. They never run at the same time and share memory."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -154,10 +150,9 @@ class StepGraphs:
 
     def _state(self) -> list[Tensor]:
         """All tensors that a step changes."""
-        step = self.step
-        momenta = [state["momentum_buffer"] for state in step.optimizer.state.values()]
-        held = (*step.model.parameters(), *step.model.buffers(), *step.objective.buffers())
-        return [*(tensor.detach() for tensor in held), *momenta, step.loss_sum, step.taken, step.first_bad]
+        model, objective = self.step.model, self.step.objective
+        held = (*model.parameters(), *model.buffers(), *objective.buffers())
+        return [*(tensor.detach() for tensor in held), *self.step.state().values()]
 
 
 # The forward pass
@@ -188,11 +183,7 @@ class ReplayedForward:
     In evaluation mode a smaller batch uses the graph of a larger one. If the pass cannot be captured, it runs eagerly.
     Launching a small network takes far longer than its kernels, and the other members of a fleet would wait meanwhile.
     The outputs of a call are overwritten by the next call. Call it on :attr:`stream`, so that passes of several models
-    run side by side.
-
-    Args:
-        model: may change its weights in place and its mode, but must keep its tensors (:meth:`holds`).
-        precision: of the forward pass.
+    run side by side. The model may change its weights in place and its mode, but must keep its tensors (:meth:`holds`).
     """
 
     def __init__(self, model: Model, precision: torch.dtype) -> None:

@@ -20,7 +20,7 @@ from longtail.metrics import (
 )
 from longtail.posthoc import adjust_logits, tau_normalize_logits
 
-__all__ = ["TAUS", "Classifier", "PostHoc", "PostHocSearch", "classifier_of", "measures"]
+__all__ = ["TAUS", "Classifier", "PostHoc", "PostHocSearch", "measures"]
 
 TrainStats = Literal["eval", "paper"]
 
@@ -127,11 +127,11 @@ class Classifier:
     """Norm of the weight vector of each class; ``None`` if the classifier is not linear."""
     bias: Tensor | None
 
-
-def classifier_of(weight: Tensor | None, bias: Tensor | None, counts: Tensor) -> Classifier:
-    """What a post-hoc step needs, from a linear classifier's weight ``(C, D)`` and bias ``(C,)``."""
-    norms = None if weight is None else torch.linalg.vector_norm(weight.detach().double().cpu(), dim=1)
-    return Classifier(counts.cpu(), norms, None if bias is None else bias.detach().double().cpu())
+    @classmethod
+    def of(cls, weight: Tensor | None, bias: Tensor | None, counts: Tensor) -> "Classifier":
+        """From a linear classifier's weight ``(C, D)`` and bias ``(C,)``."""
+        norms = None if weight is None else torch.linalg.vector_norm(weight.detach().double().cpu(), dim=1)
+        return cls(counts.cpu(), norms, None if bias is None else bias.detach().double().cpu())
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class PostHocSearch:
             self._correct[place] += torch.bincount(right, minlength=len(self._samples))
 
     def result(self) -> tuple[PostHoc, dict[str, float]]:
-        """The step with the highest mean recall, the weakest of equals, and the recall at each strength."""
+        """The step with the highest mean recall (the weakest one of several), and the recall at each strength."""
         recalls = [recall(correct, self._samples, self.groups).all for correct in self._correct]
         best = max(range(len(recalls)), key=lambda place: (recalls[place], -place))
         return self.steps[best], {str(step): value for step, value in zip(self.steps, recalls, strict=True)}

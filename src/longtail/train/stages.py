@@ -1,6 +1,5 @@
 """The stages of a method for one run: model, head, sampler, objective, optimiser, learning rate and driver."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,41 +15,10 @@ from longtail.methods import Objective, Stage, Task
 from longtail.models import SMALL_MODELS, HeadSpec, Model, build_model, check_takes, replace_head
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.loaders import Loader, Loaders
-from longtail.train.recipe import Schedule
-from longtail.train.step import Step, make_optimizer
+from longtail.train.optimizer import learning_rate, make_optimizer
+from longtail.train.step import Step
 
-__all__ = ["Running", "Stages", "learning_rate"]
-
-
-def learning_rate(
-    epoch: float,
-    *,
-    lr: float,
-    epochs: int,
-    schedule: Schedule,
-    milestones: tuple[float, ...] = (),
-    decay: float = 0.1,
-    warmup: int = 0,
-) -> float:
-    r"""The learning rate at an epoch, counted from 0.
-
-    Warm-up is linear, :math:`lr (e + 1) / w` in epoch :math:`e < w`. Then ``"steps"`` multiplies by ``decay`` at each
-    milestone (values below 1 are fractions of all epochs), ``"cosine"`` goes down to zero,
-    :math:`lr (1 + \cos(\pi e / E)) / 2`, and ``"constant"`` stays.
-
-    Example:
-        >>> paper = dict(lr=0.1, epochs=200, schedule="steps", milestones=(0.8, 0.9), warmup=5)
-        >>> [round(learning_rate(e, **paper), 6) for e in (0, 1, 4, 5, 159, 160, 180)]
-        [0.02, 0.04, 0.1, 0.1, 0.1, 0.01, 0.001]
-    """
-    if epoch < warmup:
-        return lr * (math.floor(epoch) + 1) / warmup
-    if schedule == "steps":
-        reached = [epoch >= (round(m * epochs) if m < 1 else m) for m in milestones]
-        return lr * decay ** sum(reached)
-    if schedule == "cosine":
-        return lr * (1 + math.cos(math.pi * epoch / epochs)) / 2
-    return lr
+__all__ = ["Running", "Stages"]
 
 
 @dataclass(frozen=True, eq=False)

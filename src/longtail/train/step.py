@@ -1,58 +1,35 @@
 """The training step, written once: forward pass over all views, objective, backward pass, optimiser."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import reduce
 from operator import add
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from longtail.data.sampling.batch_plan import Batch
 from longtail.methods.objective import Objective, Sums
 from longtail.models import Outputs
 
-__all__ = ["Step", "make_optimizer"]
-
-
-def make_optimizer(parameters: Sequence[nn.Parameter], *, momentum: float, nesterov: bool, weight_decay: float) -> SGD:
-    """SGD whose momentum exists from the start, as zeros, and whose learning rate a CUDA graph can read."""
-    fused = parameters[0].is_cuda
-    optimizer = SGD(
-        parameters,
-        lr=torch.zeros((), device=parameters[0].device) if fused else 0.0,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        fused=fused,
-        foreach=False if not fused else None,
-    )
-    for parameter in parameters:
-        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer
+__all__ = ["Step"]
 
 
 class Step:
     """One training step.
 
-    The sum of the losses and the first step with a loss that is not finite stay on the device until they are read.
-
-    Args:
-        model: returns :class:`Outputs <longtail.models.Outputs>`; may be compiled or distributed.
-        objective: what it is trained on.
-        optimizer: made by :func:`make_optimizer`.
-        precision: type of the forward pass; parameters keep theirs.
-        channels_last: memory format of the images.
+    The sum of the losses and the first step with a loss that is not finite stay on the device until they are read. The
+    model returns :class:`Outputs <longtail.models.Outputs>` and may be compiled or distributed; ``precision`` is of the
+    forward pass, and parameters keep theirs.
     """
 
     def __init__(
         self,
         model: nn.Module,
         objective: Objective,
-        optimizer: SGD,
+        optimizer: Optimizer,
         *,
         precision: torch.dtype = torch.float32,
         channels_last: bool = False,
@@ -75,6 +52,12 @@ class Step:
             else:
                 group["lr"] = lr
 
+    def state(self) -> dict[str, Tensor]:
+        """What a step changes apart from the model and the objective: checkpoints keep it."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        momenta = {f"momentum.{n}": self.optimizer.state[p]["momentum_buffer"] for n, p in enumerate(parameters)}
+        return momenta | {"loss_sum": self.loss_sum, "taken": self.taken, "first_bad": self.first_bad}
+
     def __call__(self, batches: Sequence[Batch], mixed: Tensor | None = None) -> None:
         """Take a step.
 
@@ -89,7 +72,8 @@ class Step:
         ranks = self.objective.ranks
         losses = []
         for number, batch in enumerate(batches):
-            with self._synchronised(number + 1 == len(batches)):
+            distributed = self.model if isinstance(self.model, DistributedDataParallel) else None
+            with distributed.no_sync() if distributed and number + 1 < len(batches) else nullcontext():
                 loss = self._loss(batch, denominators, mixed)
                 # DDP averages over ranks, but the losses of the ranks are parts of one sum.
                 (loss if ranks.world == 1 else loss * ranks.world).backward()  # type: ignore[no-untyped-call]
@@ -114,9 +98,9 @@ class Step:
         if mixed is not None:
             weight = mixed.to(images.dtype)
             images = weight * images + (1 - weight) * images.flip(0)
-        with self._autocast(images.device):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
             outputs = self.model(images)
-        outputs = Outputs(
+        outputs = Outputs(  # losses are computed in float32 or better
             _single(outputs.logits),
             _single(outputs.features),
             {name: _single(value) for name, value in outputs.extra.items()},
@@ -147,17 +131,6 @@ class Step:
         other = function(batch.labels.flip(0))
         return {name: mixed * value + (1 - mixed) * other[name] for name, value in found.items()}
 
-    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        if self.precision == torch.bfloat16:
-            return torch.autocast(device.type, torch.bfloat16)
-        return nullcontext()
-
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        if isinstance(self.model, DistributedDataParallel) and not last:
-            return self.model.no_sync()
-        return nullcontext()
-
 
 def _single(values: Tensor) -> Tensor:
-    """Losses are computed in float32 or better."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -1,6 +1,6 @@
 """Files of a run with class statistics and logits, and the measures of a finished run computed from them again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -17,9 +17,9 @@ from longtail.train.folder import RunFolder
 from longtail.train.measures import Classifier, Kind, PostHoc, PostHocSearch, measures
 
 __all__ = [
-    "PredictionsWriter",
     "evaluate_run",
     "kept_splits",
+    "predictions_writer",
     "read_statistics",
     "stored_batches",
     "stored_splits",
@@ -30,6 +30,9 @@ TRAIN_LOGITS_BELOW = 512 * 2**20
 """Bytes under which the logits of the training split are kept too."""
 NO_LABEL = -100
 """Label of a sample that was left out; losses and measures ignore it."""
+
+WriteRows = Callable[[str, Tensor, Tensor, Tensor], None]
+"""Receives a split, positions in it in ascending order, logits before any post-hoc step, and labels."""
 
 _LOGITS = 2**22  # that are read at a time: 16 MB
 
@@ -43,46 +46,34 @@ def kept_splits(splits: Mapping[str, Split], num_classes: int) -> set[str]:
     }
 
 
-class PredictionsWriter:
-    """Writes logits and labels of the kept splits into one file, row by row; ranks other than the first write nothing.
+@contextmanager
+def predictions_writer(path: Path, splits: Mapping[str, Split], num_classes: int, ranks: Ranks) -> Iterator[WriteRows]:
+    """Yield a function that writes rows of a split; the file exists once the block has ended without an error.
 
-    Use it as a context manager: the file exists once the block has ended without an error.
+    Ranks other than the first write nothing: the first rank receives the rows of all ranks.
     """
+    if not ranks.first:
+        yield lambda *_: None
+        return
+    kept = sorted(kept_splits(splits, num_classes))
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name in kept:
+        shapes[f"{name}.logits"] = (torch.float32, (len(splits[name]), num_classes))
+        shapes[f"{name}.labels"] = (torch.int64, (len(splits[name]),))
+    writer = TensorWriter(path, shapes)
 
-    def __init__(self, path: Path, splits: Mapping[str, Split], num_classes: int, ranks: Ranks) -> None:
-        self._writer: TensorWriter | None = None
-        if not ranks.first:  # the first rank receives the rows of all ranks
-            return
-        kept = kept_splits(splits, num_classes)
-        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for name in sorted(kept):
-            shapes[f"{name}.logits"] = (torch.float32, (len(splits[name]), num_classes))
-            shapes[f"{name}.labels"] = (torch.int64, (len(splits[name]),))
-        self._writer = TensorWriter(path, shapes)
-        try:
-            for name in kept:  # a sample whose image cannot be read keeps this label
-                length = len(splits[name])
-                self._writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
-        except OSError:
-            self._writer.abandon()
-            raise
+    def write(split: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+        writer.write(f"{split}.logits", rows, logits)
+        writer.write(f"{split}.labels", rows, labels)
 
-    def __enter__(self) -> "PredictionsWriter":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._writer is not None:
-            try:
-                if kind is None:
-                    self._writer.close()
-            finally:
-                self._writer.abandon()
-
-    def write(self, split: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Write some rows of a split, in ascending order."""
-        if self._writer is not None:
-            self._writer.write(f"{split}.logits", rows, logits)
-            self._writer.write(f"{split}.labels", rows, labels)
+    try:
+        for name in kept:  # a sample whose image cannot be read keeps this label
+            length = len(splits[name])
+            writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
+        yield write
+        writer.close()
+    finally:
+        writer.abandon()
 
 
 def stored_splits(path: Path) -> tuple[str, ...]:
@@ -117,11 +108,8 @@ def _stored(path: Path) -> Iterator[Any]:
 def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], classifier: Classifier) -> None:
     """Write all class statistics, and the norms and biases of the classifier."""
     tensors = {f"{split}.{name}": t for split, one in statistics.items() for name, t in one.tensors().items()}
-    tensors["classifier.counts"] = classifier.counts
-    if classifier.norms is not None:
-        tensors["classifier.norms"] = classifier.norms
-    if classifier.bias is not None:
-        tensors["classifier.bias"] = classifier.bias
+    known = {"counts": classifier.counts, "norms": classifier.norms, "bias": classifier.bias}
+    tensors |= {f"classifier.{name}": value for name, value in known.items() if value is not None}
     write_tensors(path, tensors, {})
 
 

@@ -28,7 +28,7 @@ from longtail.train.dataset import open_data
 from longtail.train.evaluation import Evaluator
 from longtail.train.folder import RunFolder, TensorBoard, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
-from longtail.train.measures import Classifier, PostHoc, classifier_of, measures
+from longtail.train.measures import Classifier, PostHoc, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import write_statistics
@@ -103,16 +103,17 @@ class Trainer:
         self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
-                "Expected `bad_images` = error with several processes, whose batches must have one size, but got skip."
+                "Expected `bad_images` = error with several processes, whose batches must have the same size, but got "
+                "skip."
             )
         if self.method.chooses_tau(self.params) and self.dataset.val is None:
             raise ValueError(
-                f"Expected `tau` for {recipe.method}, or validation data to choose it on (`validation` = 0.1 holds "
-                "some out), but got neither."
+                f"Expected `tau` for {recipe.method}, or validation data on which to choose it, but got neither; "
+                "`validation` = 0.1 holds out a tenth of the training data."
             )
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
-        """The recipe with its precision resolved; a run that continues keeps the one with which it began."""
+        """Resolve ``precision``; a resumed run keeps the precision that it began with."""
         if recipe.precision == "auto" and self.folder.begun:
             begun = self.folder.recipe()
             return replace(recipe, precision=begun.precision, channels_last=begun.channels_last)
@@ -304,7 +305,7 @@ class Trainer:
     def _finish(self, model: Model, running: Running) -> Iterator[None]:
         """Evaluate the model and write all files of a finished run, the result last."""
         self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
-        classifier = classifier_of(model.head.weight, model.head.bias, self.dataset.counts)
+        classifier = Classifier.of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, trace = self._posthoc(model, classifier)
         statistics = yield from self.evaluator.final(
             model,
@@ -322,7 +323,8 @@ class Trainer:
                 f"of its training was; a lower learning rate than {self.recipe.lr:g} may help."
             )
         if self.ranks.first:
-            self._write(model, running, statistics, classifier, (posthoc, trace))
+            chosen = {"posthoc": None if posthoc is None else str(posthoc), "posthoc_chosen_on_val": trace}
+            self._write(model, running, statistics, classifier, chosen)
         self.ranks.wait()  # no process leaves before everything is written
 
     def _write(
@@ -331,9 +333,8 @@ class Trainer:
         running: Running,
         statistics: dict[str, ClassStatistics],
         classifier: Classifier,
-        chosen: tuple[PostHoc | None, dict[str, float]],
+        chosen: dict[str, Any],
     ) -> None:
-        posthoc, trace = chosen
         write_statistics(self.folder.statistics_file, statistics, classifier)
         write_tensors(self.folder.model_file, model.state_dict(), self._card(running))
         # Class statistics have the gradient of the loss only if every training image counts once.
@@ -343,7 +344,7 @@ class Trainer:
             self.dataset.groups,
             self.dataset.class_names,
             self.recipe.train_stats,
-            gradients=posthoc is None and every_image_once and running.objective.is_pure_shift,
+            gradients=chosen["posthoc"] is None and every_image_once and running.objective.is_pure_shift,
         )
         about = {
             "data": self.dataset.name,
@@ -352,10 +353,8 @@ class Trainer:
             "seed": self.recipe.seed,
             "epochs": self.epochs,
             "reported": "last epoch",
-            "posthoc": None if posthoc is None else str(posthoc),
-            "posthoc_chosen_on_val": trace,
         }
-        write_json(self.folder.result_file, {**about, **result})
+        write_json(self.folder.result_file, {**about, **chosen, **result})
 
     def _check_stopped(self) -> None:
         """Everything was saved before the last evaluation; a single process may leave it at any batch."""
