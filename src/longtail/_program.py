@@ -1,12 +1,43 @@
-"""The command that users type, for messages and reports."""
+"""What messages say: the command that users type, and an error as one sentence."""
 
 import os
+import re
 import shlex
+import traceback
+from pathlib import Path
 
-__all__ = ["program"]
+__all__ = ["program", "sentence_of"]
 
 
 def program() -> str:
     """``longtail``, with the plugin files that this process was started with."""
-    files = filter(None, os.environ.get("LONGTAIL_PLUGINS", "").split(os.pathsep))
-    return shlex.join(["longtail", *(word for file in files for word in ("--plugin", file))])
+    return shlex.join(["longtail", *(word for file in _plugin_files() for word in ("--plugin", file))])
+
+
+def sentence_of(error: Exception) -> str:
+    """Return an error as one sentence.
+
+    Our own messages, which say what was expected, stay as they are. A system error names the file that the user meant.
+    Any other error, such as a ``TypeError`` in a plugin, gets its type and its place.
+
+    Example:
+        >>> sentence_of(PermissionError(13, "Permission denied", "out/.labels.csv.4711.part"))
+        'Expected access to out/labels.csv, but got: permission denied.'
+        >>> sentence_of(ValueError("Expected `beta` to be a number >= 0, but got -1."))
+        'Expected `beta` to be a number >= 0, but got -1.'
+    """
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
+        path = Path(os.fsdecode(error.filename))
+        temporary = re.fullmatch(r"\.(.+)\.\d+\.part", path.name)
+        meant = path.with_name(temporary[1]) if temporary else path
+        return f"Expected access to {meant}, but got: {error.strerror[:1].lower()}{error.strerror[1:]}."
+    frames = traceback.extract_tb(error.__traceback__)
+    if "Expected" in str(error) or isinstance(error, OSError | ImportError) or not frames:
+        return str(error)
+    in_plugins = [frame for frame in frames if frame.filename in _plugin_files()]
+    place = (in_plugins or frames)[-1]
+    return f"{type(error).__name__} in {place.filename}:{place.lineno}: {error}; --debug shows the traceback."
+
+
+def _plugin_files() -> list[str]:
+    return list(filter(None, os.environ.get("LONGTAIL_PLUGINS", "").split(os.pathsep)))

@@ -42,11 +42,11 @@ def test_without_validation_data(run, files):
     assert (files / "figures" / "class-recall.svg").exists()
 
 
-def test_the_command_on_the_page_repeats_it(run, files, monkeypatch):
+def test_page_has_the_command_that_repeats_it(run, files, monkeypatch):
     monkeypatch.chdir(files)
     given = ["diagnose", "--test", "test.npz", "--counts", "counts.json", "--head-over", "500", "--tail-under", "50"]
     assert run(*given)[0] == 0
-    command = "longtail diagnose --test test.npz --counts counts.json --head-over 500 --tail-under 50"
+    command = f"longtail {' '.join(given)}"
     assert f"{command}<" in (files / "diagnosis.html").read_text(encoding="utf-8")
     assert run(*given, "--out", "a b.html", "--figures", "drawn", "--title", "Mine")[0] == 0
     page = html.unescape((files / "a b.html").read_text(encoding="utf-8"))

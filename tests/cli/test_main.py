@@ -1,5 +1,6 @@
-"""The command itself: its help, and one sentence without a traceback for every mistake."""
+"""The command ``longtail``: help, errors, signals and pipes."""
 
+import io
 import os
 import re
 import signal
@@ -28,10 +29,12 @@ def start(program, *words, **options):
 # --- help
 
 
-def test_help_lists_every_command(run):
+def test_help_lists_every_command_on_one_screen(run):
     code, out, err = run("--help")
     assert (code, err) == (0, "")
     assert run() == run("-h") == (0, out, "")
+    assert len(out.splitlines()) <= 24
+    assert max(map(len, out.splitlines())) <= 80
     for name, summary in cli.COMMANDS.items():
         assert any(line.split() == [name, *summary.split()] for line in out.splitlines())
 
@@ -61,26 +64,26 @@ def test_help_imports_no_command():
 # --- encodings
 
 
-@pytest.mark.parametrize("words", [["--help"], ["methods"]])
-def test_characters_that_the_encoding_lacks_become_question_marks(words):
-    done = start(PROGRAM, *words, env=os.environ | {"PYTHONIOENCODING": "ascii"})
-    assert (done.returncode, done.stderr) == (0, "")
-    if words == ["--help"]:
-        assert done.stdout.startswith("usage: longtail COMMAND ?\n")
+def printed(monkeypatch, words, errors):
+    """What a command prints to a stream that only knows ASCII."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=errors)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert cli.main(words) == 0
+    return stream.buffer.getvalue().decode("ascii")
 
 
-def test_the_error_handler_of_the_environment_is_kept():
-    done = start(PROGRAM, env=os.environ | {"PYTHONIOENCODING": "ascii:xmlcharrefreplace"})
-    assert done.stdout.startswith("usage: longtail COMMAND &#8230;\n")
+def test_characters_that_the_encoding_lacks_become_question_marks(monkeypatch):
+    assert printed(monkeypatch, ["--help"], "strict").startswith("usage: longtail COMMAND ?\n")
+    assert "cbs" in printed(monkeypatch, ["methods"], "strict")
 
 
-def test_no_colors_in_a_pipe(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "longtail", "data", "list"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "imagenet-lt" in done.stdout
-    assert "\x1b" not in done.stdout
+def test_the_error_handler_of_the_environment_is_kept(monkeypatch):
+    assert printed(monkeypatch, [], "xmlcharrefreplace").startswith("usage: longtail COMMAND &#8230;\n")
+
+
+def test_python_m_longtail():
+    done = subprocess.run([sys.executable, "-m", "longtail", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"longtail {longtail.__version__}\n")
 
 
 # --- mistakes
@@ -115,7 +118,7 @@ def test_wrong_command_lines(run, monkeypatch, line, message):
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, BrokenPipeError])
-def test_an_error_of_a_command_is_one_sentence(run, monkeypatch, error):
+def test_error_of_a_command_is_one_sentence(run, monkeypatch, error):
     def fail(words):
         raise error(f"Expected [1] thing, but got {words}.")
 
@@ -123,9 +126,42 @@ def test_an_error_of_a_command_is_one_sentence(run, monkeypatch, error):
     assert run("data", "a", "b") == (2, "", "longtail: Expected [1] thing, but got ['a', 'b'].\n")
 
 
+PLUGIN = """
+def run(words):
+    return len(words) + words
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """A plugin file whose function is used as the command `data`."""
+    file = tmp_path / "plugin.py"
+    file.write_text(PLUGIN)
+    monkeypatch.setenv("LONGTAIL_PLUGINS", str(file))
+    namespace = {}
+    exec(compile(PLUGIN, file, "exec"), namespace)
+    monkeypatch.setattr(import_module("longtail.cli.data"), "run", namespace["run"])
+    return file
+
+
+def test_error_in_a_plugin_names_its_file_and_line(run, plugin):
+    code, out, err = run("data", "list")
+    assert (code, out) == (2, "")
+    assert f"TypeError in {plugin}:3: unsupported operand" in one_sentence(err)
+    assert "--debug" in err
+
+
+def test_debug_shows_the_traceback(capsys, plugin):
+    assert cli.main(["data", "--debug", "list"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):")
+    assert f'"{plugin}", line 3, in run' in err
+    assert err.splitlines()[-1].startswith("longtail: TypeError in ")
+
+
 @pytest.mark.parametrize("name", ["x.md", "x.1.part"])
-def test_a_file_that_cannot_be_written_is_named_as_given(run, tmp_path, monkeypatch, name):
-    """Not as the temporary file that is written first."""
+def test_file_that_cannot_be_written_is_named_as_given(run, tmp_path, monkeypatch, name):
+    """The message does not have the name of the temporary file that is written first."""
     path = tmp_path / "nodir" / name
     monkeypatch.setattr(import_module("longtail.cli.data"), "run", lambda _: write_text(path, "text"))
     assert one_sentence(run("data")[2]) == f"Expected access to {path}, but got: no such file or directory."
@@ -138,10 +174,10 @@ def test_system_errors():
 
 
 @pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("predict", "train")])
-def test_a_missing_package_is_named_with_how_to_install_it(run, monkeypatch, name, extras):
+def test_message_about_a_missing_package_says_how_to_install_it(run, monkeypatch, name, extras):
     assert set(cli._EXTRAS) <= set(cli.COMMANDS)
     monkeypatch.delitem(sys.modules, f"longtail.cli.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
     code, _, err = run(name)
     assert code == 2
     assert "rich" in err
@@ -152,7 +188,7 @@ def test_a_missing_package_is_named_with_how_to_install_it(run, monkeypatch, nam
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_command(run, monkeypatch, number, code):
+def test_interrupted_command(run, monkeypatch, number, code):
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     monkeypatch.setattr(import_module("longtail.cli.data"), "run", lambda _: os.kill(os.getpid(), number))
     assert run("data") == (code, "", "longtail: Interrupted.\n")
@@ -160,7 +196,7 @@ def test_an_interrupted_command(run, monkeypatch, number, code):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_during_the_import_of_a_command_ends_the_process_at_once(tmp_path, number, code):
+def test_signal_during_the_import_of_a_command_ends_the_process_at_once(tmp_path, number, code):
     """An exception might be swallowed or replaced inside the import of torch."""
     (tmp_path / "mine.py").write_text(
         f"import os\ntry:\n    os.kill(os.getpid(), {int(number)})\nfinally:\n    raise ImportError('broken')\n"
@@ -169,7 +205,7 @@ def test_a_signal_during_the_import_of_a_command_ends_the_process_at_once(tmp_pa
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "longtail: Interrupted.\n")
 
 
-def test_an_ignored_signal_stays_ignored(tmp_path):
+def test_ignored_signal_stays_ignored(tmp_path):
     """As with `nohup` and a shell's background jobs."""
     (tmp_path / "mine.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nrun = lambda _: 7\n")
     ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {PLUGGED}"
@@ -190,7 +226,7 @@ def test_sigterm_ends_a_forked_process(run, monkeypatch):
     assert run("data")[0] == -signal.SIGTERM
 
 
-def test_a_command_runs_in_a_thread(monkeypatch):
+def test_command_runs_in_a_thread(monkeypatch):
     monkeypatch.setattr(import_module("longtail.cli.data"), "run", lambda _: 7)
     codes = []
     thread = threading.Thread(target=lambda: codes.append(cli.main(["data"])))
@@ -202,7 +238,7 @@ def test_a_command_runs_in_a_thread(monkeypatch):
 # --- pipes
 
 PRINTING = {
-    "rich": ["methods"],
+    "rich": "from rich.console import Console\nrun = lambda _: Console().print('a line') or 0",
     "usage": ["--help"],
     "argparse": ["predict", "--help"],
     "buffered": "run = lambda _: print('a line') or 0",
@@ -211,7 +247,7 @@ PRINTING = {
 
 
 @pytest.mark.parametrize("printing", PRINTING)
-def test_a_closed_pipe_ends_a_command_without_a_message(tmp_path, printing):
+def test_closed_pipe_ends_a_command_without_a_message(tmp_path, printing):
     """As in `longtail methods | head -1`."""
     words = PRINTING[printing]
     if isinstance(words, str):

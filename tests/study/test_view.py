@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import time
 
@@ -18,27 +19,30 @@ from longtail.train.recipe import write_recipe
 
 @pytest.fixture
 def view():
-    return View("The study", Console(file=io.StringIO(), width=200))
+    return View(Console(file=io.StringIO(), width=200))
 
 
 def printed(view):
     return view.console.file.getvalue()
 
 
-def table(view, progress):
+def bars(view, progress):
+    """The lines that a terminal shows, without their bars."""
+    view(progress)
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
-    console.print(view.table(progress))
-    return console.file.getvalue()
+    console.print(view.bars.get_renderable())
+    return [" ".join(line.replace("━", "").split()) for line in console.file.getvalue().splitlines()]
 
 
-def test_the_table_counts_runs_and_epochs_and_shows_the_recall_so_far(view, study, tmp_path):
+def test_bars_count_runs_and_show_the_recall_so_far(view, study, tmp_path):
     done, waiting = plan_in(study).runs(), plan_in(tmp_path, methods=["softmax"], seeds=3).runs()
-    lines = table(view, Progress([*done[2:], *waiting])).splitlines()
-    assert any("CBS (β = 1.5)" in line and "2/2" in line and "4/4" in line and "±" in line for line in lines)
-    assert any("Softmax" in line and "0/3" in line and "0/6" in line for line in lines)
+    first, cbs, softmax = sorted(bars(view, Progress([*done[4:], *waiting])))
+    assert first == "all 2/5 runs done"
+    assert re.fullmatch(r"digits-lt 50, CBS \(β = 1.5\) 2/2, recall [\d.]+ ± [\d.]+", cbs)
+    assert softmax == "digits-lt 50, Softmax 0/3"
 
 
-def test_without_a_terminal_there_is_a_line_per_finished_run_and_per_minute(view, study, tmp_path, monkeypatch):
+def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, monkeypatch):
     waiting = plan_in(tmp_path, methods=["softmax"], seeds=3).runs()
     progress = Progress([*plan_in(study).runs(), *waiting])
     view(progress)
@@ -53,22 +57,22 @@ def test_without_a_terminal_there_is_a_line_per_finished_run_and_per_minute(view
     assert printed(view).endswith("\n6/9 runs done, 12/18 epochs\n")
 
 
-def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_so_far(view, study, monkeypatch):
+def test_time_left_is_that_of_the_remaining_epochs_at_the_recent_speed(view, study, monkeypatch):
     now, epochs = [100.0], [12]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(command, "LOG_SECONDS", 5.0)
     monkeypatch.setattr(Progress, "epochs", lambda *_: (epochs[0], 18))
-    view, progress = View("The study", view.console), Progress(plan_in(study).runs())
+    view, progress = View(view.console), Progress(plan_in(study).runs())
     for done in (12, 13, 13, 12, 14):  # one every ten seconds; it goes back when a run was killed
         now[0] += 10
         epochs[0] = done
         view(progress)
     assert [line.partition(" epochs")[2] for line in printed(view).splitlines()] == [
-        "", ", 0:00:50 left", ", 0:00:50 left", "", ", 0:00:20 left"
+        *[""] * 4, ", 0:01:00 left"
     ]  # fmt: skip
 
 
-def test_without_test_data_the_recall_is_that_on_validation_data(view, study, tmp_path):
+def test_recall_is_on_validation_data_if_there_is_no_test_data(view, study, tmp_path):
     shutil.copytree(study, tmp_path / "s")
     runs = plan_in(tmp_path / "s", methods=["softmax"]).runs()
     for left in ("val", None):
@@ -85,13 +89,13 @@ def test_without_test_data_the_recall_is_that_on_validation_data(view, study, tm
         lines = [line.partition(": ")[2] for line in printed(view).splitlines()[-2:]]
         if left is None:
             assert lines == ["done; there is neither test nor validation data"] * 2
-            assert "nan" not in table(view, progress)
+            assert "digits-lt 50, Softmax 2/2" in bars(view, progress)
         else:
             assert lines == ["recall 50.00 on validation data", "recall 75.00 on validation data"]
-            assert "62.50 ± 17.68 (validation)" in table(view, progress)
+            assert "digits-lt 50, Softmax 2/2, recall 62.50 ± 17.68 on validation data" in bars(view, progress)
 
 
-def test_runs_on_folds_have_their_own_row_and_the_recall_of_the_held_out_fold(view, study, tmp_path):
+def test_runs_on_folds_have_their_own_bar_and_the_recall_of_the_held_out_fold(view, study, tmp_path):
     base, own = plan_in(study).base("digits-lt", None, "cbs"), plan_in(study, methods=["cbs"], seeds=1).runs()
     trials = [PlannedRun(recipe, tmp_path / str(recipe.fold)) for recipe in fold_recipes(base, 1.5, 2, [0])]
     for run in trials:
@@ -105,9 +109,8 @@ def test_runs_on_folds_have_their_own_row_and_the_recall_of_the_held_out_fold(vi
     progress.update()
     view(progress)
     assert printed(view).count(": recall 50.00 on validation data\n") == 2
-    rows = table(view, progress).splitlines()
-    (of_folds,) = (row for row in rows if "CBS (β = 1.5), 2 folds" in row)
-    assert "50.00 ± 0.00 (validation)" in of_folds
+    rows = bars(view, progress)
+    assert "digits-lt 50, CBS (β = 1.5), 2 folds 2/2, recall 50.00 ± 0.00 on validation data" in rows
     (alone,) = (row for row in rows if "CBS (β = 1.5) " in row)
-    assert "1/1" in alone
+    assert "1/1, recall" in alone
     assert "validation" not in alone

@@ -4,18 +4,18 @@ Modules are imported on use, so that a command does not wait for what another ne
 """
 
 import os
-import re
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 
 from longtail import __version__
 from longtail._io import stop_signals
+from longtail._program import sentence_of
 from longtail._registry import load_plugin, nearest
 
 __all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
@@ -32,12 +32,18 @@ _GROUPS = {
         "methods": "the methods and their parameters",
     },
     "look at data and predictions": {
-        "diagnose": "what is wrong with any classifier, from its predictions, and what would help",
+        "diagnose": "find what is wrong with a classifier from its predictions",
         "data": "list, get and check data sets, describe your own",
     },
 }
 COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 """The summary of each command; its module is ``longtail.cli.NAME``."""
+
+_OPTIONS = {
+    "--help": "show the flags of the command",
+    "--plugin FILE.py": "import a file that registers methods, heads or data sets",
+    "--debug": "show the traceback of an error",
+}
 
 _EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose": "report,train"}
 """The extras that a command needs; the others need ``train``."""
@@ -82,9 +88,9 @@ def _is_closed_pipe() -> bool:
 
 
 def _run(given: Sequence[str]) -> int:
-    name = ""
+    name, debug = "", "--debug" in given
     try:
-        plugins, words = _split_plugins(given)
+        plugins, words = _split_plugins([word for word in given if word != "--debug"])
         if not words or words[0] in {"-h", "--help"}:
             sys.stdout.write(_usage())
             return 0
@@ -101,13 +107,15 @@ def _run(given: Sequence[str]) -> int:
                     load_plugin(plugin)
                 command = import_module(f"longtail.cli.{name}")
             return int(command.run(words[1:]))
-    except ModuleNotFoundError as error:
-        extras = _EXTRAS.get(name, "train")
-        return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, ImportError) as error:
-        return _fail(sentence_of(error))
+        if debug:
+            traceback.print_exc()
+        if not isinstance(error, ModuleNotFoundError):
+            return _fail(sentence_of(error))
+        extras = _EXTRAS.get(name, "train")
+        return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")
     except KeyboardInterrupt:
         sys.stderr.write(_INTERRUPTED)
         return 128 + (_received[0] if _received else signal.SIGINT)
@@ -129,10 +137,10 @@ def _split_plugins(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _usage() -> str:
     lines = ["usage: longtail COMMAND …", "       longtail --version"]
-    for title, commands in _GROUPS.items():
-        lines += ["", f"{title}:", *(f"  {name:<9} {summary}" for name, summary in commands.items())]
-    lines += ["", "`longtail COMMAND --help` shows the flags of a command. `--plugin FILE.py` with any command"]
-    return "\n".join([*lines, "imports a file that registers methods, heads or data sets.\n"])
+    for title, entries in {**_GROUPS, "with any command": _OPTIONS}.items():
+        width = 8 if entries is not _OPTIONS else 16
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {summary}" for name, summary in entries.items())]
+    return "\n".join([*lines, ""])
 
 
 def _fail(sentence: str) -> int:
@@ -168,18 +176,3 @@ def _exit_now(number: int) -> None:
     """Leave at once: while torch is imported there is nothing to save, and an exception may be swallowed."""
     os.write(2, _INTERRUPTED.encode())
     os._exit(128 + number)
-
-
-def sentence_of(error: Exception) -> str:
-    """Return the message of an error; for a system error, with the file that the user meant.
-
-    Example:
-        >>> sentence_of(PermissionError(13, "Permission denied", "out/.labels.csv.4711.part"))
-        'Expected access to out/labels.csv, but got: permission denied.'
-    """
-    if not isinstance(error, OSError) or not error.strerror or not isinstance(error.filename, str | bytes):
-        return str(error)
-    path = Path(os.fsdecode(error.filename))
-    temporary = re.fullmatch(r"\.(.+)\.\d+\.part", path.name)
-    meant = path.with_name(temporary[1]) if temporary else path
-    return f"Expected access to {meant}, but got: {error.strerror[:1].lower()}{error.strerror[1:]}."

@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from rich.cells import set_cell_size
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from longtail._checks import check_number
 from longtail._registry import load_plugins, nearest
 from longtail.cli.parsing import Parser
+from longtail.cli.show import console, print_line
 from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts, open_path
 from longtail.data.datasets.own import empty_folders
 
 __all__ = ["run", "show"]
-
-console = Console()
 
 _PARTS = ("train", "val", "test")
 _USAGE = """usage: longtail data COMMAND …
@@ -26,14 +24,13 @@ _USAGE = """usage: longtail data COMMAND …
   check NAME       compare a data set on disk with what should be there
   describe PATH    classes, counts, imbalance, duplicate and unreadable images of your own data
 
-`longtail data COMMAND --help` shows the flags.
-"""
+`longtail data COMMAND --help` shows the flags."""
 
 
 def run(words: Sequence[str]) -> int:
     """Run one of the data commands."""
     if not words or words[0] in {"-h", "--help"}:
-        console.print(_USAGE, highlight=False, markup=False, end="")
+        print_line(_USAGE)
         return 0
     if words[0] not in _COMMANDS:
         near = nearest(words[0], _COMMANDS)
@@ -84,20 +81,22 @@ def _get(words: Sequence[str]) -> int:
     fetch = CATALOG[base].fetch
     if fetch is None:
         if not CATALOG[base].is_here(root):
-            _print(f"{name} cannot be downloaded automatically: {CATALOG[name].steps}")
+            print_line(f"{name} cannot be downloaded automatically: {CATALOG[name].steps}")
             return 1
         where = f"is already in {_places(base, root)}" if CATALOG[base].files else "comes with scikit-learn"
-        _print(f"{base} {where}.")
+        print_line(f"{base} {where}.")
         return _compare(base, root)
     fetch(root)
-    _print(f"{base} is in {_places(base, root)}.")
+    print_line(f"{base} is in {_places(base, root)}.")
     return _compare(base, root)
 
 
 def _check(words: Sequence[str]) -> int:
     parser = _parser("check", "Compare a data set on disk with what should be there.")
     parser.flag("--imbalance", "imbalance factor of a data set that is made long-tailed here", type=float, metavar="N")
-    return parser.run(words, lambda given: _compare(given.name, given.root, given.imbalance))
+    given = parser.read(words)
+    with parser.errors_name_flags():
+        return _compare(given.name, given.root, given.imbalance)
 
 
 def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
@@ -105,9 +104,9 @@ def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
     more = {} if imbalance is None else {"imbalance": check_number("imbalance", imbalance, minimum=1)}
     differences = check_dataset(name, root, **more)
     for difference in differences:
-        _print(str(difference))
+        print_line(str(difference))
     if not differences:
-        _print(f"{name} is complete and correct.")
+        print_line(f"{name} is complete and correct.")
     return 1 if differences else 0
 
 
@@ -140,27 +139,23 @@ def _places(name: str, root: Path) -> str:
     return " and ".join(str(root / folder) for folder in folders)
 
 
-def _print(line: str, **style: str) -> None:
-    console.print(line, soft_wrap=True, markup=False, highlight=False, **style)  # type: ignore[arg-type]
-
-
 def show(found: Description, folders: Sequence[Path] = ()) -> None:
     """Print a description, and the class folders that are empty."""
     sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
     classes = "1 class" if len(found.class_names) == 1 else f"{len(found.class_names):,} classes"
     images = "image" if sum(found.sizes.values()) == 1 else "images"
-    _print(f"{found.name}: {classes}, {sizes} {images}", style="bold")
+    print_line(f"{found.name}: {classes}, {sizes} {images}", style="bold")
     groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
-    _print(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)")
+    print_line(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)")
     order = found.counts.argsort(descending=True, stable=True).tolist()
     widest = int(found.counts.max())
     for c in order if len(order) <= 30 else [*order[:10], -1, *order[-19:]]:
         if c < 0:
-            _print("  …")
+            print_line("  …")
             continue
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
-        _print(f"  {set_cell_size(found.class_names[c], 20)} {count:>7,} {bar}")
+        print_line(f"  {set_cell_size(found.class_names[c], 20)} {count:>7,} {bar}")
     for one, many, items in (
         ("class", "classes without a training image", found.empty),
         ("folder", "folders without an image: fill or remove them", [str(folder) for folder in folders]),
@@ -171,8 +166,8 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
     ):
         if items:
             what = one + many[many.index(" ") :] if len(items) == 1 else many
-            _print(f"{len(items)} {what}:")
+            print_line(f"{len(items)} {what}:")
             for item in items[:5]:
-                _print(f"  {item}")
+                print_line(f"  {item}")
             if len(items) > 5:
-                _print(f"  … and {len(items) - 5} more")
+                print_line(f"  … and {len(items) - 5} more")

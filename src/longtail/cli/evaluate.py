@@ -1,6 +1,5 @@
 """``longtail evaluate``: the metrics of a finished run, recomputed, or after a post-hoc correction."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,15 +29,13 @@ def run(words: Sequence[str]) -> int:
         metavar="STEP",
     )
     parser.flag("--out", "also write the metrics to this file", type=Path, metavar="FILE.json")
-    return parser.run(words, _evaluate)
-
-
-def _evaluate(given: argparse.Namespace) -> int:
+    given = parser.read(words)
     if given.out is not None:
         _check_out(given.out)
     folder = RunFolder(given.run)
     _check_run(folder)
-    result = evaluate_run(folder, given.posthoc)
+    with parser.errors_name_flags():
+        result = evaluate_run(folder, given.posthoc)
     show_result(folder, result)
     chosen = result["posthoc_chosen_on_val"]
     if chosen:
@@ -48,9 +45,8 @@ def _evaluate(given: argparse.Namespace) -> int:
         if step == list(chosen)[-1]:
             line += f"; it is the largest tried, so a larger one may be better: --posthoc {step.split('=')[0]}=…"
         print_line(line)
-    missing = result.get("without_logits")
-    if missing:
-        print_line(f"not measured, because their logits were not stored: {', '.join(missing)}")
+    if result.get("without_logits"):
+        print_line(f"not measured, because their logits were not stored: {', '.join(result['without_logits'])}")
     if given.out is not None:
         write_json(given.out, result)
         print_line(f"Metrics: {given.out}")

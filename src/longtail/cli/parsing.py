@@ -3,7 +3,8 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -11,7 +12,7 @@ from longtail._registry import nearest
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import check_settings, setting_help, setting_types
 
-__all__ = ["Parser", "add_settings", "check_folder_of", "positive_integer", "read_settings", "words_of"]
+__all__ = ["Parser", "add_settings", "check_folder_of", "positive_integer", "read_settings"]
 
 _GROUPS = {
     "data": "data",
@@ -50,11 +51,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises a ``ValueError`` with one sentence instead of leaving the process.
 
-    Args:
-        prog: the command, for example ``"longtail train"``.
-        description: what it does; shown by ``--help``.
-        epilog: shown at the end of the help.
-        usage: the words after the command, if there are too many flags to list.
+    ``usage`` replaces the list of flags after the command, if there are too many.
     """
 
     def __init__(self, prog: str, description: str, epilog: str = "", usage: str | None = None) -> None:
@@ -72,9 +69,7 @@ class Parser(argparse.ArgumentParser):
 
     def flag(self, name: str, help: str, **options: Any) -> None:
         """Add a flag; its default is shown by the help."""
-        default = options.get("default")
-        shown = "" if default is None or default == () else f" (default: {default})"
-        self.add_argument(name, help=_escape(help) + shown, **options)
+        self.add_argument(name, help=_help(help, options.get("default")), **options)
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; unlike argparse's, this raises an error if the pipe is closed."""
@@ -93,11 +88,11 @@ class Parser(argparse.ArgumentParser):
             self.error(f"Expected a flag that `{self.prog} --help` shows, but got {unknown}{near}.")
         return given
 
-    def run(self, words: Iterable[str], action: Callable[[argparse.Namespace], int]) -> int:
-        """Call ``action`` with the values of a command line; its errors name flags instead of parameters."""
-        given = self.read(words)
+    @contextmanager
+    def errors_name_flags(self) -> Iterator[None]:
+        """Replace the names of parameters in the message of an error by the flags of this command."""
         try:
-            return action(given)
+            yield
         except (ValueError, TypeError, OSError) as error:
             if len(error.args) == 1:
                 error.args = (re.sub(r"`(\w+)`", self._as_flag, str(error)),)
@@ -109,28 +104,31 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a ``ValueError`` with the message as a sentence."""
-        sentence = message if message.startswith("Expected") else f"Expected {self._expected(message)}"
-        raise ValueError(sentence)
-
-    def _expected(self, message: str) -> str:
-        """Return a message of argparse in our words."""
-        patterns = {
-            r"argument (\S+): expected (?:one|at least one) argument": r"a value after \1, but got none.",
-            r"argument (\S+): invalid choice: (.+?) \(choose from (.+)\)": r"\1 to be one of \3, but got \2.",
-            r"argument (\S+): invalid positive_integer value: (.+)": r"\1 to be an integer >= 1, but got \2.",
-            r"argument (\S+): invalid int value: (.+)": r"\1 to be an integer, but got \2.",
-            r"argument (\S+): invalid float value: (.+)": r"\1 to be a number, but got \2.",
-            r"argument (\S+): ignored explicit argument (.+)": r"no value after \1, but got \2.",
-            r"the following arguments are required: (.+)": rf"\1, but got none; see `{self.prog} --help`.",
-        }
-        for pattern, sentence in patterns.items():
+        if message.startswith("Expected"):
+            raise ValueError(message)
+        for pattern, sentence in _MESSAGES.items():
             if re.fullmatch(pattern, message):
-                return re.sub(r"'([\w.+-]+)'", r"\1", re.sub(pattern, sentence, message))  # no quotes around words
-        return f"a command line that `{self.prog} --help` describes: {message}."
+                plain = re.sub(r"'([\w.+-]+)'", r"\1", re.sub(pattern, sentence, message))  # no quotes around words
+                raise ValueError(f"Expected {plain.replace('COMMAND', self.prog)}.")
+        raise ValueError(f"Expected a command line that `{self.prog} --help` describes: {message}.")
 
 
-def _escape(text: str) -> str:
-    return text.replace("%", "%%")
+_MESSAGES = {
+    r"argument (\S+): expected (?:one|at least one) argument": r"a value after \1, but got none",
+    r"argument (\S+): invalid choice: (.+?) \(choose from (.+)\)": r"\1 to be one of \3, but got \2",
+    r"argument (\S+): invalid positive_integer value: (.+)": r"\1 to be an integer >= 1, but got \2",
+    r"argument (\S+): invalid int value: (.+)": r"\1 to be an integer, but got \2",
+    r"argument (\S+): invalid float value: (.+)": r"\1 to be a number, but got \2",
+    r"argument (\S+): ignored explicit argument (.+)": r"no value after \1, but got \2",
+    r"the following arguments are required: (.+)": r"\1, but got none; see `COMMAND --help`",
+}
+"""Messages of argparse, and ours."""
+
+
+def _help(text: str, default: Any) -> str:
+    """Return the help of a flag with its default."""
+    shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    return text.replace("%", "%%") + ("" if default is None or shown == "" else f" (default: {shown})")
 
 
 def add_settings(parser: Parser, defaults: Mapping[str, Any], leave_out: Collection[str] = ()) -> None:
@@ -141,31 +139,17 @@ def add_settings(parser: Parser, defaults: Mapping[str, Any], leave_out: Collect
             group = parser.add_argument_group(_GROUPS[name])
         if name in leave_out:
             continue
-        flag, default = f"--{name.replace('_', '-')}", defaults.get(name)
-        shown = "" if default is None or default == "" else f" (default: {_written(default)})"
-        switch = hint is bool
-        metavar = "" if switch else name.rsplit("_", 1)[-1].upper()
-        help = _escape(setting_help(name)) + shown
-        group.add_argument(flag, nargs="*", default=argparse.SUPPRESS, metavar=metavar, help=help)
-        if switch:
-            no = f"--no-{name.replace('_', '-')}"
-            group.add_argument(no, dest=f"no_{name}", action="store_true", help=argparse.SUPPRESS)
-
-
-def _written(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flag, help = name.replace("_", "-"), _help(setting_help(name), defaults.get(name))
+        metavar = "" if hint is bool else name.rsplit("_", 1)[-1].upper()
+        group.add_argument(f"--{flag}", nargs="*", default=argparse.SUPPRESS, metavar=metavar, help=help)
+        if hint is bool:
+            group.add_argument(f"--no-{flag}", dest=f"no_{name}", action="store_true", help=argparse.SUPPRESS)
 
 
 def read_settings(
     given: argparse.Namespace, *, several: bool = True, leave_out: Collection[str] = ()
 ) -> dict[str, list[Any]]:
-    """Return the values of each setting that was given.
-
-    Args:
-        given: from a parser with :func:`add_settings`.
-        several: whether a flag may have several values.
-        leave_out: settings that are not read.
-    """
+    """Return the values of each setting that was given but those to leave out; ``several`` allows more than one."""
     found: dict[str, list[Any]] = {}
     for name, hint in setting_types().items():
         flag, texts = f"--{name.replace('_', '-')}", getattr(given, name, None)
@@ -215,14 +199,3 @@ def check_folder_of(flag: str, file: Path | None) -> None:
     """Raise an error unless the folder of an output file exists; otherwise work would be lost at the end."""
     if file is not None and not file.absolute().parent.is_dir():
         raise FileNotFoundError(f"Expected {flag} to be in an existing folder, but got {file}.")
-
-
-def words_of(command: Sequence[str], flags: Mapping[str, Any]) -> list[str]:
-    """Return a command line that repeats a call: flags whose value is ``None``, ``False`` or empty are left out."""
-    found = list(command)
-    for flag, value in flags.items():
-        if value is True:
-            found.append(flag)
-        elif value is not None and value is not False and value != "":
-            found += [flag, f"{value:g}" if isinstance(value, float) else str(value)]
-    return found

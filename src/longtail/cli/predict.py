@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from rich.console import Console
 from rich.progress import track
 
 from longtail._io import new_file
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.show import progress_console
 from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import load
@@ -33,14 +33,8 @@ def run(words: Sequence[str]) -> int:
     """Parse, predict, print."""
     parser = Parser("longtail predict", "Predict labels and probabilities of images with a finished run.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument(
-        "images",
-        type=Path,
-        nargs="+",
-        metavar="IMAGES",
-        help="image files, folders, or lists (.txt with one path per line, .csv or .tsv with a column `path`); paths "
-        "in a list are relative to it",
-    )
+    lists = "lists (.txt with one path per line, .csv or .tsv with a column `path`); paths in a list are relative to it"
+    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGES", help=f"image files, folders, or {lists}")
     parser.flag("--format", "csv, or json: an array with one line per image", choices=_WRITERS, default="csv")
     parser.flag("--top", "classes per image, most probable first", type=positive_integer, default=1, metavar="K")
     parser.flag("--out", "write to this file instead of printing", type=Path, metavar="FILE")
@@ -48,7 +42,9 @@ def run(words: Sequence[str]) -> int:
     parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
     parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
     parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
-    return parser.run(words, _predict)
+    given = parser.read(words)
+    with parser.errors_name_flags():
+        return _predict(given)
 
 
 def _predict(given: argparse.Namespace) -> int:
@@ -59,16 +55,14 @@ def _predict(given: argparse.Namespace) -> int:
         if missing is not None and given.bad_images == "error":
             raise UnreadableImageError(missing.absolute(), "it does not exist")
         classifier = load(given.run, pick_device(given.device))
-        predictions = classifier.files(
-            paths, batch_size=given.batch_size, workers=given.workers, bad_images=given.bad_images
-        )
+        how = {"batch_size": given.batch_size, "workers": given.workers, "bad_images": given.bad_images}
+        predictions = classifier.files(paths, **how)
         names, top = classifier.class_names, min(given.top, len(classifier.class_names))
 
         def rows() -> Iterator[Row]:
             hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
-            for place, probabilities in track(
-                predictions, "predicting", len(paths), console=Console(stderr=True), transient=True, disable=hidden
-            ):
+            bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
+            for place, probabilities in track(predictions, "predicting", len(paths), **bar):
                 best = probabilities.topk(top)
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
                 yield _readable(paths[place]), [(names[c], float(f"{p:.6g}")) for c, p in pairs]
@@ -90,28 +84,20 @@ def find_images(given: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = [
-                Path(folder) / name
-                for folder, _, names in os.walk(path)
-                for name in names
-                if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
-            ]
-            if not inside:
+            files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+            images = [one for one in files if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")]
+            if not images:
                 raise ValueError(f"Expected images in {path}, but there are none.")
-            found += sorted(inside)
-        elif path.suffix.lower() in {".txt", ".csv", ".tsv"}:
-            found += [path.parent / name for name in _listed(path)]
+            found += sorted(images)
+        elif path.suffix.lower() == ".txt":
+            found += [path.parent / line.strip() for line in read_lines(path) if line.strip()]
+        elif path.suffix.lower() in {".csv", ".tsv"}:
+            found += [path.parent / row["path"] for row in read_table(path, ["path"]) if row.get("path")]
         else:
             found.append(path)
     if not found:
         raise ValueError("Expected images to predict, but got none.")
     return found
-
-
-def _listed(path: Path) -> list[str]:
-    if path.suffix.lower() == ".txt":
-        return [line.strip() for line in read_lines(path) if line.strip()]
-    return [row["path"] for row in read_table(path, ["path"]) if row.get("path")]
 
 
 def _write_csv(rows: Iterable[Row], top: int, file: TextIO) -> None:

@@ -1,11 +1,11 @@
 """``longtail report``: one HTML page about finished runs, and its figures as files."""
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from longtail.cli.parsing import Parser, words_of
+from longtail._program import program
+from longtail.cli.parsing import Parser
 from longtail.cli.show import print_line
 from longtail.report import Report, report
 
@@ -21,25 +21,17 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="folders of finished runs, at any depth")
     parser.flag("--out", "the page (default: DIR/report.html)", type=Path, metavar="FILE.html")
-    parser.flag(
-        "--figures", "its figures as SVG, PDF and PNG (default: figures/ beside the page)", type=Path, metavar="DIR"
-    )
+    figures = "its figures as SVG, PDF and PNG (default: figures/ beside the page)"
+    parser.flag("--figures", figures, type=Path, metavar="DIR")
     parser.flag("--no-figures", "write only the page", action="store_true")
-    parser.flag(
-        "--reference",
-        "the method that others are tested against (default: the study's, or balanced-softmax, or softmax)",
-        metavar="METHOD",
-    )
-    return parser.run(words, _report)
-
-
-def _report(given: argparse.Namespace) -> int:
-    flags = {"--out": given.out, "--figures": given.figures, "--reference": given.reference}
-    command = words_of(["longtail", "report", *map(str, given.runs)], flags | {"--no-figures": given.no_figures})
-    out = given.runs[0] / "report.html" if given.out is None else given.out
-    folder = None if given.no_figures else out.parent / "figures" if given.figures is None else given.figures
-    made = report(*given.runs, reference=given.reference, command=shlex.join(command))
-    made.write(out, folder)
+    reference = "the method that others are tested against (default: the study's, or balanced-softmax, or softmax)"
+    parser.flag("--reference", reference, metavar="METHOD")
+    given = parser.read(words)
+    out = given.out or given.runs[0] / "report.html"
+    folder = None if given.no_figures else given.figures or out.parent / "figures"
+    with parser.errors_name_flags():
+        made = report(*given.runs, reference=given.reference, command=f"{program()} report {shlex.join(words)}")
+        made.write(out, folder)
     print_written(made, out, folder)
     return 0
 

@@ -1,99 +1,84 @@
 """Progress and results of training in a terminal."""
 
 import time
-from collections import deque
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
-from rich.progress_bar import ProgressBar
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from longtail.train.fleet import Fleet
-from longtail.train.folder import RunFolder
-from longtail.train.trainer import Trainer
+if TYPE_CHECKING:
+    from longtail.train.fleet import Fleet
+    from longtail.train.folder import RunFolder
+    from longtail.train.trainer import Trainer
 
-__all__ = ["LOG_SECONDS", "Pace", "Status", "bar_line", "clock", "print_line", "show_measures", "show_result"]
+__all__ = [
+    "LOG_SECONDS",
+    "SPEED_SECONDS",
+    "Status",
+    "console",
+    "print_line",
+    "progress_console",
+    "show_measures",
+    "show_result",
+    "time_left",
+]
 
 console = Console()
+progress_console = Console(stderr=True)
 
 LOG_SECONDS = 60.0  # between two lines when the output is not a terminal
+SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
 _NAME = 36  # characters of a run's name, so that a line has at most 80
 _NAMED = 5  # absent classes that are named
-_PACE_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
-
-
-class Pace:
-    """The recent speed of some work."""
-
-    def __init__(self) -> None:
-        self._times: deque[tuple[float, int]] = deque()
-
-    def add(self, done: int) -> None:
-        """Record how much is done; a smaller number than before starts again."""
-        now = time.monotonic()
-        if self._times and done < self._times[-1][1]:
-            self._times.clear()
-        if not self._times or (done > self._times[-1][1] and now - self._times[-1][0] >= 1):
-            self._times.append((now, done))
-            if len(self._times) > 2 and now - self._times[0][0] > _PACE_SECONDS:
-                self._times.popleft()
-
-    def left(self, remaining: int) -> float | None:
-        """Return the seconds that the remaining work will take; ``None`` before the speed is known."""
-        if len(self._times) < 2:
-            return None
-        (began, first), (now, last) = self._times[0], self._times[-1]
-        return remaining * (now - began) / (last - first)
-
-
-def bar_line(name: str, done: int, total: int, left: float | None) -> Table:
-    """Return a line with a name, a bar, a percentage and the remaining time."""
-    line = Table.grid(padding=(0, 1), pad_edge=False)
-    for _ in range(4):
-        line.add_column(no_wrap=True)
-    bar = ProgressBar(total, done, width=20)
-    line.add_row(Text(name), bar, f"{100 * done // max(total, 1):3d}%", Text(f"{clock(left)} left", style="cyan"))
-    return line
 
 
 class Status:
     """Two lines about training: progress and remaining time, then epoch, loss and speed."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: "Fleet") -> None:
         self.fleet = fleet
         number = len(fleet.members)
         label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
         self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
-        self._taken = 0
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TaskProgressColumn())
+        self._bar = Progress(
+            *columns, TimeRemainingColumn(), "left", speed_estimate_period=SPEED_SECONDS, get_time=time.monotonic
+        )
+        self._task = self._bar.add_task(self.name, **self._steps())
         self._begun: list[Trainer] = []
-        self._pace = Pace()
+        self._updated = -1.0
 
-    def step(self, member: Trainer) -> None:
+    def step(self, member: "Trainer") -> None:
         """Count a training step."""
-        self._taken += 1
         if member not in self._begun:
             self._begun.append(member)
-        self._pace.add(self._taken)
+            if member.steps_done > 1:  # steps of an earlier process say nothing about the speed
+                self._bar.reset(self._task, **self._steps())
+        if time.monotonic() - self._updated >= 1:
+            self._bar.update(self._task, **self._steps())
+            self._updated = time.monotonic()
 
     def __rich__(self) -> Group:
         """Return both lines, for a terminal."""
-        done, total, left = self._progress()
-        return Group(bar_line(self.name, done, total, left), Text(self._details(), no_wrap=True, overflow="ellipsis"))
+        self._bar.update(self._task, **self._steps())
+        return Group(self._bar.get_renderable(), Text(self._details(), no_wrap=True, overflow="ellipsis"))
 
     def __str__(self) -> str:
         """Return everything on one line, for a log."""
-        done, total, left = self._progress()
-        return f"{self.name}  {100 * done // max(total, 1)}%  {clock(left)} left  {self._details()}"
+        task = self._bar.tasks[0]
+        return f"{self.name}  {int(task.percentage)}%{time_left(task.time_remaining, '  ')}  {self._details()}"
 
-    def _members(self) -> list[Trainer]:
+    def _members(self) -> "list[Trainer]":
         failed = [member for member, _ in self.fleet.failures]
         return [member for member in self.fleet.members if member not in failed]
 
-    def _progress(self) -> tuple[int, int, float | None]:
-        done = sum(member.steps_done for member in self._members())
-        total = sum(member.steps_total for member in self._members())
-        return done, total, self._pace.left(total - done)
+    def _steps(self) -> dict[str, Any]:
+        members = self._members()
+        done, total = (sum(getattr(one, name) for one in members) for name in ("steps_done", "steps_total"))
+        return {"completed": done, "total": total}
 
     def _details(self) -> str:
         members = self._members()
@@ -116,24 +101,20 @@ class Status:
         return "  ".join(parts)
 
 
-def clock(seconds: float | None) -> str:
-    """Return a duration as hours, minutes and seconds."""
-    if seconds is None:
-        return "-:--:--"
-    minutes, second = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+def time_left(seconds: float | None, before: str = ", ") -> str:
+    """Return the remaining time as the end of a line; nothing before it is known."""
+    return "" if seconds is None else f"{before}{timedelta(seconds=round(seconds))} left"
 
 
-def print_line(line: str) -> None:
-    """Print a line without markup or wrapping."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+def print_line(line: str, to: Console = console, style: str | None = None) -> None:
+    """Print text without markup or wrapping."""
+    to.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def show_result(folder: RunFolder, result: dict[str, Any] | None = None) -> None:
+def show_result(folder: "RunFolder", result: dict[str, Any] | None = None) -> None:
     """Print the recalls and the imbalance level of a run, or those of ``result`` if given."""
     result = folder.result() if result is None else result
-    title = f"{folder.path}: {result['method']} on {result['data']}"
-    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    print_line(f"{folder.path}: {result['method']} on {result['data']}", style="bold")
     show_measures(result)
 
 
@@ -154,8 +135,14 @@ def show_measures(result: dict[str, Any]) -> None:
         scores = [preference["score"].get(name) for name in groups]
         table.add_row(f"preference P{where}", *("-" if score is None else f"{score:.2f}" for score in scores), "")
     console.print(table)
+    classes = result.get("classes", ())
     for split in ("val", "test"):
-        _print_absent(result, split)
+        absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]
+        if absent:
+            more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+            named = ", ".join(absent[:_NAMED]) + more
+            present = f"{len(classes) - len(absent)} of {len(classes)} classes"
+            print_line(f"{split}: all is over {present}; no samples of {named}")
     if preference is not None:
         level = preference["model_imbalance_level"]
         shown_level = "undefined" if level is None else f"{level:.2f}"
@@ -163,13 +150,3 @@ def show_measures(result: dict[str, Any]) -> None:
         print_line(f"model imbalance level I{where} {shown_level} (training recalls in {mode})")
     if result.get("posthoc"):
         print_line(f"after {result['posthoc']}")
-
-
-def _print_absent(result: dict[str, Any], split: str) -> None:
-    absent = result["splits"].get(split, {}).get("absent_classes")
-    if absent:
-        classes = result["classes"]
-        named = ", ".join(classes[c] for c in absent[:_NAMED])
-        more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
-        present = len(classes) - len(absent)
-        print_line(f"{split}: all is over {present} of {len(classes)} classes; no samples of {named}{more}")

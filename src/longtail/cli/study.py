@@ -2,22 +2,20 @@
 
 import argparse
 import shlex
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table as RichTable
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
 
 from longtail._program import program
 from longtail._registry import load_plugins
 from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import LOG_SECONDS, Pace, bar_line, clock
+from longtail.cli.show import LOG_SECONDS, SPEED_SECONDS, console, print_line, progress_console, time_left
 from longtail.data import data_title
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
@@ -43,9 +41,6 @@ the same command continues.
   longtail study beta --data NAME             only search for beta
   longtail study table RUNS …                 tables of finished runs"""
 
-console = Console()
-progress_console = Console(stderr=True)
-
 
 def run(words: Sequence[str]) -> int:
     """Parse, run, print."""
@@ -57,22 +52,20 @@ def run(words: Sequence[str]) -> int:
             return commands[words[0]](words[1:], command)
         return _study(words or ["--help"], command)
     except StoppedError as stopped:
-        _print_failed(stopped.failed)
-        progress_console.print("Stopped; the same command continues.", highlight=False)
+        for path, error in stopped.failed.items():
+            print_line(f"{path} failed: {error}", progress_console)
+        print_line("Stopped; the same command continues.", progress_console)
         return 130
 
 
 def _study(words: Sequence[str], command: str) -> int:
-    parser = Parser("longtail study", _ABOUT, usage="[PLAN.toml …] [--FLAG VALUE …]")
+    parser = _parser("longtail study", _ABOUT, "[PLAN.toml …] [--FLAG VALUE …]")
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
-    _add_plan(parser)
     parser.flag("--methods", "as `longtail methods` shows them, with parameters as in bcl:beta=1.8", **_SEVERAL)
     parser.flag("--betas", "for methods with a beta: numbers, `recipe` (of the data set) or `search`", **_SEVERAL)
     parser.flag("--seeds", "the number of seeds, or the seeds", **_SEVERAL)
     parser.flag("--reference", "the method that others are tested against", metavar="NAME")
     parser.flag("--one-sided", "one-sided tests (greater), as in the paper", action="store_true")
-    _add_search(parser)
-    add_settings(parser, {}, leave_out=_PLAN_SETTINGS)
     given = parser.read(words)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
@@ -80,41 +73,35 @@ def _study(words: Sequence[str], command: str) -> int:
     if len(given.plans) > 1 and given.out is not None:
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
-    plans = _read_plans(given.plans, content) if given.plans else [make_plan(content)]
+    plans = [_read_plan(name, content) for name in given.plans] or [make_plan(content)]
     if given.dry_run:
-        _print(describe(plans))
+        print_line(describe(plans))
         return 0
     alternative: Alternative = "greater" if given.one_sided else "two-sided"
     studies = [Study(plan, alternative=alternative, command=command) for plan in plans]
-    with View("The study") as view:
+    with View() as view:
         found = run_studies(studies, given.together, view, _print_round)
     for plan, results in zip(plans, found, strict=True):
         _print_searches(results.searches, command)
         if results.runs:
             for what in ("recall", "level"):
                 show(results.table(what), console)
-            _print("\n".join(results.sentences()))
+            print_line("\n".join(results.sentences()))
             _print_where(Path(plan.out) / "tables", plan)
     return _exit_code(found[0].outcome)
 
 
 def _beta(words: Sequence[str], command: str) -> int:
-    parser = Parser(
-        "longtail study beta",
-        "Search for the beta of a method on held-out training data.",
-        usage="--data NAME [--FLAG VALUE …]",
-    )
-    _add_plan(parser)
+    about = "Search for the beta of a method on held-out training data."
+    parser = _parser("longtail study beta", about, "--data NAME [--FLAG VALUE …]")
     parser.flag("--method", "methods with a beta", default=["cbs"], **_SEVERAL)
-    _add_search(parser)
-    add_settings(parser, {}, leave_out=_PLAN_SETTINGS)
     given = parser.read(words)
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
     plan = make_plan(content)
     if given.dry_run:
-        _print(describe([plan], searches_only=True))
+        print_line(describe([plan], searches_only=True))
         return 0
-    with View("The search for β") as view:
+    with View() as view:
         searches, outcome = Study(plan, command=command).search(given.together, view, _print_round)
     _print_searches(searches, command)
     if searches:
@@ -162,7 +149,9 @@ _PLAN_SETTINGS = frozenset({"data", "imbalance", "method", "seed", "folds", "fol
 """Settings of a recipe that the plan determines."""
 
 
-def _add_plan(parser: Parser) -> None:
+def _parser(prog: str, description: str, usage: str) -> Parser:
+    """Return a parser with the flags of a plan, of a search and of recipes."""
+    parser = Parser(prog, description, usage=usage)
     parser.flag("--data", "data sets that `longtail data list` shows, or paths", **_SEVERAL)
     parser.flag("--imbalance", "imbalance factors, for data sets that are made long-tailed here", **_SEVERAL)
     parser.flag("--out", "folder of the runs (default: runs/study, runs/beta)", metavar="DIR")
@@ -170,13 +159,12 @@ def _add_plan(parser: Parser) -> None:
         "--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=positive_integer, metavar="N"
     )
     parser.flag("--dry-run", "show what would be run and about how long it takes", action="store_true")
-
-
-def _add_search(parser: Parser) -> None:
     group = parser.add_argument_group("search for beta")
     for name, (kind, help) in _SEARCH.items():
         several: dict[str, Any] = {"nargs": "+"} if name in {"start", "bounds"} else {}
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=help, metavar="VALUE", **several)
+    add_settings(parser, {}, leave_out=_PLAN_SETTINGS)
+    return parser
 
 
 def _content(given: argparse.Namespace) -> dict[str, Any]:
@@ -196,41 +184,26 @@ def _content(given: argparse.Namespace) -> dict[str, Any]:
     return content
 
 
-def _read_plans(names: Sequence[str], content: dict[str, Any]) -> list[StudyPlan]:
-    """Return all plans; the problems of all of them are reported together."""
-    plans, wrong = [], []
-    for name in names:
-        try:
-            plans.append(read_plan(name, content))
-        except ValueError as error:
-            wrong.append(str(error) if len(names) == 1 else f"{name}: {error}")
-    if wrong:
-        raise ValueError("\n".join(wrong))
-    return plans
+def _read_plan(name: str, content: dict[str, Any]) -> StudyPlan:
+    try:
+        return read_plan(name, content)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 # Output
 
 
-def _print(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _print_round(key: SearchKey, betas: Sequence[float]) -> None:
     tried = ", ".join(f"{beta:g}" for beta in betas)
-    progress_console.print(f"{data_title(key[0], key[1])}, {key[2]}: trying β = {tried}", highlight=False)
-
-
-def _print_failed(failed: Mapping[str, str]) -> None:
-    for path, error in failed.items():
-        progress_console.print(f"{path} failed: {error}", highlight=False, markup=False, soft_wrap=True)
+    print_line(f"{data_title(key[0], key[1])}, {key[2]}: trying β = {tried}", progress_console)
 
 
 def _print_searches(searches: Searches, command: str) -> None:
     for searched in searches.values():
         show(trace_table(searched, command), console)
         show(searched.sensitivity(command, wide=False), console)
-        _print(f"{searched.cells[0].data}: {searched.found.choice}")
+        print_line(f"{searched.cells[0].data}: {searched.found.choice}")
 
 
 def _print_where(tables: Path, plan: StudyPlan) -> None:
@@ -239,76 +212,80 @@ def _print_where(tables: Path, plan: StudyPlan) -> None:
     if len(read_studies(Path(plan.out))) > 1:
         others = f"of all studies in {plan.out}: `longtail study table {out}`, `longtail report {out}`"
         text = f"Tables of this study: {tables}; {others}."
-    _print(text)
+    print_line(text)
 
 
 def _exit_code(outcome: Outcome | None) -> int:
     if outcome is None:
         return 0
-    _print_failed(outcome.failed)
-    for line in [
-        *(f"{one.path} is being trained by another process." for one in outcome.elsewhere),
-        *outcome.unfinished,
-    ]:
-        progress_console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return 1 if outcome.failed or outcome.elsewhere or outcome.unfinished else 0
+    left = [f"{path} failed: {error}" for path, error in outcome.failed.items()]
+    left += [f"{one.path} is being trained by another process." for one in outcome.elsewhere]
+    left += outcome.unfinished
+    for line in left:
+        print_line(line, progress_console)
+    return 1 if left else 0
 
 
 class View:
-    """Progress as a live table with a bar; without a terminal, one line per finished run and one per minute."""
+    """Progress as live bars; without a terminal, one line per finished run and one per minute."""
 
-    def __init__(self, title: str, console: Console = progress_console) -> None:
-        self.title, self.console = title, console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+    def __init__(self, to: Console = progress_console) -> None:
+        self.console = to
+        self.bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(20),
+            TextColumn("{task.fields[details]}", markup=False),
+            console=to,
+            auto_refresh=False,
+            transient=True,
+            disable=not to.is_terminal,
+            speed_estimate_period=SPEED_SECONDS,
+            get_time=time.monotonic,
+        )
+        self._tasks: dict[str, TaskID] = {}
         self._printed = time.monotonic()
-        self._pace, self._runs = Pace(), 0
 
     def __enter__(self) -> "View":
-        if self._live is not None:
-            self._live.start()
+        self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self.bars.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress."""
-        total_runs, finished = len(progress.runs), len(progress.finished)
-        if self._live is None:
+        finished, runs_done = len(progress.finished), f"{len(progress.finished)}/{len(progress.runs)} runs done"
+        left = time_left(self._update("all", progress.epochs(), runs_done))
+        if self.bars.disable:
             for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
-                self._line(f"{place}/{total_runs} {run.path.name}: {_recall(run)}")
-            if time.monotonic() - self._printed <= LOG_SECONDS:
-                return
-        if self._runs != total_runs:  # some epochs of the runs that joined may be done
-            self._pace, self._runs = Pace(), total_runs
-        epochs, total = progress.epochs()
-        self._pace.add(epochs)
-        left, done = self._pace.left(total - epochs), f"{finished}/{total_runs} runs done"
-        if self._live is not None:
-            self._live.update(Group(self.table(progress), bar_line(done, epochs, total, left)), refresh=True)
-        else:
-            self._line(f"{done}, {epochs:,}/{total:,} epochs" + ("" if left is None else f", {clock(left)} left"))
+                self._line(f"{place}/{len(progress.runs)} {run.path.name}: {_recall(run)}")
+            if time.monotonic() - self._printed > LOG_SECONDS:
+                epochs, total = progress.epochs()
+                self._line(f"{runs_done}, {epochs:,}/{total:,} epochs{left}")
+        self._update("all", progress.epochs(), runs_done + left)
+        for (data, method), runs in progress.cells().items():
+            done = [progress.finished[run.path] for run in runs if run.path in progress.finished]
+            self._update(f"{data}, {method}", progress.epochs(runs), f"{len(done)}/{len(runs)}{_so_far(done)}")
+        self.bars.refresh()
+
+    def _update(self, name: str, epochs: tuple[int, int], details: str) -> float | None:
+        """Update a bar, and return its remaining seconds."""
+        values: dict[str, Any] = {"completed": epochs[0], "total": epochs[1], "details": details}
+        if name not in self._tasks:
+            self._tasks[name] = self.bars.add_task(name, **values)
+        self.bars.update(self._tasks[name], **values)
+        return next(task.time_remaining for task in self.bars.tasks if task.id == self._tasks[name])
 
     def _line(self, text: str) -> None:
         self._printed = time.monotonic()
-        self.console.print(text, highlight=False, soft_wrap=True)
+        print_line(text, self.console)
 
-    def table(self, progress: Progress) -> RichTable:
-        """Return what is done and the recall so far."""
-        shown = RichTable(title=self.title, box=box.SIMPLE_HEAD, header_style="bold")
-        for name in ("Data", "Method"):
-            shown.add_column(name)
-        for name in ("runs", "epochs", "recall so far"):
-            shown.add_column(name, justify="right")
-        for (data, method), runs in progress.cells().items():
-            done = [progress.finished[run.path] for run in runs if run.path in progress.finished]
-            epochs, total = progress.epochs(runs)
-            known = [run.recall(part=part) for run in done if (part := _measured_on(run)) is not None]
-            recall = str(summarise(known)) if known else ""
-            recall += " (validation)" if any(_measured_on(run) == "val" for run in done) else ""
-            shown.add_row(data, method, f"{len(done)}/{len(runs)}", f"{epochs:,}/{total:,}", recall)
-        return shown
+
+def _so_far(runs: Sequence[Run]) -> str:
+    """The mean recall of finished runs."""
+    known = [run.recall(part=part) for run in runs if (part := _measured_on(run)) is not None]
+    where = " on validation data" if any(_measured_on(run) == "val" for run in runs) else ""
+    return f", recall {summarise(known)}{where}" if known else ""
 
 
 def _measured_on(run: Run) -> Held | None:
