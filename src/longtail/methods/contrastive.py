@@ -52,6 +52,11 @@ class BalancedContrastive(_Contrastive):
         super().__init__(classifier, classifier_weight, contrast_weight)
         self.temperature = temperature
 
+    @property
+    def is_pure_shift(self) -> bool:
+        """No: the contrastive loss also changes the classifier's weights, through the prototypes."""
+        return False
+
     def contrast(self, views: Tensor, target: Tensor, outputs: Outputs) -> Tensor:
         """Queries come from this rank, keys from all ranks."""
         keys, key_labels = self.gather(views, target)
