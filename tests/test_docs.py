@@ -148,8 +148,7 @@ def test_a_method_of_ones_own(here, monkeypatch, capsys):
     assert apart[1]["splits"] == left["runs/mine"]["splits"]
     assert space["result"] == left["runs/from-python"]
     assert space["result"]["splits"]["test"]["recall"]["all"] > 0.8  # and it learns
-    with pytest.raises(ValueError, match="'supcon' is already registered"):
-        module(here / "my_method.py")
+    module(here / "my_method.py")  # may be imported again
 
 
 def test_the_pages_loss_is_supervised_contrast(here):

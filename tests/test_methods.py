@@ -1,7 +1,7 @@
 """Every method: what it declares, that it trains, and that its stages and post-hoc steps do what they say."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 from tests.train.conftest import mostly_slow, recipe_for, trained
 
 from longtail._program import program
+from longtail.classes import Groups
 from longtail.cli.train import _resume_command as resume_command
 from longtail.data import load
 from longtail.losses import class_shift
-from longtail.methods import METHODS, Method, Stage, find_method, param, parse_method, register_method
+from longtail.methods import METHODS, Method, Stage, Task, find_method, param, parse_method, register_method
+from longtail.methods.base import RECIPE_SETTINGS
 from longtail.methods.softmax import SOFTMAX, softmax
 from longtail.ranks import Ranks
 from longtail.train import Recipe, RunFolder, Trainer, defaults
@@ -44,7 +46,7 @@ def registered():
         return method
 
     yield register
-    for name in names:
+    for name in set(names):
         METHODS.unregister(name)
 
 
@@ -80,7 +82,7 @@ def test_labels_say_beta():
 
 
 def test_the_declared_shift_is_that_of_the_loss():
-    counts = torch.tensor([100, 10, 1])
+    counts, groups = torch.tensor([100, 10, 1]), Groups.from_indices(head=[0], medium=[1], tail=[2])
     for name, given, factor in [
         ("cbs", {"beta": 1.2}, 1.2),
         ("balanced-softmax", {}, 1.0),
@@ -88,8 +90,11 @@ def test_the_declared_shift_is_that_of_the_loss():
         ("bcl", {}, 1.0),
     ]:
         method = METHODS[name]
-        assert torch.equal(method.logit_shift(counts, method.make_params(given)), class_shift(counts, factor))
-    assert SOFTMAX.logit_shift(counts, SOFTMAX.params()) is None
+        params = method.make_params(given)
+        assert method.shift_factor(params) == factor
+        objective = method.stages[0].objective(Task(counts, groups, 1, params))
+        assert torch.equal(objective.logit_shift, class_shift(counts, factor))
+    assert SOFTMAX.shift_factor(SOFTMAX.params()) is None
 
 
 def test_a_parameter_of_another_method_is_refused():
@@ -137,19 +142,41 @@ def test_a_method_with_parameters_as_text():
             parse_method(wrong)
 
 
-def test_a_registered_method_must_have_the_parameters_that_it_uses(registered):
+@dataclass(frozen=True)
+class OneParams:
+    one: int = param(1, "of a test")
+
+
+SOFTMAX_TWO = Method("softmax-two", "Softmax", "", "", (Stage(softmax),))
+
+
+def test_a_registered_method_must_have_the_parameters_that_it_uses():
     with pytest.raises(ValueError, match="parameter `beta`, which its `beta` uses"):
         Method("mine", "Mine", "", "", (Stage(softmax),), beta="beta")
-    with pytest.raises(ValueError, match="parameter `tau`, which its `posthoc` uses"):
+    with pytest.raises(ValueError, match="parameter `tau`, which its `tau` uses"):
+        Method("mine", "Mine", "", "", (Stage(softmax),), posthoc="tau", tau="tau")
+    with pytest.raises(ValueError, match="`posthoc` and `tau`"):
         Method("mine", "Mine", "", "", (Stage(softmax),), posthoc="tau")
+    with pytest.raises(ValueError, match="parameter `two`, which its `stages` uses"):  # every stage is checked
+        Method("mine", "Mine", "", "", (Stage(softmax), Stage(softmax, epochs="one", lr="two")), OneParams)
 
+
+def test_a_parameter_cannot_have_the_name_of_a_setting():
     @dataclass(frozen=True)
     class Taken:
         epochs: int = param(3, "a name that a recipe has")
 
-    registered(Method("mine", "Mine", "", "", (Stage(softmax),), Taken))
+    assert {one.name for one in fields(Recipe)} <= RECIPE_SETTINGS
     with pytest.raises(ValueError, match="not named like a setting, but got `epochs`"):
-        Recipe(method="mine")
+        register_method(Method("mine", "Mine", "", "", (Stage(softmax),), Taken))
+    assert "mine" not in METHODS
+
+
+def test_a_method_of_the_same_name_is_refused_unless_the_same_statement_registers_it(registered):
+    for _ in range(2):  # as when a plugin file is imported twice
+        registered(SOFTMAX_TWO)
+    with pytest.raises(ValueError, match=r"'softmax-two' is already registered by .*test_methods"):
+        register_method(SOFTMAX_TWO)
 
 
 def test_mixup_and_micro_batches_are_for_methods_of_single_samples():
@@ -164,7 +191,8 @@ def test_a_run_of_a_method_that_is_not_registered_can_be_read():
     with pytest.raises(ValueError, match="`method`"):
         Recipe.from_settings(settings)
     recipe = Recipe.from_settings(settings, unknown_methods=True)
-    assert (recipe.beta, recipe.params.other, recipe.spec.label(recipe.params)) == (1.2, "x", "theirs (β = 1.2)")
+    assert (recipe.params.beta, recipe.params.other, recipe.spec.label(recipe.params)) == (1.2, "x", "theirs")
+    assert recipe.beta is None  # only the method itself can say which parameter is its beta
     assert recipe.settings() == settings
     assert recipe == Recipe.from_settings(settings, unknown_methods=True)
     assert recipe.changed(epochs=3).settings() == settings | {"epochs": 3}

@@ -1,6 +1,7 @@
 """Methods, losses and heads from a file outside the package: the examples work like built-in methods."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import longtail
-from longtail import _registry, cli
-from longtail.methods import METHODS, SupervisedLoss, Task
+from longtail import ClassBalancedSoftmaxLoss, _registry, cli
+from longtail.methods import METHODS, SupervisedLoss, Task, param, register_loss
 from longtail.models import HEADS, Outputs
 from longtail.train import RunFolder, Trainer, defaults
 
@@ -104,6 +105,48 @@ def test_a_run_is_resumed_with_the_plugin(plugin, tmp_path):
         break
     whole = Trainer(recipe, tmp_path / "whole").run()
     assert Trainer(recipe, tmp_path / "run").run() == whole
+
+
+def test_entry_points_are_loaded_on_any_use(plugin, monkeypatch):
+    """By iteration and by a look-up, not only by `find`."""
+    loads = []
+
+    class Point:
+        value = "my_package.plugin"
+
+        def load(self):
+            loads.append(self.value)
+            plugin("vs_loss.py")
+
+    monkeypatch.setattr(_registry, "_installed", lambda: [Point()])
+    assert "vs" in METHODS
+    assert loads == ["my_package.plugin"]
+    METHODS.unregister("vs")
+    _registry._loaded -= {"my_package.plugin", str(EXAMPLES / "vs_loss.py")}
+    assert "vs" in list(METHODS)
+
+
+def test_a_plugin_file_may_be_imported_twice(plugin, example):
+    example("vs_loss")
+    plugin("vs_loss.py")
+    assert METHODS["vs"].title == "VS loss"
+
+
+def test_the_error_for_a_head_of_a_plugin_says_how_to_load_it():
+    with pytest.raises(ValueError, match=r"`head` to be one of linear, .*'mlp'; if a plugin registers .* --plugin"):
+        HEADS.find("mlp")
+
+
+def test_register_loss_declares_the_shift(plugin):
+    @dataclass(frozen=True)
+    class Params:
+        strength: float = param(0.7, "of the shift")
+
+    def make(task):
+        return ClassBalancedSoftmaxLoss(task.counts, beta=task.params.strength, **task.options)
+
+    method = register_loss("shifted", make, title="Shifted", params=Params, beta="strength", shift="strength")
+    assert method.shift_factor(Params()) == method.beta_of(Params()) == 0.7
 
 
 def test_supervised_loss_refuses_a_loss_that_averages(plugin):

@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ _loaded: set[str] = set()
 
 
 class Registry(Mapping[str, T]):
-    """Objects by name, in the order of registration.
+    """Objects by name, in the order of registration; unknown names and iteration load the plugins first.
 
     Args:
         kind: what the objects are called in messages, for example ``"method"``.
@@ -39,14 +40,20 @@ class Registry(Mapping[str, T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._registered_at: dict[str, tuple[str, int]] = {}
 
     def register(self, name: str, value: T) -> T:
-        """Add an object and return it; names are unique and fit for a folder name."""
+        """Add an object and return it; names are unique and fit for a folder name.
+
+        A statement that is executed again, because its file is imported twice, replaces what it registered.
+        """
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(f"Expected a {self.kind} name of letters, digits, '-', '_' and '.', but got {name!r}.")
-        if name in self._entries:
-            raise ValueError(f"Expected a new {self.kind} name, but {name!r} is already registered.")
-        self._entries[name] = value
+        place = _calling_statement()
+        if name in self._entries and self._registered_at[name] != place:
+            by = self._registered_at[name][0]
+            raise ValueError(f"Expected a new {self.kind} name, but {name!r} is already registered by {by}.")
+        self._entries[name], self._registered_at[name] = value, place
         return value
 
     def unregister(self, name: str) -> None:
@@ -54,34 +61,49 @@ class Registry(Mapping[str, T]):
         del self._entries[name]
 
     def find(self, name: str) -> T:
-        """Return the object with this name; plugins are loaded when the name is unknown."""
-        if name not in self._entries:
-            load_plugins()
-        if name not in self._entries:
-            known = ", ".join(self._entries)
+        """Return the object with this name, or raise an error that lists the known names."""
+        if name not in self:
+            advice = nearest(name, self._entries) or f"; if a plugin registers this {self.kind}, use --plugin FILE.py"
             raise ValueError(
-                f"Expected `{self.kind}` to be one of {known}, but got {name!r}{nearest(name, self._entries)}."
+                f"Expected `{self.kind}` to be one of {', '.join(self._entries)}, but got {name!r}{advice}."
             )
         return self._entries[name]
 
     def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            load_plugins()
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
+        load_plugins()
         return iter(self._entries)
 
     def __len__(self) -> int:
+        load_plugins()
         return len(self._entries)
+
+
+def _calling_statement() -> tuple[str, int]:
+    """File and line outside this package that registers something."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith("longtail.") and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def load_plugins() -> None:
     """Import the plugin files of this process and the plugins of installed packages, each once."""
     for path in filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep)):
         _import_file(Path(path))
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in _installed():
         if point.value not in _loaded:
             _loaded.add(point.value)
             point.load()
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def load_plugin(path: Path | str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from longtail._registry import Registry
 from longtail.classes import Groups
 from longtail.data.sampling.samplers import Sampler
-from longtail.losses import Loss, LossOptions, class_shift
+from longtail.losses import Loss, LossOptions
 from longtail.methods.objective import Objective, SupervisedLoss
 from longtail.methods.params import NoParams, Parameter, UnknownParams, parameters_of, parse_setting
 from longtail.models import HeadSpec
@@ -90,8 +90,9 @@ class Method:
     shift: str | float | None = None
     """b where the loss adds ``b * log N_c`` to the logits: a number, or the name of the parameter."""
     posthoc: Literal["tau", "adjust"] | None = None
-    """A step after training: tau-normalisation or logit adjustment. Its strength is the parameter ``tau``; ``None``
-    chooses it on validation data."""
+    """A step after training: tau-normalisation or logit adjustment."""
+    tau: str | None = None
+    """The parameter that is the strength of the post-hoc step; its value ``None`` chooses it on validation data."""
     mixes: bool = True
     """Whether the loss of a sample depends on that sample only: then mixup and micro-batches are possible."""
     projection: Callable[[Any], tuple[int, int]] | None = None
@@ -102,10 +103,12 @@ class Method:
     """The label for given parameters; default: the title, and beta where the method has one."""
 
     def __post_init__(self) -> None:
-        roles = {"beta": self.beta, "shift": self.shift if isinstance(self.shift, str) else None}
-        roles |= {"posthoc": "tau" if self.posthoc else None}
-        roles |= {"stages": next((name for one in self.stages for name in (one.epochs, one.lr) if name), None)}
-        for role, name in roles.items():
+        if (self.posthoc is None) != (self.tau is None):
+            raise ValueError(f"Expected `posthoc` and `tau` of {self.name} together, but got one of them.")
+        used = [("beta", self.beta), ("tau", self.tau)]
+        used += [("shift", self.shift)] if isinstance(self.shift, str) else []
+        used += [("stages", name) for stage in self.stages for name in (stage.epochs, stage.lr)]
+        for role, name in used:
             if name is not None and name not in self.parameters:
                 raise ValueError(f"Expected {self.name} to have the parameter `{name}`, which its `{role}` uses.")
 
@@ -113,6 +116,11 @@ class Method:
     def parameters(self) -> dict[str, Parameter]:
         """The parameters by name, with type, default, help and bounds."""
         return parameters_of(self.params)
+
+    @property
+    def identifying(self) -> set[str]:
+        """The parameters that are always part of a run's label: beta, the shift's factor, the post-hoc strength."""
+        return {name for name in (self.beta, self.shift, self.tau) if isinstance(name, str)}
 
     def make_params(self, settings: Mapping[str, Any]) -> Any:
         """The parameters: the given ones, checked, and the defaults of the others.
@@ -138,6 +146,14 @@ class Method:
         """The value of beta; ``None`` if the method has no beta."""
         return None if self.beta is None else getattr(params, self.beta)
 
+    def tau_of(self, params: Any) -> float | None:
+        """The strength of the post-hoc step; ``None`` if the method has no such step, or chooses it."""
+        return None if self.tau is None else getattr(params, self.tau)
+
+    def chooses_tau(self, params: Any) -> bool:
+        """Whether the post-hoc step needs validation data, because its strength is not given."""
+        return self.posthoc is not None and self.tau_of(params) is None
+
     def label(self, params: Any) -> str:
         """What a table calls the method with these parameters.
 
@@ -154,30 +170,37 @@ class Method:
         """b where the loss adds ``b * log N_c`` to the logits; ``None`` if the loss has no such shift."""
         return float(getattr(params, self.shift)) if isinstance(self.shift, str) else self.shift
 
-    def logit_shift(self, counts: Tensor, params: Any) -> Tensor | None:
-        """What the loss adds to the logits, ``(C,)``; ``None`` if the loss has no such shift."""
-        factor = self.shift_factor(params)
-        return None if factor is None else class_shift(counts, factor, zero_counts="mask")
-
     @property
     def takes_any_head(self) -> bool:
         """Whether the recipe may choose another classifier: every stage has a linear one."""
         return self.posthoc != "tau" and all(stage.head == HeadSpec("linear") for stage in self.stages)
 
-    def chooses_tau(self, params: Any) -> bool:
-        """Whether the post-hoc step needs validation data, because its strength is not given."""
-        return self.posthoc is not None and params.tau is None
-
 
 METHODS: Registry[Method] = Registry("method")
 """All methods by name, in the order of ``longtail methods``."""
+
+RECIPE_SETTINGS = frozenset(
+    {
+        *("data", "root", "imbalance", "profile", "subset_seed", "validation", "folds", "fold", "method"),
+        *("params", "model", "pretrained", "weights", "head", "sampler", "correct_twice", "augment", "image_size"),
+        *("mixup", "label_smoothing", "epochs", "batch_size", "accumulate", "drop_last", "lr", "schedule"),
+        *("milestones", "decay", "warmup", "momentum", "nesterov", "weight_decay", "seed", "device", "precision"),
+        *("channels_last", "kernels", "compile", "workers", "loading", "bad_images", "train_stats"),
+        *("evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"),
+    }
+)
+"""The fields of ``longtail.train.Recipe``."""
 
 
 def register_method(method: Method) -> Method:
     """Add a method for this process and return it; ``docs/new_method.md`` shows how.
 
-    Its name must be new. Its parameters become settings of a recipe and flags of the command line.
+    Its name must be new. Its parameters become settings of a recipe and flags of the command line, so they must not
+    have the name of a setting that every recipe has.
     """
+    taken = next((name for name in method.parameters if name in RECIPE_SETTINGS), None)
+    if taken is not None:
+        raise ValueError(f"Expected parameters of {method.name} not named like a setting, but got `{taken}`.")
     return METHODS.register(method.name, method)
 
 
@@ -190,6 +213,7 @@ def register_loss(
     reference: str = "",
     params: type = NoParams,
     beta: str | None = None,
+    shift: str | float | None = None,
 ) -> Method:
     """Add a method that trains a linear classifier in one stage on a loss.
 
@@ -201,9 +225,10 @@ def register_loss(
         reference: the publication.
         params: a frozen dataclass whose fields are made with :func:`param <longtail.methods.param>`.
         beta: the parameter that ``study --betas`` varies.
+        shift: b if the loss adds ``b * log N_c`` to the logits: a number, or the name of the parameter.
     """
     stage = Stage(lambda task: SupervisedLoss(factory(task)))
-    return register_method(Method(name, title, summary, reference, (stage,), params, beta))
+    return register_method(Method(name, title, summary, reference, (stage,), params, beta, shift))
 
 
 def find_method(name: str) -> Method:
@@ -238,10 +263,9 @@ def parse_method(text: str) -> tuple[Method, dict[str, Any]]:
 
 
 def unknown_method(name: str, settings: Mapping[str, Any]) -> tuple[Method, UnknownParams]:
-    """A stand-in for a method that is not registered here, so that its finished runs can be read."""
+    """A stand-in for a method that is not registered here, so that its finished runs can be read; it has no beta."""
     kind = _unknown_params(tuple(settings))
-    beta = "beta" if isinstance(settings.get("beta"), int | float) else None
-    return Method(name, name, "", "", (), kind, beta), kind(**settings)
+    return Method(name, name, "", "", (), kind), kind(**settings)
 
 
 @cache

@@ -117,6 +117,7 @@ LOGIT_ADJUST_POSTHOC = Method(
     (Stage(softmax),),
     AdjustParams,
     posthoc="adjust",
+    tau="tau",
 )
 BALANCED_SOFTMAX = Method(
     "balanced-softmax",

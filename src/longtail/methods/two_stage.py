@@ -45,6 +45,7 @@ TAU_NORM = Method(
     (Stage(softmax),),
     TauNormParams,
     posthoc="tau",
+    tau="tau",
 )
 CRT = Method(
     "crt",

@@ -167,9 +167,6 @@ class Recipe:
             self._check_method(find_method(self.method))
 
     def _check_method(self, method: Method) -> None:
-        taken = next((name for name in method.parameters if name in _fields()), None)
-        if taken is not None:
-            raise ValueError(f"Expected parameters of {method.name} not named like a setting, but got `{taken}`.")
         if self.params is None:
             object.__setattr__(self, "params", method.params())
         if type(self.params) is not method.params:
@@ -243,15 +240,14 @@ class Recipe:
     def label(self) -> str:
         """A name for the run: data, imbalance, method, parameters, seed.
 
-        Beta and tau are always part of it, other parameters where they differ from the data set's recipe.
+        Beta and the like are always part of it, other parameters where they differ from the data set's recipe.
         """
         parts = [name_in_label(self.data), *([f"{self.imbalance:g}"] if self.imbalance else []), self.method]
         usual: dict[str, Any] = {}
         if not isinstance(self.params, UnknownParams):
             usual = self.spec.values(defaults(self.data, self.method, self.imbalance).params)
         for name, value in self.spec.values(self.params).items():
-            always = name in {self.spec.beta, "tau"}
-            if value is not None and (always or value != usual.get(name)):
+            if value is not None and (name in self.spec.identifying or value != usual.get(name)):
                 parts.append(f"{name}{value:g}" if isinstance(value, int | float) else f"{name}{value}")
         return "-".join([*parts, f"seed{self.seed}"]).replace("/", "_")
 

@@ -128,7 +128,8 @@ class Stages:
         if chosen is None or stage.train == "classifier":  # a second stage is defined by its sampler
             return Instance() if stage.sampler is None else stage.sampler(self.params)
         if chosen == "class-aware":
-            return ClassAware(getattr(self.params, "per_class", 4))
+            own = [one.sampler(self.params) for one in self.recipe.spec.stages if one.sampler is not None]
+            return next((sampler for sampler in own if isinstance(sampler, ClassAware)), ClassAware())
         if chosen == "progressive":
             return Progressive(self.epochs[number], first=sum(self.epochs[:number]))
         return SquareRoot() if chosen == "square-root" else Instance()

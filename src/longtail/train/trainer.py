@@ -338,7 +338,9 @@ class Trainer:
         write_statistics(self.folder.statistics_file, statistics, classifier)
         write_tensors(self.folder.model_file, model.state_dict(), self._card(running))
         # Class statistics have the gradient of the loss only if every training image counts once.
-        every_image_once = isinstance(running.loader.plan.sampler, Instance) and not self.recipe.mixup
+        every_image_once = isinstance(running.loader.plan.sampler, Instance) and not (
+            self.recipe.mixup or self.recipe.drop_last
+        )
         result = measures(
             statistics,
             self.dataset.groups,
@@ -366,8 +368,9 @@ class Trainer:
         kind = self.method.posthoc
         if kind is None:
             return None, {}
-        if self.params.tau is not None:
-            return PostHoc(kind, self.params.tau), {}
+        tau = self.method.tau_of(self.params)
+        if tau is not None:
+            return PostHoc(kind, tau), {}
         return self.evaluator.choose_posthoc(model, kind, classifier)
 
     def _card(self, running: Running) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail._checks import check_integer
-from longtail._registry import Registry, load_plugins
+from longtail._registry import Registry
 from longtail.data.datasets.long_tail import ClassOrder, Profile
 from longtail.data.datasets.splits import DataSet, long_tailed
 
@@ -61,19 +61,7 @@ class Entry:
         return f"{self.label}{self.imbalance if imbalance is None else imbalance:g}"
 
 
-class _Catalog(Registry[Entry]):
-    def __contains__(self, name: object) -> bool:
-        if not super().__contains__(name):
-            _load_plugins_once()
-        return super().__contains__(name)
-
-
-@cache
-def _load_plugins_once() -> None:
-    load_plugins()
-
-
-CATALOG = _Catalog("data")
+CATALOG: Registry[Entry] = Registry("data")
 """All data sets that are known by name; installed plugins are searched for unknown names."""
 
 
