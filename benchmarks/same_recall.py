@@ -33,7 +33,7 @@ from torch import nn
 
 from longtail._io import write_json
 from longtail.study.execute import devices, execute
-from longtail.study.plan import PlannedRun
+from longtail.study.planning import PlannedRun
 from longtail.study.stats import compare, summarise
 from longtail.train import Recipe, defaults
 from longtail.train.trainer import StoppedError

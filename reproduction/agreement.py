@@ -34,7 +34,7 @@ def far_off(cells: Sequence[Cell]) -> list[str]:
 
 
 def level_order(softmax: float, balanced: float, cbs: float) -> bool:
-    """Whether CBS is fairer than Balanced Softmax and Balanced Softmax fairer than softmax, as in the paper.
+    """Whether the level of CBS is lower than that of Balanced Softmax, and that lower than softmax's, as in the paper.
 
     Example:
         >>> level_order(41.41, 20.96, 12.62), level_order(41.41, 12.62, 20.96)

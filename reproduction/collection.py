@@ -8,7 +8,7 @@ from longtail._io import write_text
 from longtail.data import data_title
 from longtail.study.captions import numbers
 from longtail.study.conduct import Searches
-from longtail.study.plan import PlannedRun, SearchKey, StudyPlan, read_plan
+from longtail.study.planning import PlannedRun, SearchKey, StudyPlan, read_plan
 from longtail.study.runs import (
     SEARCH_FILE,
     Cell,

@@ -48,7 +48,7 @@ def level_drawing(runs: Collection) -> list[Drawing]:
     levels = {
         data: {title: cell.summary(Run.level) for title, cell in runs.roles(data).items()} for data in runs.main_data
     }
-    caption = "Model imbalance level I on test data; lower is fairer. Error bars: SD over runs."
+    caption = "Model imbalance level I on test data; lower is better. Error bars: SD over runs."
     return [Drawing("imbalance-level", "Model imbalance level", _levels(levels), caption)] if levels else []
 
 

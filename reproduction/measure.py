@@ -27,7 +27,7 @@ from longtail.data import CATALOG
 from longtail.losses import class_shift
 from longtail.metrics import ClassStatistics, gradient_balance, probability_shift, recall
 from longtail.models import Model
-from longtail.study.plan import is_here
+from longtail.study.planning import is_here
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder

@@ -27,6 +27,7 @@ from reproduction.figures import (
 )
 from reproduction.measure import balanced_of, balanced_shift, redrawn_shift, untrained_gradients
 from reproduction.tables import (
+    QUOTED_SIGN,
     balanced_shift_table,
     gradient_table,
     in_rows,
@@ -101,7 +102,7 @@ def _with_runs(table: Table, cells: Sequence[Cell]) -> Table:
     in_table = iter(in_rows(cells))
     rows = []
     for row in table.rows:
-        number = len(next(in_table).runs) if row.source == "here" else None
+        number = len(next(in_table).runs) if not row.labels[-1].endswith(QUOTED_SIGN) else None
         value = None if number is None else Value(Summary(number, nan, number), shown=str(number))
         rows.append(replace(row, values=(value, *row.values)))
     return replace(table, columns=("Runs", *table.columns), rows=tuple(rows))
@@ -142,7 +143,10 @@ def _recalls(runs: Collection) -> Section:
     if not cells:
         return title, [_NONE], []
     selected = runs.selected(cells)
-    blocks = [_markdown(_with_runs(recall_table(cells, selected=selected), cells)), _comparisons(cells)]
+    blocks = [
+        _markdown(_with_runs(recall_table(cells, reference="balanced-softmax", selected=selected), cells)),
+        _comparisons(cells),
+    ]
     in_paper = [cell for cell in cells if paper.recalls_of(cell)]
     if in_paper:
         off, fewest = far_off(cells), min(len(cell.runs) for cell in in_paper)
@@ -232,7 +236,10 @@ def _searches(runs: Collection) -> Section:
 
 def _all_methods(runs: Collection, data: str, cells: Sequence[Cell]) -> Section:
     selected = runs.selected(cells)
-    recalls, levels = recall_table(cells, selected=selected), level_table_beside_authors(cells, selected=selected)
+    recalls, levels = (
+        recall_table(cells, reference="balanced-softmax", selected=selected),
+        level_table_beside_authors(cells, selected=selected),
+    )
     recalls, levels = (_with_plans(_with_runs(one, cells), cells, runs) for one in (recalls, levels))
     blocks = [_markdown(recalls), _QUOTED, _comparisons(cells), *published_table(data, cells), _markdown(levels)]
     return f"All methods on {data}", blocks, trade_offs(data, cells)
@@ -244,5 +251,5 @@ def _rest(runs: Collection) -> Section:
         return title, [_NONE], []
     selected = runs.selected(cells)
     blocks = ["Not in the paper; these runs take minutes on two cores."]
-    blocks += [_markdown(recall_table(cells, selected=selected)), _comparisons(cells)]
+    blocks += [_markdown(recall_table(cells, reference="balanced-softmax", selected=selected)), _comparisons(cells)]
     return title, [*blocks, _markdown(level_table_beside_authors(cells, selected=selected))], []

@@ -6,7 +6,7 @@ from functools import partial
 from math import isnan, nan
 
 from longtail.study.captions import caption_of, how_measured, numbers
-from longtail.study.rendering import Row, Table, Value, is_huge
+from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import Cell, Run, by_data, distinct_titles, groups_of, method_title, ordered
 from longtail.study.stats import Summary, compare_summaries, format_p
 from longtail.study.tables import level_table
@@ -14,6 +14,7 @@ from reproduction import paper
 from reproduction.measure import REDRAWN_FILE, is_measured, redrawn_shift, untrained_gradients
 
 __all__ = [
+    "QUOTED_SIGN",
     "balanced_shift_table",
     "gradient_table",
     "in_rows",
@@ -26,6 +27,8 @@ __all__ = [
     "untrained_gradient_table",
 ]
 
+QUOTED_SIGN = "‡"
+"""Marks rows that are from the paper."""
 _GROUPS = ("head", "medium", "tail")
 _FAR = 2.0  # points, from what other papers report
 _Rows = tuple[tuple[str, str], Sequence[Summary], Sequence[float | None]]
@@ -158,7 +161,7 @@ def gradient_table(cells: Sequence[Cell], *, selected: str = "") -> Table:
             "A row without values: the loss is not a cross entropy of shifted logits, or nothing was measured on "
             "training data."
         )
-    if any(is_huge(one.mean) for _, ours, _ in rows for one in ours):
+    if any(abs(one.mean) >= 1e6 for _, ours, _ in rows for one in ours):
         notes.append("Above a million per cent there is almost no reward, and the size of the ratio means little.")
     caption = " ".join([*notes, caption_of(cells, selected=selected)])
     return _beside("Balance of the gradient of the weight, per cent", groups, rows, caption)
@@ -255,10 +258,13 @@ def _number(value: float) -> Value:
 
 def _beside(title: str, groups: Sequence[str], rows: Sequence[_Rows], caption: str) -> Table:
     """Our rows, each followed by the authors' where they have one."""
-    found = []
-    for labels, ours, theirs in rows:
-        found.append(Row(labels, tuple(map(Value, ours))))
+    found, quoted = [], False
+    for (data, method), ours, theirs in rows:
+        found.append(Row((data, method), tuple(map(Value, ours))))
         if any(value is not None for value in theirs):
-            found.append(Row(labels, tuple(None if value is None else _number(value) for value in theirs), "paper"))
+            values = tuple(None if value is None else _number(value) for value in theirs)
+            found.append(Row((data, f"{method} {QUOTED_SIGN}"), values))
+            quoted = True
     columns = tuple(name.capitalize() for name in groups)
+    caption += f" {QUOTED_SIGN} from the paper, not run here." if quoted else ""
     return Table(title, ("Data", "Method"), columns, tuple(found), caption)

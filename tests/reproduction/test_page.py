@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.reproduction.conftest import ROOT
 
-from longtail.study.plan import read_plan
+from longtail.study.planning import read_plan
 from longtail.study.runs import read_runs
 from reproduction import page as page_module
 from reproduction import paper

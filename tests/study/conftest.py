@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longtail.study.execute import execute
-from longtail.study.plan import make_plan
+from longtail.study.planning import make_plan
 from longtail.study.runs import Run
 from longtail.train import defaults
 

@@ -19,7 +19,6 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     code, out, err = run("study", *SMALL, "--dry-run")
     assert code == 0
     assert "4 runs in out, 0 done:" in out
-    assert "4 runs to do, about" in out
     assert not (tmp_path / "out").exists()
 
     def stop(*_, **__):
@@ -29,7 +28,7 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
         patched.setattr("longtail.study.study.execute", stop)
         assert run("study", *SMALL)[0] == 130
     (begun,) = read_studies(tmp_path / "out")  # recorded before the first run
-    assert (len(begun.planned), begun.ended, begun.done) == (4, "", [])
+    assert (len(begun.planned), begun.ended) == (4, "")
     assert begun.selected == {f"digits-lt-50-cbs-beta1.5-seed{n}": ["β of the data set's recipe"] for n in (0, 1)}
 
     code, out, err = run("study", *SMALL)
@@ -40,12 +39,11 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert "digits-lt 50, recall over all classes: CBS (β = 1.5)" in out
     (kept,) = read_studies(tmp_path / "out")
     assert kept.command.startswith("longtail study --data digits-lt")
-    assert sorted(kept.done) == sorted(kept.planned) == sorted(begun.planned)
-    assert kept.ended >= kept.began == begun.began > "2026"
+    assert sorted(kept.planned) == sorted(begun.planned)
+    assert kept.ended > "2026"
     assert (tmp_path / "out" / "tables" / "recall.csv").exists()
     code, out, _ = run("study", *(3 if word == 2 else word for word in SMALL[:7]), *SMALL[7:], "--dry-run")
     assert "6 runs in out, 4 done:" in out
-    assert "2 runs to do, about" in out
     code, out, err = run("study", *SMALL)  # all is done: the same tables, nothing trained
     assert (code, err) == (0, "")
     assert out.endswith("Tables: out/tables; `longtail report out` writes an HTML report.\n")
@@ -68,8 +66,7 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     code, out, _ = run("study", "plan.toml", "--dry-run")
     assert code == 0
     search = "search for the beta of cbs on digits-lt:"
-    assert f"  to do    {search} 4 runs or more, now with beta 1, 1.1" in out
-    assert "At least: 6 runs to do" in out
+    assert f"  to do    {search} at least 4 runs, now with beta 1, 1.1" in out
     code, out, err = run("study", "plan.toml")
     assert code == 0, err
     assert "digits-lt, cbs: trying β = 1, 1.1" in err
@@ -78,12 +75,11 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     code, again, _ = run("study", "plan.toml", "--dry-run")
     assert "3 runs in out, 3 done:" in again
     assert f"  done     {search} beta = 1" in again
-    assert again.endswith("\n0 runs to do: all are done.\n")
     assert {path: path.stat().st_mtime_ns for path in before} == before
     for lost in (tmp_path / "out" / "search").rglob("*beta1.1-seed0-fold1of2"):
         shutil.rmtree(lost)
     code, partly, _ = run("study", "plan.toml", "--dry-run")
-    assert f"  started  {search} 1 run or more, now with beta 1, 1.1" in partly
+    assert f"  started  {search} at least 1 runs, now with beta 1, 1.1" in partly
     (kept,) = read_studies(tmp_path / "out")
     ((place, beta),) = kept.searches.items()
     assert place == "digits-lt cbs"
@@ -108,7 +104,7 @@ def test_several_plans_are_trained_together(run, tmp_path):
     assert code == 0, err
     assert "2/2" in err  # one fleet
     for name in ("a", "b"):
-        assert len(read_studies(tmp_path / "out" / name)[0].done) == 1
+        assert len(read_studies(tmp_path / "out" / name)[0].planned) == 1
     code, _, err = run("study", "a.toml", "b.toml", "--out", "other")
     assert code == 2
     assert "no --out with several plans" in err
@@ -118,8 +114,8 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     flags = ("--folds", 2, "--start", 1.0, 1.1, "--bounds", 1.0, 1.1, "--out", "beta", *SHORT)
     code, out, _ = run("study", "beta", "--data", "digits-lt", *flags, "--dry-run")
     assert code == 0
-    search = "search for the beta of cbs on digits-lt: 4 runs or more, now with beta 1, 1.1"
-    assert f"In beta:\n  to do    {search}\nAt least: 4 runs to do" in out
+    search = "search for the beta of cbs on digits-lt: at least 4 runs, now with beta 1, 1.1"
+    assert f"In beta:\n  to do    {search}" in out
     assert not Path("beta").exists()
     code, out, err = run("study", "beta", "--data", "digits-lt", *flags)
     assert code == 0, err
@@ -129,7 +125,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     assert out.endswith("Tables: beta/search; `longtail report beta` writes an HTML report.\n")
     (found,) = tmp_path.rglob("beta.json")
     assert (found.parent / "trace.md").exists()
-    assert "train head" in (found.parent / "sensitivity.tex").read_text("utf-8")
+    assert "1 & train & " in (found.parent / "sensitivity.tex").read_text("utf-8")
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv", "html"])
@@ -196,9 +192,9 @@ def test_a_beta_chosen_on_test_data_stays_so(run, tmp_path):
     assert [len(one.planned) for one in read_studies(tmp_path / "out")] == [1, 1]
     (tmp_path / "out" / "study.json").unlink()  # as if the study had been stopped between its search and its end
     assert way in " ".join(run("study", "table", "out")[1].split())
-    code, _, err = run("study", *base, "--betas", "search", "--criterion", "level", *search[2:])
+    code, _, err = run("study", *base, "--betas", "search", "--criterion", "tail=1", *search[2:])
     assert code == 2
-    assert "`criterion` level" in err
+    assert "`criterion` tail=1" in err
 
 
 def test_a_study_trains_as_many_runs_at_a_time_as_a_device_takes(run, monkeypatch):
@@ -241,13 +237,6 @@ def test_a_mistake_is_one_sentence(run, arguments, part):
 def test_settings_are_read_as_in_train(run):
     code, _, err = run("study", *ONE, "--validation", ".1", "--nesterov", "True", "--no-tensorboard", "--dry-run")
     assert code == 0, err
-
-
-def test_several_mistakes_are_reported_at_once(run):
-    code, _, err = run("study", "--data", "nope", "--methods", "cbss", "--betas", "-1", "--seeds", "0")
-    assert code == 2
-    for part in ("'nope'", "'cbss'", "-1", "`seeds`"):
-        assert part in err
 
 
 def test_help_has_all_of_it(run):

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -41,63 +42,71 @@ def train_all(runs, more):
     return execute(runs, more=more)
 
 
-def test_the_first_round_of_all_searches_goes_with_the_known_runs(tmp_path):
-    train, rounds = Trains(), []
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A plan with two searches, carried out: its folder, what was trained, the rounds, the searches, the outcome."""
+    torch.set_num_threads(1)
+    out, train, rounds = tmp_path_factory.mktemp("searched"), Trains(), []
     (found,), outcome = conduct(
-        [searching_plan(tmp_path)], train, on_round=lambda place, betas: rounds.append((place, betas))
+        [searching_plan(out)], train, on_round=lambda place, betas: rounds.append((place, betas))
     )
-    assert rounds[:2] == [(place, [1.0, 1.1]) for place in PLACES]
-    first = train.calls[0]
+    return SimpleNamespace(out=out, train=train, rounds=rounds, found=found, outcome=outcome)
+
+
+def records(found):
+    return {place: one.record() for place, one in found.items()}
+
+
+def test_the_first_round_of_all_searches_goes_with_the_known_runs(searched):
+    assert searched.rounds[:2] == [(place, [1.0, 1.1]) for place in PLACES]
+    first = searched.train.calls[0]
     known = [run for run in first if not run.recipe.folds]
     trials = [run for run in first if run.recipe.folds]
     assert [run.recipe.imbalance for run in known] == [10, 50]
     assert first[: len(trials)] == trials  # others wait for them
     assert len(trials) == 2 * 2 * 2  # data sets, betas, folds
-    assert len(train.calls) < len(rounds)  # later rounds joined what was under way
-    assert list(found) == PLACES
-    for place, one in found.items():
-        kept = json.loads((searching_plan(tmp_path).search_folder(place) / "beta.json").read_text("utf-8"))
+    assert len(searched.train.calls) < len(searched.rounds)  # later rounds joined what was under way
+    assert list(searched.found) == PLACES
+    done = searched.outcome.done
+    for place, one in searched.found.items():
+        kept = json.loads((searching_plan(searched.out).search_folder(place) / "beta.json").read_text("utf-8"))
         assert kept["beta"] == one.beta
-        assert any(run.recipe.beta == one.beta and run.recipe.imbalance == place[1] for run in outcome.done)
-    assert not any(run.recipe.folds for run in outcome.done if run.path.parent == tmp_path)
+        assert any(run.recipe.beta == one.beta and run.recipe.imbalance == place[1] for run in done)
+    assert not any(run.recipe.folds for run in done if run.path.parent == searched.out)
 
 
-def test_a_search_finds_the_same_alone_and_with_others(tmp_path):
-    (together,), _ = conduct([searching_plan(tmp_path / "a")], train_all, searches_only=True)
-    for place in PLACES:
-        plan = searching_plan(tmp_path / "b", imbalance=[place[1]])
-        (alone,), outcome = conduct([plan], train_all, searches_only=True)
-        assert alone[place].record() == together[place].record()
-        assert all(run.recipe.folds for run in outcome.done)
+def test_a_search_finds_the_same_alone_and_with_others(tmp_path, searched):
+    (alone,), outcome = conduct([searching_plan(tmp_path, imbalance=[10])], train_all, searches_only=True)
+    assert alone[PLACES[0]].record() == searched.found[PLACES[0]].record()
+    assert all(run.recipe.folds for run in outcome.done)
 
 
-def test_finished_runs_are_followed_without_training(tmp_path):
-    plans = [searching_plan(tmp_path / "a"), plan_in(tmp_path / "b", methods=["softmax"], seeds=1)]
-    first, _ = conduct(plans, train_all)
+def test_finished_runs_are_followed_without_training(searched):
     train = Trains()
-    again, outcome = conduct(plans, train)
+    (again,), outcome = conduct([searching_plan(searched.out)], train)
     assert train.calls == [[]]
-    assert [{p: one.record() for p, one in found.items()} for found in again] == [
-        {p: one.record() for p, one in found.items()} for found in first
-    ]
-    assert len({run.path.parent for run in outcome.done}) == 2
+    assert records(again) == records(searched.found)
+    assert set(outcome.done) == set(searched.outcome.done)
 
 
 def files_below(folder):
     return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
 
 
-def test_a_preview_follows_finished_runs_and_changes_nothing(tmp_path):
+def test_a_preview_follows_finished_runs_and_changes_nothing(tmp_path, searched):
     plan = searching_plan(tmp_path / "out")
     (fresh,) = preview([plan])
     assert list(tmp_path.iterdir()) == []
     assert ([run.recipe.imbalance for run in fresh.runs], fresh.betas) == ([10, 50], {})
     assert {place: len(runs) for place, runs in fresh.rounds.items()} == dict.fromkeys(PLACES, 4)
-    (found,), outcome = conduct([plan], train_all)
+    shutil.copytree(searched.out, tmp_path / "out")
     before = files_below(tmp_path)
     (ended,) = preview([plan])
-    assert ended.betas == {place: one.beta for place, one in found.items()}
-    assert (set(ended.runs), ended.rounds) == (set(outcome.done), {})
+    assert ended.betas == {place: one.beta for place, one in searched.found.items()}
+    assert ({run.path.name for run in ended.runs}, ended.rounds) == (
+        {run.path.name for run in searched.outcome.done},
+        {},
+    )
     assert preview([plan], searches_only=True)[0].runs == ()
     assert files_below(tmp_path) == before
     folder = plan.search_folder(PLACES[1])
@@ -113,7 +122,7 @@ def test_a_preview_follows_finished_runs_and_changes_nothing(tmp_path):
 
 def test_runs_with_the_found_beta_join_the_runs_under_way(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
-    long = plan_in(tmp_path / "long", methods=["softmax"], seeds=1, recipe={"epochs": 60})
+    long = plan_in(tmp_path / "long", methods=["softmax"], seeds=1, recipe={"epochs": 40})
     train = Trains(together=64)
     (_, found), outcome = conduct([long, searching_plan(tmp_path / "search", imbalance=[10])], train)
     assert len(train.calls) == 1
@@ -152,10 +161,9 @@ def test_runs_are_ordered_by_started_and_seed(tmp_path):
     assert trained == [(1, "balanced-softmax"), (0, "softmax"), (0, "balanced-softmax"), (1, "softmax")]
 
 
-def test_a_search_over_runs_of_other_settings_is_refused_before_anything_is_trained(tmp_path):
-    conduct([searching_plan(tmp_path, imbalance=[10], betas=["search"])], train_all, searches_only=True)
+def test_a_search_over_runs_of_other_settings_is_refused_before_anything_is_trained(searched):
     other = plan_in(
-        tmp_path, imbalance=[10, 50], methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"epochs": 2}
+        searched.out, imbalance=[10], methods=["cbs"], betas=["search"], seeds=1, search=SEARCH, recipe={"epochs": 2}
     )
     train = Trains()
     with pytest.raises(

@@ -24,32 +24,27 @@ def names(folder):
     return sorted(run.path.name for run in read_runs(folder))
 
 
-def test_an_entry_is_completed_in_place_and_another_command_adds_one(tmp_path):
-    begun = StudyRecord("longtail study a", "softmax", planned=["x"], searches={"d cbs": None}, began="2026-01-01")
+def test_a_study_replaces_what_it_covers_and_hides_nothing_else(tmp_path):
+    begun = StudyRecord("longtail study a", "softmax", planned=["x"], searches={"d cbs": None})
     write_study(tmp_path, begun)
-    assert read_studies(tmp_path) == [replace(begun, done=[], sentences=[])]
-    ended = replace(
-        begun, planned=["x", "y"], selected={"y": ["searched"]}, searches={"d cbs": 1.5}, began="2026-01-02"
-    )
-    write_study(tmp_path, replace(ended, ended="2026-01-03", done=["x"], failed={"y": "why"}))
-    (kept,) = read_studies(tmp_path)
-    assert (kept.began, kept.ended, kept.planned, kept.searches) == (
-        "2026-01-01",
-        "2026-01-03",
-        ["x", "y"],
-        {"d cbs": 1.5},
-    )
+    assert read_studies(tmp_path) == [begun]
+    found = replace(begun, planned=["x", "y"], selected={"y": ["searched"]}, searches={"d cbs": 1.5})
+    ended = replace(found, ended="2026-01-03", failed={"y": "why"})
+    write_study(tmp_path, ended)
+    assert read_studies(tmp_path) == [ended]
     write_study(tmp_path, begun)  # the same command once more, stopped before its search: what was found stays
     assert [one.searches["d cbs"] for one in read_studies(tmp_path)] == [1.5, None]
-    write_study(tmp_path, replace(ended, selected={"y": ["as given"]}))  # a plan of the same name that was changed
+    write_study(tmp_path, replace(found, selected={"y": ["as given"]}))  # a plan of the same name that was changed
     assert [one.selected for one in read_studies(tmp_path)] == [{"y": ["searched"]}, {"y": ["as given"]}]
-    write_study(tmp_path, StudyRecord("longtail study b", "softmax"))
+    write_study(tmp_path, StudyRecord("longtail study b", "cbs"))
     assert [one.command[-1] for one in read_studies(tmp_path)] == ["a", "a", "b"]
+    write_study(tmp_path, replace(found, command="longtail study c", selected={"y": ["searched", "as given"]}))
+    assert [one.command[-1] for one in read_studies(tmp_path)] == ["b", "c"]
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_file_of_another_version_is_refused(tmp_path):
-    for content in ('{"command": "x"}', "[]", '{"studies": [{"command": "x"}]}', '{"studies": {}}'):
+    for content in ('{"command": "x"}', "[]", '{"studies": [{"command": "x"}]}', '{"studies": 3}'):
         (tmp_path / "study.json").write_text(content)
         with pytest.raises(ValueError, match=r"study\.json to hold a list of studies, but .* another version"):
             read_studies(tmp_path)
@@ -69,15 +64,21 @@ def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
     assert recorded.alternative == "two-sided"  # the two differ
     assert recorded.reference(cells) == "softmax"  # of more of the runs
     assert recorded.reference([cell for cell in cells if cell.method == "cbs"]) == "cbs"  # the other was not run there
-    unrecorded = recorded_for([folder / f"{CBS}0"], [])
-    assert unrecorded.reference(cells) == "balanced-softmax"
-    assert unrecorded.reference([cell for cell in cells if cell.method != "balanced-softmax"]) == "softmax"
-    assert unrecorded.reference([cell for cell in cells if cell.method == "cbs"]) == "balanced-softmax"
+    for methods, reference in (
+        (("softmax", "balanced-softmax", "cbs"), "balanced-softmax"),
+        (("cbs", "softmax"), "softmax"),
+        (("cbs",), "cbs"),
+    ):
+        some = [run for run in runs if run.method in methods]
+        shutil.copy(folder / "study.json", folder / "other.json")
+        (folder / "study.json").unlink()
+        assert recorded_for([folder], some).reference(group_runs(some)) == reference  # without a record
+        (folder / "other.json").rename(folder / "study.json")
     softmax = [run for run in runs if run.method == "softmax"]
     assert recorded_for([folder], softmax).commands == ("first",)  # only what covers the rows
     assert recorded_for([folder], softmax).alternative == "greater"
     write_study(folder, replace(first, command="third", reference="balanced-softmax"))
-    assert recorded_for([folder], runs).reference(cells) == "balanced-softmax"  # of equals the latest
+    assert recorded_for([folder], runs).reference(cells) == "balanced-softmax"  # in a tie, the latest
 
 
 def test_the_search_of_a_stopped_study_is_used(folder):
@@ -119,19 +120,3 @@ def test_runs_without_a_study_are_distinguished(study, tmp_path):
         "how β was chosen is not recorded: digits-lt 50 1.5"
     )
     assert recorded_for([tmp_path / "c"], read_runs(tmp_path / "c")).selected([cell]) == ""
-
-
-def test_a_study_continued_with_other_flags_is_one_entry(tmp_path):
-    first = StudyRecord("longtail study p.toml", "softmax", planned=["a", "b"], began="2026-01-01")
-    write_study(tmp_path, first)
-    again = replace(first, command="longtail study p.toml --together 2", began="2026-01-02")
-    write_study(tmp_path, again)
-    (kept,) = read_studies(tmp_path)
-    assert (kept.command, kept.began) == (again.command, "2026-01-01")
-    write_study(tmp_path, replace(again, ended="2026-01-03", done=["a"], failed={"b": "why"}, sentences=["so"]))
-    write_study(tmp_path, again)  # begun once more, and perhaps stopped
-    (kept,) = read_studies(tmp_path)
-    assert (kept.done, kept.failed, kept.sentences) == (["a"], {"b": "why"}, ["so"])
-    write_study(tmp_path, replace(first, command="another", began="2026-01-04", ended="2026-01-05"))
-    write_study(tmp_path, replace(first, began="2026-01-06"))  # one that has ended stands for itself
-    assert {one.command for one in read_studies(tmp_path)} >= {"another", first.command}

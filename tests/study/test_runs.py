@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from longtail.study.comparisons import check_reference, compare_cells, contrasts_of, how_tested, marks
+from longtail.study.comparisons import check_reference, compare_cells, contrasts_of, how_tested, stars
 from longtail.study.runs import (
     Run,
     distinct_titles,
@@ -171,7 +171,7 @@ def test_methods_of_one_study_are_paired_by_seed(made):
         "CBS (β = 1.8) is better than Balanced Softmax by 2.0 points, 95 % interval 1.8 to 2.2, p = 0.0008 "
         "(paired t-test), n = 3."
     )
-    assert marks(found) == "***"
+    assert stars(found.p_value) == "***"
     other = one_cell(made("cbs", seed + 5, (80.0,) * 4) for seed in range(3))
     (unpaired,) = compare_cells([other], reference)
     assert not unpaired.found.paired
@@ -270,7 +270,7 @@ def test_fewer_than_two_seeds_are_not_tested(made):
     )
     assert found.found is None
     assert str(found) == "CBS (β = 1.8) is 2.0 points above Balanced Softmax: fewer than two seeds, so no test."
-    assert marks(found) == ""
+    assert stars(found.p_value) == ""
     assert how_tested([found]) == "No tests: fewer than two seeds."
 
 
@@ -282,6 +282,6 @@ def test_an_undefined_level_is_not_tested(made):
 
 def test_methods_on_different_data_are_not_compared(made):
     with pytest.raises(
-        ValueError, match=r"compared methods to have the same data, .*`imbalance` \(100.0 and 10.0\)\.$"
+        ValueError, match=r"compared methods to have the same data, .*`imbalance` \(10.0 and 100.0\)\.$"
     ):
         compare_cells([cell_of(made, "cbs", (1.0, 2.0), imbalance=10)], cell_of(made, "balanced-softmax", (1.0, 2.0)))

@@ -9,8 +9,8 @@ from PIL import Image
 
 from longtail.study.execute import execute
 from longtail.study.runs import Run, read_runs
-from longtail.study.search import SearchResult, fold_recipes, folds_of, search_runs, trace_table
-from longtail.study.search_rule import BetaSearch, Point, Score, SearchPlan, choose
+from longtail.study.search import fold_recipes, folds_of, search_runs, trace_table
+from longtail.study.search_rule import SearchPlan
 from longtail.train import defaults
 from longtail.train.dataset import open_data
 
@@ -41,7 +41,7 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     found = search(BASE, plan, tmp_path, rounds)
     assert rounds == [(1.0, 1.1)]
     assert found.folds == 2
-    for point, cell in zip(found.found.points, found.cells, strict=True):
+    for point, cell in zip(found.found.trials, found.cells, strict=True):
         assert cell.places == ((0, 0), (0, 1), (1, 0), (1, 1))
         assert [score.value for score in point.scores] == [run.recall("all", "val") for run in cell.runs]
         assert [score.level for score in point.scores] == pytest.approx(
@@ -61,6 +61,7 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     assert [row.labels[0] for row in trace.rows] == ["1"] * 2
     assert sum("chosen" in row.labels[1] for row in trace.rows) == 1
     assert "TEST" not in trace.caption
+    assert f"Standard error: {found.found.choice.standard_error:.2f}." in trace.caption
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert search(BASE, plan, tmp_path).record() == found.record()
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
@@ -70,15 +71,16 @@ def test_choosing_on_test_is_in_every_caption_and_another_criterion_needs_anothe
     plan = SearchPlan(select_on="test", bounds=(1.0, 1.1), start=(1.0, 1.1))
     found = search(BASE, plan, tmp_path)
     assert found.folds == 0
-    assert [p.scores[0].value for p in found.found.points] == [c.runs[0].recall() for c in found.cells]
+    assert [p.scores[0].value for p in found.found.trials] == [c.runs[0].recall() for c in found.cells]
     for caption in (trace_table(found).caption, found.sensitivity().caption, found.selected):
         assert "TEST data" in caption
     assert "not used" not in found.sensitivity().caption
+    assert "Standard error: undefined." in trace_table(found).caption  # one run per beta
     assert read_runs(tmp_path) == []  # runs of a search are not results, on folds or not
     kept = (tmp_path / "beta.json").read_text("utf-8")
     for changes, part in (
-        ({"criterion": "level"}, "`criterion` level, but it is of one with `criterion` all"),
-        ({"select_on": "val", "folds": 2}, "`select_on` val, but it is of one with `select_on` test"),
+        ({"criterion": "tail=1"}, "`criterion` tail=1, but it is of one with all"),
+        ({"select_on": "val", "folds": 2}, "`select_on` val, but it is of one with test"),
     ):
         with pytest.raises(ValueError, match=rf"{part}; choose another folder with --out"):
             next(search_runs(BASE, replace(plan, **changes), tmp_path))
@@ -88,33 +90,9 @@ def test_choosing_on_test_is_in_every_caption_and_another_criterion_needs_anothe
     assert (tmp_path / "beta.json").read_text("utf-8") == kept
 
 
-def test_captions_say_what_is_missing():
-    def caption(*scores, plan):
-        """Of betas with these scores, each with several runs."""
-        points = [Point(1.0 + 0.1 * place, tuple(Score(*one) for one in some)) for place, some in enumerate(scores)]
-        found = BetaSearch(tuple(points), (tuple(p.beta for p in points),), choose(points, SearchPlan()))
-        return trace_table(SearchResult(found, (), plan, 2)).caption
-
-    def of_levels(*levels):
-        return caption(*([(-level, level) for level in some] for some in levels), plan=SearchPlan(criterion="level"))
-
-    assert " One run per β: no standard error." in of_levels((5.0,), (6.0,))
-    some = of_levels((5.0, 6.0), (5.0, float("nan")))
-    assert " Fewer than two β have a defined value: no standard error." in some
-    assert "One run" not in some
-    assert " Standard error " in of_levels((5.0, 6.0), (7.0, 9.0))
-
-    def of_values(*values):
-        return caption(*([(value, 10.0)] for value in values), plan=SearchPlan())
-
-    assert "No quadratic: it needs 4 β within 3 steps of the best, and there are 3." in of_values(1.0, 3.0, 2.0)
-    assert "No quadratic: the fit through the means around the best has no maximum." in of_values(9.0, 2.0, 1.0, 4.0)
-    assert "quadratic" not in of_values(1.0, 2.0, 3.0, 2.0)
-
-
-def test_if_every_level_is_undefined_the_search_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "level", lambda run, part="test": float("nan"))
-    plan = SearchPlan(select_on="test", criterion="level", bounds=(1.0, 1.1), start=(1.0, 1.1))
+def test_if_every_score_is_undefined_the_search_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "recall", lambda run, group="all", part="test": float("nan"))
+    plan = SearchPlan(select_on="test", bounds=(1.0, 1.1), start=(1.0, 1.1))
     with pytest.raises(ValueError, match=r"criterion is defined .* none among 1, 1\.1\.$"):
         search(BASE, plan, tmp_path)
 

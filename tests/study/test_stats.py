@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from longtail.study import Summary, compare, compare_summaries, holm, sentence, summarise
-from longtail.study.comparisons import compare_cells, how_tested, marks
+from longtail.study.comparisons import compare_cells, how_tested, stars
 from longtail.study.runs import group_runs
 from longtail.study.stats import format_p
 
@@ -79,7 +79,7 @@ def test_equal_differences_get_no_stars(made):
         return found["softmax"], found["balanced-softmax"]
 
     (found,) = compare_cells(list(cells(2.7, 2.7)[:1]), cells(2.7, 2.7)[1])
-    assert (found.found, marks(found)) == (None, "")
+    assert (found.found, stars(found.p_value)) == (None, "")
     assert math.isnan(found.p_value)
     assert str(found) == (
         "Softmax is 2.7 points above Balanced Softmax: the difference is the same in every seed, so no test."
@@ -87,7 +87,7 @@ def test_equal_differences_get_no_stars(made):
     assert how_tested([found]) == "No tests: the difference is the same in every seed."
     ours, theirs = cells(2.7, 2.70001)
     (other,) = compare_cells([ours], theirs)
-    assert marks(other) == "***"
+    assert stars(other.p_value) == "***"
     text = how_tested([other, other, found, found])  # two columns: rows are counted, not cells of the table
     assert text.endswith("; 1 row not tested (the difference is the same in every seed).")
     (again,) = compare_cells([other.cell], found.reference, lambda run: run.recipe.seed)

@@ -19,9 +19,8 @@ from longtail.cli.show import LOG_SECONDS, SPEED_SECONDS, console, print_line, p
 from longtail.data import data_title
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
-from longtail.study.conduct import Outcome, Searches
-from longtail.study.estimate import describe
-from longtail.study.plan import SearchKey, StudyPlan, make_plan, read_plan
+from longtail.study.conduct import Outcome, Searches, describe_plans
+from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, show, write
 from longtail.study.results import Results
@@ -75,7 +74,7 @@ def _study(words: Sequence[str], command: str) -> int:
     content = _content(given)
     plans = [_read_plan(name, content) for name in given.plans] or [make_plan(content)]
     if given.dry_run:
-        print_line(describe(plans))
+        print_line(describe_plans(plans))
         return 0
     alternative: Alternative = "greater" if given.one_sided else "two-sided"
     studies = [Study(plan, alternative=alternative, command=command) for plan in plans]
@@ -99,7 +98,7 @@ def _beta(words: Sequence[str], command: str) -> int:
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
     plan = make_plan(content)
     if given.dry_run:
-        print_line(describe([plan], searches_only=True))
+        print_line(describe_plans([plan], searches_only=True))
         return 0
     with View() as view:
         searches, outcome = Study(plan, command=command).search(given.together, view, _print_round)
@@ -138,11 +137,10 @@ _PLAN = ("data", "imbalance", "methods", "betas", "seeds", "out", "reference")
 _SEARCH = {
     "folds": (int, "cross-validation folds (default: 5, or none with validation data)"),
     "search_seeds": (int, "seeds per fold (default: 1)"),
-    "criterion": (str, "all (default), level, or weights of groups as in head=1,tail=2"),
+    "criterion": (str, "all (default), or weights of groups as in head=1,tail=2"),
     "start": (float, "the first betas (default: 1.0 1.1 1.2 1.3)"),
     "step": (float, "step outwards until past the peak (default: 0.1)"),
     "bounds": (float, "smallest and largest beta (default: 0 3)"),
-    "ahead": (int, "steps outwards per round (default: 1)"),
     "select_on": (str, "val (default); test chooses on test data, and every caption says so"),
 }
 _PLAN_SETTINGS = frozenset({"data", "imbalance", "method", "seed", "folds", "fold"})
@@ -158,7 +156,7 @@ def _parser(prog: str, description: str, usage: str) -> Parser:
     parser.flag(
         "--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=positive_integer, metavar="N"
     )
-    parser.flag("--dry-run", "show what would be run and about how long it takes", action="store_true")
+    parser.flag("--dry-run", "show what would be run", action="store_true")
     group = parser.add_argument_group("search for beta")
     for name, (kind, help) in _SEARCH.items():
         several: dict[str, Any] = {"nargs": "+"} if name in {"start", "bounds"} else {}
@@ -202,7 +200,7 @@ def _print_round(key: SearchKey, betas: Sequence[float]) -> None:
 def _print_searches(searches: Searches, command: str) -> None:
     for searched in searches.values():
         show(trace_table(searched, command), console)
-        show(searched.sensitivity(command, wide=False), console)
+        show(searched.sensitivity(command), console)
         print_line(f"{searched.cells[0].data}: {searched.found.choice}")
 
 

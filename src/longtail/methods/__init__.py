@@ -1,5 +1,7 @@
 """The methods. A method is data: a title, typed parameters, stages, and what else depends on it."""
 
+from collections.abc import Iterable
+
 from longtail.methods import contrastive, ldam, reslt, softmax, two_stage
 from longtail.methods.base import (
     METHODS,
@@ -25,6 +27,7 @@ __all__ = [
     "SupervisedLoss",
     "Task",
     "UnknownParams",
+    "default_reference",
     "find_method",
     "param",
     "parse_method",
@@ -52,3 +55,15 @@ for _method in (
     contrastive.PROCO,
 ):
     register_method(_method)
+
+
+def default_reference(names: Iterable[str]) -> str:
+    """Return the method of a comparison that others are tested against: Balanced Softmax, softmax, or the first.
+
+    Example:
+        >>> default_reference(["cbs", "softmax"]), default_reference(["focal", "cbs"])
+        ('softmax', 'focal')
+    """
+    given = list(names)
+    preferred = (softmax.BALANCED_SOFTMAX.name, softmax.SOFTMAX.name)
+    return next((name for name in (*preferred, *given) if name in given), preferred[0])

@@ -205,7 +205,7 @@ def from_table(table: Table, name: str) -> Grid:
     columns = [Column(label, numeric=False) for label in table.labels] + [Column(label) for label in table.columns]
     rows = []
     for row in table.rows:
-        cells = [Cell(label, label) for label in table.label(row)]
+        cells = [Cell(label, label) for label in row.labels]
         for value in row.values:
             if value is None or math.isnan(value.summary.mean):
                 cells.append(Cell("–"))

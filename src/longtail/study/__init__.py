@@ -19,7 +19,7 @@ from longtail.study.stats import (
 
 if TYPE_CHECKING:
     from longtail.study.conduct import Outcome
-    from longtail.study.plan import PlanError, PlannedRun, StudyPlan, make_plan, read_plan
+    from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan
     from longtail.study.rendering import Table
     from longtail.study.results import Results
     from longtail.study.study import Progress, Study, run_studies
@@ -28,7 +28,6 @@ __all__ = [
     "Alternative",
     "Comparison",
     "Outcome",
-    "PlanError",
     "PlannedRun",
     "Progress",
     "Results",
@@ -48,7 +47,7 @@ __all__ = [
 
 _MODULES = {
     "Outcome": "conduct",
-    **dict.fromkeys(("PlanError", "PlannedRun", "StudyPlan", "make_plan", "read_plan"), "plan"),
+    **dict.fromkeys(("PlannedRun", "StudyPlan", "make_plan", "read_plan"), "planning"),
     "Table": "rendering",
     "Results": "results",
     **dict.fromkeys(("Progress", "Study", "run_studies"), "study"),

@@ -1,4 +1,4 @@
-"""Captions of tables: runs, seeds, epochs, how beta was chosen, how things were measured, and the command."""
+"""Captions of tables: runs, seeds, epochs, how beta was chosen, what was measured, and the command."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longtail.study.plan import takes_imbalance
-from longtail.study.record import STUDY_FILE, missing_of, read_studies
+from longtail.methods import default_reference
+from longtail.study.planning import takes_imbalance
+from longtail.study.record import STUDY_FILE, StudyRecord, missing_of, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
 from longtail.study.stats import Alternative
 
@@ -19,6 +20,8 @@ _UNKNOWN = "how β was chosen is not recorded"
 class Recorded:
     """What studies recorded about runs: how they are compared, how beta was chosen, and what is missing."""
 
+    usual: str
+    """The reference of runs that no study has recorded."""
     references: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """The references of the studies of each run."""
     alternative: Alternative = "two-sided"
@@ -34,15 +37,10 @@ class Recorded:
     """Runs that failed and are missing."""
 
     def reference(self, cells: Sequence[Cell]) -> str:
-        """Return the method that cells are tested against: that of most of their studies, of equals the latest.
-
-        Without a study it is Balanced Softmax, or softmax if only that was run.
-        """
+        """Return the method that cells are tested against: that of most of their studies; in a tie, the latest."""
         recorded = [name for cell in cells for run in cell.runs for name in self.references.get(run.path, ())]
         here = [name for name in recorded if find_cell(cells, name) is not None] or recorded
-        methods = {cell.method for cell in cells}
-        usual = "softmax" if "softmax" in methods and "balanced-softmax" not in methods else "balanced-softmax"
-        return max(reversed(here), key=here.count, default=usual)
+        return max(reversed(here), key=here.count, default=self.usual)
 
     def selected(self, cells: Sequence[Cell]) -> str:
         """Return how the betas of cells were chosen, on test data first; empty if nothing is recorded."""
@@ -67,41 +65,32 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
         runs: the runs in them.
     """
     roots = [Path(path).resolve() for path in paths]
-    above = {run.path: _study_of(run, roots) for run in runs}
-    records = {folder: read_studies(folder) for folder in dict.fromkeys(above.values()) if folder is not None}
+    records: dict[Path, list[StudyRecord]] = {}
+    of_runs: dict[Path, list[StudyRecord]] = {}
     ways: dict[Path, list[str]] = {}
-    references: dict[Path, list[str]] = {}
-    covering: set[int] = set()
-    unrecorded = set()
     for run in runs:
-        folder = above[run.path]
-        name = "" if folder is None else run.path.resolve().relative_to(folder).as_posix()
-        found = [one for one in records.get(folder, []) if name in one.planned] if folder is not None else []
+        place, folder = run.path.resolve(), _study_of(run, roots)
+        if folder is not None and folder not in records:
+            records[folder] = read_studies(folder)
+        name = "" if folder is None else place.relative_to(folder).as_posix()
+        found = [] if folder is None else [one for one in records[folder] if name in one.planned]
+        of_runs[run.path] = found
         chosen = [way for one in found for way in one.selected.get(name, ())]
         ways[run.path] = list(dict.fromkeys([*chosen, *_searched(run)]))
-        unrecorded |= set() if found else {run.path}
-        references[run.path] = [one.reference for one in found]
-        covering |= {id(one) for one in found}
-    studies = [one for of_folder in records.values() for one in of_folder if id(one) in covering]
+    used = {id(one) for found in of_runs.values() for one in found}
+    studies = [one for of_folder in records.values() for one in of_folder if id(one) in used]
     inside = {folder: one for folder, one in records.items() if any(folder.is_relative_to(root) for root in roots)}
-    missing = [(missing_of(folder, of_folder), folder) for folder, of_folder in inside.items()]
-    missing = [(text, folder) for text, folder in missing if text]
+    missing = {folder: text for folder, one in inside.items() if (text := missing_of(folder, one))}
+    failed = [folder / name for folder, of_folder in inside.items() for one in of_folder for name in one.failed]
     return Recorded(
-        references,
-        "greater" if studies and all(one.alternative == "greater" for one in studies) else "two-sided",
-        ways,
-        tuple(dict.fromkeys(one.command for one in studies if one.command)),
-        frozenset(unrecorded),
-        "; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for text, folder in missing),
-        tuple(
-            dict.fromkeys(
-                name
-                for folder, of_folder in inside.items()
-                for one in of_folder
-                for name in one.failed
-                if not (folder / name / "result.json").exists()
-            )
-        ),
+        usual=default_reference(run.method for run in runs),
+        references={path: [one.reference for one in found] for path, found in of_runs.items()},
+        alternative="greater" if studies and all(one.alternative == "greater" for one in studies) else "two-sided",
+        ways=ways,
+        commands=tuple(dict.fromkeys(one.command for one in studies if one.command)),
+        unrecorded=frozenset(path for path, found in of_runs.items() if not found),
+        missing="; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for folder, text in missing.items()),
+        failed=tuple(dict.fromkeys(path.name for path in failed if not (path / "result.json").exists())),
     )
 
 
@@ -117,11 +106,8 @@ def _searched(run: Run) -> list[str]:
     found = []
     for file in sorted(run.path.parent.glob(f"search/*/{SEARCH_FILE}")):
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if record.get("beta") is not None and (record.get("data"), record.get("method"), record["beta"]) == (
-            run.data,
-            run.method,
-            run.recipe.beta,
-        ):
+        of = (record.get("data"), record.get("method"), record.get("beta"))
+        if run.recipe.beta is not None and of == (run.data, run.method, run.recipe.beta):
             found.append(str(record["selected"]))
     return found
 
@@ -170,33 +156,29 @@ def numbers(values: Sequence[int]) -> str:
 def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     """Return how the runs of a table were made: runs, seeds, epochs, measures, data, selection."""
     runs = [run for cell in cells for run in cell.runs]
-    of_cells = sorted({len(cell.runs) for cell in cells})
-    seeds = numbers([seed for cell in cells for seed in cell.seeds])
-    word = "seeds" if len({seed for cell in cells for seed in cell.seeds}) > 1 else "seed"
+    sizes = sorted({len(cell.runs) for cell in cells})
+    seeds = {seed for cell in cells for seed in cell.seeds}
+    over = f"seed{'s' * (len(seeds) > 1)} {numbers(list(seeds))}"
     folds = sorted({cell.recipe.folds for cell in cells if len({fold for _, fold in cell.places}) > 1})
-    over = f"{', '.join(map(str, folds))} folds and {word} {seeds}" if folds else f"{word} {seeds}"
-    parts = [f"Mean ± SD over {over}" if of_cells[-1] > 1 else f"One run each, {word} {seeds}"]
-    if len(runs) > 1:
-        parts.append(f"{len(runs)} runs in total")
-    if len(of_cells) > 1:
-        parts.append(f"{of_cells[0]} to {of_cells[-1]} runs per row")
+    over = f"{', '.join(map(str, folds))} folds and {over}" if folds else over
+    parts = [f"Mean ± SD over {over}" if sizes[-1] > 1 else f"One run each, {over}"]
+    parts += [f"{len(runs)} runs in total"] if len(runs) > 1 else []
+    parts += [f"{sizes[0]} to {sizes[-1]} runs per row"] if len(sizes) > 1 else []
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
     reported = ", ".join(sorted({run.result["reported"] for run in runs}))
     parts.append(f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}, {reported}")
-    parts += _cuts(cells)
+    for cell in cells:
+        groups = cell.runs[0].result["groups"]
+        parts.append("/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes")
     parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
     if made:
         drawn = {"drawn with the seed of each run" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
         parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
-    held = {cell.recipe.validation for cell in cells if cell.recipe.validation}
-    if held:
-        shares = ", ".join(f"{100 * share:g} %" for share in sorted(held))
-        whose = [cell.title for cell in cells if cell.recipe.validation]
-        others = {cell.title for cell in cells if not cell.recipe.validation}
-        only = f" ({', '.join(dict.fromkeys(whose))} only)" if others else ""
-        only = " (in the rows that say so)" if others & set(whose) else only
-        parts.append(f"{shares} of training images held out{only}")
+    shares = {cell.recipe.validation for cell in cells}
+    if any(shares):
+        held = ", ".join(f"{100 * share:g} %" for share in sorted(shares) if share)
+        parts.append(f"{held} of training images held out{' in some rows' * (0.0 in shares)}")
     if selected or any(cell.recipe.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
     text = "; ".join(dict.fromkeys(parts))
@@ -206,13 +188,5 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
 def how_measured(cells: Sequence[Cell]) -> str:
     """Return how the measures on training data were taken."""
     stats = {run.result["train_stats"] for cell in cells for run in cell.runs}
-    words = {"paper": "in training mode, augmented, as the paper's authors did", "eval": "in evaluation mode"}
-    return f"training-set measures taken {' or '.join(words[name] for name in sorted(stats))}"
-
-
-def _cuts(cells: Sequence[Cell]) -> list[str]:
-    cuts: dict[str, None] = {}
-    for cell in cells:
-        groups = cell.runs[0].result["groups"]
-        cuts["/".join(groups) + " of " + "/".join(str(len(members)) for members in groups.values()) + " classes"] = None
-    return list(cuts)
+    words = {"paper": "in training mode with augmentation, as in the paper", "eval": "in evaluation mode"}
+    return f"training data measured {' or '.join(words[name] for name in sorted(stats))}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from longtail.study.captions import numbers, some_of
+from longtail.study.captions import count, numbers, some_of
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
 from longtail.study.stats import Alternative, Comparison, compare, holm, sentence
 
@@ -27,7 +27,7 @@ class Contrast:
     cell: Cell
     reference: Cell
     difference: float
-    """Of the means of all runs; ``found`` has the difference of the runs that were tested."""
+    """Between the means of all runs; ``found`` has the difference between the runs that were tested."""
     found: Comparison | None
     """``None`` if there was no test: fewer than two seeds, an undefined value, or no spread."""
     corrected: float | None
@@ -86,12 +86,8 @@ def compare_cells(
     Returns:
         one contrast per cell, with p-values after Holm's correction if two or more were tested.
     """
-    others = [cell for cell in cells if cell is not reference]
-    called = titles or {}
-    found = []
-    for cell in others:
-        _check_same_data(reference, cell)
-        found.append(_test(cell, reference, measure, alternative))
+    others, names = [cell for cell in cells if cell is not reference], titles or {}
+    found = [_test(cell, reference, measure, alternative) for cell in others]
     tested = [comparison for comparison, _, _ in found if comparison is not None]
     corrected = iter(holm([comparison.p_value for comparison in tested]) if len(tested) > 1 else [])
     return [
@@ -104,47 +100,44 @@ def compare_cells(
             why_not=why_not,
             better=better,
             note=note,
-            title=called.get(cell, cell.title),
-            against=called.get(reference, reference.title),
+            title=names.get(cell, cell.title),
+            against=names.get(reference, reference.title),
         )
         for cell, (comparison, why_not, note) in zip(others, found, strict=True)
     ]
-
-
-def _check_same_data(one: Cell, other: Cell) -> None:
-    first, second = one.recipe.settings(), other.recipe.settings()
-    differing = [f"`{name}` ({first[name]} and {second[name]})" for name in SAME_DATA if first[name] != second[name]]
-    if differing:
-        raise ValueError(
-            f"Expected compared methods to have the same data, but {one.runs[0].path} and {other.runs[0].path} differ "
-            f"in {', '.join(differing)}."
-        )
 
 
 def _test(
     cell: Cell, reference: Cell, measure: Measure, alternative: Alternative
 ) -> tuple[Comparison | None, str, str]:
     """The test, why there is none, and which runs are paired if not all are."""
+    first, second = cell.recipe.settings(), reference.recipe.settings()
+    for name in SAME_DATA:
+        if first[name] != second[name]:
+            raise ValueError(
+                f"Expected compared methods to have the same data, but {cell.runs[0].path} and "
+                f"{reference.runs[0].path} differ in `{name}` ({first[name]} and {second[name]})."
+            )
     ours, theirs = (dict(zip(one.places, one.values(measure), strict=True)) for one in (cell, reference))
     if min(len(ours), len(theirs)) < 2:
         return None, "fewer than two seeds", ""
     both = [place for place in ours if place in theirs]
     left = len(ours) + len(theirs) - 2 * len(both)
     pair = not left or len(both) >= PAIRS
-    note = "" if not left else _paired_on(both, left) if pair else _NOT_PAIRED
-    first, second = ([one[place] for place in both] if pair else list(one.values()) for one in (ours, theirs))
-    if not all(map(math.isfinite, [*first, *second])):
+    note = ""
+    if left and pair:
+        which = f"seeds {numbers([seed for seed, _ in both])}"
+        which = f"{len(both)} seeds and folds" if any(fold for _, fold in both) else which
+        note = f"paired on {which}; {count(left, 'run')} not paired"
+    elif left:
+        note = _NOT_PAIRED
+    values = [[one[place] for place in both] if pair else list(one.values()) for one in (ours, theirs)]
+    if not all(math.isfinite(value) for one in values for value in one):
         return None, "a value is undefined", ""
-    found = compare(first, second, paired=pair, alternative=alternative)
+    found = compare(*values, paired=pair, alternative=alternative)
     if math.isnan(found.p_value):
         return None, "the difference is the same in every seed" if pair else "neither differs between its seeds", ""
     return found, "", note
-
-
-def _paired_on(places: Sequence[tuple[int, int]], left: int) -> str:
-    folds = any(fold for _, fold in places)
-    which = f"{len(places)} seeds and folds" if folds else f"seeds {numbers([seed for seed, _ in places])}"
-    return f"paired on {which}; {left} run{'s' * (left > 1)} not paired"
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,45 +199,41 @@ def check_reference(reference: str, cells: Sequence[Cell]) -> None:
         raise ValueError(f"Expected `reference` to be a method that was run ({', '.join(run)}), but got {reference!r}.")
 
 
-def marks(tested: Contrast) -> str:
+def stars(p_value: float) -> str:
     """Return the stars of a test for a table: p below 0.05, 0.01, 0.001."""
-    p_value = tested.p_value
     return "".join("*" for bound in (0.05, 0.01, 0.001) if p_value < bound)
 
 
-def how_tested(all_tested: Sequence[Contrast]) -> str:
+def how_tested(contrasts: Sequence[Contrast]) -> str:
     """Return what a caption says about the tests of a table."""
-    found = [one for one in all_tested if one.found is not None]
+    found = [(one, one.found) for one in contrasts if one.found is not None]
     if not found:
-        return f"No tests: {_reasons(all_tested)}."
-    tests = sorted((one.found for one in found if one.found is not None), key=lambda one: not one.paired)
-    against = " or ".join(dict.fromkeys(one.against for one in found))
-    text = f"* p < 0.05, ** p < 0.01, *** p < 0.001 against {against} ({tests[0].test}"
-    if tests[0].paired and not tests[-1].paired:
+        return f"No tests: {_reasons(contrasts)}."
+    kinds = sorted((test for _, test in found), key=lambda test: not test.paired)
+    against = " or ".join(dict.fromkeys(one.against for one, _ in found))
+    text = f"* p < 0.05, ** p < 0.01, *** p < 0.001 against {against} ({kinds[0].test}"
+    if kinds[0].paired and not kinds[-1].paired:
         text += f", or Welch’s with {_NOT_PAIRED}"
-    if any(one.corrected is not None for one in found):
-        families = {one.reference for one in found}
-        over = "a data set" if len(families) == len({one.data for one in families}) else "a data set and setting"
-        text += f", after Holm’s correction over the methods of {over} in each column"
+    if any(one.corrected is not None for one, _ in found):
+        references = {one.reference for one, _ in found}
+        of = "data set" if len(references) == len({cell.data for cell in references}) else "data set and setting"
+        text += f", after Holm’s correction over the methods of a {of} in each column"
     parts = [f"{text})"]
     partly_paired: dict[str, dict[str, None]] = {}
-    for one in found:
-        if one.found is not None and one.found.paired and one.note:
+    for one, test in found:
+        if test.paired and one.note:
             partly_paired.setdefault(one.note, {})[one.title] = None
     parts += [f"{', '.join(titles)}: {note}" for note, titles in partly_paired.items()]
-    rows = {one.cell for one in found}
-    never = [one for one in all_tested if one.cell not in rows]
-    partly = [one for one in all_tested if one.cell in rows and one.found is None]
-    parts += [f"{_rows(never)} not tested ({_reasons(never)})"] if never else []
-    parts += [f"{_rows(partly)} not tested in some columns ({_reasons(partly)})"] if partly else []
+    rows = {one.cell for one, _ in found}
+    for missing, where in (
+        ([one for one in contrasts if one.cell not in rows], ""),
+        ([one for one in contrasts if one.cell in rows and one.found is None], " in some columns"),
+    ):
+        if missing:
+            parts.append(f"{count(len({one.cell for one in missing}), 'row')} not tested{where} ({_reasons(missing)})")
     return "; ".join(parts) + "."
 
 
-def _rows(of: Sequence[Contrast]) -> str:
-    number = len({one.cell for one in of})
-    return f"{number} row{'s' * (number > 1)}"
-
-
-def _reasons(all_tested: Sequence[Contrast]) -> str:
+def _reasons(contrasts: Sequence[Contrast]) -> str:
     """Why there were no tests, each reason once."""
-    return " or ".join(dict.fromkeys(one.why_not for one in all_tested if one.why_not))
+    return " or ".join(dict.fromkeys(one.why_not for one in contrasts if one.why_not))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.study.plan import PlannedRun, SearchKey, StudyPlan
+from longtail.data import data_title
+from longtail.study.planning import PlannedRun, SearchKey, StudyPlan
 from longtail.study.search import SearchResult, search_runs
 
 Searches = dict[SearchKey, SearchResult]
@@ -116,6 +117,28 @@ def preview(plans: Sequence[StudyPlan], *, searches_only: bool = False) -> list[
         rounds = {key: tuple(runs) for (of, key), runs in searches.current.items() if of == number}
         found.append(Preview(() if searches_only else tuple(plan.runs(betas)), betas, rounds))
     return found
+
+
+def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False) -> str:
+    """Return what is done of plans and what is left, one line per run and search."""
+    lines = []
+    for plan, ahead in zip(plans, preview(plans, searches_only=searches_only), strict=True):
+        done = sum(run.folder.done for run in ahead.runs)
+        lines.append(f"{len(ahead.runs)} runs in {plan.out}, {done} done:" if ahead.runs else f"In {plan.out}:")
+        for run in ahead.runs:
+            state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
+            lines.append(f"  {state:<8} {run.path.name}")
+        for key in plan.searches:
+            name = f"search for the beta of {key[2]} on {data_title(key[0], key[1])}"
+            if key in ahead.betas:
+                lines.append(f"  {'done':<8} {name}: beta = {ahead.betas[key]:g}")
+                continue
+            state = "started" if plan.search_folder(key).exists() else "to do"
+            betas = sorted({run.recipe.beta for run in ahead.rounds[key] if run.recipe.beta is not None})
+            left = sum(not run.folder.done for run in ahead.rounds[key])
+            tried = ", ".join(f"{beta:g}" for beta in betas)
+            lines.append(f"  {state:<8} {name}: at least {left} runs, now with beta {tried}")
+    return "\n".join(lines)
 
 
 def _own_runs(plans: Sequence[StudyPlan], betas: Sequence[Mapping[SearchKey, float]]) -> dict[Path, PlannedRun]:

@@ -14,7 +14,7 @@ import torch.multiprocessing
 from longtail._checks import check_integer
 from longtail._io import stop_signals
 from longtail.study.conduct import More, Outcome
-from longtail.study.plan import PlannedRun
+from longtail.study.planning import PlannedRun
 from longtail.train.fleet import TOGETHER, Fleet
 from longtail.train.recipe import Recipe, pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,19 +25,15 @@ class StudyRecord:
     """How the beta of each run was chosen; several ways may have led to the same beta."""
     searches: Mapping[str, float | None] = field(default_factory=dict)
     """Searches for beta and their results; ``None``: not done."""
-    began: str = ""
     ended: str = ""
     """When; empty while the study runs, and if it was stopped."""
-    done: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Runs that failed, and why."""
-    sentences: Sequence[str] = ()
 
     def covers(self, other: "StudyRecord") -> bool:
-        """Whether this entry can replace another one without losing anything that it says."""
+        """Whether this entry can replace another one without losing how runs were chosen and compared."""
         return (
-            (self.command == other.command or not other.ended)  # a stopped study may continue with other flags
-            and (self.reference, self.alternative) == (other.reference, other.alternative)
+            (self.reference, self.alternative) == (other.reference, other.alternative)
             and set(other.planned) <= set(self.planned)
             and other.searches.keys() <= self.searches.keys()
             and all(set(ways) <= set(self.selected.get(run, ())) for run, ways in other.selected.items())
@@ -54,35 +50,26 @@ def read_studies(folder: Path) -> list[StudyRecord]:
     file = folder / STUDY_FILE
     if not file.exists():
         return []
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Expected {file} to be JSON, but it is damaged: {error}.") from error
     known = {one.name for one in fields(StudyRecord)}
-    entries = found.get("studies") if isinstance(found, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(one, dict) and one.keys() == known for one in entries):
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))["studies"]
+        return [StudyRecord(**{name: one[name] for name in known}) for one in entries]
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"Expected {file} to hold a list of studies, but it was written by another version of longtail; move it "
+            f"Expected {file} to hold a list of studies, but it is damaged or of another version of longtail; move it "
             "away and run the study's command again."
-        )
-    return [StudyRecord(**one) for one in entries]
+        ) from error
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:
     """Add a study to the record of a folder, in place of the entries that it covers."""
-    before = read_studies(folder)
-    covered = [one for one in before if record.covers(one)]
-    record = replace(record, began=min((one.began for one in covered), default=record.began))
-    if not record.ended:  # keep what is known of the study until there is more
-        for one in covered:
-            record = replace(record, done=one.done, failed=one.failed, sentences=one.sentences)
-    entries = [*(one for one in before if one not in covered), record]
+    entries = [*(one for one in read_studies(folder) if not record.covers(one)), record]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STUDY_FILE, {"studies": [asdict(one) for one in entries]})
 
 
 def missing_of(folder: Path, records: Iterable[StudyRecord]) -> str:
-    """Return which planned runs are missing, in words; empty if none is."""
+    """Return which planned runs are missing, in words; empty if none is missing."""
     given = list(records)
     planned = {run for one in given for run in one.planned}
     missing = [run for run in planned if not (folder / run / "result.json").exists()]

@@ -28,7 +28,8 @@ class Results:
     Args:
         runs: the runs.
         folders: the folders that they are from, whose ``study.json`` says how beta was chosen and what is missing.
-        reference: the method that others are tested against; default: as the studies recorded, or Balanced Softmax.
+        reference: the method that others are tested against; default: as the studies recorded, or
+            :func:`longtail.methods.default_reference`.
         alternative: ``"two-sided"`` or ``"greater"``; default: as the studies recorded, or two-sided.
         command: the command to show in captions in addition to those that the studies recorded.
 

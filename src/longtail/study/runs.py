@@ -13,7 +13,7 @@ from longtail.data import data_title
 from longtail.methods import METHODS, parse_method
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, setting_types, settings_of
+from longtail.train.recipe import Recipe, defaults, settings_of
 
 Held = Literal["val", "test"]
 Part = Literal["train", "train_paper", Held]
@@ -183,11 +183,6 @@ def _settings(run: Run) -> dict[str, Any]:
     return settings | {"train_stats": run.result["train_stats"], "epochs": tuple(run.result["epochs"])}
 
 
-def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    names = [name for name in {**first, **second} if name in setting_types()]
-    return [f"`{n}` ({first.get(n)} and {second.get(n)})" for n in names if first.get(n) != second.get(n)]
-
-
 def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
     """Return runs as a cell; runs that differ in more than their seed are refused.
 
@@ -200,16 +195,18 @@ def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
         raise ValueError("Expected runs to average, but got none.")
     first = _settings(given[0])
     for run in given[1:]:
-        differing = _differing(first, _settings(run) | ({"fold": first["fold"]} if over_folds else {}))
-        if differing:
+        other = _settings(run) | ({"fold": first["fold"]} if over_folds else {})
+        names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+        if names:
+            differing = [f"`{name}` ({first.get(name)} and {other.get(name)})" for name in names]
             raise ValueError(
                 f"Expected runs of the same settings to average, but {given[0].path} and {run.path} differ in "
                 f"{', '.join(differing)}."
             )
-    for one, other in pairwise(given):
-        if (one.recipe.seed, one.recipe.fold) == (other.recipe.seed, other.recipe.fold):
+    for one, next_one in pairwise(given):
+        if (one.recipe.seed, one.recipe.fold) == (next_one.recipe.seed, next_one.recipe.fold):
             raise ValueError(
-                f"Expected one run per seed, but {one.path} and {other.path} both have seed {one.recipe.seed}."
+                f"Expected one run per seed, but {one.path} and {next_one.path} both have seed {one.recipe.seed}."
             )
     return Cell(tuple(given))
 
@@ -230,18 +227,18 @@ def held_out(cells: Iterable[Cell]) -> Held | None:
 def _shared(cell: Cell) -> dict[str, Any]:
     """Settings that methods must share to be compared: all but the method, its parameters, and the seed.
 
-    Special settings of the method in the data set's recipe (BCL's batches, LDAM's weight decay) do not count either.
+    Special settings of the method in the data set's recipe, such as another batch size, do not count either.
     """
     recipe = cell.recipe
     shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
-    plain = _shipped(recipe.data, "softmax", recipe.imbalance)
+    plain = _shipped(recipe.data, None, recipe.imbalance)
     own = _shipped(recipe.data, recipe.method, recipe.imbalance) if recipe.method in METHODS else plain
     shared = {n: v for n, v in shared.items() if n not in {*recipe.spec.parameters, "method", "seed"}}
     return {name: plain[name] if value == own[name] != plain[name] else value for name, value in shared.items()}
 
 
 @cache
-def _shipped(data: str, method: str, imbalance: float | None) -> dict[str, Any]:
+def _shipped(data: str, method: str | None, imbalance: float | None) -> dict[str, Any]:
     return settings_of(defaults(data, method, imbalance))
 
 

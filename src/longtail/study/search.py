@@ -1,18 +1,18 @@
-"""The search for beta with real runs: cross-validation folds and seeds, trained together; its trace and tables."""
+"""The search for beta with real runs on cross-validation folds, and its tables."""
 
 import json
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 from longtail._io import write_json
 from longtail.data import CATALOG, open_path
-from longtail.study.plan import PlannedRun
+from longtail.study.planning import PlannedRun
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
-from longtail.study.search_rule import BetaSearch, Criterion, SearchPlan, search_rounds
+from longtail.study.search_rule import BetaSearch, SearchPlan, describe_criterion, score_of, search_rounds
 from longtail.study.stats import Summary
 from longtail.study.tables import sensitivity_table
 from longtail.train.recipe import Recipe, defaults
@@ -33,23 +33,24 @@ class SearchResult:
     @property
     def selected(self) -> str:
         """How beta was chosen, for captions."""
-        runs = len(self.found.points[0].scores)
+        runs = len(self.found.trials[0].scores)
         where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
         if self.plan.select_on == "test":
             where = "TEST data"
-        return f"β chosen on {where} by {Criterion.parse(self.plan.criterion)}, {runs} run{'s' * (runs > 1)} per β"
+        by = describe_criterion(self.plan.criterion)
+        return f"β chosen on {where} by {by}, {runs} run{'s' * (runs > 1)} per β"
 
     @property
     def beta(self) -> float:
         """The beta that was chosen."""
         return self.found.choice.beta
 
-    def sensitivity(self, command: str = "", *, wide: bool = True) -> Table:
+    def sensitivity(self, command: str = "") -> Table:
         """Return train, validation and test recall of each group for each beta."""
         note = self.selected
         note += "" if self.plan.select_on == "test" else "; test recall is shown, not used"
         note += f"; each model saw {self.folds - 1} of {self.folds} folds" if self.folds else ""
-        return sensitivity_table(self.cells, wide=wide, selected=note, command=command)
+        return sensitivity_table(self.cells, selected=note, command=command)
 
     def record(self) -> dict[str, Any]:
         """Return the search as plain data, for ``beta.json``."""
@@ -71,7 +72,7 @@ class SearchResult:
             "rounds": self.found.rounds,
             "points": [
                 {"beta": p.beta, "scores": [s.value for s in p.scores], "levels": [s.level for s in p.scores]}
-                for p in self.found.points
+                for p in self.found.trials
             ],
         }
 
@@ -117,8 +118,7 @@ def search_runs(
         ValueError: there is no data to choose on; or the folder has runs of other settings, or the record of a search
             with another criterion or other data, which is kept.
     """
-    folds, criterion = folds_of(base, plan), Criterion.parse(plan.criterion)
-    part = cast(Literal["val", "test"], plan.select_on)
+    folds, part = folds_of(base, plan), plan.select_on
     if part == "val" and not folds and not base.validation and not _has_split(base):
         raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
     cells: dict[float, Cell] = {}
@@ -126,7 +126,12 @@ def search_runs(
     header = {"command": command or "", "select_on": plan.select_on, "criterion": plan.criterion}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        _check_same_search(file, before, header)
+        for name in ("criterion", "select_on"):
+            if before.get(name, header[name]) != header[name]:
+                raise ValueError(
+                    f"Expected {file} to be of a search with `{name}` {header[name]}, but it is of one with "
+                    f"{before[name]}; choose another folder with --out."
+                )
         header["command"] = command or before.get("command", "")
     elif command is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -142,24 +147,14 @@ def search_runs(
         for beta, runs in planned.items():
             cells[beta] = one_cell((read_run(run.path) for run in runs), over_folds=True)
         try:
-            betas = rounds.send([[criterion.score(run, part) for run in cells[beta].runs] for beta in betas])
+            betas = rounds.send([[score_of(run, plan.criterion, part) for run in cells[beta].runs] for beta in betas])
         except StopIteration as end:
             found: BetaSearch = end.value
             break
-    result = SearchResult(found, tuple(cells[point.beta] for point in found.points), plan, folds)
+    result = SearchResult(found, tuple(cells[trial.beta] for trial in found.trials), plan, folds)
     if command is not None:
         write_json(file, {**header, **result.record()})
     return result
-
-
-def _check_same_search(file: Path, there: Mapping[str, Any], here: Mapping[str, str]) -> None:
-    names = [name for name in ("criterion", "select_on") if there.get(name, here[name]) != here[name]]
-    if names:
-        ours, theirs = (" and ".join(f"`{name}` {one[name]}" for name in names) for one in (here, there))
-        raise ValueError(
-            f"Expected {file} to be of a search with {ours}, but it is of one with {theirs}; choose another folder "
-            "with --out."
-        )
 
 
 def _planned(recipes: Sequence[Recipe], out: Path) -> list[PlannedRun]:
@@ -170,29 +165,18 @@ def _planned(recipes: Sequence[Recipe], out: Path) -> list[PlannedRun]:
 
 def trace_table(result: SearchResult, command: str = "") -> Table:
     """Return what was tried in which round, its mean, the quadratic's value, the imbalance level, and the choice."""
-    found, rows, nan = result.found, [], float("nan")
-    criterion = Criterion.parse(result.plan.criterion)
-    sign = 1.0 if criterion.weights else -1.0  # a search maximises minus the level; the table shows the level
-    for point in found.points:
-        number = next(place for place, betas in enumerate(found.rounds, 1) if point.beta in betas)
-        smoothed = found.choice.smoothed.get(point.beta)
-        mean, level = (value if math.isfinite(value) else nan for value in (sign * point.mean, point.level))
-        runs = len(point.scores)
-        values = [
-            Value(Summary(mean, nan, runs), best=point.beta == found.choice.best),
-            None if smoothed is None else Value(Summary(sign * smoothed, nan, 1)),
-        ]
-        values += [Value(Summary(level, nan, runs))] if criterion.weights else []
-        note = " chosen" if point.beta == found.choice.beta else " tied" if point.beta in found.choice.ties else ""
-        rows.append(Row((str(number), f"{point.beta:g}{note}"), tuple(values)))
-    error = found.choice.standard_error
-    caption = f"{result.selected}. Chosen: {found.choice}."
-    if not math.isnan(error):
-        caption += f" Standard error {error:.2f}."
-    elif len(found.points[0].scores) == 1:
-        caption += " One run per β: no standard error."
-    else:
-        caption += " Fewer than two β have a defined value: no standard error."
-    caption += f" No quadratic: {found.choice.unsmoothed}." if found.choice.unsmoothed else ""
-    columns = (str(criterion), "quadratic", *(("I",) if criterion.weights else ()))
+    found, choice, rows, nan = result.found, result.found.choice, [], math.nan
+    for trial in found.trials:
+        number = next(place for place, betas in enumerate(found.rounds, 1) if trial.beta in betas)
+        mean, level = (value if math.isfinite(value) else nan for value in (trial.mean, trial.level))
+        values = (
+            Value(Summary(mean, nan, len(trial.scores)), best=trial.beta == choice.best),
+            Value(Summary(choice.smoothed.get(trial.beta, nan), nan, 1)),
+            Value(Summary(level, nan, len(trial.scores))),
+        )
+        note = " chosen" if trial.beta == choice.beta else " tied" if trial.beta in choice.ties else ""
+        rows.append(Row((str(number), f"{trial.beta:g}{note}"), values))
+    error = "undefined" if math.isnan(choice.standard_error) else f"{choice.standard_error:.2f}"
+    caption = f"{result.selected}. Chosen: {choice}. Standard error: {error}."
+    columns = (describe_criterion(result.plan.criterion), "quadratic", "I")
     return Table("The search for β", ("Round", "β"), columns, tuple(rows), caption, command=command)

@@ -20,13 +20,13 @@ all betas see the same folds and seeds: with B betas, n scores each, and residua
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from longtail._checks import check_integer
+from longtail._checks import check_integer, check_number
 
 if TYPE_CHECKING:
     from longtail.study.runs import Run
@@ -41,70 +41,100 @@ _DIGITS = 10  # betas are sums of steps
 
 
 @dataclass(frozen=True)
+class SearchPlan:
+    """How beta is searched for."""
+
+    folds: int | None = None
+    """cross-validation folds of the training data; default: 5, or none if the data set has a validation split"""
+    seeds: int = 1
+    """seeds per fold"""
+    criterion: str = "all"
+    """recall over `all` classes, or weights of groups as in `head=1,tail=2`"""
+    select_on: Literal["val", "test"] = "val"
+    """`test` chooses on test data, and every caption says so"""
+    start: tuple[float, ...] = ()
+    """the betas of the first round; default: 1.0, 1.1, 1.2, 1.3 within the bounds"""
+    step: float = 0.1
+    """distance between betas outside the start values"""
+    bounds: tuple[float, float] = (0.0, 3.0)
+    """the smallest and the largest beta that may be tried"""
+
+    def __post_init__(self) -> None:
+        for name, betas in (("bounds", self.bounds), ("start", self.start)):
+            if not isinstance(betas, tuple | list):
+                raise TypeError(f"Expected `{name}` to be a list of betas, but got {betas!r}.")
+            for beta in betas:
+                check_number(name, beta)
+        if len(self.bounds) != 2 or self.bounds[0] >= self.bounds[1]:
+            raise ValueError(f"Expected `bounds` to be a smaller and a larger beta, but got {self.bounds!r}.")
+        low, high = self.bounds
+        if not self.start:
+            object.__setattr__(self, "start", tuple(beta for beta in START if low <= beta <= high))
+        if not self.start or not all(low <= beta <= high for beta in self.start):
+            raise ValueError(f"Expected `start` to be betas in {low:g}…{high:g}, but got {self.start!r}.")
+        if check_number("step", self.step) == 0:
+            raise ValueError("Expected `step` to be a number > 0, but got 0.")
+        if self.folds is not None and check_integer("search.folds", self.folds, minimum=0) == 1:
+            raise ValueError("Expected `search.folds` to be 0 or >= 2, but got 1.")
+        if self.select_on not in {"val", "test"}:
+            raise ValueError(f"Expected `select_on` to be val or test, but got {self.select_on!r}.")
+        check_integer("search.seeds", self.seeds, minimum=1)
+        parse_criterion(self.criterion)
+
+
+def parse_criterion(text: str) -> dict[str, float]:
+    """Return the weights of groups in a criterion; ``all`` is recall over all classes.
+
+    Example:
+        >>> parse_criterion("all"), parse_criterion("head=1,tail=2")
+        ({'all': 1.0}, {'head': 1.0, 'tail': 2.0})
+    """
+    if text == "all":
+        return {"all": 1.0}
+    weights: dict[str, float] = {}
+    for part in str(text).split(","):
+        name, _, number = part.partition("=")
+        try:
+            weights[name.strip()] = float(number)
+        except ValueError:
+            raise ValueError(
+                f"Expected `criterion` to be all, or weights as in head=1,tail=2, but got {text!r}."
+            ) from None
+    groups = ("head", "medium", "tail", "all")
+    if any(name not in groups for name in weights):
+        raise ValueError(f"Expected `criterion` to have weights of {', '.join(groups)}, but got {text!r}.")
+    if any(not 0 <= weight < math.inf for weight in weights.values()) or not sum(weights.values()):
+        raise ValueError(f"Expected `criterion` to have weights >= 0, not all zero, but got {text!r}.")
+    return weights
+
+
+def describe_criterion(text: str) -> str:
+    """Return a criterion in words."""
+    weights = parse_criterion(text)
+    if set(weights) == {"all"}:
+        return "recall over all classes"
+    return "recall weighted " + ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
+
+
+@dataclass(frozen=True)
 class Score:
     """The score of one run."""
 
     value: float
-    """The criterion, higher is better; NaN if it is undefined, which counts as worst."""
+    """The criterion in per cent; NaN if it is undefined, which counts as worst."""
     level: float = math.nan
     """The model imbalance level on the same data, for ties."""
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """What a search maximises.
-
-    Args:
-        weights: weights of groups (``all`` is recall over all classes); empty: minus the model imbalance level.
-    """
-
-    weights: Mapping[str, float]
-
-    @classmethod
-    def parse(cls, text: str) -> "Criterion":
-        """Return the criterion for ``all``, ``level``, or weights of groups.
-
-        Example:
-            >>> Criterion.parse("all").weights, Criterion.parse("head=1,tail=2").weights
-            ({'all': 1.0}, {'head': 1.0, 'tail': 2.0})
-        """
-        wrong = f"Expected `criterion` to be all, level, or weights as in head=1,tail=2, but got {text!r}."
-        if not isinstance(text, str):
-            raise TypeError(wrong)
-        if text in {"all", "level"}:
-            return cls({"all": 1.0} if text == "all" else {})
-        weights: dict[str, float] = {}
-        for part in text.split(","):
-            name, _, number = part.partition("=")
-            try:
-                weights[name.strip()] = float(number)
-            except ValueError:
-                raise ValueError(wrong) from None
-        groups = ("head", "medium", "tail", "all")
-        if any(name not in groups for name in weights):
-            raise ValueError(f"Expected `criterion` to have weights of {', '.join(groups)}, but got {text!r}.")
-        if any(not 0 <= weight < math.inf for weight in weights.values()) or not sum(weights.values()):
-            raise ValueError(f"Expected `criterion` to have weights >= 0, not all zero, but got {text!r}.")
-        return cls(weights)
-
-    def __str__(self) -> str:
-        if not self.weights:
-            return "model imbalance level"
-        if set(self.weights) == {"all"}:
-            return "recall over all classes"
-        return "recall weighted " + ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items())
-
-    def score(self, run: "Run", part: Literal["val", "test"]) -> Score:
-        """Return the score of a run: recall in per cent, or minus the imbalance level."""
-        level = run.level(part)
-        if not self.weights:
-            return Score(-level, level)
-        total = sum(self.weights.values())
-        return Score(sum(w * run.recall(group, part) for group, w in self.weights.items()) / total, level)
+def score_of(run: "Run", criterion: str, part: Literal["val", "test"]) -> Score:
+    """Return the score of a run on validation or test data."""
+    weights = parse_criterion(criterion)
+    total = sum(weight * run.recall(group, part) for group, weight in weights.items())
+    return Score(total / sum(weights.values()), run.level(part))
 
 
 @dataclass(frozen=True)
-class Point:
+class Trial:
     """A beta that was tried."""
 
     beta: float
@@ -124,61 +154,6 @@ class Point:
 
 
 @dataclass(frozen=True)
-class SearchPlan:
-    """How beta is searched for."""
-
-    folds: int | None = None
-    """cross-validation folds of the training data; default: 5, or none if the data set has a validation split"""
-    seeds: int = 1
-    """seeds per fold"""
-    criterion: str = "all"
-    """recall over `all` classes, imbalance `level`, or weights of groups as in `head=1,tail=2`"""
-    select_on: str = "val"
-    """`val`; `test` chooses on test data, and every caption says so"""
-    start: tuple[float, ...] = START
-    """the betas of the first round"""
-    step: float = 0.1
-    """distance between betas outside the start values"""
-    bounds: tuple[float, float] = (0.0, 3.0)
-    """the smallest and the largest beta that may be tried"""
-
-    def problems(self) -> list[str]:
-        """Return everything that is wrong with the settings, one sentence each."""
-        bounded = _is_list(self.bounds) and len(self.bounds) == 2 and 0 <= self.bounds[0] < self.bounds[1] < math.inf
-        low, high = self.bounds if bounded else (0.0, math.inf)
-        folds = self.folds is None or (isinstance(self.folds, int) and self.folds >= 0 and self.folds != 1)
-        right = {
-            f"Expected `bounds` to be a smaller and a larger beta >= 0, but got {self.bounds!r}.": bounded,
-            f"Expected `step` to be a number > 0, but got {self.step!r}.": _is_number(self.step) and self.step > 0,
-            f"Expected `start` to be betas in {low:g}…{high:g}, but got {self.start!r}.": _is_list(self.start)
-            and len(self.start) > 0
-            and all(low <= beta <= high for beta in self.start),
-            f"Expected `search.folds` to be 0 or >= 2, but got {self.folds!r}.": folds,
-            f"Expected `select_on` to be val or test, but got {self.select_on!r}.": self.select_on in {"val", "test"},
-        }
-        found = [problem for problem, holds in right.items() if not holds]
-        found += problem_of(lambda: check_integer("search.seeds", self.seeds, minimum=1))
-        return found + problem_of(lambda: Criterion.parse(self.criterion))
-
-
-def problem_of(check: Callable[[], object]) -> list[str]:
-    """Return the message of the error that a check raises, in a list; empty if it raises none."""
-    try:
-        check()
-    except (TypeError, ValueError) as error:
-        return [str(error)]
-    return []
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, tuple | list) and all(map(_is_number, value))
-
-
-@dataclass(frozen=True)
 class Choice:
     """The beta that the rule picks, and why."""
 
@@ -195,20 +170,15 @@ class Choice:
     """Where the quadratic's maximum is."""
     at_bound: bool
     """Whether the best mean is at a bound, so that the peak may be beyond it."""
-    level_known: bool = True
-    """Whether the chosen beta's imbalance level is defined, so that it could decide between ties."""
-    unsmoothed: str = ""
-    """Why there is no quadratic."""
 
     def __str__(self) -> str:
         text = f"beta = {self.beta:g}"
         if len(self.ties) > 1:
-            least = "the lowest imbalance level" if self.level_known else "the smallest (no imbalance level is defined)"
-            why = "which are equally good"
+            why = "equally good"
             if not math.isnan(self.standard_error):
-                values = "values on the quadratic" if self.smoothed else "means"
-                why = f"whose {values} are within one standard error of the highest"
-            text += f", {least} among {', '.join(f'{beta:g}' for beta in self.ties)}, {why}"
+                why = f"{'quadratic' if self.smoothed else 'mean'} within one standard error of the highest"
+            ties = ", ".join(f"{beta:g}" for beta in self.ties)
+            text += f", the lowest imbalance level (then the smallest) of {ties} ({why})"
         if self.at_bound:
             text += f"; the best mean is at the bound, {self.best:g}, and the peak may be beyond it"
         return text
@@ -218,7 +188,7 @@ class Choice:
 class BetaSearch:
     """A search: what was tried, round by round, and what was chosen."""
 
-    points: tuple[Point, ...]
+    trials: tuple[Trial, ...]
     """By beta."""
     rounds: tuple[tuple[float, ...], ...]
     choice: Choice
@@ -229,33 +199,31 @@ def search_rounds(settings: SearchPlan) -> Generator[tuple[float, ...], Sequence
 
     As a generator, several searches can be held at the same round and their runs trained together.
     """
-    for problem in settings.problems():
-        raise ValueError(problem)
-    points: list[Point] = []
+    trials: list[Trial] = []
     rounds: list[tuple[float, ...]] = []
-    while betas := next_betas(points, settings):
+    while betas := next_betas(trials, settings):
         scores = yield betas
-        if len(scores) != len(betas):
-            raise ValueError(f"Expected scores of {len(betas)} betas, but got {len(scores)}.")
-        points += [Point(beta, tuple(found)) for beta, found in zip(betas, scores, strict=True)]
-        points.sort(key=lambda point: point.beta)
-        _check_scores(points)
+        trials += [Trial(beta, tuple(found)) for beta, found in zip(betas, scores, strict=True)]
+        trials.sort(key=lambda trial: trial.beta)
+        numbers = {len(trial.scores) for trial in trials}
+        if len(numbers) != 1 or 0 in numbers:
+            raise ValueError(f"Expected the same number of scores for every beta, but got {sorted(numbers)}.")
         rounds.append(betas)
-    return BetaSearch(tuple(points), tuple(rounds), choose(points, settings))
+    return BetaSearch(tuple(trials), tuple(rounds), choose(trials, settings))
 
 
-def next_betas(points: Sequence[Point], settings: SearchPlan) -> tuple[float, ...]:
+def next_betas(trials: Sequence[Trial], settings: SearchPlan) -> tuple[float, ...]:
     """Return the betas to try next, ascending; empty when the search is over."""
-    tried = {point.beta for point in points}
+    tried = {trial.beta for trial in trials}
     left = sorted({round(beta, _DIGITS) for beta in settings.start} - tried)
     if left:
         return tuple(left)
-    best, error = _best(points, settings), _standard_error(points)
+    best, error = _best(trials, settings), _standard_error(trials)
     error = 0.0 if math.isnan(error) else error
     found = []
     for side in (-1, 1):
-        further = [point for point in points if side * (point.beta - best.beta) > 0]
-        if len(further) >= _BEYOND or any(best.mean - point.mean > error for point in further):
+        further = [trial for trial in trials if side * (trial.beta - best.beta) > 0]
+        if len(further) >= _BEYOND or any(best.mean - trial.mean > error for trial in further):
             continue
         end = max(tried, key=lambda beta: side * beta)
         beta = round(end + side * settings.step, _DIGITS)
@@ -264,49 +232,38 @@ def next_betas(points: Sequence[Point], settings: SearchPlan) -> tuple[float, ..
     return tuple(sorted(found))
 
 
-def choose(points: Sequence[Point], settings: SearchPlan) -> Choice:
+def choose(trials: Sequence[Trial], settings: SearchPlan) -> Choice:
     """Return the beta that the rule picks among those tried."""
-    _check_scores(points)
-    if not any(math.isfinite(point.mean) for point in points):
-        tried = ", ".join(f"{point.beta:g}" for point in points)
+    if not any(math.isfinite(trial.mean) for trial in trials):
+        tried = ", ".join(f"{trial.beta:g}" for trial in trials)
         raise ValueError(f"Expected a beta whose criterion is defined in every run, but got none among {tried}.")
-    best, error = _best(points, settings), _standard_error(points)
-    smoothed, peak, unsmoothed = _quadratic(points, best, settings.step)
-    values = smoothed or {point.beta: point.mean for point in points}
-    top = max(values.values())
-    allowance = 1e-9 + (0.0 if math.isnan(error) else error)
-    ties = [point for point in points if point.beta in values and values[point.beta] >= top - allowance]
-    chosen = min(ties, key=lambda point: (point.level, point.beta))
+    best, error = _best(trials, settings), _standard_error(trials)
+    smoothed, peak = _quadratic(trials, best, settings.step)
+    values = smoothed or {trial.beta: trial.mean for trial in trials}
+    lowest = max(values.values()) - (1e-9 + (0.0 if math.isnan(error) else error))
+    ties = [trial for trial in trials if values.get(trial.beta, -math.inf) >= lowest]
     reach = settings.step * (1 - 1e-9)
     beyond = best.beta - reach < settings.bounds[0] or best.beta + reach > settings.bounds[1]
     return Choice(
-        beta=chosen.beta,
+        beta=min(ties, key=lambda trial: (trial.level, trial.beta)).beta,
         best=best.beta,
-        ties=tuple(point.beta for point in ties),
+        ties=tuple(trial.beta for trial in ties),
         standard_error=error,
         smoothed=smoothed,
         peak=peak,
-        at_bound=beyond and best.beta in {points[0].beta, points[-1].beta},
-        level_known=math.isfinite(chosen.level),
-        unsmoothed=unsmoothed,
+        at_bound=beyond and best.beta in {trials[0].beta, trials[-1].beta},
     )
 
 
-def _check_scores(points: Sequence[Point]) -> None:
-    numbers = {len(point.scores) for point in points}
-    if len(numbers) != 1 or 0 in numbers:
-        raise ValueError(f"Expected the same number of scores for every beta, but got {sorted(numbers)}.")
-
-
-def _best(points: Sequence[Point], settings: SearchPlan) -> Point:
+def _best(trials: Sequence[Trial], settings: SearchPlan) -> Trial:
     middle = (min(settings.start) + max(settings.start)) / 2
-    top = max(point.mean for point in points)
-    best = [point for point in points if point.mean == top]
-    return min(best, key=lambda point: (abs(point.beta - middle), point.beta))
+    top = max(trial.mean for trial in trials)
+    best = [trial for trial in trials if trial.mean == top]
+    return min(best, key=lambda trial: (abs(trial.beta - middle), trial.beta))
 
 
-def _standard_error(points: Sequence[Point]) -> float:
-    rows = [[score.value for score in point.scores] for point in points if math.isfinite(point.mean)]
+def _standard_error(trials: Sequence[Trial]) -> float:
+    rows = [[score.value for score in trial.scores] for trial in trials if math.isfinite(trial.mean)]
     table: np.ndarray[Any, Any] = np.array(rows, dtype=np.float64)
     if len(rows) < 2 or table.shape[1] < 2:
         return math.nan
@@ -315,15 +272,15 @@ def _standard_error(points: Sequence[Point]) -> float:
     return math.sqrt(float((rest**2).sum()) / ((betas - 1) * (runs - 1)) / runs)
 
 
-def _quadratic(points: Sequence[Point], best: Point, step: float) -> tuple[dict[float, float], float | None, str]:
-    """Fit a quadratic through the means around the best: its values there, its maximum, or why there is none."""
+def _quadratic(trials: Sequence[Trial], best: Trial, step: float) -> tuple[dict[float, float], float | None]:
+    """Fit a quadratic through the means around the best: its values there, and its maximum if it has one."""
     reach = _NEAR * step * (1 + 1e-9)
-    near = [point for point in points if abs(point.beta - best.beta) <= reach and math.isfinite(point.mean)]
+    near = [trial for trial in trials if abs(trial.beta - best.beta) <= reach and math.isfinite(trial.mean)]
     if len(near) < _FEWEST:
-        return {}, None, f"it needs {_FEWEST} β within {_NEAR} steps of the best, and there are {len(near)}"
-    x = np.array([point.beta - best.beta for point in near])
-    second, first, constant = np.polyfit(x, np.array([point.mean for point in near]), 2)
+        return {}, None
+    x = np.array([trial.beta - best.beta for trial in near])
+    second, first, constant = np.polyfit(x, np.array([trial.mean for trial in near]), 2)
     if second >= -1e-9:
-        return {}, None, "the fit through the means around the best has no maximum"
-    values = {point.beta: float(second * t * t + first * t + constant) for point, t in zip(near, x, strict=True)}
-    return values, float(best.beta - first / (2 * second)), ""
+        return {}, None
+    values = {trial.beta: float(second * t * t + first * t + constant) for trial, t in zip(near, x, strict=True)}
+    return values, float(best.beta - first / (2 * second))

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from longtail.data import data_title
-from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct
-from longtail.study.estimate import describe
+from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans
 from longtail.study.execute import epochs_done, epochs_of, execute
-from longtail.study.plan import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
+from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
 from longtail.study.results import Results
@@ -26,7 +25,7 @@ class Study:
     Finished runs are skipped, and a stopped study continues where it was.
 
     Args:
-        plan: what to run, as plain data (see :func:`~longtail.study.plan.make_plan`) or as a ``StudyPlan``.
+        plan: what to run, as plain data (see :func:`~longtail.study.planning.make_plan`) or as a ``StudyPlan``.
         alternative: of the significance tests: ``"two-sided"``, or ``"greater"`` as in the paper.
         command: the command that repeats the study, for captions.
 
@@ -50,8 +49,8 @@ class Study:
         return cls(read_plan(path), **{"command": f"longtail study {path}", **options})
 
     def describe(self) -> str:
-        """Return which runs are done and which are left, and about how long they take."""
-        return describe([self.plan])
+        """Return which runs are done and which are left."""
+        return describe_plans([self.plan])
 
     def run(
         self,
@@ -100,7 +99,6 @@ class Study:
             planned=[self._name(run.path) for run in planned],
             selected=self._selected(searches),
             searches={f"{data_title(key[0], key[1])} {key[2]}": beta for key, beta in found.items()},
-            began=now(),
             **more,
         )
 
@@ -124,18 +122,17 @@ class Study:
     def _finish(self, searches: Searches, outcome: Outcome) -> Results:
         """Record the outcome of the runs, and write the tables."""
         out, record = Path(self.plan.out), self._record(searches, ended=now())
-        done = [one for one in outcome.done if one.path.is_relative_to(out) and self._name(one.path) in record.planned]
-        own = [out / name for name in record.planned]
+        own = {out / name for name in record.planned}
         below = [self.plan.search_folder(key) for key in self.plan.searches]
         failed = {
             self._name(path): why
             for path, why in outcome.failed.items()
             if Path(path) in own or any(Path(path).is_relative_to(folder) for folder in below)
         }
-        record = replace(record, done=[self._name(one.path) for one in done], failed=failed)
+        record = replace(record, failed=failed)
         write_study(out, record)
         results = Results(
-            tuple(read_run(one.path) for one in done),
+            tuple(read_run(one.path) for one in outcome.done if one.path in own),
             (out,),
             self.plan.reference,
             self.alternative,
@@ -144,9 +141,8 @@ class Study:
             searches=searches,
         )
         _save_searches(searches, self.command)
-        if done:
+        if results.runs:
             results.save_tables(out / "tables")
-            write_study(out, replace(record, sentences=results.sentences()))
         return results
 
 

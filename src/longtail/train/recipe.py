@@ -331,12 +331,12 @@ def _shipped(name: str) -> dict[str, Any]:
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
-def defaults(data: str, method: str, imbalance: float | None = None, *, small: bool = False) -> Recipe:
+def defaults(data: str, method: str | None, imbalance: float | None = None, *, small: bool = False) -> Recipe:
     """The recipe that ships with a data set, for one method.
 
     Args:
         data: a data set by name, or the path of your own.
-        method: a method by name; the recipe may have special settings for it.
+        method: a method by name; the recipe may have special settings for it. ``None``: without special settings.
         imbalance: the recipe may have special settings for it.
         small: of your own data: images are small, and all have one size.
 
@@ -344,7 +344,8 @@ def defaults(data: str, method: str, imbalance: float | None = None, *, small: b
         >>> defaults("cifar10-lt", "cbs", 100).beta
         1.8
     """
-    find_method(method)
+    if method is not None:
+        find_method(method)
     content = _shipped(data if data in CATALOG else "own-small" if small else "own")
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
     special = content.get("method", {}).get(method, {})
@@ -354,7 +355,7 @@ def defaults(data: str, method: str, imbalance: float | None = None, *, small: b
     if imbalance is not None:
         settings |= special.get("imbalance", {}).get(f"{imbalance:g}", {})
         settings["imbalance"] = float(imbalance)
-    settings |= {"data": data, "method": method}
+    settings |= {"data": data} if method is None else {"data": data, "method": method}
     return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
 
 

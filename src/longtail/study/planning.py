@@ -1,0 +1,280 @@
+"""The plan of a study: data sets x imbalance x methods x betas x seeds, as recipes and their folders.
+
+A plan is made from plain data (:func:`make_plan`) or a TOML file (:func:`read_plan`), and checked before the first run.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from longtail._checks import check_integer, check_number
+from longtail.data import CATALOG, long_tail_counts
+from longtail.methods import METHODS, default_reference, parse_method
+from longtail.models import check_name
+from longtail.study.search_rule import SearchPlan
+from longtail.train.dataset import is_small
+from longtail.train.folder import RunFolder
+from longtail.train.recipe import Recipe, defaults, name_in_label, pick_device
+
+SearchKey = tuple[str, float | None, str]
+"""Data set, imbalance factor and method of a search for beta."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of a plan."""
+
+    recipe: Recipe
+    path: Path
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.path)
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study runs; :func:`make_plan` makes one and checks it."""
+
+    data: tuple[str, ...]
+    methods: tuple[str, ...]
+    """``name``, or ``name:parameter=value,…``"""
+    seeds: tuple[int, ...]
+    imbalance: tuple[float, ...] = ()
+    betas: tuple[float | str, ...] = ("recipe",)
+    """Numbers, ``"recipe"`` (the data set's recipe) or ``"search"``; for methods with a beta."""
+    out: str = "runs/study"
+    reference: str = ""
+    """The method that others are tested against."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Settings for all runs, by name."""
+    search: SearchPlan = field(default_factory=SearchPlan)
+
+    def __post_init__(self) -> None:
+        named: dict[str, str] = {}
+        for data in self.data:
+            other = named.setdefault(name_in_label(data), data)
+            if other != data:
+                raise ValueError(
+                    f"Expected `data` to have different names, because runs are stored by name, but got {other} and "
+                    f"{data}; rename one, or make two studies."
+                )
+
+    @property
+    def places(self) -> list[tuple[str, float | None]]:
+        """Data sets with their imbalance factors."""
+        return [
+            (name, factor)
+            for name in self.data
+            for factor in ((self.imbalance if takes_imbalance(name) else ()) or (None,))
+        ]
+
+    def base(self, data: str, imbalance: float | None, method: str, beta: float | None = None) -> Recipe:
+        """Return the recipe of a method on a data set, with the plan's settings, for the first seed."""
+        known, given = parse_method(method)
+        made = defaults(data, known.name, imbalance, small=data not in CATALOG and is_small(data))
+        others = _parameter_names() - known.parameters.keys()
+        settings = {name: value for name, value in self.recipe.items() if name not in others} | given
+        if known.beta is not None and beta is not None:
+            settings[known.beta] = beta
+        return made.changed(**settings, seed=self.seeds[0] if self.seeds else 0)
+
+    def runs(self, found: Mapping[SearchKey, float] | None = None) -> list[PlannedRun]:
+        """Return the runs, each once.
+
+        Args:
+            found: betas that searches found; the runs with a beta that is not found yet are left out.
+        """
+        return list({run.path: run for run, _, _ in self.combinations(found)}.values())
+
+    def combinations(
+        self, found: Mapping[SearchKey, float] | None = None
+    ) -> Iterator[tuple[PlannedRun, SearchKey, float | str]]:
+        """Yield each run with its place and method, and the plan's beta; two betas may give the same run."""
+        for data, imbalance in self.places:
+            for method in self.methods:
+                for beta in self.betas if takes_beta(method) else ("recipe",):
+                    key = (data, imbalance, method)
+                    value = (found or {}).get(key) if beta == "search" else beta
+                    if value is None:
+                        continue
+                    base = self.base(*key, None if isinstance(value, str) else value)
+                    label, _, _ = base.label.rpartition("seed")
+                    for seed in self.seeds:
+                        yield PlannedRun(replace(base, seed=seed), Path(self.out) / f"{label}seed{seed}"), key, beta
+
+    @property
+    def searches(self) -> list[SearchKey]:
+        """The searches for beta."""
+        if "search" not in self.betas:
+            return []
+        return [(*place, method) for place in self.places for method in self.methods if takes_beta(method)]
+
+    def search_folder(self, key: SearchKey) -> Path:
+        """Return the folder of the runs of a search."""
+        data, imbalance, method = key
+        name = method.replace(":", "-").replace(",", "-").replace("=", "")
+        parts = [Path(data).name, *([f"{imbalance:g}"] if imbalance else []), name]
+        return Path(self.out) / "search" / "-".join(parts)
+
+
+def takes_beta(method: str) -> bool:
+    """Whether the betas of a plan apply to a method: it has a beta that is not given with it.
+
+    Example:
+        >>> takes_beta("cbs"), takes_beta("bcl:beta=1.8"), takes_beta("softmax")
+        (True, False, False)
+    """
+    known, given = parse_method(method)
+    return known.beta is not None and known.beta not in given
+
+
+def _parameter_names() -> frozenset[str]:
+    """Settings that only some methods have; a plan gives them to those methods."""
+    return frozenset(name for method in METHODS.values() for name in method.parameters)
+
+
+def takes_imbalance(data: str) -> bool:
+    """Whether a data set is made long-tailed by us, with any imbalance factor."""
+    return data in CATALOG and CATALOG[data].imbalance is not None
+
+
+def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
+    """Return the plan in plain data, as a TOML file or a command line has it.
+
+    Args:
+        content: ``data``, ``methods``, ``seeds`` (a number of seeds, or a list of them), ``imbalance``, ``betas``,
+            ``out``, ``reference``, and the tables ``recipe`` and ``search``.
+        to_run: whether the plan will be run here; otherwise it is not checked, and needs no data.
+
+    Example:
+        >>> plan = make_plan({"data": "digits-lt", "imbalance": [10, 50], "methods": ["softmax", "cbs"], "seeds": 2})
+        >>> [str(run.path) for run in plan.runs()][:3]
+        ['runs/study/digits-lt-10-softmax-seed0', 'runs/study/digits-lt-10-softmax-seed1',
+         'runs/study/digits-lt-10-cbs-beta1.5-seed0']
+    """
+    search: dict[str, Any]
+    recipe: dict[str, Any]
+    search, recipe = (
+        {name: tuple(value) if isinstance(value, list) else value for name, value in content.get(table, {}).items()}
+        for table in ("search", "recipe")
+    )
+    for given, known, what in ((content, StudyPlan, "keys of a plan"), (search, SearchPlan, "settings of a search")):
+        for name in sorted(given.keys() - {one.name for one in fields(known)}):
+            raise ValueError(f"Expected the {what}, but got `{name}`.")
+    seeds, methods = content.get("seeds", ()), tuple(map(str, _listed(content.get("methods", ()))))
+    counted = isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 0
+    plan = StudyPlan(
+        data=tuple(map(str, _listed(content.get("data", ())))),
+        methods=methods,
+        seeds=tuple(range(seeds)) if counted else tuple(_listed(seeds)),
+        imbalance=tuple(_listed(content.get("imbalance", ()))),
+        betas=tuple(_listed(content.get("betas", ("recipe",)))),
+        out=str(content.get("out", "runs/study")),
+        reference=str(content.get("reference") or default_reference(methods)),
+        recipe=recipe,
+        search=SearchPlan(**search),
+    )
+    if to_run:
+        _check(plan)
+    return plan
+
+
+def read_plan(path: Path | str, given: Mapping[str, Any] | None = None, *, to_run: bool = True) -> StudyPlan:
+    """Return the plan in a TOML file, with the settings in ``given`` instead of the file's; see :func:`make_plan`."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"Expected a plan in {path}, but there is no such file.")
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"Expected {path} to be TOML, but it is not: {error}.") from error
+    more = dict(given or {})
+    for name in ("recipe", "search"):
+        content[name] = {**content.get(name, {}), **more.pop(name, {})}
+    return make_plan({**content, **more}, to_run=to_run)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def is_here(data: str, recipe: Mapping[str, Any]) -> bool:
+    """Whether a data set is on this machine."""
+    if data in CATALOG:
+        return CATALOG[data].is_here(Path(str(recipe.get("root", "data"))))
+    return Path(data).exists()
+
+
+def _check(plan: StudyPlan) -> None:
+    """Raise an error if a plan cannot be run here."""
+    for name in ("data", "methods", "betas", "seeds"):
+        if not getattr(plan, name):
+            raise ValueError(f"Expected `{name}` to have at least one value, but got none.")
+    _check_data(plan)
+    for seed in plan.seeds:
+        check_integer("seeds", seed, minimum=0)
+    if len(set(plan.seeds)) < len(plan.seeds):
+        raise ValueError(f"Expected `seeds` to be different, but got {', '.join(map(str, plan.seeds))}.")
+    for beta in plan.betas:
+        if isinstance(beta, str) and beta not in {"recipe", "search"}:
+            raise ValueError(f"Expected `betas` to be numbers, `recipe` or `search`, but got {beta!r}.")
+        if not isinstance(beta, str):
+            check_number("betas", beta)
+    if plan.betas != ("recipe",) and not any(map(takes_beta, plan.methods)):
+        known = ", ".join(method.name for method in METHODS.values() if method.beta is not None)
+        raise ValueError(f"Expected `betas` with a method that has a beta ({known}), but got none.")
+    parse_method(plan.reference)
+    _check_recipe(plan)
+    for run in plan.runs():
+        run.folder.check(run.recipe)
+
+
+def _check_data(plan: StudyPlan) -> None:
+    root = Path(str(plan.recipe.get("root", "data")))
+    for name in plan.data:
+        if is_here(name, plan.recipe):
+            continue
+        if name not in CATALOG:
+            raise ValueError(
+                f"Expected `data` to be a data set that `longtail data list` shows, or a path, but got {name!r}."
+            )
+        missing = next(file for file in CATALOG[name].files if not (root / file).exists())
+        raise ValueError(f"Expected {root / missing} for {name}, but it does not exist; {CATALOG[name].steps}")
+    made = [name for name in plan.data if takes_imbalance(name)]
+    if plan.imbalance and not made:
+        raise ValueError(f"Expected `imbalance` with a data set that takes one, but got {plan.data[0]}.")
+    for factor in plan.imbalance:
+        check_number("imbalance", factor, minimum=1)
+        for name in made:
+            entry, profile = CATALOG[name], plan.recipe.get("profile", "exp")
+            if entry.train_range is None:
+                continue
+            counts = long_tail_counts(entry.num_classes, entry.train_range[0], factor, profile=profile)
+            if not bool(counts.all()):
+                raise ValueError(f"Expected `imbalance` to leave {name} an image of each class, but got {factor:g}.")
+
+
+def _check_recipe(plan: StudyPlan) -> None:
+    """Raise an error if a setting is the plan's own or belongs to no method of the plan, or if a recipe is wrong."""
+    methods = [parse_method(method)[0] for method in plan.methods]
+    for name in plan.recipe:
+        if name in {"data", "imbalance", "method", "seed", "folds", "fold", *(one.beta for one in methods)}:
+            raise ValueError(f"Expected the settings of a recipe, but got `{name}`, which the plan itself sets.")
+        if name in _parameter_names() and not any(name in one.parameters for one in methods):
+            raise ValueError(
+                f"Expected a method that has `{name}`, but none of {', '.join(one.name for one in methods)} has it."
+            )
+    for data, imbalance in plan.places:
+        for method in plan.methods:
+            recipe = plan.base(data, imbalance, method)
+            held = recipe.validation or (data in CATALOG and "val" in CATALOG[data].sizes)
+            if recipe.spec.chooses_tau(recipe.params) and not held:
+                raise ValueError(
+                    f"Expected `tau` for {method}, or validation data to choose it on (`validation` = 0.1 holds some "
+                    f"out), but {data} has none."
+                )
+    pick_device(recipe.device)
+    check_name(recipe.model)
