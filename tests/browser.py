@@ -1,4 +1,4 @@
-"""A real browser for tests, over its own debugging pipe: Chromium or Chrome, with nothing to install beside it."""
+"""Chromium or Chrome for tests, controlled through its debugging pipe, without another package."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find_browser():
-    """Its path, or ``None``; LONGTAIL_BROWSER names one that is elsewhere."""
+    """Return the path of the browser or ``None``; LONGTAIL_BROWSER can set it."""
     named = os.environ.get("LONGTAIL_BROWSER")
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 
@@ -60,7 +60,7 @@ class Tab:
 
 @contextmanager
 def browser(path=None):
-    """A tab, and the list of all it complained about: errors, warnings, and anything that it asked the network for."""
+    """Yield a tab and the list of its problems: errors, warnings and network requests."""
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     complaints = []

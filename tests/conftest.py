@@ -1,4 +1,4 @@
-"""What tests of commands and of finished runs share."""
+"""Fixtures for tests of commands and of finished runs."""
 
 import importlib.util
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """Gives the folder of a finished run on the digits, trained for three epochs; each is trained once a session."""
-    from longtail.train import RunFolder, Trainer, defaults  # tests of the core need none of it
+    """Return a function that trains a run on the digits for three epochs, once per session, and returns its folder."""
+    from longtail.train import RunFolder, Trainer, defaults  # not needed by tests of losses and metrics
 
     known = {}
 
@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def example():
-    """Gives a script of examples/ as a module."""
+    """Return a function that imports a script of examples/."""
 
     def load(name):
         spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "examples" / f"{name}.py")
@@ -40,7 +40,7 @@ def example():
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Runs the command as a person would; gives its exit code, and what it printed to either stream."""
+    """Return a function that runs the command; it returns the exit code, stdout and stderr."""
     from longtail import cli
 
     monkeypatch.setenv("COLUMNS", "100")

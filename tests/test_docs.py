@@ -1,4 +1,4 @@
-"""The pages about training do what they say: their commands and their Python run as printed."""
+"""The commands and the Python code in docs/training.md and docs/new_method.md run as printed."""
 
 import importlib.util
 import json
@@ -23,13 +23,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(page):
-    """The page's code in order: language and text."""
+    """Return the code blocks of a page: language and text."""
     return BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty folder to work in; what commands change in the process is put back."""
+    """Work in an empty folder, and restore what commands change in the process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LONGTAIL_PLUGINS", "")
@@ -62,7 +62,7 @@ def results(folder):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
-def test_training(here, capsys):
+def test_training_page(here, capsys):
     generator = torch.Generator().manual_seed(0)
     for label, name in enumerate(("cat", "dog", "fish")):
         (here / "pets" / name).mkdir(parents=True)
@@ -90,23 +90,23 @@ def test_training(here, capsys):
     assert left["runs/cbs"]["params"] == left["runs/again"]["params"] == {"beta": 1.5}
     assert left["runs/again"]["seed"] == 1
     assert len(left["runs/again"]["classes"]) == 10
-    # What the page says of the run folder.
+    # The files of the run folder are those of the page's table.
     table = re.findall(r"^\| `([\w./]+?)/?` \|", (DOCS / "training.md").read_text(encoding="utf-8"), re.MULTILINE)
     found = [path.name for path in (here / "runs/softmax").iterdir() if path.name[0] != "."]
-    assert sorted(table) == sorted([*found, "unreadable.json"])  # of images all of which could be read there is none
-    # What it says of a step after training: chosen on validation data, not on test.
+    assert sorted(table) == sorted([*found, "unreadable.json"])  # every image could be read here
+    # The post-hoc step is chosen on validation data.
     chosen = json.loads((here / "tau.json").read_text())
     assert chosen["posthoc"].startswith("tau=")
     assert max(chosen["posthoc_chosen_on_val"].values()) == chosen["splits"]["val"]["recall"]["all"]
     assert space["adjusted"]["posthoc"] == "adjust=1"
-    # Its Python.
+    # The Python code works.
     assert space["result"]["data"] == "mine"
     assert [space["model"].class_names[label] for label in space["labels"]] == ["cat", "dog"]
     torch.testing.assert_close(space["logits"].softmax(1), space["probabilities"][:1])
     assert len(json.loads((here / "labels.json").read_text())) == 20 + 10 + 6
 
 
-def test_commands_that_are_not_run_are_there_with_their_settings():
+def test_commands_that_are_not_run_have_valid_settings():
     lines = [line for language, text in blocks("training.md") if language == "text" for line in text.splitlines()]
     assert len(lines) == 2
     settings = set(setting_types())
@@ -117,7 +117,7 @@ def test_commands_that_are_not_run_are_there_with_their_settings():
 
 
 def pairs(words):
-    """Flags and their values, numbers as numbers."""
+    """Return flags and their values; numbers become floats."""
     return [(f, float(v) if v.replace(".", "").isdigit() else v) for f, v in zip(words[::2], words[1::2], strict=True)]
 
 
@@ -128,7 +128,7 @@ def module(path):
     return found
 
 
-def test_a_method_of_ones_own(here, monkeypatch, capsys):
+def test_new_method_page(here, monkeypatch, capsys):
     (first, file), *rest = blocks("new_method.md")
     assert first == "python"
     (here / "my_method.py").write_text(file, encoding="utf-8")
@@ -144,14 +144,14 @@ def test_a_method_of_ones_own(here, monkeypatch, capsys):
     assert len(left) == 4
     names = [f"runs/weights/digits-lt-50-supcon-beta1.5{w}-seed0" for w in ("-supcon_weight0", "")]
     apart = [left[name] for name in names]
-    assert apart[0]["splits"]["test"] != apart[1]["splits"]["test"]  # the contrast does something
+    assert apart[0]["splits"]["test"] != apart[1]["splits"]["test"]  # the contrastive loss has an effect
     assert apart[1]["splits"] == left["runs/mine"]["splits"]
     assert space["result"] == left["runs/from-python"]
-    assert space["result"]["splits"]["test"]["recall"]["all"] > 0.8  # and it learns
+    assert space["result"]["splits"]["test"]["recall"]["all"] > 0.8  # the method learns
     module(here / "my_method.py")  # may be imported again
 
 
-def test_the_pages_loss_is_supervised_contrast(here):
+def test_loss_of_the_page_is_supervised_contrast(here):
     (here / "my_method.py").write_text(blocks("new_method.md")[0][1], encoding="utf-8")
     mine = module(here / "my_method.py")
     counts = torch.tensor([50, 20, 5])
@@ -161,7 +161,7 @@ def test_the_pages_loss_is_supervised_contrast(here):
     logits = torch.randn(12, 3, dtype=torch.float64)
     terms = objective(Outputs(logits, torch.randn(12, 5), {"projection": unit}), target)
 
-    views, labels = unit[4:], [0, 1, 0, 2] * 2  # view after view, without the classifier's
+    views, labels = unit[4:], [0, 1, 0, 2] * 2  # the two contrastive views
     total = 0.0
     for i in range(8):
         others = [j for j in range(8) if j != i]

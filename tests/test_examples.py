@@ -1,4 +1,4 @@
-"""The CIFAR script on generated images in CIFAR's format: it runs, and its parts are what it says they are."""
+"""examples/cifar_lt.py runs on generated images in CIFAR's format, and its parts agree with the library."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ def script(example):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """CIFAR-10 with 60 images a class to train on and 12 to test on; a class is a colour, with noise."""
+    """CIFAR-10 with 60 training and 12 test images per class; a class is a colour with noise."""
     folder = tmp_path_factory.mktemp("data")
     generator = torch.Generator().manual_seed(0)
     colours = torch.randint(0, 256, (10, 3, 1, 1), generator=generator)
@@ -45,11 +45,11 @@ def run(*arguments):
     return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_it_has_at_most_200_lines():
+def test_script_has_at_most_200_lines():
     assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) <= 200
 
 
-def test_it_trains_and_reports(root):
+def test_script_trains_and_reports(root):
     done = run("--root", str(root), "--imbalance", "10", "--epochs", "1", "--method", "cbs", "--beta", "1.2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -66,7 +66,7 @@ def test_it_trains_and_reports(root):
     assert re.fullmatch(r"model imbalance level I (nan|\d+\.\d{2})", lines[4])
 
 
-def test_what_is_wrong_is_one_sentence(tmp_path):
+def test_error_is_one_sentence(tmp_path):
     done = run("--root", str(tmp_path))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(("imbalance", "seed"), [(10, 0), (3.5, 2)])
-def test_the_images_are_the_librarys(script, root, imbalance, seed):
+def test_images_equal_those_of_the_library(script, root, imbalance, seed):
     data = load("cifar10-lt", root, imbalance=imbalance, subset_seed=seed)
     pixels, labels = script.read(str(root), script.FILES["train"])
     kept = script.long_tailed(labels, imbalance, seed)
@@ -85,13 +85,13 @@ def test_the_images_are_the_librarys(script, root, imbalance, seed):
     assert torch.equal(labels, data.test.labels)
 
 
-def test_it_uses_our_losses_and_measures_alone():
+def test_script_imports_only_losses_and_metrics():
     found = re.findall(r"^from (longtail\S*) import (.*)$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
     assert [module for module, _ in found] == ["longtail", "longtail.metrics"]
 
 
-def test_the_network_is_the_librarys(script):
-    """The same function of the same numbers, in the order in which both hold them."""
+def test_network_equals_that_of_the_library(script):
+    """Both have the same parameters in the same order, and compute the same logits."""
     ours, theirs = script.ResNet32(10).eval(), build_model("resnet32", 10).eval()
     mine, others = ours.state_dict(), theirs.state_dict()
     assert [value.shape for value in mine.values()] == [value.shape for value in others.values()]
@@ -100,7 +100,7 @@ def test_the_network_is_the_librarys(script):
     assert torch.equal(ours(images), theirs(images).logits)
 
 
-def test_the_schedule_and_the_optimiser_are_the_recipes(script):
+def test_schedule_and_optimizer_equal_the_recipe(script):
     recipe = defaults("cifar10-lt", "cbs", 100)
     for epochs in (recipe.epochs, 1, 7, 25, 100, 400):
         for epoch in range(epochs):
@@ -118,8 +118,8 @@ def test_the_schedule_and_the_optimiser_are_the_recipes(script):
     assert (recipe.momentum, recipe.weight_decay, recipe.nesterov, recipe.drop_last) == (0.9, 5e-4, False, False)
 
 
-def test_windows_and_mirrors(script):
-    """Each is one of the 81 windows of the padded image, as it is or mirrored; all of them turn up."""
+def test_crop_and_flip(script):
+    """Each crop is one of the 81 windows of the padded image, flipped or not, and all of them occur."""
     image = torch.randint(1, 256, (1, 3, 32, 32), dtype=torch.uint8)
     padded = F.pad(image[0], (4, 4, 4, 4))
     windows = {}
@@ -135,6 +135,6 @@ def test_windows_and_mirrors(script):
     assert 900 < sum(mirrored for _, _, mirrored in found) < 1100
 
 
-def test_normalised_as_the_library_does(script):
+def test_normalisation_equals_that_of_the_library(script):
     images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
     torch.testing.assert_close(script.normalised(images), Normalise(script.MEAN, script.STD)(images))

@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, what importing it costs, its version."""
+"""The package: public names, the cost of its import, and its version."""
 
 import json
 import subprocess
@@ -91,15 +91,15 @@ print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.module
     ids=["longtail", "longtail.losses", "longtail.metrics"],
 )
 def test_public_names(module: ModuleType, names: set[str]) -> None:
-    """A name that comes or goes is a change to the API: change it here too, and in the changelog."""
+    """A change of the API is also made here and in the changelog."""
     assert set(module.__all__) == names
     assert len(module.__all__) == len(names)
     for name in names:
         assert getattr(module, name) is not None
 
 
-def test_one_thing_under_one_name() -> None:
-    """What the package re-exports is the losses' own."""
+def test_package_reexports_the_losses() -> None:
+    """The package exports the objects of ``longtail.losses``."""
     for name in LOSSES:
         assert getattr(longtail, name) is getattr(longtail.losses, name)
 
@@ -111,8 +111,8 @@ def test_everything_public_is_documented() -> None:
             assert (getattr(module, name).__doc__ or "").strip(), name
 
 
-def test_an_unknown_name() -> None:
-    """The lazy import in ``metrics`` does not swallow mistakes."""
+def test_unknown_name_raises() -> None:
+    """The lazy imports of ``longtail.metrics`` report unknown names."""
     with pytest.raises(AttributeError, match="no_such_name"):
         longtail.metrics.no_such_name  # noqa: B018
     with pytest.raises(ImportError):
@@ -120,7 +120,7 @@ def test_an_unknown_name() -> None:
 
 
 def test_names_are_imported_on_use() -> None:
-    """They are in ``dir`` before, with those that need an extra."""
+    """``dir`` lists all names before they are imported, also those that need an extra."""
     assert set(dir(longtail)) >= TOP | {"load"}
     assert set(dir(longtail.metrics)) >= METRICS | {"ClassStatisticsMetric", "GroupRecallMetric"}
     with pytest.raises(AttributeError, match="no_such_name"):
@@ -154,7 +154,7 @@ def test_import_star_on_a_base_install() -> None:
 
 
 def test_importing_is_cheap_and_pulls_in_no_extra() -> None:
-    """At most 0.3 s on top of torch (the best of three, on a machine that may be busy), and core packages only."""
+    """The import takes at most 0.3 s after torch's (the best of three), and imports no extra."""
     seconds = []
     for _ in range(3):
         result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
@@ -167,19 +167,19 @@ def test_importing_is_cheap_and_pulls_in_no_extra() -> None:
 
 
 def test_version() -> None:
-    """One version, in the package and in pyproject.toml."""
+    """The package and pyproject.toml have the same version."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert longtail.__version__ == project["version"]
 
 
 def test_core_needs_torch_and_numpy_only() -> None:
-    """Everything else is an extra."""
+    """All other dependencies are extras."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {dependency.split(">")[0].split("=")[0].strip() for dependency in project["dependencies"]}
     assert names == {"torch", "numpy"}
 
 
 def test_typed() -> None:
-    """Type checkers of those who use it see its types."""
+    """The package has the marker of typed packages."""
     assert longtail.__file__ is not None
     assert (Path(longtail.__file__).parent / "py.typed").exists()

@@ -1,4 +1,4 @@
-"""What README prints runs as printed."""
+"""The code and the claims of README.md."""
 
 import json
 import re
@@ -16,7 +16,7 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_one_line_change():
+def test_one_line_change():
     (diff,) = blocks("diff")
     added = "\n".join(line[1:] for line in diff.splitlines() if line.startswith("+"))
     names = {"train_labels": [0] * 50 + [1] * 5, "num_classes": 2, "device": "cpu", "torch": torch}
@@ -29,7 +29,7 @@ def test_the_one_line_change():
     )
 
 
-def test_the_measures(capsys):
+def test_metrics_example(capsys):
     (snippet,) = blocks("python")
     batches = [(torch.randn(20, 4), torch.randint(3, (20,))) for _ in range(3)]
     names = {"counts": [500, 50, 5], "num_classes": 3, "test_loader": batches, "model": torch.nn.Linear(4, 3)}
@@ -41,7 +41,7 @@ def test_the_measures(capsys):
     assert float(printed[1]) >= 0
 
 
-def test_the_speed_is_what_was_measured():
+def test_speed_claim_is_the_measured_one():
     parts = json.loads((RESULTS / "fleet-h200.json").read_text("utf-8"))["parts"]
     usual = parts["reference"]["rows"]["the usual loop"]["ms"]
     same = json.loads((RESULTS / "same-h200.json").read_text("utf-8"))["parts"]["same"]
@@ -51,6 +51,6 @@ def test_the_speed_is_what_was_measured():
     assert claim in " ".join(README.split())
 
 
-def test_figures_are_there():
+def test_figures_exist():
     for name in re.findall(r"\]\(((?:docs/images|results/figures)/[^)]+)\)", README):
         assert (Path(__file__).parents[1] / name).is_file()

@@ -1,4 +1,4 @@
-"""An error where the host waits for the GPU."""
+"""A check that the host does not wait for the GPU."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ __all__ = ["no_waiting"]
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Whatever waits for the device is an error."""
+    """Raise an error if the host waits for the device."""
     torch.cuda.synchronize()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the mode announces that it is a prototype
+            warnings.simplefilter("ignore")  # the mode warns that it is a prototype
             torch.cuda.set_sync_debug_mode("error")
         yield
     finally:

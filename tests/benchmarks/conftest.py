@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def load(monkeypatch):
-    """Imports scripts of the folder, which import each other by name."""
+    """Return a function that imports a script of the folder."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     known = set(sys.modules)
@@ -26,7 +26,7 @@ def load(monkeypatch):
 
 @pytest.fixture
 def command(load, monkeypatch):
-    """Runs a script in this process."""
+    """Return a function that runs a script in this process."""
 
     def run(name, *arguments):
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
@@ -36,7 +36,7 @@ def command(load, monkeypatch):
 
 
 def script(name, *arguments):
-    """Run a script as a process; return its output."""
+    """Run a script in a new process, and return its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     words = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
     return subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout

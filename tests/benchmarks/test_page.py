@@ -1,4 +1,4 @@
-"""The committed results of the benchmarks, and the page and the figure that are made from them."""
+"""The committed results of the benchmarks, and the page and figure made from them."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from tests.benchmarks.conftest import BENCHMARKS
 ABOUT = {"command": "python benchmarks/x.py --out x.json", "device": "a GPU", "torch": "2", "date": "2026-01-01"}
 
 
-def test_the_page_is_up_to_date(load):
+def test_page_is_up_to_date(load):
     page = load("page")
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text, page.Results(BENCHMARKS / "results")) == text, "python benchmarks/page.py"
@@ -50,7 +50,7 @@ def test_commands_are_recorded_with_another_number_of_queues(load, monkeypatch, 
 
 
 def test_results_have_one_shape():
-    """Parts, each with its own command and date; except tiles, which ``use_tiles`` reads."""
+    """Each part has its command and date; tiles, which ``use_tiles`` reads, have another form."""
     paths = [path for path in (BENCHMARKS / "results").glob("*.json") if not path.name.startswith("tiles-")]
     assert paths
     for path in paths:
@@ -196,7 +196,7 @@ def test_results_of_another_gpu(load, measured):
     assert page.fleet(page.Results(measured, "a100")) is None
 
 
-def test_a_page_without_results(load, tmp_path):
+def test_page_without_results(load, tmp_path):
     page = load("page")
     filled = page.filled(page.PAGE.read_text(encoding="utf-8"), page.Results(tmp_path))
     assert filled.count(page.NOT_MEASURED) == len(page.TABLES)
@@ -208,7 +208,7 @@ def test_a_page_without_results(load, tmp_path):
 
 
 @pytest.mark.parametrize(("growth", "fleet", "number"), [(GROWTH, FLEET, 6), (GROWTH, {}, 4), ({}, FLEET, 2)])
-def test_the_figure(load, growth, fleet, number, tmp_path):
+def test_figure(load, growth, fleet, number, tmp_path):
     module = load("draw_growth")
     figure = module.figure_of(growth, fleet)
     drawn = [axes for axes in figure.axes if axes.get_visible()]
@@ -223,7 +223,7 @@ def test_the_figure(load, growth, fleet, number, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_figure_of_another_gpu(load, measured, tmp_path, monkeypatch):
+def test_figure_of_another_gpu(load, measured, tmp_path, monkeypatch):
     module = load("draw_growth")
     monkeypatch.setattr(module, "RESULTS", measured)
     monkeypatch.setattr(sys, "argv", ["draw_growth.py", str(tmp_path / "figure"), "--gpu", "a100"])
@@ -237,7 +237,7 @@ def test_the_figure_of_another_gpu(load, measured, tmp_path, monkeypatch):
 # --- recording
 
 
-def test_parts_that_were_not_measured_again_stay(load, tmp_path, monkeypatch):
+def test_parts_that_were_not_measured_again_are_kept(load, tmp_path, monkeypatch):
     record = load("record")
     committed = tmp_path / "results"
     committed.mkdir()

@@ -1,4 +1,4 @@
-"""The benchmarks without a GPU: they run on the smallest sizes, and their results have the expected form."""
+"""The benchmarks run with small sizes on a CPU, and their results have the expected form."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ from longtail.data.sampling.batch_plan import Batch
 # --- devices and losses
 
 
-def test_the_number_of_queues_is_set_before_cuda_starts(load, monkeypatch):
+def test_number_of_queues_is_set_before_cuda_starts(load, monkeypatch):
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     assert load("timing").DEVICE == "cpu"
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
@@ -99,7 +99,7 @@ def test_resident_images_are_packed_once_for_all_augmentations(load, tmp_path):
     assert first.images.pixels is second.images.pixels
 
 
-def test_a_turn_resets_the_momentum(load, tmp_path):
+def test_turn_resets_the_momentum(load, tmp_path):
     module = load("imagenet")
     given = tiny_imagenet()
     bench = module.Bench(given, module.data_of(load("photographs").write_photographs(tmp_path, 8)))
@@ -124,7 +124,7 @@ def test_wrong_images_are_reported(load, tmp_path, monkeypatch, capsys):
     assert "WRONG: images from files differ by 0.00 levels" in capsys.readouterr().out
 
 
-def test_batches_that_differ_from_the_cpus(load):
+def test_batches_that_differ_from_the_cpu(load):
     def batch(level=0.0, label=1, size=4):
         return Batch((torch.full((2, 3, size, size), level),), torch.full((2,), label), torch.arange(2))
 
@@ -155,7 +155,7 @@ def test_large_images_are_checked_and_timed(load, monkeypatch, capsys):
     assert "WRONG" not in capsys.readouterr().out
 
 
-def test_wrong_turns(load):
+def test_wrong_losses_of_a_measurement_are_reported(load):
     module = load("imagenet")
     turn = {"rate": 1.0, "fill": 1.0, "filled": 4, "missing": 0}
     good, bad = [{**turn, "loss": loss} for loss in (2.0, 1.0)], [{**turn, "loss": loss} for loss in (1.0, 2.0)]
@@ -188,7 +188,7 @@ def test_recall_of_our_kernels_alone(load, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_recall_both_ways(tmp_path):
+def test_recall_with_both_kernels(tmp_path):
     out = tmp_path / "same.json"
     run = ("same_recall.py", *SAME_RECALL, "--epochs", 2, "--runs", tmp_path / "runs", "--out", out)
     script(*run)
@@ -244,7 +244,7 @@ def test_recalls_are_saved_before_they_are_compared(load, tmp_path, monkeypatch)
     assert len(json.loads((tmp_path / "same.json").read_text())["parts"]["same"]["recalls"]) == 2
 
 
-def test_the_time_of_killed_runs_is_unknown(load, tmp_path):
+def test_time_of_killed_runs_is_unknown(load, tmp_path):
     clock = load("same_recall").Clock(tmp_path / "clock.json")
     assert not clock.known
     with pytest.raises(ValueError, match="stopped"), clock.running():
@@ -296,7 +296,7 @@ def test_evaluation_of_many_samples(command, tmp_path):
     assert parts["balance"]["rows"]["all class statistics, eager"]["times_hits"] > 0
 
 
-def test_a_pass_that_keeps_all_logits_is_not_constant(load, monkeypatch, capsys):
+def test_pass_that_keeps_all_logits_is_not_constant(load, monkeypatch, capsys):
     module = load("evaluation")
     peaks = iter([10**9, 10**9 + 10**7, 10**9 + 10**8])  # before, after a tenth of the samples, after all of them
     monkeypatch.setattr(module, "DEVICE", "cpu")
@@ -322,7 +322,7 @@ def test_evaluation_inside_a_fleet(tmp_path):
     assert row["share"] == pytest.approx(row["share_of_an_evaluation"] + row["share_of_the_end"])
 
 
-def test_the_first_fleet_has_all_pairs(load, monkeypatch):
+def test_first_fleet_has_all_pairs(load, monkeypatch):
     module = load("evaluation")
     monkeypatch.setattr(module, "DEVICE", "cuda")
     given = {"kernels": ["triton", "torch"], "pairs": 3}
@@ -344,7 +344,7 @@ def test_growth_of_a_fleet(load, tmp_path, monkeypatch):
     assert [row["gigabytes"] for row in part["rows"]] == [None, None]  # no GPU
 
 
-def test_a_team_takes_whole_epochs(load, tmp_path):
+def test_team_takes_whole_epochs(load, tmp_path):
     root = load("reference_loop").random_cifar(tmp_path, 200)
     team = load("team").Team(root, 1, "torch", model="small-cnn", epochs=5)
     assert [member.epochs_done for member in team.members] == [1]
@@ -358,10 +358,10 @@ def test_a_team_takes_whole_epochs(load, tmp_path):
     team.close()
 
 
-# --- what is recorded
+# --- the record of a machine
 
 
-def test_what_is_recorded_of_a_cpu(load):
+def test_record_of_a_cpu(load):
     record = load("record")
     found = record.about()
     assert found["processor"]
@@ -369,7 +369,7 @@ def test_what_is_recorded_of_a_cpu(load):
     assert not {"triton", "driver"} & found.keys()
 
 
-def test_what_is_recorded_of_a_gpu(load, monkeypatch):
+def test_record_of_a_gpu(load, monkeypatch):
     record = load("record")
     commands = []
 
@@ -399,7 +399,7 @@ def test_unknown_values_are_left_out(load, monkeypatch, tmp_path):
 
 
 def test_launches_per_step(load, monkeypatch):
-    """`launches` against a whole pass whose kernels only count."""
+    """`launches` agrees with a whole pass whose kernels only count calls."""
     pytest.importorskip("triton")
     cases = load("kernel_cases")
     found = Counter()

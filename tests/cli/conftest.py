@@ -1,4 +1,4 @@
-"""Shared by the tests of the command line: a working directory, images, and the form of an error message."""
+"""Helpers for tests of the command line: a working directory, images, and the form of an error message."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def one_sentence(text):
-    """The message of an error, which is one line."""
+    """Return the message of an error, and check that it is one line."""
     text = text.strip()
     assert text.startswith("longtail: ")
     assert text.endswith(".")
@@ -25,14 +25,14 @@ def one_sentence(text):
 
 
 def picture(path, seed, suffix="PNG"):
-    """A small picture of noise."""
+    """Write a small image of noise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (6, 5, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, suffix)
 
 
 def pictures(folder, counts, size, suffix):
-    """A folder for each class, with pictures in its colour."""
+    """Write a folder of images per class, in the colour of the class."""
     generator = np.random.default_rng(0)
     for name, (number, colour) in counts.items():
         (folder / name).mkdir(parents=True)

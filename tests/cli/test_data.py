@@ -1,4 +1,4 @@
-"""The data commands: what they print, and their exit codes."""
+"""``longtail data list``, ``get`` and ``check``: output and exit codes."""
 
 from dataclasses import replace
 
@@ -104,7 +104,7 @@ def test_get_shows_how_to_get_a_data_set_that_it_cannot_download(run, tmp_path, 
     assert name in out
 
 
-def test_an_unknown_data_set(run, tmp_path):
+def test_unknown_data_set(run, tmp_path):
     for command in ("get", "check"):
         code, out, err = run("data", command, "cifar11", "--root", tmp_path)
         assert (code, out) == (2, "")

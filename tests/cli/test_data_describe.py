@@ -1,4 +1,4 @@
-"""``longtail data describe``: what is in your own data, and what is wrong with it."""
+"""``longtail data describe``: classes, counts and problems of your own data."""
 
 import pytest
 from tests.cli.conftest import one_sentence, picture
@@ -14,7 +14,7 @@ def birds(tmp_path):
     return root
 
 
-def test_describe_a_sound_folder(run, birds):
+def test_describe_folder_without_problems(run, birds):
     code, out, _ = run("data", "describe", birds)
     assert code == 0
     assert "birds: 2 classes, 31 train, 1 test images" in out
@@ -23,12 +23,12 @@ def test_describe_a_sound_folder(run, birds):
     rows = [line.split() for line in out.splitlines() if "█" in line]
     assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
     assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # every bar is visible
-    assert not out.startswith("\n")  # the progress bar leaves nothing behind
+    assert not out.startswith("\n")  # the progress bar is removed
     for fault in ("cannot be read", "more than", "without", "different"):
         assert fault not in out
 
 
-def test_describe_finds_every_fault(run, birds):
+def test_describe_finds_every_problem(run, birds):
     (birds / "train" / "empty").mkdir()
     picture(birds / "test" / "sparrow" / "copy.png", 3)
     picture(birds / "train" / "sparrow" / "twice.png", 4)
@@ -46,7 +46,7 @@ def test_describe_finds_every_fault(run, birds):
     assert "7 files that cannot be read:" in lines
     assert sum(line.startswith("  Expected ") for line in lines) == 5
     assert "  … and 2 more" in lines
-    assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # whole, not wrapped
+    assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # not wrapped
 
 
 def test_describe_without_reading_images(run, birds):
@@ -80,13 +80,13 @@ def test_describe_prints_no_markup(run, tmp_path, name):
     path = folder / f"{name.replace('/', '')}.csv"
     path.write_text(f"path,label\na.png,{name}\nb.png,{name}\n")
     code, out, _ = run("data", "describe", path)
-    assert code == 1  # b.png is not there
+    assert code == 1  # b.png does not exist
     assert f"{path.stem}: 1 class, 2 train images" in out
     assert any(line.split("█")[0].rsplit(maxsplit=1)[0].strip() == name for line in out.splitlines() if "█" in line)
     assert str(folder / "b.png") in out
 
 
-def test_describe_a_list(run, tmp_path):
+def test_describe_list_of_images(run, tmp_path):
     for seed in range(3):
         picture(tmp_path / f"{seed}.png", seed)
     (tmp_path / "mine.csv").write_text("path,label,split\r\n0.png,cat,train\r\n1.png,dog,train\r\n2.png,cat,test\r\n")
@@ -95,7 +95,7 @@ def test_describe_a_list(run, tmp_path):
     assert "mine: 2 classes, 2 train, 1 test images" in out
 
 
-def test_describe_an_image_with_two_labels(run, tmp_path):
+def test_describe_image_with_two_labels(run, tmp_path):
     picture(tmp_path / "a.png", 0)
     (tmp_path / "mine.csv").write_text("path,label\na.png,cat\na.png,[dog]\n")
     code, out, _ = run("data", "describe", tmp_path / "mine.csv")

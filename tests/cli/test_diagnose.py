@@ -20,7 +20,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_the_page_is_written_and_the_summary_is_printed(run, files):
+def test_page_is_written_and_the_summary_is_printed(run, files):
     given = [f"--{name}={files / f'{name}.npz'}" for name in ("train", "val", "test")]
     code, out, err = run("diagnose", *given, f"--counts={files / 'counts.json'}", f"--out={files / 'd.html'}")
     assert (code, err) == (0, "")
@@ -53,7 +53,7 @@ def test_page_has_the_command_that_repeats_it(run, files, monkeypatch):
     assert f"{command} --out 'a b.html' --figures drawn --title Mine<" in page
 
 
-def test_the_source_of_class_names_and_groups_is_printed(run, files, finished):
+def test_source_of_class_names_and_groups_is_printed(run, files, finished):
     (files / "train.csv").write_text("label,predicted\n" + "cow,cow\n" * 300 + "ant,cow\n" * 30)
     (files / "test.csv").write_text("label,predicted\ncow,cow\nant,cow\n")
     code, out, err = run(
@@ -74,7 +74,7 @@ def test_help_describes_the_formats(run):
         assert word in out
 
 
-def test_the_same_file_twice(run, files, monkeypatch):
+def test_same_file_for_two_splits_is_refused(run, files, monkeypatch):
     monkeypatch.chdir(files)
     labels = np.repeat(np.arange(3), 4)
     np.savez("test.npz", labels=labels, predicted=labels)
@@ -100,7 +100,7 @@ def test_errors_name_flags(run, files, monkeypatch, arguments, said):
     assert "`" not in err
 
 
-def test_a_missing_file(run, files):
+def test_missing_file(run, files):
     code, out, err = run(
         "diagnose", "--test", files / "none.npz", "--counts", files / "counts.json", "--out", files / "d.html"
     )

@@ -19,14 +19,14 @@ def result(folder):
 
 
 def recalls(logits, labels):
-    """Recall of each class, by counting."""
+    """Return the recall of each class."""
     predicted = logits.argmax(1)
     return [float((predicted[labels == c] == c).mean()) for c in range(10)]
 
 
 @pytest.fixture
 def copy(finished, tmp_path):
-    """Copies a run, to damage it."""
+    """Return a function that copies a run, which a test can damage."""
 
     def make(method, **changes):
         return shutil.copytree(finished(method, **changes), tmp_path / method)
@@ -43,22 +43,22 @@ def copy(finished, tmp_path):
         ("reslt", {}),
     ],
 )
-def test_without_a_correction_it_repeats_the_result(finished, method, changes):
+def test_evaluation_without_correction_repeats_the_result(finished, method, changes):
     folder = finished(method, **changes)
     assert evaluate_run(folder) == result(folder)
 
 
-def test_adjusted_softmax_is_the_method_of_that_name(finished):
-    """The stored logits are those before any correction, so they are the same in both runs."""
+def test_adjusted_softmax_equals_logit_adjust_posthoc(finished):
+    """Logits are stored before any correction, so both runs have the same."""
     found = evaluate_run(finished("softmax", validation=0.2), "adjust=1")
     other = result(finished("logit-adjust-posthoc", validation=0.2))
     for split in ("train", "val", "test"):
         expected = {name: value for name, value in other["splits"][split].items() if name != "gradient_balance"}
-        assert found["splits"][split] == expected  # to the last bit
+        assert found["splits"][split] == expected  # bit for bit
     assert found["preference_test"] == other["preference_test"]
     assert found["posthoc"] == other["posthoc"] == "adjust=1"
     assert found["without_logits"] == ["train_paper"]
-    # A correction replaces that of the run.
+    # A correction replaces the run's own.
     assert evaluate_run(finished("logit-adjust-posthoc", validation=0.2), "adjust=1")["splits"] == found["splits"]
     plain = evaluate_run(finished("logit-adjust-posthoc", validation=0.2), "adjust=0")
     before = result(finished("softmax", validation=0.2))
@@ -66,14 +66,14 @@ def test_adjusted_softmax_is_the_method_of_that_name(finished):
 
 
 def tau_normalised(folder, split, tau):
-    """Stored logits over the norms' powers, from the weights themselves, in float64."""
+    """Return stored logits divided by powers of the weights' norms, in float64, and labels."""
     stored, model = load_file(folder / "predictions.safetensors"), load_file(folder / "model.safetensors")
     weight, bias = (model[f"head.linear.{name}"].double().numpy() for name in ("weight", "bias"))
     logits = stored[f"{split}.logits"].double().numpy() - bias
     return logits / np.linalg.norm(weight, axis=1) ** tau, stored[f"{split}.labels"].numpy()
 
 
-def test_tau_normalised_as_the_formula_says(finished, monkeypatch):
+def test_tau_normalisation_follows_the_formula(finished, monkeypatch):
     folder = finished("softmax", validation=0.2)
     expected = recalls(*tau_normalised(folder, "test", 0.7))
     found = evaluate_run(folder, "tau=0.7")
@@ -86,10 +86,10 @@ def test_tau_normalised_as_the_formula_says(finished, monkeypatch):
     assert few["splits"]["test"]["probability"] == pytest.approx(found["splits"]["test"]["probability"], rel=1e-12)
 
 
-def test_a_strength_chosen_on_validation_data(run, finished, tmp_path):
+def test_strength_is_chosen_on_validation_data(run, finished, tmp_path):
     folder = finished("softmax", validation=0.2)
     every = [np.nanmean(recalls(*tau_normalised(folder, "val", k / 10))) for k in range(21)]
-    best = int(np.argmax(every))  # of equals the smallest
+    best = int(np.argmax(every))  # the smallest if several are equal
     code, out, err = run("evaluate", folder, "--posthoc", "tau", "--out", tmp_path / "tau.json")
     assert (code, err) == (0, "")
     found = json.loads((tmp_path / "tau.json").read_text())
@@ -100,12 +100,12 @@ def test_a_strength_chosen_on_validation_data(run, finished, tmp_path):
     assert found["splits"]["test"]["recall_per_class"] == recalls(*tau_normalised(folder, "test", best / 10))
 
 
-def test_the_largest_strength_is_reported(run, copy):
+def test_choice_of_the_largest_strength_is_reported(run, copy):
     folder = copy("softmax", validation=0.2)
     stored = load_file(folder / "predictions.safetensors")
     counts = torch.tensor(result(folder)["counts"]).double()
     for strength, largest in ((2.0, True), (0.7, False)):
-        # Validation logits that a shift of this strength turns into the truth, and no other.
+        # Validation logits whose classes are all right after a shift of this strength only.
         labels = torch.arange(10).repeat_interleave(2)
         stored["val.labels"] = labels
         logits = 0.01 * torch.nn.functional.one_hot(labels, 10) + strength * counts.log()
@@ -117,7 +117,7 @@ def test_the_largest_strength_is_reported(run, copy):
         assert f"adjust={strength:g} was chosen on validation data" in out
 
 
-def test_it_prints_the_table_of_training_and_changes_nothing(run, finished, tmp_path):
+def test_evaluate_prints_the_table_and_changes_no_file(run, finished, tmp_path):
     folder = finished("softmax", validation=0.2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     code, out, err = run("evaluate", folder)
@@ -134,7 +134,7 @@ def test_it_prints_the_table_of_training_and_changes_nothing(run, finished, tmp_
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_training_logits_that_were_not_stored(run, finished, monkeypatch):
+def test_evaluation_without_stored_training_logits(run, finished, monkeypatch):
     monkeypatch.setattr(stored, "TRAIN_LOGITS_BELOW", 1)
     folder = finished("softmax", seed=7)
     code, out, _ = run("evaluate", folder, "--posthoc", "adjust=1")
@@ -148,7 +148,7 @@ def test_training_logits_that_were_not_stored(run, finished, monkeypatch):
 
 
 def test_samples_without_a_label_are_left_out(copy):
-    """As those are whose image could not be read."""
+    """The samples of unreadable images have no label."""
     folder = copy("softmax", validation=0.2)
     stored = load_file(folder / "predictions.safetensors")
     for split in ("val", "test"):
@@ -180,7 +180,7 @@ def test_wrong_arguments(run, finished, words, message):
     assert message in one_sentence(err)
 
 
-def test_a_run_is_not_overwritten(run, finished):
+def test_run_is_not_overwritten(run, finished):
     folder = finished("softmax")
     for name in ("result.json", "environment.json"):
         code, _, err = run("evaluate", folder, "--posthoc", "adjust=1", "--out", folder / name)
@@ -191,12 +191,12 @@ def test_a_run_is_not_overwritten(run, finished):
     other.unlink()
 
 
-def test_a_folder_of_runs_names_some_of_them(run, finished, tmp_path):
+def test_error_for_a_folder_of_runs_names_some_of_them(run, finished, tmp_path):
     source = finished("softmax")
     for name in ("b", "a", "search/cbs/c", "d"):
         shutil.copytree(source, tmp_path / "study" / name)
     (tmp_path / "study" / "other").mkdir()
-    (tmp_path / "study" / "other" / "result.json").write_text("{}")  # no run
+    (tmp_path / "study" / "other" / "result.json").write_text("{}")  # not a run
     code, out, err = run("evaluate", tmp_path / "study")
     assert (code, out) == (2, "")
     inside = ", ".join(str(tmp_path / "study" / name) for name in ("a", "b", "d"))
@@ -213,7 +213,7 @@ def test_tau_needs_a_linear_classifier(run, finished):
 
 
 @pytest.mark.parametrize("name", ["statistics.safetensors", "predictions.safetensors", "result.json"])
-def test_files_that_are_damaged_or_missing(run, copy, name):
+def test_damaged_or_missing_file_is_named(run, copy, name):
     folder = copy("softmax")
     content = (folder / name).read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"\x80\x04\x95", b"[1]"):

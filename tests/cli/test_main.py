@@ -54,7 +54,7 @@ def test_version(run):
 
 
 def test_help_imports_no_command():
-    """`longtail --help` answers at once, and without the extra."""
+    """`longtail --help` is fast and needs no extra."""
     code = "import sys; from longtail.cli import main; main([]); main(['--version']); print(*sys.modules)"
     loaded = start(code).stdout.split()
     assert "longtail.cli" in loaded
@@ -65,7 +65,7 @@ def test_help_imports_no_command():
 
 
 def printed(monkeypatch, words, errors):
-    """What a command prints to a stream that only knows ASCII."""
+    """Return what a command prints to an ASCII stream."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=errors)
     monkeypatch.setattr(sys, "stdout", stream)
     assert cli.main(words) == 0
@@ -77,7 +77,7 @@ def test_characters_that_the_encoding_lacks_become_question_marks(monkeypatch):
     assert "cbs" in printed(monkeypatch, ["methods"], "strict")
 
 
-def test_the_error_handler_of_the_environment_is_kept(monkeypatch):
+def test_error_handler_of_the_environment_is_kept(monkeypatch):
     assert printed(monkeypatch, [], "xmlcharrefreplace").startswith("usage: longtail COMMAND &#8230;\n")
 
 
@@ -110,7 +110,7 @@ def test_python_m_longtail():
         ("data list --plugin", "a file after --plugin"),
     ],
 )
-def test_wrong_command_lines(run, monkeypatch, line, message):
+def test_wrong_command_line_is_one_sentence(run, monkeypatch, line, message):
     monkeypatch.setenv("COLUMNS", "40")
     code, out, err = run(*line.split())
     assert (code, out) == (2, "")
@@ -206,7 +206,7 @@ def test_signal_during_the_import_of_a_command_ends_the_process_at_once(tmp_path
 
 
 def test_ignored_signal_stays_ignored(tmp_path):
-    """As with `nohup` and a shell's background jobs."""
+    """For example with `nohup`, and in background jobs of a shell."""
     (tmp_path / "mine.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nrun = lambda _: 7\n")
     ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {PLUGGED}"
     assert start(ignoring, "mine", cwd=tmp_path).returncode == 7
@@ -248,7 +248,7 @@ PRINTING = {
 
 @pytest.mark.parametrize("printing", PRINTING)
 def test_closed_pipe_ends_a_command_without_a_message(tmp_path, printing):
-    """As in `longtail methods | head -1`."""
+    """For example `longtail methods | head -1`."""
     words = PRINTING[printing]
     if isinstance(words, str):
         (tmp_path / "mine.py").write_text(words)

@@ -19,7 +19,7 @@ DIGITS = load_data("digits-lt").test
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """A folder of digits: nested, with names that CSV must quote, and files that are no images."""
+    """Write a folder of digits with nested folders, names that CSV must quote, and files that are not images."""
     monkeypatch.chdir(tmp_path)
     names = ["b.png", "a, b.png", 'say "five".PNG', "inner/deep/ü.bmp", "inner/two\nlines.png", "=1+2.png"]
     for number, name in enumerate(names):
@@ -32,7 +32,7 @@ def photos(tmp_path, monkeypatch):
 
 
 def expected(folder, names, top=1):
-    """The predictions of the model itself."""
+    """Return the predictions of the model."""
     model = longtail.load(folder)
     _, probabilities = model.predict([f"photos/{name}" for name in names])
     best = probabilities.topk(top)
@@ -58,7 +58,7 @@ def test_label_and_probability_of_each_image(run, finished, photos, method):
     assert [[(row["label"], float(row["probability"]))] for row in rows] == expected(finished(method), names)
 
 
-def test_the_best_k(run, finished, photos):
+def test_top_k_classes(run, finished, photos):
     folder = finished("cbs")
     code, out, _ = run("predict", folder, "photos/b.png", "photos/=1+2.png", "--top", "3", "--batch-size", "1")
     assert code == 0
@@ -85,7 +85,7 @@ def test_json_is_an_array_with_one_image_per_line(run, finished, photos, tmp_pat
     assert [[(p["label"], p["probability"]) for p in one["predictions"]] for one in found] == expected(folder, names)
 
 
-def test_lists_name_files_relative_to_themselves(run, finished, photos, tmp_path):
+def test_paths_in_a_list_are_relative_to_the_list(run, finished, photos, tmp_path):
     absolute = tmp_path / "photos" / "b.png"
     (tmp_path / "photos" / "some.txt").write_text(f"a, b.png\n\ninner/deep/ü.bmp\r\n{absolute}\n", encoding="utf-8")
     (tmp_path / "photos" / "some.csv").write_text('label,path\n5,"a, b.png"\n1,=1+2.png\n')
@@ -102,7 +102,7 @@ def test_lists_name_files_relative_to_themselves(run, finished, photos, tmp_path
     ]
 
 
-def test_images_that_cannot_be_read(run, finished, photos, tmp_path):
+def test_unreadable_images_stop_or_are_skipped(run, finished, photos, tmp_path):
     folder = finished("cbs")
     (tmp_path / "photos" / "c.png").write_bytes(b"")
     whole = (tmp_path / "photos" / "b.png").read_bytes()
@@ -111,7 +111,7 @@ def test_images_that_cannot_be_read(run, finished, photos, tmp_path):
     assert (code, out) == (2, "")
     assert err.startswith(f"longtail: Expected {tmp_path}/photos/c.png to be an image, but it is empty")
     assert err.endswith("d.png); `--bad-images skip` leaves out such images.\n")
-    assert not (tmp_path / "labels.csv").exists()  # all of it or nothing
+    assert not (tmp_path / "labels.csv").exists()  # no partial file
     code, _, err = run("predict", folder, "photos", "--bad-images", "skip", "--out", "labels.csv")
     assert code == 0
     assert err.startswith("2 of 8 images could not be read: ")
@@ -125,7 +125,7 @@ def test_images_that_cannot_be_read(run, finished, photos, tmp_path):
     assert "it does not exist" in err
 
 
-def test_file_names_of_any_bytes(run, finished, photos):
+def test_file_name_that_is_not_utf8(run, finished, photos):
     Path("photos/b.png").rename(os.fsdecode(b"photos/\xff.png"))
     code, out, err = run("predict", finished("cbs"), "photos")
     assert (code, err) == (0, "")
@@ -163,13 +163,13 @@ def test_nothing_is_printed_if_a_file_is_missing(run, finished, photos):
     assert "bad.png" in err
 
 
-def test_a_missing_run(run, photos):
+def test_missing_run(run, photos):
     code, _, err = run("predict", "nowhere", "photos")
     assert code == 2
     assert "a finished run in nowhere" in one_sentence(err)
 
 
-def test_no_predictions_are_an_empty_array():
+def test_json_without_predictions_is_an_empty_array():
     file = io.StringIO()
     predict._write_json([], 1, file)
     assert json.loads(file.getvalue()) == []

@@ -1,4 +1,4 @@
-"""``longtail report``, the page, its figures, and wrong arguments."""
+"""``longtail report``: the page, its figures, and wrong arguments."""
 
 import shlex
 import shutil
@@ -18,7 +18,7 @@ def runs(finished, tmp_path_factory):
     return folder
 
 
-def test_the_page_and_its_figures_are_written(run, runs, tmp_path):
+def test_page_and_its_figures_are_written(run, runs, tmp_path):
     code, out, err = run("report", runs, "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")
     assert "Report: " in out
@@ -37,7 +37,7 @@ def test_the_page_and_its_figures_are_written(run, runs, tmp_path):
     assert "digits-lt-50-curves-softmax.svg" in figures
 
 
-def test_the_default_reference_is_that_of_the_study(run, finished, tmp_path):
+def test_default_reference_is_that_of_the_study(run, finished, tmp_path):
     for method in ("softmax", "balanced-softmax"):
         for seed in (0, 1):
             shutil.copytree(finished(method, seed=seed, evaluate_every=1), tmp_path / "s" / f"{method}-{seed}")
@@ -61,13 +61,13 @@ def test_without_figures_only_the_page_is_written(run, runs, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_missing_folder(run):
+def test_missing_folder(run):
     code, out, err = run("report", "/nowhere")
     assert (code, out) == (2, "")
     assert "/nowhere does not exist" in one_sentence(err)
 
 
-def test_a_page_must_be_html(run, runs, tmp_path):
+def test_page_must_be_html(run, runs, tmp_path):
     code, _, err = run("report", runs, "--out", tmp_path / "page.txt")
     assert code == 2
     assert "--out to end in .html" in one_sentence(err)
@@ -75,7 +75,7 @@ def test_a_page_must_be_html(run, runs, tmp_path):
 
 
 def test_runs_of_an_unknown_method_are_shown(run, finished, tmp_path):
-    """Without the plugin that registers it."""
+    """The plugin that registers the method is not needed."""
     changed(
         finished("softmax", evaluate_every=1),
         tmp_path / "mine",
