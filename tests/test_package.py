@@ -1,6 +1,5 @@
 """The package: public names, the cost of its import, and its version."""
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -71,18 +70,10 @@ TOP = LOSSES | {
     "tau_normalize",
     "tau_normalize_logits",
 }
-EXTRAS = {"torchmetrics", "scipy", "sklearn", "matplotlib", "rich", "torchvision", "timm", "pandas", "PIL", "jinja2"}
-
-IMPORT = """
-import json, sys, time
-import torch
-before = set(sys.modules)
-start = time.perf_counter()
-import longtail
-longtail.Groups, longtail.class_balanced_softmax, longtail.metrics, longtail.adjust_logits  # imported on use
-seconds = time.perf_counter() - start
-print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.modules) - before})]))
-"""
+EXTRAS = {
+    "PIL", "hypothesis", "jinja2", "matplotlib", "pandas", "rich", "safetensors", "scipy", "sklearn", "timm", "tomli_w",
+    "torchmetrics", "torchvision",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -128,7 +119,7 @@ def test_names_are_imported_on_use() -> None:
 
 
 BASE_INSTALL = """
-import sys
+import sys, time
 
 class OnlyTheCore:
     def find_spec(self, name, path=None, target=None):
@@ -136,34 +127,28 @@ class OnlyTheCore:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyTheCore())
+import torch
+start = time.perf_counter()
 from longtail import *
+seconds = time.perf_counter() - start
 from longtail.losses import *
 from longtail.metrics import *
-print(ClassBalancedSoftmaxLoss([5, 1], beta=1.0), Groups.from_counts([500, 5]).sizes, summary.__name__)
+assert str(ClassBalancedSoftmaxLoss([5, 1], beta=1.0)) == "ClassBalancedSoftmaxLoss(2 classes, beta=1)"
 import longtail
 longtail.load, longtail.Study, longtail.evaluate, longtail.diagnose
+print(seconds)
 """
 
 
-def test_import_star_on_a_base_install() -> None:
-    """torch and numpy are enough to import every public name."""
-    script = f"EXTRAS = {EXTRAS | {'safetensors', 'tomli_w', 'hypothesis'}!r}\n{BASE_INSTALL}"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "ClassBalancedSoftmaxLoss(2 classes, beta=1)" in result.stdout
-
-
-def test_importing_is_cheap_and_pulls_in_no_extra() -> None:
-    """The import takes at most 0.3 s after torch's (the best of three), and imports no extra."""
-    seconds = []
-    for _ in range(3):
-        result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
-        took, modules = json.loads(result.stdout)
-        assert not EXTRAS & set(modules)
-        seconds.append(took)
-        if took <= 0.3:
-            return
-    pytest.fail(f"import longtail took {seconds} s on top of import torch")
+def test_import_needs_no_extra_and_takes_little_time() -> None:
+    """torch and numpy are enough for every public name; the import takes at most 0.3 s after torch's, best of three."""
+    script = f"EXTRAS = {EXTRAS!r}\n{BASE_INSTALL}"
+    seconds: list[float] = []
+    while len(seconds) < 3 and min(seconds, default=1.0) > 0.3:
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        seconds.append(float(result.stdout))
+    assert min(seconds) <= 0.3
 
 
 def test_version() -> None:

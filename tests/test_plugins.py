@@ -21,7 +21,7 @@ FLAGS = ("--epochs", "2", "--device", "cpu", "--evaluate-every", "0")
 
 @pytest.fixture
 def plugin(monkeypatch, tmp_path):
-    """Loads an example as `--plugin` does; what it registers is removed at the end of the test."""
+    """Return a function that loads an example as `--plugin` does, and remove what it registers after the test."""
     monkeypatch.setenv("LONGTAIL_PLUGINS", "")
     monkeypatch.chdir(tmp_path)
     before = [(registry, set(registry)) for registry in (METHODS, HEADS)]
@@ -37,7 +37,7 @@ def run(*arguments):
     return cli.main([str(one) for one in arguments])
 
 
-def test_vs_loss_is_the_formula(plugin):
+def test_vs_loss_follows_the_formula(plugin):
     plugin("vs_loss.py")
     counts, method = torch.tensor([100, 20, 5]), METHODS["vs"]
     params = method.make_params({"gamma": 0.3, "vs_tau": 0.8, "vs_power": 0.5})
@@ -54,7 +54,7 @@ def test_vs_loss_is_the_formula(plugin):
 
 
 def test_vs_loss_trains_and_gets_no_gradient_balance(plugin, tmp_path):
-    """It scales logits, so the gradient of a pure shift is not its own, although it has an attribute `shift`."""
+    """It scales logits, so it is not a pure shift, although it has an attribute `shift`."""
     plugin("vs_loss.py")
     recipe = defaults("digits-lt", "vs").changed(**SHORT, vs_tau=1.0)
     result = Trainer(recipe, tmp_path / "run").run()
@@ -65,7 +65,7 @@ def test_vs_loss_trains_and_gets_no_gradient_balance(plugin, tmp_path):
         Trainer(recipe.changed(sampler="class-aware"), tmp_path / "other")
 
 
-def test_an_own_method_with_its_own_head_from_the_command_line(plugin, tmp_path):
+def test_method_with_its_own_head_from_the_command_line(plugin, tmp_path):
     file = EXAMPLES / "own_method.py"
     words = ("train", "--plugin", file, "--data", "digits-lt", "--method", "cbs-mlp", "--mlp-width", 16, *FLAGS)
     assert run(*words, "--out", "run") == 0
@@ -81,7 +81,7 @@ def test_an_own_method_with_its_own_head_from_the_command_line(plugin, tmp_path)
     assert run("evaluate", "run") == 0
 
 
-def test_an_own_head_can_be_chosen_for_other_methods_and_for_a_second_stage(plugin, tmp_path):
+def test_head_can_be_chosen_for_other_methods_and_for_a_second_stage(plugin, tmp_path):
     plugin("own_method.py")
     Trainer(defaults("digits-lt", "cbs").changed(**SHORT, head="mlp"), tmp_path / "one").run()
     assert longtail.load(tmp_path / "one").model.head.hidden.out_features == 32
@@ -96,7 +96,7 @@ def test_an_own_head_can_be_chosen_for_other_methods_and_for_a_second_stage(plug
     assert longtail.load(tmp_path / "two").model.head.hidden.out_features == 24
 
 
-def test_a_run_is_resumed_with_the_plugin(plugin, tmp_path):
+def test_run_is_resumed_with_the_plugin(plugin, tmp_path):
     plugin("own_method.py")
     recipe = defaults("digits-lt", "cbs-mlp").changed(**SHORT)
     trainer = Trainer(recipe, tmp_path / "run")
@@ -161,12 +161,12 @@ def test_supervised_loss_refuses_a_loss_that_averages(plugin):
     ("file", "method", "beta"),
     [("vs_loss.py", "vs", "vs_tau"), pytest.param("own_method.py", "cbs-mlp", "beta", marks=pytest.mark.slow)],
 )
-def test_a_plugin_works_in_study_and_report(plugin, capsys, file, method, beta):
+def test_plugin_works_in_study_and_report(plugin, capsys, file, method, beta):
     words = ("--data", "digits-lt", "--methods", method, "--betas", 1, 1.5, "--seeds", 1, "--epochs", 1, *FLAGS[2:])
     assert run("study", "--plugin", EXAMPLES / file, *words, "--out", "study") == 0
     runs = {path.parent.name for path in Path("study").glob("*/result.json")}
     assert runs == {f"digits-lt-50-{method}-{beta}{value}-seed0" for value in ("1", "1.5")}
     assert f"{METHODS[method].title} (β = 1.5)" in capsys.readouterr().out
     METHODS.unregister(method)  # a report reads files only
-    assert run("report", "study", "--out", "report.html") == 0
+    assert run("report", "study", "--no-figures", "--out", "report.html") == 0
     assert method in Path("report.html").read_text(encoding="utf-8")
