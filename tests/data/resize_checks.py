@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from longtail.data.augment import CentreCrop, RandomResizedCrop, Resize
-from longtail.data.augment.resizing import resized_crop
+from longtail.data.augment.geometry import resized_crop
 from longtail.data.loaders.sizing import PackedImages, resized_by_kernel, windows_of
 
 

@@ -7,7 +7,7 @@ from tests.data.resize_checks import exactly
 from tests.interpreted import run_interpreted
 
 from longtail.data.augment import CentreCrop, Compose, RandomResizedCrop, Resize
-from longtail.data.augment.resizing import resized_crop
+from longtail.data.augment.geometry import resized_crop
 from longtail.data.loaders import sizing
 from longtail.data.loaders.sizing import PackedImages, to_size, windows_of
 

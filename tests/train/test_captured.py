@@ -11,7 +11,7 @@ import torch
 from tests.train.conftest import assert_same_run, logged, mostly_slow, recipe_for, trained
 from tests.train.emulated_gpu import FakeStream
 
-from longtail.data.augment import resizing
+from longtail.data.augment import geometry
 from longtail.methods import METHODS, Objective
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer
 from longtail.train import fleet as fleets
@@ -41,7 +41,7 @@ MEMBERS = {
 @pytest.fixture(autouse=True)
 def _cut_as_on_a_gpu(monkeypatch):
     """Windows of images are cut by products: a CPU reads where they lie."""
-    monkeypatch.setattr(resizing, "_uses_interpolate", lambda images, wide: False)
+    monkeypatch.setattr(geometry, "_uses_interpolate", lambda images, wide: False)
 
 
 def as_on_gpu(trainer):

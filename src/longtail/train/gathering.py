@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longtail.data import Resident
 from longtail.data.augment import Augmentation, Compose, Normalise, RandomCrop, RandomFlip
-from longtail.data.augment._batch import check_size
+from longtail.data.augment.augmentation import check_size
 from longtail.kernels.images import gather_batch
 
 __all__ = ["Gathering", "can_gather"]

@@ -5,7 +5,6 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from longtail.data.augment import Normalise
-from longtail.data.augment.compose import normalise
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -16,7 +15,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 def test_normalise_equals_torchvision(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     images, mean, std = torch.randint(0, 256, shape, dtype=torch.uint8), MEAN[: shape[1]], STD[: shape[1]]
     wanted = F.normalize(images.double() / 255, list(mean), list(std))
-    result = normalise(images.to(dtype), mean, std)
+    result = Normalise(mean, std)(images.to(dtype))
     assert result.dtype == torch.float32
     torch.testing.assert_close(result.double(), wanted, rtol=0, atol=2e-6)  # values up to 2.8, eps 2.4e-7
 
@@ -25,7 +24,7 @@ def test_the_dtype_of_the_result() -> None:
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     half = Normalise(MEAN, STD, dtype=torch.bfloat16)
     assert half.draws == 0
-    assert torch.equal(half(images), normalise(images, MEAN, STD).bfloat16())
+    assert torch.equal(half(images), Normalise(MEAN, STD)(images).bfloat16())
 
 
 def test_bad_arguments() -> None:

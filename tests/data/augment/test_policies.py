@@ -13,8 +13,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, autoaugment
 
 from longtail.data.augment import AutoAugmentCIFAR, RandAugment
-from longtail.data.augment.operations import OPERATIONS, affine, apply_operation
-from longtail.data.augment.policies import CIFAR_POLICIES, magnitudes
+from longtail.data.augment.policies import CIFAR_POLICIES, OPERATIONS, apply_operation, magnitudes
 
 CIFAR = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
 SHAPES = [(3, 32, 32), (3, 24, 50), (1, 33, 17), (3, 3, 2)]
@@ -79,12 +78,6 @@ def test_tables_of_levels_equal_pil(name: str) -> None:
         wanted = np.asarray(change(picture, strength) if strength else change(picture)).astype(int)
         # PIL scales a contrast in float64, torchvision in float32: where that is a whole level, cutting off may differ
         assert np.abs(ours.permute(1, 2, 0).numpy() - wanted).max() <= (name == "AutoContrast")
-
-
-def test_affine_moves_floats_too() -> None:
-    images = torch.rand(4, 2, 9, 12) * 255
-    turn = torch.tensor([[-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]]).expand(4, 2, 3)
-    assert torch.equal(affine(images, turn), images.flip(2, 3))
 
 
 def test_the_policies_equal_torchvision() -> None:

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from longtail.data.augment import RandomResizedCrop, Resize
-from longtail.data.augment.resizing import resize, resized_crop
+from longtail.data.augment.geometry import resize, resized_crop
 
 Window = tuple[int, int, int, int]
 SHAPE = (6, 3, 40, 56)

@@ -6,11 +6,10 @@ dtype. Each needs ``draws`` uniform numbers in [0, 1) per sample, which come fro
 can capture every one of them.
 """
 
+from longtail.data.augment.augmentation import Augmentation, Compose, Normalise
 from longtail.data.augment.colour import ColorJitter, RandomGrey
-from longtail.data.augment.compose import Augmentation, Compose, Normalise
-from longtail.data.augment.geometry import CentreCrop, Cutout, RandomCrop, RandomFlip
+from longtail.data.augment.geometry import CentreCrop, Cutout, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 from longtail.data.augment.policies import AutoAugmentCIFAR, RandAugment
-from longtail.data.augment.resizing import RandomResizedCrop, Resize
 
 __all__ = [
     "Augmentation",

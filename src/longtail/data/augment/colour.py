@@ -8,19 +8,9 @@ from torch import Tensor
 
 from longtail._checks import check_fraction, check_number
 from longtail._gpu import device_guard, is_checked
-from longtail.data.augment._batch import (
-    as_pixels,
-    between,
-    check_colour,
-    check_uniforms,
-    over,
-    per_sample,
-)
+from longtail.data.augment.augmentation import as_pixels, between, check_colour, check_uniforms, over, per_sample
 
-__all__ = [
-    "ColorJitter",
-    "RandomGrey",
-]
+__all__ = ["ColorJitter", "RandomGrey"]
 
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 _PIXELS = 1024  # per program of the kernels

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from longtail._gpu import device_guard, is_checked
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize
-from longtail.data.augment._batch import check_size
+from longtail.data.augment.augmentation import check_size
 
 __all__ = ["PackedImages", "resized_by_kernel", "split_view", "to_size", "windows_of"]
 
