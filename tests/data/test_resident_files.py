@@ -139,13 +139,6 @@ def test_headers_that_are_no_jpegs_are_pillows(tmp_path, monkeypatch):
     assert "70 x 50 pixels" in str(module._shrunk_size(str(tmp_path / "a.jpg"), 32))
 
 
-def test_progress_counts_every_image(files):
-    (files.images.root / "3.png").write_bytes(b"")
-    progress = []
-    ResidentFiles(files, plan((WEAK,)), bad_images="skip", progress=progress.append)
-    assert sum(progress) == N
-
-
 def damage(files):
     """One that has no header, one whose pixels are cut off, one that is not there."""
     root = files.images.root

@@ -19,7 +19,7 @@ from longtail.data.datasets.splits import (
 from longtail.data.loaders.decode import UnreadableImageError, decode
 from longtail.data.loaders.resident import Resident
 from longtail.data.loaders.resident_files import ResidentFiles
-from longtail.data.loaders.streaming import Streaming
+from longtail.data.loaders.streamed_files import Streaming
 from longtail.data.sampling.batch_plan import Batch, BatchPlan
 from longtail.data.sampling.draws import Draws
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard

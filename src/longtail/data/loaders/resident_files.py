@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -50,7 +50,6 @@ class ResidentFiles:
         workers: threads that read headers and decode files that the device cannot decode.
         bad_images: ``"error"``: images that cannot be decoded raise after all images were tried; ``"skip"``: they are
             left out of every batch and listed in ``unreadable``.
-        progress: called with the number of images packed since the last call.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class ResidentFiles:
         *,
         workers: int = 8,
         bad_images: BadImages = "error",
-        progress: Callable[[int], None] | None = None,
     ) -> None:
         check_choice("bad_images", bad_images, BadImages)
         if not isinstance(split.images, FileImages):
@@ -74,7 +72,7 @@ class ResidentFiles:
         self._workers, self._bad_images = check_integer("workers", workers, minimum=1), bad_images
         self._cuts = [split_view(view) for view in plan.views]
         self.labels = split.labels.to(self.device)
-        self.images, self._readable = self._pack(split.images, progress or (lambda _: None))
+        self.images, self._readable = self._pack(split.images)
 
     def with_plan(self, plan: BatchPlan) -> "ResidentFiles":
         """Return a loader of the same images with other batches or views; the images are shared."""
@@ -103,7 +101,7 @@ class ResidentFiles:
                 views.append(rest(sized, uniforms[kept, first.draws :].to(self.device, non_blocking=True)))
             yield Batch(tuple(views), self.labels[indices.to(self.device, non_blocking=True)], indices)
 
-    def _pack(self, files: FileImages, progress: Callable[[int], None]) -> tuple[PackedImages, Tensor]:
+    def _pack(self, files: FileImages) -> tuple[PackedImages, Tensor]:
         """Return the packed images, and which of them could be decoded; positions follow from the headers."""
         root = str(files.root).rstrip("/")
         paths = [f"{root}/{name}" for name in files.names]
@@ -112,7 +110,6 @@ class ResidentFiles:
         ends = lengths.cumsum(0)
         pixels = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self.device)
         there = [i for i in range(len(paths)) if i not in errors]
-        progress(len(errors))
         groups = (
             (there[begin : begin + _TOGETHER], [paths[i] for i in there[begin : begin + _TOGETHER]])
             for begin in range(0, len(there), _TOGETHER)
@@ -129,11 +126,11 @@ class ResidentFiles:
                     row.append(pixels.new_zeros(int(lengths[i])))
                 # Files without a header have length 0, so chunks are contiguous.
                 torch.cat(row, out=pixels[ends[chosen[0]] - lengths[chosen[0]] : ends[chosen[-1]]])
-                progress(len(chosen))
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()  # batches are made on other streams
-        if errors:
-            self._report([errors[i] for i in sorted(errors)], len(files))
+        if errors and self._bad_images == "error":
+            raise UnreadableImageError.of_several([errors[i] for i in sorted(errors)], f"of {len(files)} images")
+        self.unreadable = {str(errors[i].path): errors[i].reason for i in sorted(errors)}
         readable = torch.ones(len(files), dtype=torch.bool)
         readable[list(errors)] = False
         return PackedImages(pixels, ends - lengths, sizes[:, 0], sizes[:, 1]), readable
@@ -167,21 +164,13 @@ class ResidentFiles:
                 parts = pool.map(shrunk, (some[begin : begin + share] for begin in range(0, len(some), share)))
                 found = [size for part in parts for size in part]
                 sizes = torch.tensor([size if isinstance(size, tuple) else (0, 0) for size in found])
-                self._check_room(int(3 * sizes.prod(dim=1).sum()) * len(paths) // len(found))
+                needed, free = int(3 * sizes.prod(dim=1).sum()) * len(paths) // len(found), _free_bytes(self.device)
+                if free is not None and needed > free:
+                    raise NoRoomError(
+                        f"Expected the images to fit into the {free / 1e9:.3g} GB that {self.device} has free, "
+                        f"but they need {needed / 1e9:.3g} GB; Streaming reads them from files."
+                    )
         return sizes, {i: error for i, error in enumerate(found) if isinstance(error, UnreadableImageError)}
-
-    def _check_room(self, needed: int) -> None:
-        free = _free_bytes(self.device)
-        if free is not None and needed > free:
-            raise NoRoomError(
-                f"Expected the images to fit into the {free / 1e9:.3g} GB that {self.device} has free, "
-                f"but they need {needed / 1e9:.3g} GB; Streaming reads them from files."
-            )
-
-    def _report(self, errors: list[UnreadableImageError], number: int) -> None:
-        if self._bad_images == "error":
-            raise UnreadableImageError.of_several(errors, f"of {number} images")
-        self.unreadable = {str(error.path): error.reason for error in errors}
 
 
 def _shrunk_size(path: str, short_side: int) -> tuple[int, int] | UnreadableImageError:

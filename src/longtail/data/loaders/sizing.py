@@ -50,9 +50,9 @@ class PackedImages:
             >>> row.starts, row.heights, row.widths, row[1].shape
             (tensor([ 0, 30]), tensor([2, 4]), tensor([5, 3]), torch.Size([3, 4, 3]))
         """
-        sizes = torch.tensor([image.shape[1:] for image in images])
+        sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
         lengths = 3 * sizes.prod(dim=1)
-        pixels = torch.cat([image.flatten() for image in images])
+        pixels = torch.cat([image.flatten() for image in images]) if images else torch.empty(0, dtype=torch.uint8)
         return cls(pixels, lengths.cumsum(0) - lengths, sizes[:, 0], sizes[:, 1])
 
     def __len__(self) -> int:

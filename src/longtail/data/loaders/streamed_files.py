@@ -3,7 +3,8 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,29 +22,7 @@ from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 __all__ = ["Streaming"]
 
 DecodeIn = Literal["workers", "device"]
-
-
-class _Sized(NamedTuple):
-    """A batch whose images have one size."""
-
-    planned: PlannedBatch
-    views: tuple[Tensor, ...]
-    """The decoded images of each view."""
-    unreadable: dict[int, UnreadableImageError]
-    """Errors by position in the planned batch."""
-
-
-class _Decoded(NamedTuple):
-    """A batch whose images are decoded."""
-
-    planned: PlannedBatch
-    row: PackedImages | None
-    """The decoded images; ``None`` if all are unreadable."""
-    unreadable: dict[int, UnreadableImageError]
-
-
-def _pixels(batch: _Decoded) -> tuple[Tensor, ...]:
-    return () if batch.row is None else (batch.row.pixels,)
+_Unreadable = dict[int, UnreadableImageError]  # errors by position in a planned batch
 
 
 class Streaming:
@@ -95,92 +74,77 @@ class Streaming:
         return self._batches(self.plan.evaluation)
 
     def _batches(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Iterator[Batch]:
-        sized = self._sized_on_device(planned()) if self.decode_in == "device" else self._sized_in_workers(planned)
-        return batches_ahead(self._finished(sized), self.device)
+        made = self._from_device(planned()) if self.decode_in == "device" else self._from_workers(planned)
+        return batches_ahead(made, self.device)
 
-    def _finished(self, batches: Generator[_Sized, None, None]) -> Generator[Batch, None, None]:
-        """Apply the rest of each view."""
-        with closing(batches):
-            for planned, sized, unreadable in batches:
-                if unreadable:
-                    self._report(list(unreadable.values()))
-                kept = _readable_positions(planned, unreadable)
-                if len(kept) == 0:
-                    continue
-                indices = planned.indices[kept]
-                views = tuple(
-                    rest(images, uniforms[kept, first.draws :].to(self.device, non_blocking=True))
-                    for (first, rest), images, uniforms in zip(self._cuts, sized, planned.uniforms, strict=True)
-                )
-                yield Batch(views, self.split.labels[indices].to(self.device, non_blocking=True), indices)
-
-    def _sized_in_workers(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Generator[_Sized, None, None]:
-        reader = _Reader(self.split, tuple(sized for sized, _ in self._cuts), planned)
+    def _from_workers(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Generator[Batch, None, None]:
+        reader = _Reader(self.split, tuple(first for first, _ in self._cuts), planned)
         pin = self.device.type == "cuda"
         for batch, views, unreadable in DataLoader(reader, batch_size=None, num_workers=self.workers):
-            sent = [(view.pin_memory() if pin else view).to(self.device, non_blocking=True) for view in views]
-            yield _Sized(batch, tuple(sent), unreadable)
+            kept = self._readable(batch, unreadable)
+            if len(kept):
+                sent = [(view.pin_memory() if pin else view).to(self.device, non_blocking=True) for view in views]
+                yield self._finished(batch, kept, sent)
 
-    def _sized_on_device(self, planned: Iterator[PlannedBatch]) -> Generator[_Sized, None, None]:
+    def _from_device(self, planned: Iterator[PlannedBatch]) -> Generator[Batch, None, None]:
         images = self.split.images
         assert isinstance(images, FileImages)
         root, names = str(images.root).rstrip("/"), images.names
-
         groups = ((batch, [f"{root}/{names[i]}" for i in batch.indices.tolist()]) for batch in planned)
         # In another thread and stream: the next batch is decoded while this one is resized.
-        pictures = self._pictures(decoded_ahead(groups, self.device, workers=max(1, self.workers)))
-        with closing(ahead_on(self.device, pictures, _pixels, depth=1)) as batches:
-            for batch in batches:
-                yield self._resize(batch)
+        decoded = _packed(decoded_ahead(groups, self.device, workers=max(1, self.workers)))
+        with closing(
+            ahead_on(self.device, decoded, lambda item: (item[1].pixels,) if len(item[1]) else (), depth=1)
+        ) as batches:
+            for batch, packed, unreadable in batches:
+                kept = self._readable(batch, unreadable)
+                if len(kept):
+                    cuts = zip(self._cuts, batch.uniforms, strict=True)
+                    sized = [to_size(packed, first, uniforms[kept, : first.draws]) for (first, _), uniforms in cuts]
+                    yield self._finished(batch, kept, sized)
 
-    def _pictures(
-        self, batches: Generator[tuple[PlannedBatch, Sequence[Tensor | UnreadableImageError]], None, None]
-    ) -> Generator[_Decoded, None, None]:
-        with closing(batches):
-            for planned, found in batches:
-                unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
-                decoded = [image for image in found if isinstance(image, Tensor)]
-                row = PackedImages.of(decoded) if decoded else None
-                del found, decoded  # otherwise each picture is in memory twice
-                yield _Decoded(planned, row, unreadable)
-                del row
+    def _readable(self, planned: PlannedBatch, unreadable: _Unreadable) -> Tensor:
+        """Return the positions of the decoded images in a batch; raise or remember the errors of the others."""
+        if unreadable and self.bad_images == "error":
+            raise UnreadableImageError.of_several(list(unreadable.values()), "in this batch")
+        self.unreadable.update({str(error.path): error.reason for error in unreadable.values()})
+        return torch.tensor([i for i in range(len(planned.indices)) if i not in unreadable], dtype=torch.int64)
 
-    def _resize(self, batch: _Decoded) -> _Sized:
-        planned, row, unreadable = batch
-        if row is None:
-            return _Sized(planned, (), unreadable)
-        kept = _readable_positions(planned, unreadable)
-        sized = (
-            to_size(row, first, uniforms[kept, : first.draws])
-            for (first, _), uniforms in zip(self._cuts, planned.uniforms, strict=True)
+    def _finished(self, planned: PlannedBatch, kept: Tensor, sized: Sequence[Tensor]) -> Batch:
+        """Apply the rest of each view to images of one size."""
+        indices = planned.indices[kept]
+        views = tuple(
+            rest(images, uniforms[kept, first.draws :].to(self.device, non_blocking=True))
+            for (first, rest), images, uniforms in zip(self._cuts, sized, planned.uniforms, strict=True)
         )
-        return _Sized(planned, tuple(sized), unreadable)
-
-    def _report(self, unreadable: list[UnreadableImageError]) -> None:
-        if self.bad_images == "error":
-            raise UnreadableImageError.of_several(unreadable, "in this batch")
-        self.unreadable.update({str(error.path): error.reason for error in unreadable})
+        return Batch(views, self.split.labels[indices].to(self.device, non_blocking=True), indices)
 
 
-def _readable_positions(planned: PlannedBatch, unreadable: dict[int, UnreadableImageError]) -> Tensor:
-    """Return the positions of the decoded images in a batch."""
-    return torch.tensor([i for i in range(len(planned.indices)) if i not in unreadable], dtype=torch.int64)
+def _packed(
+    batches: Generator[tuple[PlannedBatch, Sequence[Tensor | UnreadableImageError]], None, None],
+) -> Generator[tuple[PlannedBatch, PackedImages, _Unreadable], None, None]:
+    with closing(batches):
+        for planned, found in batches:
+            unreadable = {i: image for i, image in enumerate(found) if isinstance(image, UnreadableImageError)}
+            packed = PackedImages.of([image for image in found if isinstance(image, Tensor)])
+            del found  # otherwise each image is in memory twice
+            yield planned, packed, unreadable
+            del packed
 
 
-class _Reader(IterableDataset[_Sized]):
+class _Reader(IterableDataset[tuple[PlannedBatch, list[Tensor], _Unreadable]]):
     """Decodes and resizes planned batches; several workers take turns."""
 
     def __init__(self, split: Split, sized: tuple[Compose, ...], batches: Callable[[], Iterator[PlannedBatch]]) -> None:
         self.split, self.sized, self.batches = split, sized, batches
 
-    def __iter__(self) -> Iterator[_Sized]:
+    def __iter__(self) -> Iterator[tuple[PlannedBatch, list[Tensor], _Unreadable]]:
         worker = get_worker_info()
         turn, turns = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for number, planned in enumerate(self.batches()):
-            if number % turns == turn:
-                yield self._read(planned)
+        for planned in islice(self.batches(), turn, None, turns):
+            yield self._read(planned)
 
-    def _read(self, planned: PlannedBatch) -> _Sized:
+    def _read(self, planned: PlannedBatch) -> tuple[PlannedBatch, list[Tensor], _Unreadable]:
         views: list[list[Tensor]] = [[] for _ in self.sized]
         unreadable = {}
         for place, index in enumerate(planned.indices.tolist()):
@@ -191,5 +155,4 @@ class _Reader(IterableDataset[_Sized]):
                 continue
             for view, sized, uniforms in zip(views, self.sized, planned.uniforms, strict=True):
                 view.append(sized(image, uniforms[place : place + 1, : sized.draws]))
-        stacked = tuple(torch.cat(view) if view else torch.empty(0, dtype=torch.uint8) for view in views)
-        return _Sized(planned, stacked, unreadable)
+        return planned, [torch.cat(view) if view else torch.empty(0) for view in views], unreadable
