@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-EPOCHS = 12
-BYTES_OF_AN_EPOCH = 96 * 3 * 64 * 64 * 4  # float32 batches, 4.7 MB; decoded before that 17 MB
+EPOCHS = 10
+BYTES_OF_AN_EPOCH = 96 * 3 * 64 * 64 * 4  # float32 batches, 4.7 MB; decoded before that 5 MB
 
-CASES = {"device": ("device", 2), "process": ("workers", 0), "worker": ("workers", 1), "leak": ("device", 2)}
+CASES = {"device": ("device", 2), "worker": ("workers", 1), "leak": ("device", 2)}
 SCRIPT = """
 import ctypes, gc, json, os, sys
 from pathlib import Path
@@ -48,22 +48,22 @@ def photographs(tmp_path_factory):
     generator = np.random.default_rng(0)
     for i in range(96):
         coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-        size = tuple(int(side) for side in generator.integers(200, 300, 2))  # not all of one: heaps love sameness
+        size = tuple(int(side) for side in generator.integers(100, 160, 2))  # not all of one: heaps love sameness
         coarse.resize(size, Image.Resampling.BICUBIC).save(root / f"{i}.jpg", quality=90)
     return root
 
 
 def growth(root, cases=CASES):
-    """Bytes by which the process has grown from its first epochs to its last, per case; the least of four epochs."""
+    """Bytes by which the process has grown from its first epochs to its last, per case; of each the least."""
     command = [sys.executable, "-c", SCRIPT, str(root), str(EPOCHS), json.dumps(cases)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=environment)
-    return {name: min(bytes_[-4:]) - min(bytes_[1:5]) for name, bytes_ in json.loads(done.stdout).items()}
+    return {name: min(bytes_[-4:]) - min(bytes_[1:4]) for name, bytes_ in json.loads(done.stdout).items()}
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
 def test_memory_of_streaming_does_not_grow_and_a_leak_is_detected(photographs):
-    # Seven epochs lie between: a leak of the batches alone would be 33 MB, every time; a heap may grow by half of that
+    # Five epochs or more lie between: a leak of the batches alone would be 23 MB, every time; a heap may grow by half of that
     # once, on a busy machine.
     found = growth(photographs)
     assert found.pop("leak") > 4 * BYTES_OF_AN_EPOCH
