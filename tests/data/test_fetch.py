@@ -8,14 +8,15 @@ import socket
 import struct
 import tarfile
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from longtail.data import CATALOG, load
-from longtail.data.datasets import builtin
-from longtail.data.datasets.builtin import read_idx
+from longtail.data.datasets.builtin import _fetch_files, read_idx
 from longtail.data.datasets.fetch import download, fetch_archive
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
@@ -104,7 +105,7 @@ def test_an_archive_is_unpacked_and_read(server, tmp_path):
     archive = server.files["/cifar-100-python.tar.gz"] = buffer.getvalue()
     url = f"{server.url}/cifar-100-python.tar.gz"
     for _ in range(2):  # the second time the folder is kept
-        fetch_archive(tmp_path, url, md5_of(archive), "cifar-100-python")
+        fetch_archive(url, md5_of(archive), "cifar-100-python", tmp_path)
         assert load("cifar100", tmp_path).train.labels.tolist() == [5, 99]
     assert server.requests == ["/cifar-100-python.tar.gz"]
     assert {path.name for path in tmp_path.iterdir()} == {"cifar-100-python", "cifar-100-python.tar.gz"}
@@ -116,21 +117,25 @@ def idx(array):
     )
 
 
-def test_fashion_mnist_is_downloaded_and_read(server, tmp_path, monkeypatch):
+def test_fashion_mnist_is_downloaded_and_read(server, tmp_path):
     random = np.random.default_rng(0)
     arrays = [random.integers(0, 10, shape, dtype=np.uint8) for shape in ((4, 28, 28), (4,), (2, 28, 28), (2,))]
-    files = {name: idx(array) for name, array in zip(builtin._FASHION_FILES, arrays, strict=True)}
-    server.files = {f"/{name}": content for name, content in files.items()}
-    monkeypatch.setattr(builtin, "_FASHION_URL", server.url)
-    with pytest.raises(OSError, match="8d4fb7e6c68d591d4c3dfef9ec88bf0d"):
-        CATALOG["fashion-mnist"].fetch(tmp_path)
-    monkeypatch.setattr(builtin, "_FASHION_FILES", {name: md5_of(content) for name, content in files.items()})
-    CATALOG["fashion-mnist"].fetch(tmp_path)
+    names = CATALOG["fashion-mnist"].files
+    contents = [idx(array) for array in arrays]
+    server.files = {f"/{Path(name).name}": content for name, content in zip(names, contents, strict=True)}
+    right = [md5_of(content) for content in contents]
+    for md5 in ([right[0], right[0], *right[2:]], right):
+        fetch = partial(_fetch_files, server.url, md5, names)
+        if md5 is not right:
+            with pytest.raises(OSError, match=f"labels-idx1-ubyte.gz to have the MD5 {right[0]}, but got {right[1]}"):
+                fetch(tmp_path)
+    fetch(tmp_path)
     data = load("fashion-mnist", tmp_path)
     assert np.array_equal(data.train.images.pixels[:, 0], arrays[0])
     assert data.train.labels.tolist() == arrays[1].tolist()
     assert np.array_equal(data.test.images.pixels[:, 0], arrays[2])
     assert data.class_names[9] == "Ankle boot"
+    assert CATALOG["fashion-mnist"].fetch.args[1][0] == "8d4fb7e6c68d591d4c3dfef9ec88bf0d"
 
 
 def test_a_damaged_idx_file_is_refused(tmp_path):

@@ -63,8 +63,8 @@ def growth(root, cases=CASES):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
 def test_memory_of_streaming_does_not_grow_and_a_leak_is_detected(photographs):
-    # Five epochs or more lie between: a leak of the batches alone would be 23 MB, every time; a heap may grow by half of that
-    # once, on a busy machine.
+    # Five epochs or more lie between: a leak of the batches alone would be 23 MB, every time; a heap may grow by half
+    # of that once, on a busy machine.
     found = growth(photographs)
     assert found.pop("leak") > 4 * BYTES_OF_AN_EPOCH
     for name, grown in found.items():

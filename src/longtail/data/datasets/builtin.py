@@ -2,9 +2,12 @@
 
 import gzip
 import struct
+import tomllib
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -66,26 +69,13 @@ def _read_cifar(name: Literal["cifar10", "cifar100"], normalisation: Normalisati
     )
 
 
-_FASHION = "FashionMNIST/raw"
-_FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-_FASHION_CLASSES = (
-    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
-    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-)
-_FASHION_FILES = {
-    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-}
-
-
-def _read_fashion_mnist(root: Path) -> DataSet:
-    arrays = [read_idx(root / _FASHION / file) for file in _FASHION_FILES]
+def _read_fashion_mnist(files: Sequence[str], root: Path) -> DataSet:
+    names = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+    arrays = [read_idx(root / file) for file in files]
     train, test = (
         Split(ArrayImages(images.unsqueeze(1)), labels.to(torch.int64)) for images, labels in (arrays[:2], arrays[2:])
     )
-    return DataSet("fashion-mnist", _FASHION_CLASSES, train, test, cut=thirds(10), normalisation=GREY)
+    return DataSet("fashion-mnist", tuple(names), train, test, cut=thirds(10), normalisation=GREY)
 
 
 def read_idx(path: Path) -> Tensor:
@@ -102,11 +92,6 @@ def read_idx(path: Path) -> Tensor:
         return torch.from_numpy(np.frombuffer(content, np.uint8, offset=4 + 4 * len(sizes)).reshape(sizes))
     except (EOFError, IndexError, ValueError, gzip.BadGzipFile, struct.error, zlib.error):
         raise ValueError(f"Expected {path} to be a whole IDX file of uint8, but it is truncated or damaged.") from None
-
-
-def _fetch_fashion_mnist(root: Path) -> None:
-    for name, md5 in _FASHION_FILES.items():
-        download(f"{_FASHION_URL}/{name}", root / _FASHION / name, md5)
 
 
 # --- folders and lists of image files
@@ -153,154 +138,55 @@ def _folder_names(split: Split, num_classes: int) -> tuple[str, ...]:
     return tuple(str(c) for c in range(num_classes))
 
 
-_LICENCE = "the licence does not allow us to download the images"
-_IMAGENET_STEPS = (
-    f"{_LICENCE}: register at https://image-net.org, download ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and "
-    "ILSVRC2012_devkit_t12.tar.gz into imagenet in the data folder, and unpack them with torchvision to "
-    'imagenet/train/n…/*.JPEG and imagenet/val/n…/*.JPEG: `python -c "from torchvision.datasets import ImageNet; '
-    "[ImageNet('data/imagenet', part) for part in ('train', 'val')]\"`."
-)
-
-
-def _lists_entry(
-    name: str,
-    num_classes: int,
-    *,
-    images: str,
-    lists: dict[str, str],
-    normalisation: Normalisation = IMAGENET,
-    steps: str,
-    **fields: Any,
-) -> Entry:
-    """Return the entry of a data set that is published as text lists; its counts ship with the package."""
-    files = {part: f"{name}/{file}" for part, file in lists.items()}
-    url = "https://github.com/facebookresearch/classifier-balancing/tree/main/data"
-    return Entry(
-        name,
-        partial(
-            _read_lists, name=name, lists=files, images=images, num_classes=num_classes, normalisation=normalisation
-        ),
-        num_classes,
-        files=tuple(files.values()),
-        steps=f"download {', '.join(files.values())} from {url}/{lists['train'].removesuffix('_train.txt')} into the "
-        f"data folder; {steps}",
-        counts=partial(expected_counts, name),
-        **fields,
-    )
-
-
-def _cifar_entry(
-    name: Literal["cifar10", "cifar100"], folder: str, url: str, md5: str, normalisation: Normalisation
-) -> Entry:
-    num_classes = int(name.removeprefix("cifar"))
-    return Entry(
-        name,
-        partial(_read_cifar, name, normalisation),
-        num_classes,
-        {"train": 50_000, "test": 10_000},
-        (folder,),
-        f"`longtail data get {name}` downloads it.",
-        partial(fetch_archive, url=url, md5=md5, folder=folder),
-        train_range=(50_000 // num_classes, 50_000 // num_classes),
-        label=f"C{num_classes}",
-    )
-
-
 # --- the entries
 
-_MADE_LONG_TAILED = (  # also known with -lt at the end of their names
-    Entry(
-        "digits",
-        _read_digits,
-        10,
-        {"train": 1297, "test": 500},
-        steps="pip install 'longtail[data]'.",
-        train_range=(124, 133),
-    ),
-    _cifar_entry(
-        "cifar10",
-        "cifar-10-batches-py",
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # common practice, not the true deviation
-    ),
-    _cifar_entry(
-        "cifar100",
-        "cifar-100-python",
-        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        Normalisation((0.5071, 0.4867, 0.4408), (0.2673, 0.2564, 0.2762)),
-    ),
-    Entry(
-        "fashion-mnist",
-        _read_fashion_mnist,
-        10,
-        {"train": 60_000, "test": 10_000},
-        tuple(f"{_FASHION}/{file}" for file in _FASHION_FILES),
-        "`longtail data get fashion-mnist` downloads it.",
-        _fetch_fashion_mnist,
-        train_range=(6000, 6000),
-    ),
-    Entry(
-        "tiny-imagenet",
-        _read_tiny_imagenet,
-        200,
-        {"train": 100_000, "test": 10_000},
-        ("tiny-imagenet-200",),
-        "download http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it in the data folder.",
-        train_range=(500, 500),
-    ),
-)
-_USED_AS_THEY_ARE = (
-    Entry(
-        "imagenet",
-        _read_imagenet,
-        1000,
-        {"train": 1_281_167, "test": 50_000},
-        ("imagenet/train", "imagenet/val"),
-        _IMAGENET_STEPS,
-        train_range=(732, 1300),
-        label="ImageNet-1K",
-    ),
-    _lists_entry(
-        "imagenet-lt",
-        1000,
-        images="imagenet",
-        lists={part: f"ImageNet_LT_{part}.txt" for part in ("train", "val", "test")},
-        sizes={"train": 115_846, "val": 20_000, "test": 50_000},
-        steps=f"for ImageNet itself, {_IMAGENET_STEPS}",
-        train_range=(5, 1280),
-        label="ImageNet-LT",
-    ),
-    _lists_entry(
-        "places-lt",
-        365,
-        images="places365",
-        lists={part: f"Places_LT_{part}.txt" for part in ("train", "val", "test")},
-        sizes={"train": 62_500, "val": 7_300, "test": 36_500},
-        steps=f"{_LICENCE}: download places365standard_easyformat.tar (256 x 256) from http://places2.csail.mit.edu "
-        "and unpack it in the data folder, to places365/train/airfield/*.jpg, places365/val/airfield/*.jpg, and so on.",
-        train_range=(5, 4980),
-        label="Places-LT",
-    ),
-    _lists_entry(
-        "inaturalist2018",
-        8142,
-        images="inaturalist2018",
-        lists={"train": "iNaturalist18_train.txt", "test": "iNaturalist18_val.txt"},
-        normalisation=Normalisation((0.466, 0.471, 0.380), (0.195, 0.194, 0.192)),
-        sizes={"train": 437_513, "test": 24_426},
-        steps=f"{_LICENCE}: download train_val2018.tar.gz, which "
-        "https://github.com/visipedia/inat_comp/tree/master/2018 links to, and unpack it in inaturalist2018, to "
-        "inaturalist2018/train_val2018/Aves/2761/*.jpg, and so on.",
-        train_range=(2, 1000),
-        label="iNaturalist2018",
-    ),
-)
-for _entry in _MADE_LONG_TAILED:
-    CATALOG.register(_entry.name, _entry)
-for _entry in _MADE_LONG_TAILED:
-    _made = replace(_entry, name=f"{_entry.name}-lt", label=_entry.label and f"{_entry.label}-LT")
-    CATALOG.register(_made.name, replace(_made, imbalance=50.0 if _entry.name == "digits" else 100.0))
-for _entry in _USED_AS_THEY_ARE:
-    CATALOG.register(_entry.name, _entry)
+
+def _fetch_files(url: str, md5: Sequence[str], files: Sequence[str], root: Path) -> None:
+    for file, expected in zip(files, md5, strict=True):
+        download(f"{url}/{PurePosixPath(file).name}", root / file, expected)
+
+
+def _entry(name: str, given: dict[str, Any]) -> Entry:
+    """Return the entry of a table in ``builtin.toml``."""
+    normalisation = given.pop("normalisation", None)
+    normal = IMAGENET if normalisation is None else Normalisation(*map(tuple, normalisation.values()))
+    lists, images, num_classes = given.pop("lists", {}), given.pop("images", ""), given["num_classes"]
+    files = given["files"] = tuple(lists.values() or given.get("files", ()))
+    url, md5 = given.pop("url", ""), given.pop("md5", "")
+    if url:
+        given["steps"] = f"`longtail data get {name}` downloads it."
+        archived = isinstance(md5, str)
+        given["fetch"] = (
+            partial(fetch_archive, url, md5, files[0]) if archived else partial(_fetch_files, url, md5, files)
+        )
+    if lists:
+        where = "https://github.com/facebookresearch/classifier-balancing/tree/main/data"
+        given["steps"] = f"download {', '.join(files)} from {where} into the data folder; {given['steps']}"
+        given["counts"] = partial(expected_counts, name)
+    readers: dict[str, Callable[[Path], DataSet]] = {
+        "digits": _read_digits,
+        "cifar10": partial(_read_cifar, "cifar10", normal),
+        "cifar100": partial(_read_cifar, "cifar100", normal),
+        "fashion-mnist": partial(_read_fashion_mnist, files),
+        "tiny-imagenet": _read_tiny_imagenet,
+        "imagenet": _read_imagenet,
+    }
+    from_lists = partial(
+        _read_lists, name=name, lists=lists, images=images, num_classes=num_classes, normalisation=normal
+    )
+    given["train_range"] = tuple(given["train_range"])
+    return Entry(name, readers.get(name, from_lists), **given)
+
+
+def _register() -> None:
+    text = resources.files("longtail.data.datasets").joinpath("builtin.toml").read_text(encoding="utf-8")
+    for name, given in tomllib.loads(text).items():
+        factor = given.pop("long_tail", None)
+        entry = CATALOG.register(name, _entry(name, given))
+        if factor is not None:
+            label = f"{entry.label}-LT" if entry.label else ""
+            made = replace(entry, name=f"{name}-lt", imbalance=float(factor), label=label)
+            CATALOG.register(made.name, made)
+
+
+_register()

@@ -29,7 +29,7 @@ def download(url: str, path: Path, md5: str) -> None:
             raise OSError(f"Expected {url} to have the MD5 {md5}, but got {found}; try again.")
 
 
-def fetch_archive(root: Path, url: str, md5: str, folder: str) -> None:
+def fetch_archive(url: str, md5: str, folder: str, root: Path) -> None:
     """Download a ``.tar.gz`` and unpack ``folder`` of it into ``root``; an existing folder or archive is used."""
     if (root / folder).exists():
         return

@@ -1,6 +1,6 @@
 """User data: a folder of class folders, a list of paths and labels, or a map-style data set."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
 _PARTS = {"train": "train", "training": "train", "test": "test"}
 _PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+_COLUMNS = ("path", "label", "split")
 
 
 def open_path(path: Path | str) -> DataSet:
@@ -45,15 +46,18 @@ def open_path(path: Path | str) -> DataSet:
         return _open_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
-    readers: dict[str, Callable[[Path], list[dict[str, str]]]] = {
-        ".csv": _read_csv,
-        ".tsv": _read_csv,
-        ".parquet": _read_parquet,
-        ".txt": _read_text,
-    }
-    if path.suffix.lower() not in readers:
-        raise ValueError(f"Expected {path} to end in {', '.join(readers)}, or to be a folder, but got {path.suffix!r}.")
-    return _from_rows(path, readers[path.suffix.lower()](path))
+    suffix = path.suffix.lower()
+    if suffix in {".csv", ".tsv"}:
+        rows = read_table(path, _COLUMNS[:2])
+    elif suffix == ".parquet":
+        rows = _read_parquet(path)
+    elif suffix == ".txt":
+        rows = [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
+    else:
+        raise ValueError(
+            f"Expected {path} to be a folder or to end in .csv, .tsv, .parquet or .txt, but got {suffix!r}."
+        )
+    return _from_rows(path, rows)
 
 
 def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
@@ -73,7 +77,7 @@ def _open_folder(root: Path) -> DataSet:
     if not class_names:
         raise ValueError(f"Expected {root} to have class folders, but it has none.")
     splits = {part: read_folder(folder, class_names)[0] for part, folder in folders.items()}
-    return DataSet(root.name, class_names, splits["train"], splits.get("test"), splits.get("val"))
+    return DataSet(root.name, class_names, **splits)  # type: ignore[arg-type]
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
@@ -102,13 +106,6 @@ def _has_only_folders(root: Path) -> bool:
     return bool(folders_in(root)) and not any(is_image(file.name) for file in root.iterdir())
 
 
-_COLUMNS = ("path", "label", "split")
-
-
-def _read_csv(path: Path) -> list[dict[str, str]]:
-    return read_table(path, _COLUMNS[:2])
-
-
 def _read_parquet(path: Path) -> list[dict[str, str]]:
     def chosen(names: list[str]) -> list[str]:
         columns = check_columns(path, names, _COLUMNS[:2])
@@ -119,52 +116,50 @@ def _read_parquet(path: Path) -> list[dict[str, str]]:
     return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
 
 
-def _read_text(path: Path) -> list[dict[str, str]]:
-    return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
-
-
 def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
     if not rows:
         raise ValueError(f"Expected {path} to list images, but it lists none.")
+    names, labels, parts = [], [], []
     for number, row in enumerate(rows, 1):
         if not row.get("path") or not row.get("label"):
             raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
-        named = row["path"]
-        row["path"] = _below(path.parent, named)
-        if not inside(row["path"]):
+        names.append(_below(path.parent, row["path"]))
+        if not inside(names[-1]):
             raise ValueError(
                 f"Expected the path in row {number} of {path} to be below {path.parent.absolute()}, the folder of the "
-                f"list, but got {named!r}."
+                f"list, but got {row['path']!r}."
             )
-    if all(row["label"].isascii() and row["label"].removeprefix("-").isdigit() for row in rows):
-        for number, row in enumerate(rows, 1):
-            if row["label"].startswith("-"):
-                found = row["label"]
-                raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {found}.")
-        rows = [{**row, "label": str(int(row["label"]))} for row in rows]  # 07 is 7
-    labels = {row["label"] for row in rows}
-    # Numbers far above the number of rows are names that look like numbers, not indices.
-    if all(label.isascii() and label.isdigit() and int(label) < 100 * len(rows) + 10_000 for label in labels):
-        class_names = tuple(str(c) for c in range(max(map(int, labels)) + 1))
-    else:
-        class_names = tuple(sorted(labels))
-    index = {name: c for c, name in enumerate(class_names)}
-    by_part: dict[str, list[dict[str, str]]] = {}
-    for number, row in enumerate(rows, 1):
         part = (row.get("split") or "train").lower()
         if part not in _PARTS:
             raise ValueError(f"Expected `split` in row {number} of {path} to be train, val or test, but got {part!r}.")
-        by_part.setdefault(_PARTS[part], []).append(row)
-    if "train" not in by_part:
-        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(by_part)}.")
-    splits = {
-        part: Split(
-            FileImages(path.parent, [row["path"] for row in found]),
-            torch.tensor([index[row["label"]] for row in found]),
-        )
-        for part, found in by_part.items()
-    }
-    return DataSet(path.stem, class_names, splits["train"], splits.get("test"), splits.get("val"))
+        labels.append(row["label"])
+        parts.append(_PARTS[part])
+    if "train" not in parts:
+        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(dict.fromkeys(parts))}.")
+    class_names, classes = _classes(path, labels)
+
+    def split(part: str) -> Split:
+        chosen = [i for i, found in enumerate(parts) if found == part]
+        images = FileImages(path.parent, [names[i] for i in chosen])
+        return Split(images, torch.tensor([classes[i] for i in chosen], dtype=torch.int64))
+
+    return DataSet(path.stem, class_names, **{part: split(part) for part in dict.fromkeys(parts)})  # type: ignore[arg-type]
+
+
+def _classes(path: Path, labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
+    """Return the class names, and the class of each label: its number if all labels are whole numbers."""
+    if all(label.isascii() and label.removeprefix("-").isdigit() for label in labels):
+        for number, label in enumerate(labels, 1):
+            if label.startswith("-"):
+                raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
+        labels = [str(int(label)) for label in labels]  # 07 is 7
+        # Numbers far above the number of rows are names that look like numbers, not indices.
+        if max(map(int, labels)) < 100 * len(labels) + 10_000:
+            classes = list(map(int, labels))
+            return tuple(map(str, range(max(classes) + 1))), classes
+    class_names = tuple(sorted(set(labels)))
+    index = {name: c for c, name in enumerate(class_names)}
+    return class_names, [index[label] for label in labels]
 
 
 def _below(folder: Path, name: str) -> str:
@@ -242,7 +237,8 @@ def from_dataset(
     found = found.to(torch.int64)
     if found.shape != (len(dataset),):
         raise ValueError(f"Expected a label for each of {len(dataset)} samples, but got shape {tuple(found.shape)}.")
-    if int(found.min()) < 0 or (class_names and int(found.max()) >= len(class_names)):
-        wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
-        raise ValueError(f"Expected labels in 0…{len(class_names) - 1 if class_names else 'C-1'}, but got {wrong}.")
+    low, high = int(found.min()), int(found.max())
+    if low < 0 or (class_names and high >= len(class_names)):
+        last = len(class_names) - 1 if class_names else "C-1"
+        raise ValueError(f"Expected labels in 0…{last}, but got {low if low < 0 else high}.")
     return Split(AdaptedImages(dataset, image_key, torch.arange(len(dataset))), found)
