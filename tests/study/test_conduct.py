@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.study.conftest import plan_in
 
-from longtail.study.conduct import conduct, preview
+from longtail.study.conduct import conduct, describe_plans
 from longtail.study.execute import execute
 
 
@@ -93,36 +93,32 @@ def files_below(folder):
     return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
 
 
-def test_a_preview_follows_finished_runs_and_changes_nothing(tmp_path, searched):
+def test_a_description_follows_finished_runs_and_changes_nothing(tmp_path, searched):
     plan = searching_plan(tmp_path / "out")
-    (fresh,) = preview([plan])
+    fresh = describe_plans([plan]).splitlines()
     assert list(tmp_path.iterdir()) == []
-    assert ([run.recipe.imbalance for run in fresh.runs], fresh.betas) == ([10, 50], {})
-    assert {place: len(runs) for place, runs in fresh.rounds.items()} == dict.fromkeys(PLACES, 4)
+    assert fresh[0] == "10 runs, 0 done:"  # two of the plan, and two betas on two folds of two data sets
+    name = "  search for the beta of cbs on digits-lt"
+    assert fresh[-2:] == [f"{name} {place[1]}: not done, more runs will follow" for place in PLACES]
+    assert describe_plans([plan], searches_only=True).startswith("8 runs, 0 done:")
     shutil.copytree(searched.out, tmp_path / "out")
     before = files_below(tmp_path)
-    (ended,) = preview([plan])
-    assert ended.betas == {place: one.beta for place, one in searched.found.items()}
-    assert ({run.path.name for run in ended.runs}, ended.rounds) == (
-        {run.path.name for run in searched.outcome.done},
-        {},
-    )
-    assert preview([plan], searches_only=True)[0].runs == ()
+    ended = describe_plans([plan]).splitlines()
+    number = len(searched.outcome.done)
+    assert ended[0] == f"{number} runs, {number} done:"
+    assert ended[-2:] == [f"{name} {place[1]}: beta = {one.beta:g}" for place, one in searched.found.items()]
     assert files_below(tmp_path) == before
-    folder = plan.search_folder(PLACES[1])
-    lost = folder / "digits-lt-50-cbs-beta1.1-seed0-fold1of2"
+    lost = plan.search_folder(PLACES[1]) / "digits-lt-50-cbs-beta1.1-seed0-fold1of2"
     shutil.rmtree(lost)
     before = files_below(tmp_path)
-    (open_,) = preview([plan])
-    assert list(open_.betas) == PLACES[:1]
-    assert list(open_.rounds) == PLACES[1:]
-    assert [run.path for run in open_.rounds[PLACES[1]] if not run.folder.done] == [lost]
+    lines = describe_plans([plan]).splitlines()
+    assert [line for line in lines if line.startswith("  to do")] == [f"  to do    {lost}"]
     assert files_below(tmp_path) == before
 
 
 def test_runs_with_the_found_beta_join_the_runs_under_way(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
-    long = plan_in(tmp_path / "long", methods=["softmax"], seeds=1, recipe={"epochs": 40})
+    long = plan_in(tmp_path / "long", methods=["softmax"], seeds=1, recipe={"epochs": 15})
     train = Trains(together=64)
     (_, found), outcome = conduct([long, searching_plan(tmp_path / "search", imbalance=[10])], train)
     assert len(train.calls) == 1
@@ -183,6 +179,6 @@ def test_a_search_with_nothing_to_choose_on_is_refused_before_anything_is_traine
 
 def test_two_plans_with_different_runs_in_one_folder_are_refused(tmp_path):
     plans = [plan_in(tmp_path, recipe={"epochs": epochs}) for epochs in (1, 2)]
-    for look in (preview, lambda plans: conduct(plans, train_all)):
+    for look in (describe_plans, lambda plans: conduct(plans, train_all)):
         with pytest.raises(ValueError, match=r"to have one run in .* but they have two different ones"):
             look(plans)

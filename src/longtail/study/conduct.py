@@ -45,7 +45,7 @@ def conduct(
     *,
     on_round: OnRound | None = None,
     searches_only: bool = False,
-    command: str = "",
+    command: str | None = "",
 ) -> tuple[list[Searches], Outcome]:
     """Carry out plans.
 
@@ -59,7 +59,7 @@ def conduct(
         train: trains the runs that are not done and those that join them.
         on_round: called with the betas of each round before they are trained.
         searches_only: leave out the plans' own runs.
-        command: the command that started this, which searches record.
+        command: the command that started this, which searches record; ``None``: nothing is written.
 
     Returns:
         the results of each plan's searches, and the outcome of the plans' own runs. A search that lost a run, or cannot
@@ -94,50 +94,23 @@ def conduct(
     )
 
 
-@dataclass(frozen=True)
-class Preview:
-    """What is left of a plan."""
-
-    runs: tuple[PlannedRun, ...]
-    """The plan's own runs whose betas are known, done or not."""
-    betas: dict[SearchKey, float]
-    """The betas that finished searches found."""
-    rounds: dict[SearchKey, tuple[PlannedRun, ...]]
-    """The runs of the current round of each other search, done or not."""
-
-
-def preview(plans: Sequence[StudyPlan], *, searches_only: bool = False) -> list[Preview]:
-    """Return where :func:`conduct` would continue; nothing is trained or written."""
-    searches = _Searches(plans, command=None)
-    searches.advance()
-    searches.check()
-    _own_runs(plans, searches.betas)  # refuses two runs in one folder
-    found = []
-    for number, (plan, betas) in enumerate(zip(plans, searches.betas, strict=True)):
-        rounds = {key: tuple(runs) for (of, key), runs in searches.current.items() if of == number}
-        found.append(Preview(() if searches_only else tuple(plan.runs(betas)), betas, rounds))
-    return found
-
-
 def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False) -> str:
-    """Return what is done of plans and what is left, one line per run and search."""
-    lines = []
-    for plan, ahead in zip(plans, preview(plans, searches_only=searches_only), strict=True):
-        done = sum(run.folder.done for run in ahead.runs)
-        lines.append(f"{len(ahead.runs)} runs in {plan.out}, {done} done:" if ahead.runs else f"In {plan.out}:")
-        for run in ahead.runs:
-            state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
-            lines.append(f"  {state:<8} {run.path.name}")
+    """Return what is done of plans and what comes next, one line per run; nothing is trained or written."""
+    ahead: list[PlannedRun] = []
+
+    def train(runs: Sequence[PlannedRun], _: More) -> Outcome:
+        ahead.extend(runs)
+        return Outcome((), {})
+
+    searches, _ = conduct(plans, train, searches_only=searches_only, command=None)
+    lines = [f"{len(ahead)} runs, {sum(run.folder.done for run in ahead)} done:"]
+    for run in ahead:
+        state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
+        lines.append(f"  {state:<8} {run.path}")
+    for plan, found in zip(plans, searches, strict=True):
         for key in plan.searches:
-            name = f"search for the beta of {key[2]} on {data_title(key[0], key[1])}"
-            if key in ahead.betas:
-                lines.append(f"  {'done':<8} {name}: beta = {ahead.betas[key]:g}")
-                continue
-            state = "started" if plan.search_folder(key).exists() else "to do"
-            betas = sorted({run.recipe.beta for run in ahead.rounds[key] if run.recipe.beta is not None})
-            left = sum(not run.folder.done for run in ahead.rounds[key])
-            tried = ", ".join(f"{beta:g}" for beta in betas)
-            lines.append(f"  {state:<8} {name}: at least {left} runs, now with beta {tried}")
+            beta = f"beta = {found[key].beta:g}" if key in found else "not done, more runs will follow"
+            lines.append(f"  search for the beta of {key[2]} on {data_title(key[0], key[1])}: {beta}")
     return "\n".join(lines)
 
 
