@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from longtail.report.drawings import beta_drawing, curves_of, part_drawings
+from longtail.report.data_results import DataResults, mean_per_class, split_by_data
+from longtail.report.drawings import beta_drawing, method_drawings, recall_over_epochs
 from longtail.report.page import slug
-from longtail.report.parts import Part, mean_of, parts_of
 from longtail.study.figures import (
     Drawing,
     box_plots,
@@ -108,7 +108,7 @@ def curve_drawing(runs: Collection) -> list[Drawing]:
     """Recall over epochs on the most imbalanced data set whose runs logged it, one panel per method."""
     for data in reversed(runs.main_data):
         roles = runs.roles(data)
-        curves = {title: found for title, cell in roles.items() if (found := curves_of(cell)) is not None}
+        curves = {title: found for title, cell in roles.items() if (found := recall_over_epochs(cell)) is not None}
         if not curves:
             continue
         counted = "; ".join(f"{title} ({len(roles[title].runs)})" for title in curves)
@@ -141,7 +141,7 @@ def probability_drawings(runs: Collection) -> list[Drawing]:
         values = [] if balanced is None else balanced_probability(balanced, data)
         if softmax is None or not values:
             continue
-        models = {"Softmax": mean_of(softmax, softmax.runs[0].trained, "probability"), _BALANCED: values}
+        models = {"Softmax": mean_per_class(softmax, softmax.runs[0].trained, "probability"), _BALANCED: values}
         result = softmax.runs[0].result
         marks = {**marks_of(["Softmax"]), _BALANCED: _BALANCED_MARK}
         figure = class_probability(result["counts"], models, names=result["classes"], marks=marks)
@@ -165,18 +165,18 @@ def beta_drawings(runs: Collection) -> list[Drawing]:
 
 def trade_offs(data: str, cells: Sequence[Cell]) -> list[Drawing]:
     """Tail recall against head recall, and recall over classes, of all methods on a data set."""
-    part = max(parts_of(cells), key=lambda one: len(one.cells))
+    part = max(split_by_data(cells), key=lambda one: len(one.cells))
     once = " A point without error bars is one run." if any(len(cell.runs) == 1 for cell in part.cells) else ""
     more = {"trade-off": once, "class-recall": ""}
     found = []
-    for drawing in part_drawings(part):
+    for drawing in method_drawings(part):
         if drawing.name in more:
             caption = f"{data}. {drawing.caption}{more[drawing.name]}{_left_out(part, cells)}"
             found.append(Drawing(f"{slug(data)}-{drawing.name}", drawing.title, drawing.figure, caption))
     return found
 
 
-def _left_out(part: Part, cells: Sequence[Cell]) -> str:
+def _left_out(part: DataResults, cells: Sequence[Cell]) -> str:
     titles = zip(cells, distinct_titles(cells), strict=True)
     left = [title for cell, title in titles if cell not in part.cells]
     return f" Not shown, because trained on other images: {', '.join(left)}." if left else ""

@@ -66,7 +66,7 @@ def browser(path=None):
     complaints = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
 
-        def hand_over():
+        def pass_pipes():
             os.dup2(to_read, 13)
             os.dup2(from_write, 14)
             os.dup2(13, 3)
@@ -76,7 +76,7 @@ def browser(path=None):
         flags += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run", "about:blank"]
         process = subprocess.Popen(
             [path or find_browser(), *flags],
-            preexec_fn=hand_over,  # noqa: PLW1509 - it only moves two numbers
+            preexec_fn=pass_pipes,  # noqa: PLW1509 - it only copies two descriptors
             close_fds=False,
             start_new_session=True,
             stdout=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ def browser(path=None):
             while b"\0" not in state["rest"]:
                 part = reader.read(1 << 20)
                 if not part:
-                    raise ConnectionError("The browser has gone.")
+                    raise ConnectionError("The browser was closed.")
                 state["rest"] += part
             message, _, state["rest"] = state["rest"].partition(b"\0")
             return json.loads(message)
@@ -135,4 +135,4 @@ def _listen(event, complaints):
     elif event.get("method") == "Network.requestWillBeSent":
         url = about["request"]["url"]
         if not url.startswith(("file:", "data:", "about:")):
-            complaints.append(f"asked for {url}")
+            complaints.append(f"requested {url}")

@@ -86,6 +86,6 @@ def test_runs_of_an_unknown_method_are_shown(run, finished, tmp_path):
     assert run("report", tmp_path, "--no-figures")[::2] == (0, "")
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "2 methods on digits-lt 50" in page
-    assert "longtail --plugin FILE.py train --data digits-lt --method mine --strength 3" in page
+    assert f"longtail --plugin FILE.py train {tmp_path / 'mine' / 'recipe.toml'} --seed 0" in page
     assert "# FILE.py registers mine" in page
-    assert "longtail train --data digits-lt --method cbs" in page
+    assert f"longtail train {tmp_path / 'cbs' / 'recipe.toml'} --seed 0" in page

@@ -7,6 +7,12 @@ import pytest
 from tests.diagnose.predictions import COUNTS, NAMES, make
 
 
+@pytest.fixture(autouse=True)
+def quick_svg(monkeypatch):
+    """Figures are drawn, but not rendered for the page, which takes most of the time."""
+    monkeypatch.setattr("longtail.report.page.inline_svg", lambda *_: "<svg></svg>")
+
+
 @pytest.fixture
 def files(tmp_path):
     """train, val and test as npz, and counts."""

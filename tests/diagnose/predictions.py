@@ -1,4 +1,4 @@
-"""Predictions of a made-up classifier and files of them, which tests of diagnoses share."""
+"""Helpers for tests of diagnoses: predictions of a synthetic classifier, and files of them."""
 
 import csv
 
@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longtail.diagnose.predictions import open_predictions, to_predictions
+from longtail.diagnose.formats import read_file
+from longtail.diagnose.inputs import to_predictions
 
 NAMES = ["cat", "dog", "emu", "fox"]
 COUNTS = [400, 150, 30, 5]
@@ -28,9 +29,9 @@ def write_columns(path, labels, scores=None, *, kind="logit", names=NAMES, predi
         pq.write_table(pa.table({name: [row[k] for row in rows] for k, name in enumerate(header)}), path)
     else:
         with path.open("w", newline="") as file:
-            csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([header, *rows])
+            csv.writer(file).writerows([header, *rows])
     return path
 
 
 def read_predictions(path, split, names=None):
-    return to_predictions(open_predictions(path, split), names)
+    return to_predictions(read_file(path, split), names)

@@ -1,5 +1,6 @@
 """Diagnoses: what is found, how a shift is chosen, and what the page shows."""
 
+import inspect
 import json
 import math
 import re
@@ -9,16 +10,20 @@ import pytest
 import torch
 from tests.diagnose.predictions import COUNTS, make, write_columns
 
+import longtail
 from longtail import adjust_logits
 from longtail.classes import Groups
 from longtail.diagnose import diagnose
-from longtail.diagnose.predictions import Predictions
-from longtail.diagnose.shift import _error, choose_shift
+from longtail.diagnose.shift import _error
 from longtail.metrics import preference_scores, recall
-from longtail.report import render
 from longtail.study.figures.style import SPLITS
 
-# What is found
+# Findings and advice
+
+
+def test_signature_of_the_package_is_that_of_the_function():
+    names = ["test", "train", "val", "counts", "head_over", "tail_under"]
+    assert list(inspect.signature(longtail.diagnose).parameters) == names
 
 
 def test_measures_are_those_of_the_library(files):
@@ -37,7 +42,7 @@ def test_measures_are_those_of_the_library(files):
     assert found.upwards > 90
 
 
-def test_groups_are_thirds_where_a_cut_by_number_says_nothing(tmp_path, files):
+def test_groups_are_thirds_if_all_classes_would_be_in_one(tmp_path, files):
     (tmp_path / "many.json").write_text("[900, 800, 700, 600]")
     found = diagnose(files["test"], counts=tmp_path / "many.json")
     assert found.groups.sizes == {"head": 1, "medium": 1, "tail": 2}
@@ -57,22 +62,22 @@ def test_groups_are_thirds_where_a_cut_by_number_says_nothing(tmp_path, files):
         ([50] * 4, {}, "each has 50 training samples."),
     ],
 )
-def test_one_group_gets_no_verdict(tmp_path, files, counts, asked, advice):
+def test_one_group_is_not_compared(tmp_path, files, counts, asked, advice):
     (tmp_path / "c.json").write_text(json.dumps(counts))
     found = diagnose(files["test"], files["train"], counts=tmp_path / "c.json", **asked)
     assert found.groups.sizes == {"head": 0, "medium": 4, "tail": 0}
     text = " ".join(found.next_steps)
     assert "All classes are in one group, the medium, so rare and frequent classes cannot be compared: " in text
     assert advice in text
-    page = render(found.report().page)
-    for said in (" ".join(found.findings), text, page):
-        assert "behind the" not in said
-        assert "can gain little" not in said
-        assert "than the medium" not in said
+    page = found.report().html
+    for shown in (" ".join(found.findings), text, page):
+        assert "behind the" not in shown
+        assert "can gain little" not in shown
+        assert "than the medium" not in shown
     assert "Model imbalance level I" not in page
 
 
-def test_a_group_without_test_data_gets_no_verdict(tmp_path, files):
+def test_group_without_test_data_is_not_compared(tmp_path, files):
     labels, logits = make(0, 20)
     np.savez(tmp_path / "some.npz", labels=labels[labels != 3], logits=logits[labels != 3])
     text = " ".join(diagnose(tmp_path / "some.npz", counts=files["counts"]).next_steps)
@@ -80,7 +85,7 @@ def test_a_group_without_test_data_gets_no_verdict(tmp_path, files):
     assert "can gain little" not in text
 
 
-def test_the_shift_is_found_on_validation_data_and_helps_the_tail(files):
+def test_shift_is_chosen_on_validation_data_and_helps_the_tail(files):
     found = diagnose(files["test"], files["train"], files["val"], files["counts"])
     shift = found.shift
     assert 0.5 <= shift.strength <= 1.2  # the logits were made with 0.9 log N too much
@@ -97,7 +102,7 @@ def test_the_shift_is_found_on_validation_data_and_helps_the_tail(files):
     assert re.search(r"tail by \+\d+\.\d points, head by -\d+\.\d points", text)
 
 
-def test_a_shift_at_the_end_of_the_grid_is_named_as_such(tmp_path, files):
+def test_largest_strength_is_named(tmp_path, files):
     inside = diagnose(files["test"], val=files["val"], counts=files["counts"])
     assert "the largest" not in inside.next_steps[0]
     for place, name in enumerate(("val", "test")):
@@ -119,16 +124,16 @@ def test_test_data_is_not_used_to_choose_the_shift(files, tmp_path):
     assert "That is worse than before" in second.next_steps[0]
 
 
-def test_without_validation_data_nothing_is_chosen(files):
+def test_no_shift_without_validation_data(files):
     found = diagnose(files["test"], files["train"], counts=files["counts"])
     assert found.shift is None
     assert found.next_steps[0].startswith("Without validation data, no post-hoc shift was chosen")
-    page = render(found.report().page)
+    page = found.report().html
     assert "τ =" not in page
     assert "adjust_logits" not in page
 
 
-def test_a_few_samples_do_not_choose_a_shift(tmp_path, files):
+def test_one_sample_does_not_choose_a_shift(tmp_path, files):
     labels = np.array([0] * 40 + [1] * 40 + [2] * 10 + [3])
     logits = np.zeros((len(labels), 4)) + 0.01 * np.log(COUNTS)
     logits[np.arange(len(labels)), labels] += 9
@@ -143,20 +148,16 @@ def test_a_few_samples_do_not_choose_a_shift(tmp_path, files):
     )
 
 
-def test_the_standard_error_by_hand():
-    groups = Groups.from_indices(head=[0], tail=[1])
+def test_standard_error_by_hand():
     labels = torch.tensor([0] * 4 + [1])
     one = torch.tensor([True, True, True, False, True])
     other = torch.tensor([True, True, False, True, False])
     # class 0 has 4: one right alone, one wrong alone, p = q = 1.5 / 5.5, variance 2p / 4; class 1: p = 0.6, q = 0.2
     expected = 100 * math.sqrt(2 * 1.5 / 5.5 / 4 + (0.6 + 0.2 - 0.4**2)) / 2
-    assert _error(labels, one, other, groups) == pytest.approx(expected)
-    only = Predictions("x", "labels only", torch.tensor([0, 1]), torch.tensor([0, 0]), None, None, 0)
-    with pytest.raises(ValueError, match=r"Expected logits or probabilities .* but got labels only"):
-        choose_shift(only, only, torch.tensor([5, 1]), groups)
+    assert _error(labels, one, other, 2) == pytest.approx(expected)
 
 
-def test_labels_only_still_give_a_report(tmp_path, files):
+def test_predicted_classes_are_enough_for_a_report(tmp_path, files):
     labels, logits = make(0, 20)
     path = write_columns(tmp_path / "only.csv", labels, predicted=logits.argmax(1))
     val = write_columns(tmp_path / "val.csv", labels, predicted=logits.argmax(1))
@@ -164,23 +165,23 @@ def test_labels_only_still_give_a_report(tmp_path, files):
     assert found.shift is None
     assert f"{val} and {path} have only predicted labels." in found.next_steps[0]
     assert f"{path} has only predicted labels." in diagnose(path, counts=files["counts"]).next_steps[0]
-    text = render(found.report().page)
+    text = found.report().html
     assert "calibration" not in text
     assert "the generalisation gap and imbalance level are unknown" in text
     assert text.count("<svg") == 1
 
 
-def test_absent_classes_and_classes_never_seen_are_named(tmp_path, files):
+def test_classes_without_samples_are_named(tmp_path, files):
     labels, logits = make(0, 20)
     np.savez(tmp_path / "some.npz", labels=labels[labels != 2], logits=logits[labels != 2])
     (tmp_path / "c.json").write_text(json.dumps({"cat": 400, "dog": 150, "emu": 30, "fox": 0}))
     found = diagnose(tmp_path / "some.npz", counts=tmp_path / "c.json", val=files["val"])
-    text = render(found.report().page)
+    text = found.report().html
     assert "1 class without test samples (left out of all means): emu." in text
     assert "1 class without training samples: fox." in text
 
 
-def test_a_tail_that_is_behind_for_other_reasons_gets_other_advice(tmp_path):
+def test_errors_within_the_tail_get_other_advice(tmp_path):
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 50)
     predicted = labels.copy()
@@ -196,7 +197,7 @@ def test_a_tail_that_is_behind_for_other_reasons_gets_other_advice(tmp_path):
     assert "recall is 0.0 points higher on the tail" in " ".join(even.findings)
 
 
-def test_a_shift_is_not_chosen_on_the_data_that_it_is_judged_by(files):
+def test_validation_data_must_not_be_the_test_data(files):
     with pytest.raises(
         ValueError, match=r"^Expected different data for each split, but got the same predictions for `val` and `test`"
     ):
@@ -212,8 +213,7 @@ def test_splits_have_the_same_colours_in_all_figures(files):
     assert lines == {split: SPLITS[split].color for split in ("test", "training")}
 
 
-def test_a_diagnosis_shows_itself_and_escapes_names(files):
-    """From arrays as from files, with counts by name."""
+def test_notebook_output_is_escaped_and_arrays_are_like_files(files):
     arrays = {}
     for split in ("train", "test"):
         with np.load(files[split]) as file:
@@ -224,7 +224,7 @@ def test_a_diagnosis_shows_itself_and_escapes_names(files):
     html = found._repr_html_()
     assert f"<td>{100 * expected.recall_of('test').groups['tail']:.1f}</td>" in html
     assert "What to try next" in html
-    page = render(found.report().page)
+    page = found.report().html
     assert "&lt;b&gt;" in page
     assert "<b><" not in page
     missing = {"labels": np.array(["<i>", "b"]), "predicted": np.array(["<i>", "b"])}

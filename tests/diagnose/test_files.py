@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.diagnose.predictions import NAMES, make, read_predictions, write_columns
+from tests.diagnose.predictions import make, read_predictions, write_columns
 
 from longtail.diagnose import diagnose
-from longtail.diagnose.predictions import read_counts
-from longtail.report import render
+from longtail.diagnose.inputs import read_counts
 
-# What files may hold
+# Contents of files
 
 
 def softmax(logits):
@@ -30,14 +29,14 @@ def softmax(logits):
         ("npz", "predicted"),
         ("safetensors", "probabilities"),
         ("csv", "probabilities"),
-        ("tsv", "predicted"),
+        ("csv", "predicted"),
         ("parquet", "logits"),
     ],
 )
-def test_every_format_gives_the_same(tmp_path, suffix, kind):
+def test_all_formats_give_the_same(tmp_path, suffix, kind):
     labels, logits = make(0, 10)
     scores = logits if kind == "logits" else softmax(logits.astype(np.float64))
-    path = tmp_path / f"file.{suffix}"  # renamed to capitals below: suffixes have no case
+    path = tmp_path / f"file.{suffix}"  # in capitals below: the case of suffixes does not matter
     if suffix in {"npz", "safetensors"}:
         arrays = {"labels": labels, kind: logits.argmax(1) if kind == "predicted" else scores}
         np.savez(path, **arrays) if suffix == "npz" else save_file(arrays, path)
@@ -48,13 +47,12 @@ def test_every_format_gives_the_same(tmp_path, suffix, kind):
     found = read_predictions(path.rename(tmp_path / f"file.{suffix.upper()}"), "test")
     assert found.labels.tolist() == labels.tolist()
     assert found.predicted.tolist() == logits.argmax(1).tolist()
-    assert found.kind == ("labels only" if kind == "predicted" else kind)
+    assert found.kind == kind
     if kind == "predicted":
         assert found.logits is None
     else:
         expected = torch.from_numpy(logits).double().log_softmax(1)
         torch.testing.assert_close(found.logits.double().log_softmax(1), expected, atol=1e-5, rtol=0)
-    assert found.names == (tuple(NAMES) if suffix in {"csv", "tsv", "parquet"} and kind != "predicted" else None)
 
 
 def test_samples_without_a_label_are_ignored_and_counted(tmp_path, files):
@@ -64,11 +62,11 @@ def test_samples_without_a_label_are_ignored_and_counted(tmp_path, files):
     found = read_predictions(tmp_path / "some.npz", "test")
     assert found.ignored == 1
     assert len(found.labels) == len(found.logits) == 19
-    page = diagnose(tmp_path / "some.npz", files["train"]).report().page
-    assert "1 test sample without a label (-100) ignored." in render(page)
+    page = diagnose(tmp_path / "some.npz", files["train"]).report()
+    assert "1 test sample without a label (-100) ignored." in page.html
 
 
-# What is refused
+# Errors
 
 
 L, Z = np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -77,10 +75,10 @@ BAD = {
     "no scores": ({"labels": L}, "Expected {} to have `logits`, `probabilities` or `predicted`, but it has `labels`."),
     "rows": (
         {"labels": L, "logits": Z[:1]},
-        "to have 2 rows, one per label, and at least two classes, but got shape (1, 2).",
+        "of shape (2, C), with one row per label and at least two classes, but got float64 of shape (1, 2).",
     ),
-    "one class": ({"labels": L * 0, "logits": Z[:, :1]}, "at least two classes, but got shape (2, 1)."),
-    "shape": ({"labels": L, "logits": Z[None]}, "Expected logits of {} to be numbers of shape (N, C)"),
+    "one class": ({"labels": L * 0, "logits": Z[:, :1]}, "at least two classes, but got float64 of shape (2, 1)."),
+    "shape": ({"labels": L, "logits": Z[None]}, "Expected logits of {} to be numbers of shape (2, C)"),
     "labels shape": ({"labels": Z, "logits": Z}, "Expected labels of {} to have one dimension, but got shape (2, 2)."),
     "range": ({"labels": L + 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got 2 in sample 1."),
     "negative": ({"labels": L - 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got -1 in sample 0."),
@@ -96,7 +94,7 @@ BAD = {
     ),
     "sums": ({"labels": L, "probabilities": Z * 0.5}, "with sum 1, but those of sample 0 sum to 0.5; give logits"),
     "below 0": ({"labels": L, "probabilities": Z * 2 - 0.5}, "Expected probabilities of {} to be in 0…1"),
-    "lengths": ({"labels": L, "predicted": L[:1]}, "to have 2 predicted classes, but got 1."),
+    "lengths": ({"labels": L, "predicted": L[:1]}, "to have 2 predicted classes, but got shape (1,)."),
     "empty": ({"labels": L[:0], "logits": Z[:0]}, "Expected {} to have samples with a label, but it has none."),
     "unlabelled": ({"labels": L * 0 - 100, "logits": Z}, "to have samples with a label, but it has none."),
     "truth": ({"labels": L == 1, "logits": Z}, "Expected labels of {} to be whole numbers, but got type bool."),
@@ -107,7 +105,7 @@ BAD = {
 }
 
 
-def test_bad_content_is_one_sentence(tmp_path):
+def test_bad_content(tmp_path):
     path = tmp_path / "file.npz"
     for arrays, sentence in BAD.values():
         np.savez(path, **arrays)
@@ -116,7 +114,7 @@ def test_bad_content_is_one_sentence(tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_bad_files_are_one_sentence(tmp_path):
+def test_bad_files(tmp_path):
     npy, npz, other = io.BytesIO(), io.BytesIO(), io.BytesIO()
     np.save(npy, np.arange(3))
     np.savez_compressed(npz, labels=np.arange(1000), predicted=np.arange(1000))
@@ -124,7 +122,7 @@ def test_bad_files_are_one_sentence(tmp_path):
     with zipfile.ZipFile(other, "w") as file:
         file.writestr("labels", "text, and no array")
     cases = {
-        "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .tsv, .parquet, but it ends in .pkl"),
+        "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .parquet, but it ends in .pkl"),
         "a.npz": (b"nothing", "Expected .*a.npz to be an npz file"),
         "c.npz": (pickle.dumps({"labels": [1]}), "Expected .*c.npz to be an npz file"),
         "d.npz": (npy.getvalue(), "Expected .*d.npz to be an npz file"),
@@ -165,14 +163,14 @@ def test_nothing_in_a_file_is_executed(tmp_path):
         read_predictions(tmp_path / "a.npz", "test")
 
 
-def test_bad_counts_are_one_sentence(tmp_path):
+def test_bad_counts(tmp_path):
     for content in ("{", "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"):
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(ValueError, match=r"Expected .*c\.json to (be JSON|hold whole numbers)"):
             read_counts(tmp_path / "c.json")
 
 
-def test_files_that_do_not_fit_together_are_refused(tmp_path, files):
+def test_files_must_fit_together(tmp_path, files):
     labels, logits = make(0, 4)
     np.savez(tmp_path / "three.npz", labels=labels.clip(max=2), logits=logits[:, :3])
     with pytest.raises(
@@ -192,7 +190,7 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path, files):
         diagnose(guesses, counts=files["counts"])
 
 
-def test_a_split_that_a_run_does_not_have(finished, tmp_path):
+def test_split_that_a_run_does_not_have(finished, tmp_path):
     file = finished("softmax") / "predictions.safetensors"
     sentence = f"Expected {file} to have predictions on val, but it has none; train with --validation 0.1 to have them."
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):

@@ -1,11 +1,11 @@
-"""What tests of reports share: a page as they read it, and runs whose files say something else."""
+"""Helpers for tests of reports: a parsed page, and copies of runs with changed files."""
 
 import shutil
 from html.parser import HTMLParser
 
 
 class Reader(HTMLParser):
-    """All that tests ask of a page: elements with their attributes, and tables as text."""
+    """The elements of a page with their attributes, its tables as text, and its text."""
 
     def __init__(self, text):
         super().__init__()
@@ -14,8 +14,7 @@ class Reader(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.elements.append((tag, found))
+        self.elements.append((tag, dict(attributes)))
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":

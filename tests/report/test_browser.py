@@ -1,14 +1,15 @@
 """Reports of runs: how the page behaves in a real browser."""
 
+import math
 from itertools import combinations, pairwise
 
 import pytest
 from tests.browser import browser, find_browser
 
-from longtail.report import render
-from longtail.report.page import Cell, Column, Gallery, Grid, Page, Picture, Section
+from longtail.report.page import Column, Grid, templates
+from longtail.study.figures import Drawing
 
-needs_browser = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     find_browser() is None,
     reason="there is no Chromium or Chrome here (Debian: apt install chromium; LONGTAIL_BROWSER)",
 )
@@ -23,6 +24,14 @@ def file(made, tmp_path_factory):
 def tab():
     with browser() as opened:
         yield opened
+
+
+def write_page(path, main, **values):
+    """A page with one part."""
+    text = '{% extends "base.html" %}{% from "macros.html" import gallery, grid %}{% block main %}'
+    page = templates().from_string(f"{text}{main}{{% endblock %}}")
+    path.write_text(page.render(title="T", subtitle="", sections={}, **values), encoding="utf-8")
+    return path
 
 
 LUMINANCE = """(() => {
@@ -51,9 +60,8 @@ LUMINANCE = """(() => {
 })()"""
 
 
-@needs_browser
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
-def test_it_is_readable_and_quiet(tab, file, width, dark):
+def test_page_is_readable_without_errors(tab, file, width, dark):
     page, complaints = tab
     page.size(width, dark=dark)
     page.open(file)
@@ -78,8 +86,7 @@ def focused(page):
     return page.run("document.activeElement.textContent.trim().slice(0, 60) || document.activeElement.id")
 
 
-@needs_browser
-def test_it_is_usable_by_keyboard(tab, file):
+def test_page_is_usable_by_keyboard(tab, file):
     page, complaints = tab
     page.size(1440)
     page.open(file)
@@ -122,8 +129,7 @@ SEEN = """[...document.querySelectorAll('#d0-recall-table thead th')]
   .every((cell) => cell.getBoundingClientRect().right <= innerWidth)"""
 
 
-@needs_browser
-def test_on_a_phone_the_tail_is_seen_and_what_goes_on_says_so(tab, file):
+def test_wide_tables_scroll_on_a_phone(tab, file):
     page, _ = tab
     frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
     page.size(390)
@@ -138,38 +144,34 @@ def test_on_a_phone_the_tail_is_seen_and_what_goes_on_says_so(tab, file):
     page.run(f"{wide}.firstElementChild.scrollLeft = 9999")
     page.run(frame)
     first = f"{wide}.querySelector('tbody th').getBoundingClientRect()"
-    assert page.run(f"{first}.left >= 0 && {first}.width < 150")  # which class it is stays in view
+    assert page.run(f"{first}.left >= 0 && {first}.width < 150")  # the class name stays visible
     assert (page.run(shade), page.run(hint)) == ("0", "block")
     page.size(1440)
     page.run(frame)
     assert page.run("document.querySelectorAll('.more, .wide').length") == 0
 
 
-@needs_browser
 @pytest.mark.parametrize("width", [390, 1440])
 def test_long_names_are_wrapped(tab, tmp_path, width):
     page, _ = tab
     name = "internationalization_of_things_without_any_space_between_them_at_all"
-    rows = [[Cell(text, text) for text in (name, "a class whose name has words " * 3, f"{name} (20 %)")]]
-    grid = Grid("t", "T", [Column(column, numeric=False) for column in ("Class", "Taken for", "Then")], rows)
-    file = tmp_path / "page.html"
-    file.write_text(render(Page("T", "", [Section("s", "S", [grid])])), encoding="utf-8")
+    rows = [(name, "a class whose name has words " * 3, f"{name} (20 %)")]
+    grid = Grid("t", "T", [Column(column) for column in ("Class", "Taken for", "Then")], rows)
     page.size(width)
-    page.open(file)
+    page.open(write_page(tmp_path / "page.html", "{{ grid(one) }}", one=grid))
     assert page.run("document.querySelector('.scroll').scrollWidth <= document.querySelector('.scroll').clientWidth")
     assert page.run("document.querySelector('tbody th').getBoundingClientRect().height") > 30
 
 
-@needs_browser
 @pytest.mark.parametrize(("number", "columns"), [(1, 1), (2, 2), (7, 3)])
-def test_figures_fill_the_page_and_none_lies_over_another(tab, tmp_path, number, columns):
+def test_figures_fill_the_page_without_overlap(tab, tmp_path, number, columns):
     page, _ = tab
     heights = (200, 300, 200, 500, 250, 200, 300)
-    pictures = [Picture(f'<svg viewBox="0 0 300 {h}"></svg>', "A caption.", "T") for h in heights[:number]]
-    file = tmp_path / "page.html"
-    file.write_text(render(Page("T", "", [Section("s", "S", [Gallery(pictures)])])), encoding="utf-8")
+    pictures = {f"f{k}": f'<svg viewBox="0 0 300 {height}"></svg>' for k, height in enumerate(heights[:number])}
+    drawings = {name: Drawing(name, "T", None, "A caption.") for name in pictures}
+    main = "{{ gallery(drawings, drawings, pictures) }}"
     page.size(1440)
-    page.open(file)
+    page.open(write_page(tmp_path / "page.html", main, drawings=drawings, pictures=pictures))
     page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     boxes = page.run(
         "[...document.querySelectorAll('.gallery > figure')].map((one) => one.getBoundingClientRect())"
@@ -182,38 +184,35 @@ def test_figures_fill_the_page_and_none_lies_over_another(tab, tmp_path, number,
     for one, other in combinations(boxes, 2):
         assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
     for one, other in pairwise(sorted(boxes, key=lambda box: (box[0], box[1]))):
-        assert one[0] != other[0] or 10 < other[1] - one[3] < 30  # no hole between two of a column
+        assert one[0] != other[0] or 10 < other[1] - one[3] < 30  # no gap between two of a column
 
 
-@needs_browser
-def test_words_and_gaps_sort_too(tab, tmp_path):
+def test_text_and_missing_values_are_sorted(tab, tmp_path):
     page, _ = tab
-    rows = [[Cell("b", "b"), Cell("2", 2.0)], [Cell("c10", "c10"), Cell("–", "")], [Cell("c9", "c9"), Cell("10", 10.0)]]
-    grid = Grid("t", "T", [Column("Name", numeric=False), Column("Value")], rows)
-    file = tmp_path / "page.html"
-    file.write_text(render(Page("T", "", [Section("s", "S", [grid])])), encoding="utf-8")
-    page.open(file)
+    rows = [("b", 2.0), ("c10", math.nan), ("c9", ("10 ± 1", 10.0, True))]
+    grid = Grid("t", "T", [Column("Name"), Column("Value", 1)], rows)
+    page.open(write_page(tmp_path / "page.html", "{{ grid(one) }}", one=grid))
     names = "[...document.querySelectorAll('tbody th')].map((cell) => cell.textContent).join(' ')"
     page.run("document.querySelectorAll('thead button')[1].click()")
     assert page.run(names) == "c9 b c10"
     page.run("document.querySelectorAll('thead button')[1].click()")
-    assert page.run(names) == "b c9 c10"  # what has no value stays last
+    assert page.run(names) == "b c9 c10"  # missing values stay last
     page.run("document.querySelectorAll('thead button')[0].click()")
     assert page.run(names) == "b c9 c10"
     page.run("document.querySelectorAll('thead button')[0].click()")
     assert page.run(names) == "c10 c9 b"
 
 
-@needs_browser
-def test_the_browser_does_complain(tmp_path):
+def test_errors_and_requests_are_noticed(tab, tmp_path):
+    page, complaints = tab
     (tmp_path / "bad.html").write_text(
         "<!doctype html><script>console.error('one')</script><script>throw new Error('two')</script>"
         "<img src='http://127.0.0.1:9/three.png'>"
     )
-    with browser() as (page, complaints):
-        page.open(tmp_path / "bad.html")
-        page.run("1")
-        seen = " ".join(complaints)
+    page.open(tmp_path / "bad.html")
+    page.run("1")
+    seen = " ".join(complaints)
+    complaints.clear()
     assert "one" in seen
     assert "Uncaught" in seen
-    assert "asked for http://127.0.0.1:9/three.png" in seen
+    assert "requested http://127.0.0.1:9/three.png" in seen

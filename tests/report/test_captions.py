@@ -8,9 +8,9 @@ import shutil
 import pytest
 from tests.report.pages import Reader, changed
 
-from longtail.report import render, report
-from longtail.report.drawings import beta_drawing, part_drawings
-from longtail.report.parts import parts_of
+from longtail.report import report
+from longtail.report.data_results import split_by_data
+from longtail.report.drawings import beta_drawing, method_drawings
 from longtail.report.settings import repeat_command
 from longtail.study.record import StudyRecord, write_study
 from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
@@ -18,7 +18,7 @@ from longtail.train import defaults
 
 
 def test_captions_say_how_many_methods_are_shown(study):
-    (part,) = parts_of(group_runs(read_runs(study)))
+    (part,) = split_by_data(group_runs(read_runs(study)))
     assert part.shown(part.cells) == ""
     others = [cell for cell in part.cells if cell is not part.best]
     assert part.shown([others[0], part.best]).startswith(" 2 of 3 methods are shown, with those of the highest recall")
@@ -30,19 +30,19 @@ def test_the_lowest_level_is_named(study, tmp_path):
         result = json.loads((folder / "result.json").read_text())
         result["preference_test"]["model_imbalance_level"] = level
         (folder / "result.json").write_text(json.dumps(result))
-    text = " ".join(Reader(render(report(tmp_path).page)).text)
+    text = " ".join(Reader(report(tmp_path).html).text)
     assert "CBS (β = 1.5) has the lowest model imbalance level: 12.5." in text
 
 
 def test_different_data_are_never_put_side_by_side(study, tmp_path):
     changed(study / "cbs-0", tmp_path / "a")
     changed(study / "softmax-0", tmp_path / "b", recipe=[("validation = 0.0", "validation = 0.2")])
-    parts = parts_of(group_runs(read_runs(tmp_path)))
+    parts = split_by_data(group_runs(read_runs(tmp_path)))
     assert sorted((part.name, part.titles) for part in parts) == [
         ("digits-lt 50", ("CBS (β = 1.5)",)),
         ("digits-lt 50, validation 0.2", ("Softmax",)),
     ]
-    text = " ".join(Reader(render(report(tmp_path).page)).text)
+    text = " ".join(Reader(report(tmp_path).html).text)
     assert "digits-lt 50, validation 0.2: Results" in text
 
 
@@ -50,7 +50,7 @@ def test_methods_of_the_same_name_differ_in_their_titles(study, tmp_path):
     changed(study / "cbs-0", tmp_path / "a")
     lr = re.search(r"^lr = .*$", (study / "cbs-0" / "recipe.toml").read_text(), re.MULTILINE).group(0)
     changed(study / "cbs-0", tmp_path / "b", recipe=[(lr, "lr = 0.5")])
-    (part,) = parts_of(group_runs(read_runs(tmp_path)))
+    (part,) = split_by_data(group_runs(read_runs(tmp_path)))
     assert part.titles == (f"CBS (β = 1.5), {lr.replace(' =', '')}", "CBS (β = 1.5), lr 0.5")
 
 
@@ -61,7 +61,7 @@ def test_without_images_and_predictions_it_says_so(study, tmp_path):
         recipe=[('data = "digits-lt"', 'data = "fashion-mnist-lt"'), ('root = "data"', f'root = "{tmp_path}"')],
     )
     (folder / "predictions.safetensors").unlink()
-    page = Reader(render(report(tmp_path).page))
+    page = Reader(report(tmp_path).html)
     text = " ".join(page.text)
     assert not page.all("img")
     assert "There are no example images, because the data is not on this machine: Expected" in text
@@ -74,8 +74,8 @@ def test_a_search_for_beta_is_shown_with_what_was_chosen(study, tmp_path):
     record = {"beta": 1.5, "select_on": "test", "selected": "β chosen on TEST data", "choice": "beta = 1.5"}
     (tmp_path / "search" / "beta.json").write_text(json.dumps(record))
     made = report(tmp_path)
-    assert [section.name for section in made.page.sections] == ["beta", "how"]
-    text = " ".join(Reader(render(made.page)).text)
+    assert re.findall('<section id="([^"]*)"', made.html) == ["beta", "how"]
+    text = " ".join(Reader(made.html).text)
     assert "β chosen on TEST data" in text
     (drawing,) = made.drawings.values()
     assert drawing.caption.endswith("on training data (solid) and test data. 1 run per β. β chosen on TEST data.")
@@ -115,8 +115,8 @@ def test_gradients_that_are_undefined_or_off_the_scale_are_left_out_and_named(st
     lost = cell("ldam", (5.0, 1.0, 2.0), (None, 1.0, 2.0))
 
     def drawn(*cells):
-        (part,) = parts_of(cells)
-        return next((one for one in part_drawings(part) if one.name == "gradients"), None)
+        (part,) = split_by_data(cells)
+        return next((one for one in method_drawings(part) if one.name == "gradients"), None)
 
     figure = drawn(near, off, lost)
     assert [label.get_text() for label in figure.figure.axes[0].get_yticklabels()] == ["Softmax"]
@@ -145,7 +145,7 @@ ON_TEST = f"{WAY}: digits-lt 50 1.5"
 def captions(made):
     """Every caption of a page, by what it is of: figures, and tables but those without a method."""
     found = {f"figure {name}": drawing.caption for name, drawing in made.drawings.items()}
-    text = render(made.page)
+    text = made.html
     for name, note in re.findall(r'<p class="note" id="([^"]*)-note">(.*?)</p>', text, re.DOTALL):
         found[f"table {name}"] = note
     assert len(re.findall("<figcaption>", text)) >= len(made.drawings)
@@ -187,7 +187,7 @@ def without_test(source, folder):
 def test_without_test_data_a_page_is_about_validation_data(study, tmp_path):
     results = [without_test(study / name, tmp_path / name) for name in ("softmax-0", "softmax-1", "cbs-0", "cbs-1")]
     made = report(tmp_path)
-    text = " ".join(Reader(render(made.page)).text)
+    text = " ".join(Reader(made.html).text)
     assert not re.search(r"\bnan\b", text)
     assert "on validation data (there is no test data)" in text
     assert "There is no test data for digits-lt 50: the results are on validation data." in text
@@ -207,7 +207,7 @@ def test_with_neither_a_page_says_so(study, tmp_path):
         result = without_test(study / name, tmp_path / name)
         del result["splits"]["val"], result["preference_val"]
         (tmp_path / name / "result.json").write_text(json.dumps(result))
-    text = " ".join(Reader(render(report(tmp_path).page)).text)
+    text = " ".join(Reader(report(tmp_path).html).text)
     assert "There is neither test nor validation data, so nothing is known about new images." in text
     assert not re.search(r"\bnan\b", text)
 
@@ -216,11 +216,10 @@ def test_missing_runs_of_a_study_are_counted(study, tmp_path):
     shutil.copytree(study / "cbs-0", tmp_path / "cbs-0")
     write_study(tmp_path, StudyRecord("longtail study x", "softmax", planned=["cbs-0", "cbs-1", "cbs-2"]))
     shutil.copytree(study / "softmax-0", tmp_path / "more" / "softmax-0")
-    text = " ".join(Reader(render(report(tmp_path).page)).text)
+    text = " ".join(Reader(report(tmp_path).html).text)
     assert "2 of 3 planned runs are missing." in text
     assert "longtail study x" in text
     alone = repeat_command(group_runs([read_run(tmp_path / "more" / "softmax-0")])[0])
-    assert alone.endswith(f"--out {tmp_path / 'more' / 'softmax-0'}")
     assert alone in text  # no study has recorded it
 
 
@@ -234,7 +233,7 @@ def test_many_methods_without_a_significant_difference_are_counted(study, tmp_pa
             result = json.loads((folder / "result.json").read_text())
             result["splits"]["test"]["recall"]["all"] = 0.5 + 0.01 * ((3 * place + 5 * seed * (place + 1)) % 7)
             (folder / "result.json").write_text(json.dumps(result))
-    text = " ".join(Reader(render(report(tmp_path, reference="cbs").page)).text)
+    text = " ".join(Reader(report(tmp_path, reference="cbs").html).text)
     assert "All 6 others show no significant difference from CBS (β = 1)." in text
     assert "compares 1 method in 7 variants in 14 runs." in text
     assert "CBS on digits-lt 50" in text  # and the heading counts the same
@@ -249,11 +248,11 @@ def test_tests_are_those_of_the_study(study, tmp_path):
     made = report(tmp_path)
     found = captions(made)
     assert f"against CBS (β = 1.5) (paired t-test, {said})" in found["table d0-recall"]
-    assert "longtail study of softmax and cbs" in render(made.page)
+    assert "longtail study of softmax and cbs" in made.html
     boxes = made.drawings["digits-lt-50-boxes"]
     assert f"compare Softmax with CBS (β = 1.5) (paired t-test, {said}, not corrected)" in boxes.caption
     assert ("(one-sided)" in boxes.figure.axes[0].get_title()) == (alternative == "greater")
-    text = " ".join(Reader(render(made.page)).text)
+    text = " ".join(Reader(made.html).text)
     assert not_said not in text
     assert re.search(
         r"Softmax (is|and) .*CBS \(β = 1\.5\).*p = [\d.]+ \(paired t-test" + r", one-sided\)" * (said == "one-sided"),

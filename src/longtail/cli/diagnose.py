@@ -9,7 +9,7 @@ from longtail.cli.parsing import Parser
 from longtail.cli.report import print_written
 from longtail.cli.show import print_line
 from longtail.diagnose import diagnose
-from longtail.diagnose.files import FORMATS_HELP
+from longtail.diagnose.formats import FORMATS_HELP
 
 __all__ = ["run"]
 

@@ -3,6 +3,7 @@
 The package has the name of its function and can be called: ``longtail.diagnose(test, train)``.
 """
 
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from longtail.diagnose.diagnosis import Diagnosis, diagnose
 
 __all__ = ["Diagnosis", "diagnose"]
+
+__signature__ = inspect.signature(diagnose)
 
 
 class _Callable(ModuleType):

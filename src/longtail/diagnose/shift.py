@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from longtail.classes import Groups
-from longtail.diagnose.predictions import Predictions
+from longtail.diagnose.inputs import SplitPredictions
 from longtail.metrics import recall
 from longtail.posthoc import adjust_logits
 
@@ -40,8 +39,8 @@ class Shift:
         return self.after[split][group] - self.before[split][group]
 
 
-def choose_shift(val: Predictions, test: Predictions, counts: Tensor, groups: Groups) -> Shift:
-    r"""Choose a shift on validation data; its effect is then measured on test data.
+def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, groups: Groups) -> tuple[Shift | None, str]:
+    r"""Choose a shift on validation data and measure it on test data; without a shift, say why.
 
     The shift is logit adjustment, ``z - tau log prior``, with tau in 0, 0.1, …, 2. A few tail samples often decide
     which tau has the highest recall over all classes. So a shift is only chosen if the best tau is better than none by
@@ -50,48 +49,60 @@ def choose_shift(val: Predictions, test: Predictions, counts: Tensor, groups: Gr
     right with only one of two taus, :math:`p = (b + 0.5) / (n + 1.5)` and :math:`q = (w + 0.5) / (n + 1.5)`, it is
     :math:`\sqrt{\sum_c (p + q - (p - q)^2) / n_c} / C`. The halves keep a class with one sample from looking certain.
     """
-    predicted = [_shifted(val, tau, counts) for tau in TAUS]
-    recalls = [_recalls(val.labels, guess, groups) for guess in predicted]
-    right = [guess == val.labels for guess in predicted]
+    only_classes = [splits[name].source for name in ("val", "test") if name in splits and splits[name].logits is None]
+    if only_classes:
+        has = "has" if len(only_classes) == 1 else "have"
+        return None, (
+            "A post-hoc shift needs logits or probabilities on validation and test data, but "
+            f"{' and '.join(only_classes)} {has} only predicted labels."
+        )
+    if "val" not in splits:
+        return None, (
+            "Without validation data, no post-hoc shift was chosen: chosen on test data, it would look too good. Give "
+            "--val predictions on data that was used neither for training nor for testing."
+        )
+    if not bool((counts > 0).any()):
+        return None, "A post-hoc shift needs the training samples per class, and all are 0."
+    labels = splits["val"].labels
+    predicted = [_shifted(splits["val"], tau, counts) for tau in TAUS]
+    recalls = [_recalls(labels, guess, groups) for guess in predicted]
     best = max(range(len(TAUS)), key=lambda place: (recalls[place]["all"], -place))
-    lead, error = recalls[best]["all"] - recalls[0]["all"], _error(val.labels, right[best], right[0], groups)
-    near = (
-        place
-        for place in range(best)
-        if recalls[best]["all"] - recalls[place]["all"] <= _error(val.labels, right[best], right[place], groups)
-    )
-    chosen = next(near, best) if lead > 2 * error else 0
-    return Shift(
+    errors = [_error(labels, predicted[best] == labels, guess == labels, groups.num_classes) for guess in predicted]
+    behind = [recalls[best]["all"] - found["all"] for found in recalls]
+    chosen = 0
+    if behind[0] > 2 * errors[0]:
+        chosen = next((place for place in range(best) if behind[place] <= errors[place]), best)
+    test, shifted = splits["test"], _shifted(splits["test"], TAUS[chosen], counts)
+    shift = Shift(
         strength=TAUS[chosen],
         best=TAUS[best],
-        lead=lead,
-        error=error,
+        lead=behind[0],
+        error=errors[0],
         trace={name: [found[name] for found in recalls] for name in recalls[0]},
         before={"val": recalls[0], "test": _recalls(test.labels, test.predicted, groups)},
-        after={"val": recalls[chosen], "test": _recalls(test.labels, _shifted(test, TAUS[chosen], counts), groups)},
+        after={"val": recalls[chosen], "test": _recalls(test.labels, shifted, groups)},
     )
+    return shift, ""
 
 
-def _shifted(split: Predictions, tau: float, counts: Tensor) -> Tensor:
-    if split.logits is None:
-        raise ValueError("Expected logits or probabilities to choose a shift, but got labels only.")
-    return split.predicted if tau == 0 else adjust_logits(split.logits, counts, tau, zero_counts="mask").argmax(1)
+def _shifted(split: SplitPredictions, tau: float, counts: Tensor) -> Tensor:
+    if tau == 0 or split.logits is None:
+        return split.predicted
+    return adjust_logits(split.logits, counts, tau, zero_counts="mask").argmax(1)
 
 
 def _recalls(labels: Tensor, predicted: Tensor, groups: Groups) -> dict[str, float]:
-    right = torch.bincount(labels[labels == predicted], minlength=groups.num_classes)
-    found = recall(right, torch.bincount(labels, minlength=groups.num_classes), groups)
+    right = labels[labels == predicted].bincount(minlength=groups.num_classes)
+    found = recall(right, labels.bincount(minlength=groups.num_classes), groups)
     return {**{name: 100 * value for name, value in found.groups.items()}, "all": 100 * found.all}
 
 
-def _error(labels: Tensor, one: Tensor, other: Tensor, groups: Groups) -> float:
+def _error(labels: Tensor, one: Tensor, other: Tensor, num_classes: int) -> float:
     """Standard error, in points, of the difference in recall over all classes between two predictions."""
-
-    def per_class(where: Tensor) -> Tensor:
-        return torch.bincount(labels[where], minlength=groups.num_classes).double()
-
-    samples = torch.bincount(labels, minlength=groups.num_classes).double()
-    present = samples > 0
-    n, b, w = samples[present], per_class(one & ~other)[present], per_class(~one & other)[present]
+    n, b, w = (
+        labels[which].bincount(minlength=num_classes).double() for which in (labels >= 0, one & ~other, ~one & other)
+    )
     p, q = (b + 0.5) / (n + 1.5), (w + 0.5) / (n + 1.5)
-    return 100 * math.sqrt(float(((p + q - (p - q) ** 2) / n).sum())) / len(n)
+    present = n > 0
+    variance = ((p + q - (p - q) ** 2) / n)[present]
+    return 100 * math.sqrt(float(variance.sum())) / int(present.sum())

@@ -1,6 +1,6 @@
 """Reports: one self-contained HTML page from finished runs. Needs ``longtail[report]``."""
 
 from longtail.report.build import report
-from longtail.report.page import Page, Report, render
+from longtail.report.page import Report
 
-__all__ = ["Page", "Report", "render", "report"]
+__all__ = ["Report", "report"]

@@ -3,41 +3,32 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from longtail.report.classes import ClassView, class_grid, confusion_blocks, worst_cards, worst_classes
-from longtail.report.drawings import beta_drawing, curve_drawings, part_drawings
-from longtail.report.page import (
-    Block,
-    Cards,
-    Commands,
-    Folded,
-    Gallery,
-    Page,
-    Picture,
-    Prose,
-    Report,
-    Section,
-    from_table,
-    picture,
-    slug,
-)
-from longtail.report.parts import Part, mean_of, parts_of
-from longtail.report.predictions import Confusions, open_pictures, predicted_by
-from longtail.report.settings import environment_grid, repeat_command, settings_grid
-from longtail.report.summary import cards_of, limits, points_of
+from longtail.report.class_results import ClassResults, count_predictions
+from longtail.report.data_results import DataResults, mean_per_class, split_by_data
+from longtail.report.drawings import beta_drawing, curve_drawings, method_drawings
+from longtail.report.headlines import headline_cards, headlines, limits
+from longtail.report.mistakes import images_of_mistakes, read_predicted
+from longtail.report.page import Report, grid_from_table, slug
+from longtail.report.settings import repeat_command, settings_grid, versions_grid
 from longtail.study.captions import Recorded, count, recorded_for
 from longtail.study.comparisons import check_reference
 from longtail.study.figures import Drawing
-from longtail.study.runs import Cell, Run, group_runs, method_title, one_cell, read_runs
+from longtail.study.runs import SEARCH_FILE, Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import level_table, recall_table
 from longtail.train.folder import RunFolder
 from longtail.train.stored import read_statistics
 
-Search = tuple[dict[str, Any], list[Cell]]
-"""The record of a search for beta, and its cells, each with another beta."""
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """A search for beta: its record, and its cells, each with another beta."""
+
+    record: dict[str, Any]
+    cells: list[Cell]
 
 
 def report(*folders: Path | str, reference: str | None = None, command: str = "") -> Report:
@@ -53,193 +44,179 @@ def report(*folders: Path | str, reference: str | None = None, command: str = ""
         >>> from longtail.report import report
         >>> report("runs/demo").write("report.html")  # doctest: +SKIP
     """
-    everything, main = read_runs(*folders, searches=True), read_runs(*folders)
-    searches = _searches(folders, everything)
-    if not main and not searches:
+    runs, all_runs = read_runs(*folders), read_runs(*folders, searches=True)
+    searches = _searches(folders, all_runs)
+    if not runs and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, folders))}, but there are none.")
-    record, cells = recorded_for(folders, main), group_runs(main)
+    record, cells = recorded_for(folders, runs), group_runs(runs)
     if reference is not None:
         check_reference(reference, cells)
-        record = replace(record, references={run.path: [reference] for run in main})
-    builder = _Builder(folders, parts_of(cells), main or everything, searches, record, command)
-    return Report(builder.page(), builder.drawings)
+        record = replace(record, references={run.path: [reference] for run in runs})
+    all_results = split_by_data(cells, record)
+    drawings: dict[str, Drawing] = {}
+    content: dict[str, Any] = {
+        **_heading(all_results, runs or all_runs),
+        "results": [_results_content(one, f"d{place}", drawings) for place, one in enumerate(all_results)],
+        "limits": limits(all_results, record, _unfinished(folders, record)) if all_results else [],
+        "searches": [_search_content(one, drawings) for one in searches],
+        "commands_of_runs": _commands(all_results, searches, record, command),
+        "settings_of_runs": {
+            f"Settings of {one.name}": settings_grid(one, f"settings-{place}") for place, one in enumerate(all_results)
+        },
+    }
+    versions = versions_grid(runs or all_runs)
+    if versions is not None:
+        content["settings_of_runs"]["Machine and versions"] = versions
+    content["sections"] = _navigation(content)
+    return Report("report.html", content, drawings)
 
 
-@dataclass(frozen=True, eq=False)
-class _Builder:
-    folders: Sequence[Path | str]
-    parts: Sequence[Part]
-    runs: Sequence[Run]
-    searches: Sequence[Search]
-    record: Recorded
-    command: str
-    drawings: dict[str, Drawing] = field(default_factory=dict)
+def _heading(all_results: Sequence[DataResults], runs: Sequence[Run]) -> dict[str, str]:
+    data = list(dict.fromkeys([*(one.cells[0].data for one in all_results), *(run.data for run in runs)]))
+    titles = list(dict.fromkeys(method_title(cell.method) for one in all_results for cell in one.cells))
+    methods = f"{len(titles)} methods" if len(titles) > 1 else titles[0] if titles else "Search for β"
+    more = f" and {len(data) - 3} more" if len(data) > 3 else ""
+    subtitle = f"{count(len(runs), 'run')}. Recall is the share of the images of a class that are recognised, as a "
+    subtitle += "mean over classes. Head, medium and tail are the frequent, middle and rare classes."
+    return {"title": f"{methods} on {', '.join(data[:3])}{more}", "subtitle": subtitle}
 
-    def page(self) -> Page:
-        sections = [self._summary()] if self.parts else []
-        for place, part in enumerate(self.parts):
-            prefix, before = f"d{place}", "" if len(self.parts) == 1 else f"{part.name}: "
-            sections += [
-                *self._results(part, prefix, before),
-                *_class_sections(part, prefix, before, self.record.selected(part.cells)),
-            ]
-        sections += [self._searches()] if self.searches else []
-        sections.append(self._settings())
-        names = list(dict.fromkeys([*(part.cells[0].data for part in self.parts), *(run.data for run in self.runs)]))
-        titles = list(dict.fromkeys(method_title(cell.method) for part in self.parts for cell in part.cells))
-        what = f"{len(titles)} methods" if len(titles) > 1 else titles[0] if titles else "Search for β"
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        subtitle = f"{count(len(self.runs), 'run')}. Recall is the share of the images of a class that are recognised, "
-        subtitle += "as a mean over classes. Head, medium and tail are the frequent, middle and rare classes."
-        return Page(f"{what} on {shown}", subtitle, sections, "Made by longtail report. This file needs no network.")
 
-    def _picture(self, drawing: Drawing, name: str, title: str | None = None) -> Picture:
-        while name in self.drawings:
+def _navigation(content: dict[str, Any]) -> dict[str, str]:
+    """Labels of the sections in the navigation: all if there is one data set, otherwise one per data set."""
+    results = content["results"]
+    found = {"summary": "Summary"} if results else {}
+    if len(results) == 1:
+        found |= {"d0-methods": "Results", "d0-figures": "Figures"}
+        if results[0]["classes"] is not None:
+            found |= {"d0-worst": "Worst", "d0-taken": "Mistakes", "d0-classes": "Classes"}
+    else:
+        found |= {f"d{place}-methods": one["name"] for place, one in enumerate(results)}
+    return found | ({"beta": "β"} if content["searches"] else {}) | {"how": "Commands"}
+
+
+def _add(drawings: dict[str, Drawing], new: Sequence[Drawing], prefix: str) -> list[str]:
+    """Add figures under unique names, and return the names."""
+    names = []
+    for drawing in new:
+        name = f"{slug(prefix)}-{drawing.name}"
+        while name in drawings:
             name += "-2"
-        self.drawings[name] = drawing
-        return picture(drawing, name, title)
-
-    def _summary(self) -> Section:
-        record, alone = self.record, len(self.parts) == 1
-        cells = [cell for part in self.parts for cell in part.cells]
-        blocks: list[Block] = []
-        for part in self.parts:
-            cards = cards_of(part) if alone else []
-            points = points_of(part, record.reference, record.alternative)
-            blocks += [*([Cards(cards)] if cards else []), Prose(points, "list", "" if alone else part.name)]
-        failed = {Path(name).name for name in record.failed}
-        unfinished = sorted(
-            found.parent.name
-            for path in map(Path, self.folders)
-            for found in path.rglob("recipe.toml")
-            if not (found.parent / "result.json").exists() and found.parent.name not in failed
-        )
-        notes = limits(self.parts, unfinished, record.selected(cells), record.failed, record.missing)
-        return Section("summary", "Summary", [*blocks, *([Prose(notes, "notes")] if notes else [])])
-
-    def _results(self, part: Part, prefix: str, before: str) -> list[Section]:
-        record, selected = self.record, self.record.selected(part.cells)
-        recalls = recall_table(
-            part.cells, reference=record.reference, alternative=record.alternative, selected=selected
-        )
-        tables: list[Block] = [from_table(part.without_data(recalls), f"{prefix}-recall")]
-        if any(not math.isnan(part.level(cell).mean) for cell in part.cells):
-            levels = part.without_data(level_table(part.cells, selected=selected))
-            tables.append(Folded("Model imbalance level as a table", [from_table(levels, f"{prefix}-level")]))
-        reference = record.reference(part.cells)
-        drawn = part_drawings(part, reference=reference, alternative=record.alternative, selected=selected)
-        betas = _several_betas(part)
-        drawn += [beta_drawing(betas, selected=record.selected(betas))] if betas else []
-        figures: list[Block] = [Gallery([self._picture(one, f"{slug(part.name)}-{one.name}") for one in drawn])]
-        curves = [self._picture(one, f"{slug(part.name)}-{one.name}", "") for one in curve_drawings(part, selected)]
-        if len(curves) > 3:
-            figures.append(Folded(f"Recall over epochs ({len(curves)} figures)", [Gallery(curves)]))
-        elif curves:
-            figures.append(Gallery(curves))
-        short = "Results" if not before else part.name
-        return [
-            Section(f"{prefix}-methods", f"{before}Results", tables, short),
-            Section(f"{prefix}-figures", f"{before}Figures", figures, "Figures", listed=not before),
-        ]
-
-    def _searches(self) -> Section:
-        blocks: list[Block] = []
-        pictures = []
-        for found, cells in self.searches:
-            chosen, name = found.get("beta"), f"{cells[0].data}, {method_title(cells[0].method)}"
-            on = "TEST data" if found.get("select_on") == "test" else "validation data"
-            selected = str(found.get("selected") or f"β chosen on {on}")
-            blocks.append(Prose([f"{name}: {found.get('choice', f'beta = {chosen}')}. {selected}."]))
-            drawing = replace(beta_drawing(cells, chosen=chosen, chosen_on=on, selected=selected), title=name)
-            pictures.append(self._picture(drawing, f"{slug(name)}-beta"))
-        return Section("beta", "Search for β", [*blocks, Gallery(pictures)], "β")
-
-    def _settings(self) -> Section:
-        lines = [*self.record.commands, *(str(one["command"]) for one, _ in self.searches if one.get("command"))]
-        for part in self.parts:
-            for cell in part.cells:
-                alone = [run for run in cell.runs if run.path in self.record.unrecorded]
-                lines += [repeat_command(one_cell(alone))] if alone else []
-        lines += [self.command] if self.command else []
-        blocks: list[Block] = [Commands(list(dict.fromkeys(lines)))] if lines else []
-        for place, part in enumerate(self.parts):
-            blocks.append(Folded(f"Settings of {part.name}", [settings_grid(part, f"settings-{place}")]))
-        versions = environment_grid(self.runs)
-        blocks += [Folded("Machine and versions", [versions])] if versions is not None else []
-        return Section("how", "Commands and settings", blocks, "Commands")
+        drawings[name] = drawing
+        names.append(name)
+    return names
 
 
-def _several_betas(part: Part) -> list[Cell]:
+def _results_content(results: DataResults, prefix: str, drawings: dict[str, Drawing]) -> dict[str, Any]:
+    """The content of the sections about one data set."""
+    record, selected = results.record, results.record.selected(results.cells)
+    recalls = recall_table(results.cells, reference=record.reference, alternative=record.alternative, selected=selected)
+    levels = None
+    if any(not math.isnan(results.level(cell).mean) for cell in results.cells):
+        levels = grid_from_table(level_table(results.cells, selected=selected), f"{prefix}-level")
+    betas = _several_betas(results)
+    figures = [*method_drawings(results), *([beta_drawing(betas, selected=record.selected(betas))] if betas else [])]
+    return {
+        "name": results.name,
+        "cards": headline_cards(results),
+        "findings": headlines(results),
+        "recall_grid": grid_from_table(recalls, f"{prefix}-recall"),
+        "level_grid": levels,
+        "figures": _add(drawings, figures, results.name),
+        "curves": _add(drawings, curve_drawings(results), results.name),
+        "classes": _class_results(results),
+    }
+
+
+def _several_betas(results: DataResults) -> list[Cell]:
     """Cells of one method with three betas or more."""
     found: dict[str, dict[float, Cell]] = {}
-    for cell in part.cells:
+    for cell in results.cells:
         if cell.recipe.beta is not None:
             found.setdefault(cell.method, {}).setdefault(cell.recipe.beta, cell)
     return next((list(betas.values()) for betas in found.values() if len(betas) > 2), [])
 
 
-def _class_sections(part: Part, prefix: str, before: str, selected: str) -> list[Section]:
-    warning = f" {selected}." if "TEST" in selected else ""
-    focus, split = part.best, part.split
-    title = part.title(focus)
-    cells = list(dict.fromkeys([*part.main(), focus]))
-    recalls = {part.title(cell): [100 * v for v in mean_of(cell, split, "recall_per_class")] for cell in cells}
-    recalls = {name: values for name, values in recalls.items() if values}
+def _class_results(results: DataResults) -> ClassResults | None:
+    """The classes under the main methods, and the errors of the best; ``None`` if recall per class is unknown."""
+    best, split, on = results.best, results.split, results.on
+    title, cells = results.title(best), list(dict.fromkeys([*results.main, best]))
+    recalls = {results.title(cell): mean_per_class(cell, split, "recall_per_class") for cell in cells}
+    recalls = {name: [100 * value for value in values] for name, values in recalls.items() if values}
     if title not in recalls:
-        return []
-    samples, precision = _counts(focus, split)
-    view = ClassView(part.class_names, part.counts, part.groups, recalls, title, samples, precision, split=part.on)
-    predicted = [found for run in focus.runs if (found := predicted_by(run, split)) is not None]
-    confusions = Confusions(len(view.names), predicted) if predicted else None
-    worst: list[Block] = []
-    runs = f", mean over {len(focus.runs)} runs" if len(focus.runs) > 1 else ""
-    if worst_classes(view):
-        pictures, first = open_pictures(focus.runs[0]), predicted[0] if predicted else None
-        worst.append(Prose([f"The classes with the lowest recall on {part.on} data with {title}{runs}."]))
-        worst.append(worst_cards(view, confusions, lambda c: pictures.mistakes(first, c)))
-        worst += [Prose([pictures.why_not])] if pictures.why_not else []
-    else:
-        worst.append(worst_cards(view, confusions))
-    tail = list(part.groups)[-1]
-    if confusions is not None:
-        caption = f"Per cent of the {part.on} images of each class with {title}"
-        caption += f", {len(predicted)} runs together." if len(predicted) > 1 else "."
-        mistaken = confusion_blocks(view, confusions, f"{prefix}-taken-table", caption + warning)
-    else:
-        mistaken = [Prose(["Unknown: these runs did not keep their predictions (predictions.safetensors)."])]
-    caption = f"Recall in per cent on {part.on} data{runs}" + (
-        "; the best of each row in bold." if len(recalls) > 1 else "."
-    )
+        return None
+    predicted = [one for run in best.runs if (one := read_predicted(run, split)) is not None]
+    samples, precision = _samples_and_precision(best, split)
+    mean = f", mean over {len(best.runs)} runs" if len(best.runs) > 1 else ""
+    caption = f"Recall in per cent on {on} data{mean}{'; the best of each row in bold' if len(recalls) > 1 else ''}."
     caption += f" Precision: {title}." if precision else ""
-    grid = class_grid(view, f"{prefix}-classes-table", caption + warning)
-    sections: list[tuple[str, str, list[Block], str]] = [
-        ("worst", "Worst classes", worst, "Worst"),
-        ("taken", f"What {tail} classes are mistaken for", mistaken, "Mistakes"),
-        ("classes", "All classes", [grid], "Classes"),
-    ]
-    return [Section(f"{prefix}-{n}", f"{before}{t}", blocks, s, listed=not before) for n, t, blocks, s in sections]
+    together = f", {len(predicted)} runs together" if len(predicted) > 1 else ""
+    found = ClassResults(
+        names=results.class_names,
+        counts=results.counts,
+        groups=results.groups,
+        recalls=recalls,
+        focus=title,
+        predictions=count_predictions((one.labels, one.classes) for one in predicted) if predicted else None,
+        samples=samples,
+        precision=precision,
+        split=on,
+        caption=caption + results.warning(),
+        mistakes_caption=f"Per cent of the {on} images of each class with {title}{together}.{results.warning()}",
+        worst_text=f"The classes with the lowest recall on {on} data with {title}{mean}.",
+    )
+    if not found.worst:
+        return found
+    run = best.runs[0]
+    examples, no_examples = images_of_mistakes(run, predicted[0] if predicted else None, split, found.worst)
+    examples_title = f"Most confident mistakes ({on} images, seed {run.recipe.seed}) and the predictions:"
+    return replace(found, examples=examples, examples_title=examples_title, no_examples=no_examples)
 
 
-def _counts(cell: Cell, split: str) -> tuple[list[int], list[float]]:
+def _samples_and_precision(cell: Cell, split: str) -> tuple[list[int], list[float]]:
     """Images per class in a split, and precision over the runs of a cell; empty if the statistics were not kept."""
     files = [RunFolder(run.path).statistics_file for run in cell.runs]
-    found = [read_statistics(file)[0].get(split) if file.exists() else None for file in files]
-    known = [one for one in found if one is not None]
-    if len(known) < len(files):
+    found = [one for file in files if file.exists() and (one := read_statistics(file)[0].get(split)) is not None]
+    if len(found) < len(files):
         return [], []
-    predicted, correct = sum(one.predicted for one in known), sum(one.correct for one in known)
-    return known[-1].samples.tolist(), (100 * correct.double() / predicted).tolist()  # type: ignore[union-attr]
+    predicted, correct = sum(one.predicted for one in found), sum(one.correct for one in found)
+    return found[-1].samples.tolist(), (100 * correct.double() / predicted).tolist()  # type: ignore[union-attr]
 
 
-def _searches(folders: Sequence[Path | str], runs: Sequence[Run]) -> list[Search]:
-    """The searches for beta below the folders."""
+def _searches(folders: Sequence[Path | str], runs: Sequence[Run]) -> list[_Search]:
     found = []
-    for file in sorted({file.resolve() for path in map(Path, folders) for file in path.rglob("beta.json")}):
-        of_beta: dict[float, list[Run]] = {}
+    for file in sorted({file.resolve() for path in map(Path, folders) for file in path.rglob(SEARCH_FILE)}):
+        by_beta: dict[float, list[Run]] = {}
         for run in runs:
             if run.path.resolve().parent == file.parent and run.recipe.beta is not None:
-                of_beta.setdefault(run.recipe.beta, []).append(run)
-        if len(of_beta) > 1:
-            cells = [one_cell(of_one, over_folds=True) for of_one in of_beta.values()]
-            found.append((json.loads(file.read_text(encoding="utf-8")), cells))
+                by_beta.setdefault(run.recipe.beta, []).append(run)
+        if len(by_beta) > 1:
+            cells = [one_cell(same_beta, over_folds=True) for same_beta in by_beta.values()]
+            found.append(_Search(json.loads(file.read_text(encoding="utf-8")), cells))
     return found
+
+
+def _search_content(search: _Search, drawings: dict[str, Drawing]) -> dict[str, str]:
+    record, cells = search.record, search.cells
+    chosen, name = record.get("beta"), f"{cells[0].data}, {method_title(cells[0].method)}"
+    on = "TEST data" if record.get("select_on") == "test" else "validation data"
+    selected = str(record.get("selected") or f"β chosen on {on}")
+    drawing = replace(beta_drawing(cells, chosen=chosen, chosen_on=on, selected=selected), title=name)
+    (figure,) = _add(drawings, [drawing], name)
+    return {"text": f"{name}: {record.get('choice', f'beta = {chosen}')}. {selected}.", "figure": figure}
+
+
+def _unfinished(folders: Sequence[Path | str], record: Recorded) -> list[str]:
+    failed = {Path(name).name for name in record.failed}
+    begun = (file.parent for path in map(Path, folders) for file in path.rglob("recipe.toml"))
+    return sorted(path.name for path in begun if not (path / "result.json").exists() and path.name not in failed)
+
+
+def _commands(
+    all_results: Sequence[DataResults], searches: Sequence[_Search], record: Recorded, command: str
+) -> list[str]:
+    """The commands of studies and searches, those that repeat all other runs, and the command of the report."""
+    lines = [*record.commands, *(str(one.record.get("command", "")) for one in searches)]
+    for cell in (cell for results in all_results for cell in results.cells):
+        alone = [run for run in cell.runs if run.path in record.unrecorded]
+        lines += [repeat_command(one_cell(alone))] if alone else []
+    return list(dict.fromkeys(line for line in [*lines, command] if line))

@@ -1,89 +1,52 @@
-"""How runs were made: settings, versions, and the commands that repeat them."""
+"""How runs were made: commands, settings, machines and versions."""
 
 import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from longtail._program import program
-from longtail.data import CATALOG
 from longtail.methods import METHODS
-from longtail.report.page import Cell, Column, Grid
-from longtail.report.parts import Part
+from longtail.report.data_results import DataResults
+from longtail.report.page import Column, Grid
 from longtail.study.captions import count
-from longtail.study.runs import Cell as Runs
-from longtail.study.runs import Run
-from longtail.train.dataset import is_small
-from longtail.train.recipe import HOUSEKEEPING, defaults
+from longtail.study.runs import Cell, Run
+from longtail.train.recipe import HOUSEKEEPING
 
 _LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard", "evaluate_every"}) | HOUSEKEEPING
 
 
-def repeat_command(cell: Runs) -> str:
-    """Return the command that trains the runs of a cell again: what differs from the defaults, and the seeds."""
-    recipe = cell.recipe
-    small = recipe.data not in CATALOG and Path(recipe.data).exists() and is_small(recipe.data)
-    known = recipe.method in METHODS
-    base = defaults(recipe.data, recipe.method if known else "softmax", recipe.imbalance, small=small)
-    words = ["train", "--data", recipe.data, "--method", recipe.method]
-    usual = base.settings()
-    for name, value in recipe.settings().items():
-        if name in {"data", "method"} | _LEFT_OUT or value == usual.get(name):
-            continue
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", *map(_word, value if isinstance(value, list | tuple) else [value])]
-    words += ["--seed", *dict.fromkeys(str(seed) for seed in cell.seeds)]
-    folders = {run.path if len(cell.runs) == 1 else run.path.parent for run in cell.runs}
-    words += ["--out", str(folders.pop())] if len(folders) == 1 else []
-    typed = shlex.join(words)
-    return (
-        f"{program()} {typed}" if known else f"longtail --plugin FILE.py {typed}  # FILE.py registers {recipe.method}"
-    )
+def repeat_command(cell: Cell) -> str:
+    """Return the command that trains the runs of a cell again, from the recipe in their folder."""
+    seeds = dict.fromkeys(str(seed) for seed in cell.seeds)
+    words = shlex.join(["train", str(cell.runs[0].path / "recipe.toml"), "--seed", *seeds])
+    if cell.method in METHODS:
+        return f"{program()} {words}"
+    return f"longtail --plugin FILE.py {words}  # FILE.py registers {cell.method}"
 
 
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "–"
-    return ", ".join(map(_word, value)) if isinstance(value, list | tuple) else _word(value)
-
-
-def _two_columns(name: str, title: str, rows: Mapping[str, str], caption: str = "") -> Grid:
-    columns = [Column(title, numeric=False), Column("Value", numeric=False)]
-    return Grid(name, "", columns, [[Cell(key, key), Cell(value, value)] for key, value in rows.items()], caption)
-
-
-def settings_grid(part: Part, name: str) -> Grid:
+def settings_grid(results: DataResults, name: str) -> Grid:
     """Return all settings; where methods differ, the value of each."""
-    recipes = dict(zip(part.titles, (cell.recipe.settings() for cell in part.cells), strict=True))
+    recipes = dict(zip(results.titles, (cell.recipe.settings() for cell in results.cells), strict=True))
     rows = {}
     for key in dict.fromkeys(name for recipe in recipes.values() for name in recipe if name not in _LEFT_OUT):
         values: dict[str, list[str]] = {}
         for title, recipe in recipes.items():
-            values.setdefault(_shown(recipe.get(key)), []).append(title)
+            values.setdefault(_text(recipe.get(key)), []).append(title)
         if len(values) == 1 or key == "method":
-            text = ", ".join(values)
+            rows[key] = ", ".join(values)
         else:
-            text = "; ".join(f"{value}: {', '.join(titles)}" for value, titles in values.items())
-        if text != "–":
-            rows[key] = text if len(text) <= 300 else text[:299] + "…"
-    return _two_columns(name, "Setting", rows, "All settings, including defaults.")
+            rows[key] = "; ".join(f"{value}: {', '.join(titles)}" for value, titles in values.items())
+    shown = {key: text if len(text) <= 300 else text[:299] + "…" for key, text in rows.items() if text != "–"}
+    return _two_columns(name, "Setting", shown, "All settings, including defaults.")
 
 
-def environment_grid(runs: Sequence[Run]) -> Grid | None:
+def versions_grid(runs: Sequence[Run]) -> Grid | None:
     """Return the machines and versions of the runs; ``None`` if they were not recorded."""
     found: dict[str, Counter[str]] = {}
     for file in (run.path / "environment.json" for run in runs):
-        about: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        facts = {key: about.get(key) for key in ("device", "python", "system")} | dict(about.get("versions", {}))
+        about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        facts = {key: about.get(key) for key in ("device", "python", "system")} | about.get("versions", {})
         for key, value in facts.items():
             if value is not None:
                 found.setdefault(key, Counter())[str(value)] += 1
@@ -92,3 +55,15 @@ def environment_grid(runs: Sequence[Run]) -> Grid | None:
         for key, numbers in found.items()
     }
     return _two_columns("versions", "Component", rows) if rows else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return "–" if value is None else str(value)
+
+
+def _two_columns(name: str, title: str, rows: Mapping[str, str], caption: str = "") -> Grid:
+    return Grid(name, "", [Column(title), Column("Value")], list(rows.items()), caption)

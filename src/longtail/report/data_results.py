@@ -1,26 +1,46 @@
-"""The methods that were run on one data set, as a part of a report."""
+"""The results of all methods on one data set."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
+import numpy as np
+
+from longtail.methods import METHODS
+from longtail.study.captions import Recorded
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
-from longtail.study.rendering import Table
-from longtail.study.runs import HELD_WORDS, Cell, Held, Run, distinct_titles, held_out, ordered, same_settings
-from longtail.study.stats import Summary, summarise
+from longtail.study.runs import (
+    HELD_WORDS,
+    Cell,
+    Held,
+    Run,
+    distinct_titles,
+    find_cell,
+    held_out,
+    ordered,
+    same_settings,
+)
+from longtail.study.stats import Summary
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """The methods that were run on one data set."""
+class DataResults:
+    """The results of all methods on one data set."""
 
     name: str
     cells: tuple[Cell, ...]
     """In the order of the tables."""
     titles: tuple[str, ...]
     """One per cell, all different."""
+    record: Recorded
+    """How the methods are compared, and how beta was chosen."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is test or validation data."""
+        return held_out(self.cells) is not None
 
     @property
     def split(self) -> Held:
@@ -29,13 +49,23 @@ class Part:
 
     @property
     def on(self) -> str:
-        """The same as a word: ``test`` or ``validation``."""
+        """The split as a word: ``test`` or ``validation``."""
         return HELD_WORDS[self.split].removesuffix(" data")
 
     @property
-    def measured(self) -> bool:
-        """Whether there is such data at all."""
-        return held_out(self.cells) is not None
+    def reference(self) -> str:
+        """The method that others are tested against."""
+        return self.record.reference(self.cells)
+
+    def warning(self, cells: Sequence[Cell] | None = None) -> str:
+        """Return how beta was chosen, for a caption, if that was on test data and a method that is shown has a beta."""
+        selected = self.record.selected(self.cells)
+        has_beta = any(cell.recipe.beta is not None for cell in cells or self.cells)
+        return f" {selected}." if "TEST" in selected and has_beta else ""
+
+    def title(self, cell: Cell) -> str:
+        """Return the title of a cell."""
+        return self.titles[self.cells.index(cell)]
 
     def recall(self, cell: Cell, group: str = "all") -> Summary:
         """Return the recall over the runs of a cell, in per cent."""
@@ -45,11 +75,7 @@ class Part:
         """Return the model imbalance level over the runs of a cell."""
         return cell.summary(partial(Run.level, part=self.split))
 
-    def title(self, cell: Cell) -> str:
-        """Return the title of a cell."""
-        return self.titles[self.cells.index(cell)]
-
-    def highest(self, group: str = "all") -> Cell:
+    def highest(self, group: str) -> Cell:
         """Return the cell with the highest recall of a group; undefined values come last."""
         means = {cell: self.recall(cell, group).mean for cell in self.cells}
         return max(self.cells, key=lambda cell: -math.inf if math.isnan(means[cell]) else means[cell])
@@ -57,37 +83,38 @@ class Part:
     @cached_property
     def best(self) -> Cell:
         """The cell with the highest recall over all classes."""
-        return self.highest()
+        return self.highest("all")
 
     @cached_property
     def lowest_level(self) -> Cell | None:
-        """The cell with the lowest model imbalance level; ``None`` if fewer than two are defined."""
+        """The cell with the lowest model imbalance level; ``None`` if there are several but fewer than two levels."""
         levels = {cell: self.level(cell).mean for cell in self.cells}
         known = [cell for cell in self.cells if not math.isnan(levels[cell])]
         return min(known, key=lambda cell: levels[cell]) if len(known) > min(1, len(self.cells) - 1) else None
 
+    def comparable(self, cell: Cell) -> list[Cell]:
+        """Return the cells that were run with the same settings as a cell."""
+        return next(alike for alike in same_settings(self.cells) if cell in alike)
+
+    @cached_property
+    def baseline(self) -> Cell | None:
+        """The first registered method or else the reference, with the settings of the best; ``None`` if it is best."""
+        alike = self.comparable(self.best)
+        found = find_cell(alike, next(iter(METHODS))) or find_cell(alike, self.reference)
+        return None if found is self.best else found
+
+    @cached_property
+    def main(self) -> list[Cell]:
+        """Up to four cells for figures: the baseline, the reference, those with the best values, then the others."""
+        wanted = [self.baseline, find_cell(self.cells, self.reference), self.best, self.lowest_level, *self.cells]
+        kept = list(dict.fromkeys(cell for cell in wanted if cell is not None))[:4]
+        return [cell for cell in self.cells if cell in kept]
+
     @cached_property
     def marks(self) -> dict[str, Mark]:
-        """How methods are drawn in all figures of this part; the main ones come first."""
-        main = [self.title(cell) for cell in self.main()]
+        """How methods are drawn in all figures; the main ones come first."""
+        main = [self.title(cell) for cell in self.main]
         return marks_of([*main, *(title for title in self.titles if title not in main)])
-
-    def find(self, method: str) -> Cell | None:
-        """Return the first cell of a method."""
-        return next((cell for cell in self.cells if cell.method == method), None)
-
-    def beside(self, cell: Cell, method: str) -> Cell | None:
-        """Return the first cell of a method that was run with the same settings as ``cell``."""
-        alike = next(group for group in same_settings(self.cells) if cell in group)
-        return next((one for one in alike if one.method == method), None)
-
-    def main(self, most: int = 4) -> list[Cell]:
-        """Return all cells if they are few, otherwise softmax, Balanced Softmax, and those with the best values."""
-        if len(self.cells) <= most:
-            return list(self.cells)
-        wanted = [self.find("softmax"), self.find("balanced-softmax"), self.best, self.lowest_level, *self.cells]
-        kept = list(dict.fromkeys(cell for cell in wanted if cell is not None))[:most]
-        return [cell for cell in self.cells if cell in kept]
 
     def shown(self, cells: Sequence[Cell]) -> str:
         """Return the end of a caption that says how many methods are shown; empty if all are."""
@@ -111,37 +138,32 @@ class Part:
         """The classes of each group that has any."""
         return {name: list(members) for name, members in self.cells[0].runs[0].result["groups"].items() if members}
 
-    def without_data(self, table: Table) -> Table:
-        """Return a table without its first column, which names the data set."""
-        rows = tuple(replace(row, labels=row.labels[1:]) for row in table.rows)
-        return replace(table, rows=rows, labels=table.labels[1:])
 
-
-def parts_of(cells: Sequence[Cell]) -> list[Part]:
+def split_by_data(cells: Sequence[Cell], record: Recorded | None = None) -> list[DataResults]:
     """Return cells by the data that they were trained and tested on; results on different data are never compared."""
     found: dict[tuple[object, ...], list[Cell]] = {}
     for cell in ordered(cells):
         found.setdefault(tuple(getattr(cell.recipe, name) for name in SAME_DATA), []).append(cell)
-    parts = []
-    for group in found.values():
-        recipe, data = group[0].recipe, group[0].data
+    results = []
+    for same in found.values():
+        recipe, data = same[0].recipe, same[0].data
         alike = [others[0].recipe for others in found.values() if others[0].data == data]
         values = {name: getattr(recipe, name) for name in SAME_DATA if name != "imbalance"}
-        more = [
+        name = data + "".join(
             f", {name} {value}"
             for name, value in values.items()
             if value not in {None, 0, ""} and len({getattr(one, name) for one in alike}) > 1
-        ]
-        parts.append(Part(data + "".join(more), tuple(group), tuple(distinct_titles(group))))
-    return parts
+        )
+        results.append(DataResults(name, tuple(same), tuple(distinct_titles(same)), record or Recorded()))
+    return results
 
 
-def mean_of(cell: Cell, split: str, name: str) -> list[float]:
+def mean_per_class(cell: Cell, split: str, name: str) -> list[float]:
     """Return a measure of each class as its mean over the runs of a cell; empty if a run does not have it."""
-    rows = []
-    for run in cell.runs:
-        values = run.result["splits"].get(split, {}).get(name)
-        if values is None:
-            return []
-        rows.append([math.nan if value is None else float(value) for value in values])
-    return [summarise(column).mean for column in zip(*rows, strict=True)]
+    rows = [run.result["splits"].get(split, {}).get(name) for run in cell.runs]
+    return [] if any(row is None for row in rows) else mean_over_runs(rows)
+
+
+def mean_over_runs(rows: Sequence[Sequence[float | None]]) -> list[float]:
+    """Return the mean of each column; NaN if a value is missing."""
+    return list(map(float, np.array(rows, dtype=np.float64).mean(0)))

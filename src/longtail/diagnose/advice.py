@@ -1,0 +1,141 @@
+"""A diagnosis in sentences: what is wrong, why, and what to try next."""
+
+import math
+from typing import TYPE_CHECKING
+
+from longtail.methods import METHODS
+
+if TYPE_CHECKING:
+    from longtail.diagnose.diagnosis import Diagnosis
+
+_LEARNT = 0.9
+"""Recall on training data from which a group counts as learnt."""
+_BEHIND = 0.05
+"""Difference in recall from which one group counts as behind another."""
+_UPWARDS = 60
+"""Per cent of the errors that go to more frequent classes, from which on a shift helps."""
+
+_USE_A_SHIFT = (
+    "A shift during training did more than one afterwards in the ImageNet-LT table of the paper (51.1 and 51.6 % "
+    "against 50.3 %): replace the loss with ClassBalancedSoftmaxLoss(counts, beta=…), and choose beta, from 1.0 "
+    "upwards, on validation data. Prediction stays as it is."
+)
+
+
+def findings(found: "Diagnosis") -> list[str]:
+    """Return what is wrong, and by how much."""
+    counts, first, last = found.counts.tolist(), found.commonest, found.rarest
+    lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,}."]
+    test = found.recall_of("test").groups
+    if found.gap is not None:
+        side = f"{100 * abs(found.gap):.1f} points {'lower' if found.gap > 0 else 'higher'}"
+        lines.append(f"On test data, recall is {side} on the {last} than on the {first}.")
+    if found.preference is not None:
+        train = found.recall_of("train").groups
+        if last in train and last in test:
+            lost = 100 * (train[last] - test[last])
+            verdict = f"it loses {lost:.1f} points"
+            if train[last] < 0.5:
+                verdict = "it is not even learnt"
+            elif train[last] < _LEARNT:
+                verdict = "it is only partly learnt"
+            elif lost > 10:
+                verdict = "it is learnt but does not generalise"
+            recalls = f"{100 * train[last]:.1f} % on training data and {100 * test[last]:.1f} % on test data"
+            lines.append(f"Recall of the {last} is {recalls}: {verdict}.")
+        if found.preference.undefined:
+            missed = ", ".join(found.preference.undefined)
+            lines.append(f"The imbalance level is undefined, because no training sample of {missed} is recognised.")
+    if not math.isnan(found.upwards):
+        lines.append(f"{found.upwards:.0f} % of the errors on {last} classes go to classes with more training samples.")
+    error = found.calibration.get(last, 0.0)
+    if error > 10:
+        lines.append(f"Probabilities on the {last} are unreliable: confidence is off by {error:.1f} points.")
+    return lines
+
+
+def next_steps(found: "Diagnosis") -> list[str]:
+    """Return what to try, the cheapest first, with the evidence for it."""
+    last, test = found.rarest, found.recall_of("test").groups
+    lines = [_posthoc(found), _in_training(found)]
+    train = found.recall_of("train").groups if "train" in found.splits else {}
+    if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
+        lines.append(
+            f"The {last} is memorised ({100 * train[last]:.0f} % on training data, {100 * test[last]:.0f} % on test "
+            "data): try more data for it, or stronger augmentation."
+        )
+    return lines
+
+
+def _posthoc(found: "Diagnosis") -> str:
+    """Advice on a shift without training again."""
+    shift = found.shift
+    if shift is None:
+        return found.why_no_shift
+    samples = f"{len(found.splits['val'].labels):,} validation samples"
+    if shift.strength == 0:
+        text = f"No post-hoc shift is clearly better than none on {samples}: "
+        if shift.best == 0:
+            return text + "no strength of logit adjustment has a higher recall."
+        text += f"the best strength of logit adjustment, τ = {shift.best:g}, gains {shift.lead:.1f} points, which is "
+        return text + f"within two standard errors ({2 * shift.error:.1f})."
+    before, after = shift.before["test"], shift.after["test"]
+    text = f"Apply a post-hoc shift, without training again: logit adjustment with τ = {shift.strength:g}, chosen on "
+    text += f"{samples}. On test data, recall over all classes changes from {before['all']:.1f} to {after['all']:.1f} %"
+    if found.gap is not None:
+        groups = (found.rarest, found.commonest)
+        text += "".join(f", {group} by {shift.change('test', group):+.1f} points" for group in groups)
+    text += "."
+    if shift.best == 2:
+        text += " τ = 2, the largest strength that was tried, has the highest recall on validation data."
+    if shift.change("test", "all") < 0:
+        text += " That is worse than before, so the shift does not carry over to test data: do not use it."
+    return text
+
+
+def _in_training(found: "Diagnosis") -> str:
+    """Advice on a shift in the loss, given how far the rarest group is behind."""
+    first, last, gap = found.commonest, found.rarest, found.gap
+    if first == last:
+        return _one_group(found)
+    if gap is None:
+        unseen = last if last not in found.recall_of("test").groups else first
+        return f"There are no test samples of the {unseen}, so the effect of a shift on the {last} is unknown."
+    if gap > _BEHIND and found.upwards <= _UPWARDS:
+        return (
+            f"Only {found.upwards:.0f} % of the errors on the {last} go to more frequent classes, so a shift helps "
+            "little. Check the classes that it is mistaken for, check labels, and try more data or augmentation."
+        )
+    if gap > _BEHIND:
+        advice = _other_strength(found, "higher") or _USE_A_SHIFT
+        return f"The errors go to frequent classes, which a shift corrects. {advice}"
+    other = _other_strength(found, "lower") if gap < -_BEHIND else ""
+    if other:
+        return f"The {last} is ahead of the {first} by {-100 * gap:.1f} points. {other}"
+    return f"The {last} is not behind the {first}, so a shift can gain little."
+
+
+def _one_group(found: "Diagnosis") -> str:
+    text = f"All classes are in one group, the {found.rarest}, so rare and frequent classes cannot be compared: "
+    least, most = int(found.counts.min()), int(found.counts.max())
+    if least == most:
+        return f"{text}each has {most:,} training samples."
+    text += f"set --head-over and --tail-under to numbers between {least:,} and {most:,}"
+    thirds = len(found.names) > 2 and found.run is None
+    return text + (", or to neither for the defaults (100 and 20, or thirds of the classes)." if thirds else ".")
+
+
+def _other_strength(found: "Diagnosis", direction: str) -> str:
+    """Advice for a run whose loss already has a shift; empty for all others."""
+    method = None if found.run is None else METHODS.get(found.run.method)
+    if method is None or found.run is None:
+        return ""
+    strength = method.shift_factor(method.make_params(found.run.params))
+    if not strength:
+        return ""
+    name = method.shift if isinstance(method.shift, str) else "beta"
+    text = f"The model was trained with {method.title} ({name} = {strength:g}): try a {direction} {name}, chosen on "
+    searched = method if method.beta else next((one for one in METHODS.values() if one.beta == one.shift == name), None)
+    if searched is None:
+        return f"{text}validation data."
+    return f"{text}validation data; `longtail study beta --data … --method {searched.name}` searches for it."

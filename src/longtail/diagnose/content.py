@@ -1,0 +1,158 @@
+"""The content of the page about a diagnosis. Needs ``longtail[report]``."""
+
+import math
+from typing import Any
+
+from longtail import __version__
+from longtail.diagnose.diagnosis import Diagnosis
+from longtail.diagnose.shift import TAUS
+from longtail.report.class_results import ClassResults, count_predictions
+from longtail.report.page import Column, Grid, GridCell, Report
+from longtail.study.captions import count, some_of
+from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity
+from longtail.study.figures.plots import FEW
+
+_WORDS = {"train": "training", "val": "validation", "test": "test"}
+
+
+def make_report(found: Diagnosis, *, title: str = "", command: str = "") -> Report:
+    """Return the page of a diagnosis."""
+    samples = ", ".join(f"{len(split.labels):,} {_WORDS[name]}" for name, split in found.splits.items())
+    about = f"Training samples per class: {found.counts_from}. Groups: {found.groups_from}. longtail {__version__}."
+    columns = [Column("Data"), Column("Source"), Column("Content"), Column("Samples", 0)]
+    files: list[list[GridCell]] = [
+        [_WORDS[name], one.source, one.kind, len(one.labels)] for name, one in found.splits.items()
+    ]
+    content: dict[str, Any] = {
+        "title": title or "Diagnosis of a classifier",
+        "subtitle": f"{len(found.names):,} classes; predictions on {samples} samples. Recall is the share of the "
+        "samples of a class that are recognised, as a mean over classes.",
+        "sections": {
+            "summary": "Summary",
+            "next": "What to try next",
+            "figures": "Figures",
+            "worst": "Worst",
+            "taken": "Mistakes",
+            "classes": "Classes",
+            "how": "Files",
+        },
+        "found": found,
+        "cards": _cards(found),
+        "notes_on_data": _notes(found),
+        "recall_grid": _recall_grid(found),
+        "shift_grid": _shift_grid(found),
+        "classes": _class_results(found),
+        "about": about,
+        "files": Grid("files", "", columns, files),
+        "command": command,
+    }
+    return Report("diagnosis.html", content, {drawing.name: drawing for drawing in _drawings(found)})
+
+
+def _cards(found: Diagnosis) -> list[tuple[str, str, str]]:
+    test, level = found.recall_of("test"), math.nan if found.preference is None else found.preference.level
+    cards = [(f"{100 * test.all:.1f} %", "Recall over all classes", "test data")]
+    for name in dict.fromkeys((found.commonest, found.rarest)):
+        if name in test.groups:
+            note = f"{count(found.groups.sizes[name], 'class')}, test data"
+            cards.append((f"{100 * test.groups[name]:.1f} %", f"{name.capitalize()} recall", note))
+    if found.commonest != found.rarest and not math.isnan(level):
+        cards.append((f"{level:.1f}", "Model imbalance level I", "0 treats all groups equally"))
+    return cards
+
+
+def _recall_grid(found: Diagnosis) -> Grid:
+    columns = [Column("Data"), *(Column(name.capitalize(), 2) for name in (*found.filled, "all", "accuracy"))]
+    rows: list[list[GridCell]] = []
+    for name, split in found.splits.items():
+        recalls = found.recall_of(name)
+        accuracy = float((split.labels == split.predicted).double().mean())
+        values = [*(recalls.groups.get(group, math.nan) for group in found.filled), recalls.all, accuracy]
+        rows.append([f"{_WORDS[name]} data", *(100 * value for value in values)])
+    caption = f"Groups: {found.groups_from}. Accuracy weighs samples equally, recall weighs classes equally."
+    if found.preference is not None:
+        scores = [found.preference.score.get(group, math.nan) for group in found.filled]
+        rows.append(["preference score P", *scores, math.nan, math.nan])
+        caption += " Preference score: training error plus the share of training recall that is lost on test data; "
+        caption += "lower is better."
+    error = found.calibration
+    if error:
+        errors = [error.get(group, math.nan) for group in found.filled]
+        rows.append(["calibration error, test data", *errors, error["all"], math.nan])
+    return Grid("recall", "Recall, per cent", columns, rows, caption)
+
+
+def _notes(found: Diagnosis) -> list[str]:
+    notes = list(found.notes)
+    for name, split in found.splits.items():
+        if split.ignored:
+            notes.append(f"{count(split.ignored, f'{_WORDS[name]} sample')} without a label (-100) ignored.")
+    for without, classes in (
+        ("test samples (left out of all means)", found.recall_of("test").absent),
+        ("training samples", (found.counts == 0).nonzero().flatten().tolist()),
+    ):
+        if classes:
+            names = some_of([found.names[c] for c in classes], 4)
+            notes.append(f"{count(len(classes), 'class')} without {without}: {names}.")
+    if "train" not in found.splits:
+        notes.append("Without predictions on training data, the generalisation gap and imbalance level are unknown.")
+    return notes
+
+
+def _shift_grid(found: Diagnosis) -> Grid | None:
+    shift = found.shift
+    if shift is None or not shift.strength:
+        return None
+    groups = [*(name for name in found.groups.names if name in shift.before["test"]), "all"]
+    rows: list[list[GridCell]] = []
+    for split in ("val", "test"):
+        for label, values in (("no shift", shift.before[split]), (f"τ = {shift.strength:g}", shift.after[split])):
+            rows.append([f"{_WORDS[split]} data, {label}", *(values.get(group, math.nan) for group in groups)])
+    caption = "τ is the smallest strength whose recall over all classes on validation data is within one standard "
+    caption += "error of the highest, which is more than two above that without a shift. Test data was not used."
+    columns = [Column("Data"), *(Column(name.capitalize(), 2) for name in groups)]
+    return Grid("shift-table", "Effect of the shift: recall, per cent", columns, rows, caption)
+
+
+def _class_results(found: Diagnosis) -> ClassResults:
+    test, classes = found.splits["test"], len(found.names)
+    right = test.labels[test.labels == test.predicted].bincount(minlength=classes)
+    recalls = {name: (100 * found.recall_of(name).per_class).tolist() for name in found.splits}
+    return ClassResults(
+        names=found.names,
+        counts=found.counts.tolist(),
+        groups={name: found.groups.members(name) for name in found.filled},
+        recalls={f"{_WORDS[name]} data": values for name, values in recalls.items()},
+        focus="test data",
+        predictions=count_predictions([(test.labels, test.predicted)]),
+        samples=test.labels.bincount(minlength=classes).tolist(),
+        precision=(100 * right.double() / test.predicted.bincount(minlength=classes)).tolist(),
+        unit="sample",
+        mark_best=False,
+        caption="Recall in per cent on each split; precision on test data.",
+        mistakes_caption="Per cent of the test samples of each class.",
+        worst_text="The classes with the lowest recall on test data.",
+    )
+
+
+def _drawings(found: Diagnosis) -> list[Drawing]:
+    counts, names, test = found.counts.tolist(), found.names, found.recall_of("test")
+    drawings = []
+    if found.shift is not None:
+        figure = sensitivity(TAUS, {"val": found.shift.trace}, chosen=found.shift.strength or None, what="τ")
+        caption = "Recall of each group on validation data for every strength of the shift z - τ log prior."
+        drawings.append(Drawing("shift", "Strengths of the shift", figure, caption))
+    recalls = {"test": (100 * test.per_class).tolist()}
+    if "train" in found.splits:
+        recalls["training"] = (100 * found.recall_of("train").per_class).tolist()
+    low, high = ((100 * ends).tolist() for ends in (test.low, test.high))
+    figure = class_recall(counts, recalls, low=low, high=high, names=names, split="")
+    more = "means over neighbouring classes" if len(counts) > FEW else "shaded: 95 % intervals on test data"
+    drawings.append(Drawing("class-recall", "Recall per class", figure, f"The most frequent class first; {more}."))
+    trained = found.statistics.get("train")
+    if trained is not None:
+        values = {"predicted": (trained.probability_sum / trained.samples.sum()).tolist()}
+        caption = "Mean predicted probability of each class on training data (line) and its frequency there (bars)."
+        figure = class_probability(counts, values, names=names)
+        drawings.append(Drawing("class-probability", "Predicted class frequencies", figure, caption))
+    return drawings

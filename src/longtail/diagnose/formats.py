@@ -1,0 +1,193 @@
+"""Files of predictions: npz, safetensors, CSV and Parquet. No file can run code."""
+
+import csv
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+Source = Path | str | Mapping[str, Any]
+"""A file of predictions, or arrays by name."""
+
+IGNORED = -100
+"""The label of samples that are ignored."""
+_PREFIXES = {"logits": "logit_", "probabilities": "probability_"}
+"""How the columns of scores begin in a table."""
+_MISSING_SPLIT = {
+    "train": ": it keeps no predictions on large training sets; give --counts",
+    "val": "; train with --validation 0.1 to have them",
+    "test": "",
+}
+
+FORMATS_HELP = """The suffix of a file says its format:
+
+  .npz, .safetensors  `labels` (N,) and one of `logits` (N, C), `probabilities` (N, C) or `predicted` (N,);
+                      also the predictions.safetensors of a run folder
+  .csv, .parquet      one row per sample: a column `label`, and one column per class called `logit_NAME` or
+                      `probability_NAME`, or a single column `predicted`
+
+Labels are class indices 0…C-1 or class names. Names come from the columns, an array `classes`, the result.json of the
+run folder that contains the file, or the keys of --counts; files list them in the same order, --counts in any order. If
+nothing lists the names, the classes are all names in the files, sorted. Samples with the label -100 are ignored. Counts
+are JSON: a list of C whole numbers, or an object that maps each class name to its number."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawPredictions:
+    """Predictions as they are stored, before classes become indices."""
+
+    source: str
+    kind: str
+    labels: Array
+    values: Array
+    """Scores, or predicted classes."""
+    names: tuple[str, ...] | None
+    """Class names, if the source has them."""
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether there are logits or probabilities."""
+        return self.kind != "predicted"
+
+    @cached_property
+    def classes(self) -> set[str]:
+        """The classes among labels and predictions, as text."""
+        columns = [self.labels] if self.has_scores else [self.labels, self.values]
+        return {str(value) for column in columns for value in np.unique(column).tolist()} - {str(IGNORED)}
+
+    def has_names(self, known: Sequence[str] | None) -> bool:
+        """Return whether classes are names and not indices: all are known names, or some are not whole numbers."""
+        if known is not None and self.classes.issubset(known):
+            return True
+        return self.labels.dtype.kind in "UO" and not all(text.lstrip("-").isdecimal() for text in self.classes)
+
+
+def read_file(source: Source, split: str) -> RawPredictions:
+    """The predictions on one split from a file, or from arrays."""
+    if isinstance(source, Mapping):
+        return _check_arrays(f"`{split}`", {name: _array(value) for name, value in source.items()})
+    path = Path(source)
+    readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".csv": _read_csv, ".parquet": _read_parquet}
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        raise ValueError(f"Expected {path} to end in {', '.join(readers)}, but it ends in {suffix or 'nothing'}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected predictions in {path}, but there is no such file.")
+    arrays = readers[suffix](path)
+    start = f"{split}."
+    in_split = {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+    if not in_split and any(name.startswith(("train.", "val.", "test.")) for name in arrays):
+        raise ValueError(f"Expected {path} to have predictions on {split}, but it has none{_MISSING_SPLIT[split]}.")
+    return _check_arrays(str(path), in_split or arrays)
+
+
+def _array(value: Any) -> Array:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
+    found: Array = np.asarray(value)
+    return np.char.decode(found, "utf-8", "replace") if found.dtype.kind == "S" else found
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("it is an npy file")
+            arrays = {name: found[name] for name in found.files}
+            return {name: _array(value) for name, value in arrays.items() if isinstance(value, np.ndarray)}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise ValueError(f"Expected {path} to be an npz file of numbers or text, but it is not: {error}.") from None
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    from longtail._io import read_tensors  # noqa: PLC0415 - an extra
+
+    return {name: _array(value) for name, value in read_tensors(path)[0].items()}
+
+
+def _read_csv(path: Path) -> dict[str, Array]:
+    from longtail.data.datasets.image_files import read_lines  # noqa: PLC0415 - the data package is large
+
+    rows = [[cell.strip() for cell in row] for row in csv.reader(read_lines(path)) if row]
+    if len(rows) < 2:
+        raise ValueError(f"Expected {path} to have a header and a line per sample, but it has {len(rows)} lines.")
+    header = rows[0]
+    for place, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise ValueError(f"Expected {len(header)} values in every line of {path}, but line {place} has {len(row)}.")
+    for name in header:
+        if header.count(name) > 1:
+            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {header.count(name)}.")
+    columns = zip(*rows[1:], strict=True)
+    return _join_scores(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)})
+
+
+def _read_parquet(path: Path) -> dict[str, Array]:
+    from longtail.data.datasets.image_files import read_parquet  # noqa: PLC0415
+
+    def choose(names: list[str]) -> list[str]:
+        starts = ("label", "predicted", *_PREFIXES.values())
+        return [name for name in names if name.startswith(starts)] or names
+
+    return _join_scores(path, {name: np.asarray(values) for name, values in read_parquet(path, choose).items()})
+
+
+def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
+    """Add the columns of scores as one array, and their names as ``classes``."""
+    for kind, prefix in _PREFIXES.items():
+        names = [name.removeprefix(prefix) for name in columns if name.startswith(prefix)]
+        if not names:
+            continue
+        if are_indices(names):
+            names.sort(key=int)
+        else:
+            columns["classes"] = np.array(names)
+        try:
+            columns[kind] = np.stack([columns[prefix + name].astype(np.float64) for name in names], 1)
+        except ValueError:
+            raise ValueError(f"Expected numbers in the columns `{prefix}…` of {path}, but got other text.") from None
+    return columns
+
+
+def _check_arrays(source: str, arrays: Mapping[str, Array]) -> RawPredictions:
+    has = (", ".join(f"`{name}`" for name in list(arrays)[:8]) or "nothing") + (", …" if len(arrays) > 8 else "")
+    label = next((name for name in ("labels", "label") if name in arrays), None)
+    kind = next((name for name in (*_PREFIXES, "predicted") if name in arrays), None)
+    if label is None:
+        raise ValueError(f"Expected {source} to have `labels`, but it has {has}.")
+    if kind is None:
+        raise ValueError(f"Expected {source} to have `logits`, `probabilities` or `predicted`, but it has {has}.")
+    labels, values = arrays[label], arrays[kind]
+    if labels.ndim != 1:
+        raise ValueError(f"Expected labels of {source} to have one dimension, but got shape {labels.shape}.")
+    if kind == "predicted" and values.shape != labels.shape:
+        raise ValueError(f"Expected {source} to have {len(labels)} predicted classes, but got shape {values.shape}.")
+    if kind != "predicted" and (
+        values.ndim != 2 or values.dtype.kind not in "iuf" or len(values) != len(labels) or values.shape[1] < 2
+    ):
+        raise ValueError(
+            f"Expected {kind} of {source} to be numbers of shape ({len(labels)}, C), with one row per label and at "
+            f"least two classes, but got {values.dtype} of shape {values.shape}."
+        )
+    for name in (label, kind):
+        if arrays[name].dtype.kind in "UO":  # an empty cell is not a class name
+            empty = next((place for place, value in enumerate(arrays[name].tolist()) if value in (None, "")), None)
+            if empty is not None:
+                raise ValueError(f"Expected `{name}` of {source} for every sample, but sample {empty} has none.")
+    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
+    return RawPredictions(source, kind, labels, values, names)
+
+
+def are_indices(names: Sequence[str]) -> bool:
+    """Whether names are the numbers 0…C-1, in any order."""
+    return set(names) == {str(place) for place in range(len(names))}

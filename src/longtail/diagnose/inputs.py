@@ -1,0 +1,250 @@
+"""The input of a diagnosis: predictions and counts from files or arrays, with classes as indices in one order."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail._checks import as_counts
+from longtail.classes import Groups, class_counts
+from longtail.diagnose.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
+
+Counts = Path | str | Mapping[str, int] | Sequence[int] | Tensor
+"""A JSON file of training samples per class, or the numbers in the order of the classes or by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class SplitPredictions:
+    """The predictions on one split."""
+
+    source: str
+    kind: str
+    """``logits``, ``probabilities`` or ``predicted``."""
+    labels: Tensor
+    """True classes, int64 ``(N,)``."""
+    predicted: Tensor
+    """Predicted classes, int64 ``(N,)``."""
+    logits: Tensor | None
+    """float32 or float64 ``(N, C)``: logits, or logarithms of probabilities; ``None`` if only classes were given."""
+    ignored: int
+    """Samples without a label."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What the result.json of a run says about its classes and its method."""
+
+    path: Path
+    names: tuple[str, ...]
+    groups: Groups
+    counts: Tensor
+    """Training samples per class."""
+    posthoc: str
+    """The post-hoc step of the run, which its stored logits do not include; empty without one."""
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The input of a diagnosis, checked."""
+
+    splits: Mapping[str, SplitPredictions]
+    names: tuple[str, ...] | None
+    """Class names; ``None`` if the classes have only indices."""
+    note: str
+    """Where the names come from, if no source lists them."""
+    counts: Tensor
+    """Training samples per class."""
+    counts_from: str
+    run: RunRecord | None
+    """The run whose folder contains the test predictions."""
+
+
+def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
+    """Read the predictions on each split and the counts, and give all of them the same classes."""
+    raw = {split: read_file(source, split) for split, source in sources.items()}
+    given, count_names = (None, None) if counts is None else read_counts(counts)
+    counts_source = str(counts) if isinstance(counts, Path | str) else "`counts`"
+    run = _read_run(raw, count_names)
+    if run is None and given is None and "train" not in raw:
+        raise ValueError("Expected `train` or `counts`, to know the training samples per class, but got neither.")
+    if run is not None:
+        inside = [split for split, one in raw.items() if Path(one.source).parent == run.path.parent]
+        raw |= {split: replace(raw[split], names=run.names) for split in inside}
+    listed = {} if run is None else {str(run.path): run.names}
+    listed |= {one.source: one.names for one in raw.values() if one.names is not None}
+    names, note = _class_names(raw.values(), listed, count_names, given is not None)
+    if given is not None and count_names is not None and names is not None:
+        _check_counts(raw.values(), names, count_names, counts_source)
+        by_name = dict(zip(count_names, given, strict=True))
+        given = torch.stack([by_name[name] for name in names])
+
+    sizes = {} if given is None else {"the counts": len(given)}
+    sizes |= {"the names": len(names)} if names is not None else {}
+    sizes |= {one.source: one.values.shape[1] for one in raw.values() if one.has_scores}
+    for source, size in sizes.items():
+        first, expected = next(iter(sizes.items()))
+        if size != expected:
+            raise ValueError(
+                f"Expected the same number of classes, but got {expected} in {first} and {size} in {source}."
+            )
+    num_classes = next(iter(sizes.values()), None)
+    splits = {split: to_predictions(one, names, num_classes) for split, one in raw.items()}
+    if num_classes is None:
+        num_classes = max(2, 1 + max(int(max(one.labels.max(), one.predicted.max())) for one in splits.values()))
+
+    if given is not None:
+        return Inputs(splits, names, note, given, f"from {counts_source}", run)
+    if run is not None and "train" not in splits:
+        return Inputs(splits, names, note, run.counts, f"from {run.path}", run)
+    found = class_counts(splits["train"].labels, num_classes)
+    return Inputs(splits, names, note, found, "counted in the training predictions", run)
+
+
+def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Return training samples per class, and class names if the source has them."""
+    found: Any = source
+    if isinstance(source, Path | str):
+        path = Path(source)
+        if not path.is_file():
+            raise FileNotFoundError(f"Expected class counts in {path}, but there is no such file.")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8-sig"))
+        except ValueError as error:
+            raise ValueError(f"Expected {path} to be JSON, but it is not: {error}.") from None
+        values = list(found.values()) if isinstance(found, dict) else found
+        if not isinstance(values, list) or not values or not all(type(value) is int for value in values):
+            raise ValueError(f"Expected {path} to hold whole numbers, as a list or by class name, but it does not.")
+    if not isinstance(found, Mapping):
+        return as_counts(found), None
+    by_name = {str(name): number for name, number in found.items()}
+    names = sorted(by_name, key=int) if are_indices(list(by_name)) else list(by_name)
+    return as_counts([by_name[name] for name in names]), tuple(names)
+
+
+def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | None) -> RunRecord | None:
+    """The run beside the test predictions; ``None`` if there is none or it has other classes."""
+    path, test = Path(raw["test"].source).parent / "result.json", raw["test"]
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
+        counts = as_counts(found["counts"], len(names))
+        posthoc, method = (str(found.get(name) or "") for name in ("posthoc", "method"))
+        params = dict(found.get("params") or {})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    same_names = all(one.names in {None, names} for one in raw.values())
+    same_names &= count_names is None or sorted(count_names) == sorted(names)
+    same_size = groups.num_classes == len(names) and (not test.has_scores or test.values.shape[1] == len(names))
+    return RunRecord(path, names, groups, counts, posthoc, method, params) if same_names and same_size else None
+
+
+def _class_names(
+    raw: Collection[RawPredictions],
+    listed: Mapping[str, tuple[str, ...]],
+    count_names: tuple[str, ...] | None,
+    has_counts: bool,
+) -> tuple[tuple[str, ...] | None, str]:
+    """Class names, or ``None`` if classes have only indices, and a note if no source lists them."""
+    for source, other in listed.items():
+        first, names = next(iter(listed.items()))
+        if other != names:
+            raise ValueError(f"Expected the same classes in the same order, but {first} and {source} differ.")
+    if listed or count_names is not None:
+        return next(iter(listed.values()), count_names), ""
+    indexed = [one.source for one in raw if not one.has_names(None)]
+    if len(indexed) == len(raw) or has_counts or any(one.has_scores for one in raw):
+        return None, ""
+    if indexed:
+        raise ValueError(f"Expected class names in {indexed[0]}, as in the other files, but got class indices.")
+    names = tuple(sorted(set.union(*(one.classes for one in raw))))
+    return names, f"The classes are the {len(names):,} names in the files, sorted."
+
+
+def _check_counts(
+    raw: Collection[RawPredictions], names: Sequence[str], count_names: Sequence[str], source: str
+) -> None:
+    """Raise unless the counts are of the same classes, and their order does not matter or is the same."""
+    odd = min(set(names) ^ set(count_names), default=None)
+    if odd is not None:
+        where = "only" if odd in count_names else "not"
+        raise ValueError(f"Expected the same classes in all files, but {odd!r} is {where} in {source}.")
+    if len(set(count_names)) < len(names):
+        raise ValueError("Expected each class to have its own name, but two classes share one.")
+    indexed = [one.source for one in raw if one.names is None and (one.has_scores or not one.has_names(names))]
+    if tuple(names) != tuple(count_names) and indexed:
+        raise ValueError(
+            f"Expected class names in {indexed[0]}, since {source} lists the classes in another order than the other "
+            "files, but got class indices."
+        )
+
+
+def to_predictions(
+    raw: RawPredictions, names: Sequence[str] | None = None, num_classes: int | None = None
+) -> SplitPredictions:
+    """Return predictions with classes as indices in the order of ``names``; default: that of the file."""
+    source, names, logits = raw.source, names or raw.names, None
+    labels = _indices(raw, "labels", raw.labels, names)
+    if raw.has_scores:
+        logits = _logits(raw)
+        predicted, num_classes = logits.argmax(1), logits.shape[1]
+    else:
+        predicted = _indices(raw, "predicted classes", raw.values, names)
+    seen = labels != IGNORED
+    if not bool(seen.any()):
+        raise ValueError(f"Expected {source} to have samples with a label, but it has none.")
+    labels, predicted, logits = labels[seen], predicted[seen], None if logits is None else logits[seen]
+    for what, values in (("labels", labels), ("predicted classes", predicted)):
+        wrong = (values < 0) | (values >= (num_classes or 1 << 31))
+        if bool(wrong.any()):
+            allowed = f"in 0…{num_classes - 1}" if num_classes else ">= 0"
+            place = int(wrong.nonzero()[0])
+            raise ValueError(f"Expected {what} of {source} to be {allowed}, but got {values[place]} in sample {place}.")
+    return SplitPredictions(source, raw.kind, labels, predicted, logits, int((~seen).sum()))
+
+
+def _indices(raw: RawPredictions, what: str, values: Array, names: Sequence[str] | None) -> Tensor:
+    """Class indices from whole numbers of any type, or from names."""
+    if raw.has_names(names):
+        places = {str(IGNORED): IGNORED, **{name: place for place, name in enumerate(names or ())}}
+        texts = [str(value) for value in values.tolist()]
+        unknown = next((text for text in texts if text not in places), None)
+        if unknown is not None:
+            some = ", ".join((names or ())[:5]) + (", …" if len(names or ()) > 5 else "")
+            wanted = f"among {some}" if names else "class indices, or names that the columns or --counts list"
+            raise ValueError(f"Expected {what} of {raw.source} to be {wanted}, but got {unknown!r}.")
+        return torch.tensor([places[text] for text in texts], dtype=torch.int64)
+    if values.dtype.kind == "b":
+        raise ValueError(f"Expected {what} of {raw.source} to be whole numbers, but got type {values.dtype}.")
+    numbers = values.astype(np.float64)
+    wrong = values[numbers != np.floor(numbers)]
+    if len(wrong):
+        raise ValueError(f"Expected {what} of {raw.source} to be whole numbers, but got {wrong[0]}.")
+    return torch.from_numpy(numbers.astype(np.int64))
+
+
+def _logits(raw: RawPredictions) -> Tensor:
+    """Logits, or logarithms of probabilities."""
+    subject = f"{raw.kind} of {raw.source}"
+    found = torch.from_numpy(raw.values.astype(np.float32 if raw.values.dtype.itemsize <= 4 else np.float64))
+    wrong = found.isnan() | (found == torch.inf) | (found == -torch.inf).all(1, keepdim=True)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
+        raise ValueError(f"Expected {subject} to be finite numbers, but got {found[wrong][0].item()} in sample {row}.")
+    if raw.kind == "logits":
+        return found
+    sums = found.double().sum(1)
+    off = ((found < -1e-6) | (found > 1 + 1e-3)).any(1) | ((sums - 1).abs() > 1e-2)
+    if bool(off.any()):
+        row = int(off.nonzero()[0])
+        raise ValueError(
+            f"Expected {subject} to be in 0…1 with sum 1, but those of sample {row} sum to {sums[row]:.4g}; give "
+            "logits as `logits`."
+        )
+    return found.double().clamp_min(1e-30).log()
