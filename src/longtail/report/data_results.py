@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from longtail.methods import METHODS
+from longtail.methods import METHODS, default_reference
 from longtail.study.captions import Recorded
 from longtail.study.comparisons import SAME_DATA
 from longtail.study.figures.style import Mark, marks_of
@@ -144,6 +144,7 @@ def split_by_data(cells: Sequence[Cell], record: Recorded | None = None) -> list
     found: dict[tuple[object, ...], list[Cell]] = {}
     for cell in ordered(cells):
         found.setdefault(tuple(getattr(cell.recipe, name) for name in SAME_DATA), []).append(cell)
+    record = record or Recorded(default_reference(cell.method for cell in cells))
     results = []
     for same in found.values():
         recipe, data = same[0].recipe, same[0].data
@@ -154,7 +155,7 @@ def split_by_data(cells: Sequence[Cell], record: Recorded | None = None) -> list
             for name, value in values.items()
             if value not in {None, 0, ""} and len({getattr(one, name) for one in alike}) > 1
         )
-        results.append(DataResults(name, tuple(same), tuple(distinct_titles(same)), record or Recorded()))
+        results.append(DataResults(name, tuple(same), tuple(distinct_titles(same)), record))
     return results
 
 
