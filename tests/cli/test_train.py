@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 from tests.cli.conftest import COLOURS, one_sentence, pictures
 
-from longtail.cli import train
 from longtail.cli.train import read_recipes
 from longtail.data import CATALOG
 from longtail.methods import METHODS
-from longtail.ranks import Ranks
 from longtail.train import RunFolder, defaults, write_recipe
+from longtail.train.launch import run_folders
 from longtail.train.recipe import setting_types
 
 pytestmark = pytest.mark.usefixtures("_here")
@@ -216,7 +215,7 @@ def test_wrong_recipe_files(run, tmp_path, content, message):
         (["--lr"], "a value after --lr, but got none."),
         (["--beta", "1,2"], "but got '1,2'; separate several values by spaces."),
         (["--milestones", "1,2"], "--milestones to be a list of numbers, but got '1,2'; separate"),
-        (["--schedule", "linear"], "--schedule to be one of steps, cosine, constant"),
+        (["--schedule", "linear"], "`schedule` to be one of steps, cosine, constant"),
         (["--pretrained=perhaps"], "--pretrained to be true or false"),
         (["--out", "a", "b", "c"], "'c'"),
         (["--seed", "0", "--seed", "1"], "--seed once"),
@@ -279,30 +278,27 @@ def test_parameters_of_a_files_method_are_ignored_by_another(run, tmp_path):
 
 
 def folders_of(words):
-    given = train._parser().read(words)
-    return train._new(given, train.read_settings(given), Ranks())
+    *words, out = words
+    return [folder.path.name for folder in run_folders(read_recipes(words)[0], out)]
 
 
 def test_run_folders_are_named_by_what_differs(tmp_path):
-    words = ["--data", "cifar10-lt", "--method", "softmax", "reslt", "--out", str(tmp_path)]
-    runs = folders_of(words)
-    assert [folder.path.name for _, folder in runs] == ["cifar10-lt-100-softmax-seed0", "cifar10-lt-100-reslt-seed0"]
-    words = ["--data", "digits-lt", "--method", "softmax", "--lr", "0.1", "0.2", "--out", str(tmp_path)]
-    runs = folders_of(words)
-    assert [folder.path.name for _, folder in runs] == [f"digits-lt-50-softmax-seed0-lr{lr}" for lr in (0.1, 0.2)]
-    words = ["--data", "digits-lt", "--beta", "1", "1.00000001", "--out", str(tmp_path)]
-    runs = folders_of(words)
-    assert len({folder.path for _, folder in runs}) == 2
+    words = ["--data", "cifar10-lt", "--method", "softmax", "reslt", tmp_path]
+    assert folders_of(words) == ["cifar10-lt-100-softmax-seed0", "cifar10-lt-100-reslt-seed0"]
+    words = ["--data", "digits-lt", "--method", "softmax", "--lr", "0.1", "0.2", tmp_path]
+    assert folders_of(words) == [f"digits-lt-50-softmax-seed0-lr{lr}" for lr in (0.1, 0.2)]
+    words = ["--data", "digits-lt", "--beta", "1", "1.00000001", tmp_path]
+    assert len(set(folders_of(words))) == 2
 
 
-def test_two_runs_need_two_folders(tmp_path):
+def test_two_runs_need_two_folders(run, tmp_path):
     for place in ("here", "there"):
         for name in ("a", "b"):
             (tmp_path / place / "pets" / name).mkdir(parents=True)
             Image.new("RGB", (16, 16)).save(tmp_path / place / "pets" / name / "0.png")
-    places = [str(tmp_path / place / "pets") for place in ("here", "there")]
-    with pytest.raises(ValueError, match="would go to runs/"):
-        folders_of(["--data", *places])
+    code, _, err = run("train", "--data", *(tmp_path / place / "pets" for place in ("here", "there")))
+    assert code == 2
+    assert "would go to runs/" in one_sentence(err)
 
 
 # --- help

@@ -7,8 +7,7 @@ import signal
 import pytest
 from tests.cli.conftest import one_sentence
 
-from longtail.cli import train
-from longtail.train import RunFolder, Trainer
+from longtail.train import RunFolder, Trainer, launch
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -60,13 +59,11 @@ def test_an_existing_run_is_not_started_again(run, tmp_path):
     assert code == 0
     assert err == "run is finished; choose another folder with --out.\n"
     (tmp_path / "run" / "result.json").unlink()
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert "resume it with `longtail train --resume run`" in one_sentence(err)
     code, _, err = run(*arguments, "--lr", 0.2)
     assert code == 2
     assert "differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
-    assert run("train", "--resume", "run")[0] == 0
+    assert run(*arguments)[0] == 0  # the same command continues
+    assert RunFolder(tmp_path / "run").done
 
 
 # --- signals
@@ -81,11 +78,11 @@ def test_a_signal_whose_exception_was_swallowed(run, tmp_path, monkeypatch, numb
             os.kill(os.getpid(), number)
         return Trainer(*arguments, **settings)
 
-    monkeypatch.setattr(train, "Trainer", swallow)
+    monkeypatch.setattr(launch, "Trainer", swallow)
     answer = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")
-    assert answer == (code, "", "longtail: Interrupted.\n")
+    assert answer == (code, "", "longtail: Stopped; resume with the same command.\n")
     assert not RunFolder(tmp_path / "run").begun
-    monkeypatch.setattr(train, "Trainer", Trainer)
+    monkeypatch.setattr(launch, "Trainer", Trainer)
     assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")[0] == 0
 
 
@@ -94,8 +91,9 @@ def test_a_signal_while_data_are_opened(run, tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(train, "Trainer", interrupt)
-    assert run("train", "--data", "digits-lt", "--out", "run") == (130, "", "longtail: Interrupted.\n")
+    monkeypatch.setattr(launch, "Trainer", interrupt)
+    answer = run("train", "--data", "digits-lt", "--out", "run")
+    assert answer == (130, "", "longtail: Stopped; resume with the same command.\n")
     assert signal.getsignal(signal.SIGTERM) == before
     assert not RunFolder(tmp_path / "run").begun
 

@@ -89,8 +89,8 @@ class Method:
     """The parameter that ``study --betas`` varies and searches for."""
     shift: str | float | None = None
     """b where the loss adds ``b * log N_c`` to the logits: a number, or the name of the parameter."""
-    posthoc: Literal["tau", "adjust"] | None = None
-    """A step after training: tau-normalisation or logit adjustment."""
+    posthoc: str | None = None
+    """A step after training: ``"tau"`` (tau-normalisation), ``"adjust"`` (logit adjustment) or a registered one."""
     tau: str | None = None
     """The parameter that is the strength of the post-hoc step; its value ``None`` chooses it on validation data."""
     mixes: bool = True

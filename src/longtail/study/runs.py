@@ -239,7 +239,7 @@ def _shared(cell: Cell) -> dict[str, Any]:
 
 @cache
 def _shipped(data: str, method: str | None, imbalance: float | None) -> dict[str, Any]:
-    return settings_of(defaults(data, method, imbalance))
+    return settings_of(defaults(data, method, imbalance)) | {"validation": 0.0}  # what is held out always counts
 
 
 def same_settings(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -1,13 +1,15 @@
-"""Training: recipes, the step, its drivers, one model and many, run folders, checkpoints, evaluation."""
+"""Training: recipes, one model or many, run folders, checkpoints, evaluation."""
 
 from longtail.train.evaluation import evaluate
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
+from longtail.train.launch import FailedRunsError, make_recipe, resume, train
 from longtail.train.recipe import Recipe, defaults, read_recipe, write_recipe
 from longtail.train.stored import evaluate_run
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 __all__ = [
+    "FailedRunsError",
     "Fleet",
     "NotFiniteError",
     "Recipe",
@@ -17,6 +19,9 @@ __all__ = [
     "defaults",
     "evaluate",
     "evaluate_run",
+    "make_recipe",
     "read_recipe",
+    "resume",
+    "train",
     "write_recipe",
 ]

@@ -26,19 +26,10 @@ from longtail.data.loaders.decode import UnreadableImageError, image_size
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
 
-__all__ = ["HELD_OUT", "in_memory", "is_small", "lacks_validation", "open_data"]
+__all__ = ["in_memory", "is_small", "open_data"]
 
-HELD_OUT = 0.1
-"""The fraction of the training data on which a strength is chosen by default."""
 SMALL = 64
 """Images up to this side are small."""
-
-
-def lacks_validation(recipe: Recipe) -> bool:
-    """Whether the method chooses a strength after training, but the named data set has no validation split."""
-    if not recipe.spec.chooses_tau(recipe.params) or recipe.validation or recipe.folds:
-        return False
-    return recipe.data in CATALOG and "val" not in CATALOG[recipe.data].sizes
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:

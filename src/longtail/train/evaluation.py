@@ -18,7 +18,7 @@ from longtail.models.backbones import evaluation_mode
 from longtail.ranks import Ranks
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders
-from longtail.train.measures import Classifier, Kind, PostHoc, PostHocSearch
+from longtail.train.measures import Classifier, PostHoc, PostHocSearch
 from longtail.train.stored import NO_LABEL, WriteRows, kept_splits, predictions_writer
 
 __all__ = ["Evaluator", "evaluate"]
@@ -181,7 +181,7 @@ class Evaluator:
                     write(*row)
         return on_cpu
 
-    def choose_posthoc(self, model: Model, kind: Kind, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
+    def choose_posthoc(self, model: Model, kind: str, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
         """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
         search = PostHocSearch(kind, classifier, self.dataset.groups)
         with self._pass(model, "val") as (forward, batches):

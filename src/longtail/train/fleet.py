@@ -3,18 +3,19 @@
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import torch
 
 from longtail._checks import check_integer
+from longtail._io import stop_signals
 from longtail.data import ArrayImages, DataSet
 from longtail.models import SMALL_MODELS
 from longtail.train.graphs import join_streams
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["ROUNDS", "TOGETHER", "Fleet", "at_a_time", "keep_in_step"]
+__all__ = ["ROUNDS", "TOGETHER", "Fleet", "at_a_time", "keep_in_step", "stoppable"]
 
 TOGETHER = 12
 """Small models that a GPU trains at a time."""
@@ -125,6 +126,29 @@ class Fleet:
             pass
         if self.failures:
             raise self.failures[0][1]
+
+
+@contextmanager
+def stoppable(members: Sequence[Trainer]) -> Iterator[list[int]]:
+    """Make ``members`` save and stop on SIGINT, SIGTERM or SIGHUP, and yield the list of received signals.
+
+    While there is no member yet, a signal raises :class:`StoppedError` at once.
+    """
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        for member in members:
+            member.stop_requested = True
+        if not members:
+            raise StoppedError(f"Stopped by signal {number}.")
+
+    with stop_signals(stop):
+        try:
+            yield received
+        except StoppedError as error:
+            error.signal = received[0] if received else None
+            raise
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -1,13 +1,14 @@
 """The measures of a run from its class statistics, and post-hoc steps on its logits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from longtail._checks import check_choice, check_number
+from longtail._checks import check_number
+from longtail._registry import Registry
 from longtail.classes import Groups, imbalance_factor
 from longtail.metrics import (
     ClassStatistics,
@@ -20,7 +21,7 @@ from longtail.metrics import (
 )
 from longtail.posthoc import adjust_logits, tau_normalize_logits
 
-__all__ = ["TAUS", "Classifier", "PostHoc", "PostHocSearch", "measures"]
+__all__ = ["POSTHOCS", "TAUS", "Classifier", "PostHoc", "PostHocSearch", "measures"]
 
 TrainStats = Literal["eval", "paper"]
 
@@ -112,8 +113,6 @@ def _preference(train: ClassStatistics, other: ClassStatistics, groups: Groups) 
 
 # Post-hoc steps
 
-Kind = Literal["tau", "adjust"]
-
 TAUS = tuple(tenth / 10 for tenth in range(21))
 """Strengths that a search tries: 0 to 2 in steps of 0.1."""
 
@@ -134,13 +133,27 @@ class Classifier:
         return cls(counts.cpu(), norms, None if bias is None else bias.detach().double().cpu())
 
 
+POSTHOCS: Registry[Callable[[Tensor, Classifier, float], Tensor]] = Registry("posthoc")
+"""Post-hoc steps by name: new logits from logits, classifier and strength."""
+
+
+def _tau_normalize(logits: Tensor, classifier: Classifier, tau: float) -> Tensor:
+    if classifier.norms is None:
+        raise ValueError("Expected a linear classifier for tau-normalisation, but the run has another one.")
+    return tau_normalize_logits(logits, classifier.bias, classifier.norms, tau)
+
+
+POSTHOCS.register("tau", _tau_normalize)
+POSTHOCS.register("adjust", lambda logits, known, tau: adjust_logits(logits, known.counts, tau, zero_counts="mask"))
+
+
 @dataclass(frozen=True)
 class PostHoc:
     """A step after training.
 
     Args:
         kind: ``"tau"`` divides the weight vector of each class by a power of its norm; ``"adjust"`` subtracts the log
-            prior.
+            prior; others can be registered in :data:`POSTHOCS`.
         strength: tau of either.
 
     Example:
@@ -148,19 +161,19 @@ class PostHoc:
         PostHoc(kind='tau', strength=0.7)
     """
 
-    kind: Kind
+    kind: str
     strength: float
 
     @classmethod
     def parse(cls, text: str) -> "PostHoc":
         """From ``tau=0.7`` or ``adjust=1``."""
         kind, _, strength = text.partition("=")
-        check_choice("posthoc", kind, Kind)
+        POSTHOCS.find(kind)
         try:
             number = float(strength)
         except ValueError:
             raise ValueError(f"Expected `posthoc` to be like tau=0.7 or adjust=1, but got {text!r}.") from None
-        return cls("tau" if kind == "tau" else "adjust", check_number("posthoc", number))
+        return cls(kind, check_number("posthoc", number))
 
     def __str__(self) -> str:
         short = f"{self.strength:g}"
@@ -168,17 +181,13 @@ class PostHoc:
 
     def apply(self, logits: Tensor, classifier: Classifier) -> Tensor:
         """Logits after the step."""
-        if self.kind == "adjust":
-            return adjust_logits(logits, classifier.counts, self.strength, zero_counts="mask")
-        if classifier.norms is None:
-            raise ValueError("Expected a linear classifier for tau-normalisation, but the run has another one.")
-        return tau_normalize_logits(logits, classifier.bias, classifier.norms, self.strength)
+        return POSTHOCS.find(self.kind)(logits, classifier, self.strength)
 
 
 class PostHocSearch:
     """Finds the strength of a post-hoc step on validation data, in one pass over it."""
 
-    def __init__(self, kind: Kind, classifier: Classifier, groups: Groups) -> None:
+    def __init__(self, kind: str, classifier: Classifier, groups: Groups) -> None:
         self.steps = [PostHoc(kind, strength) for strength in TAUS]
         self.classifier, self.groups = classifier, groups
         self._correct = torch.zeros(len(TAUS), groups.num_classes, dtype=torch.int64)

@@ -18,8 +18,10 @@ from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
+from longtail.train.optimizer import SCHEDULES
 
 __all__ = [
+    "HELD_OUT",
     "HOUSEKEEPING",
     "Recipe",
     "defaults",
@@ -39,12 +41,13 @@ HOUSEKEEPING = frozenset(
 )
 """Settings that say where and how a run is kept, not what is trained: a run may continue with other values."""
 
+HELD_OUT = 0.1
+"""The fraction of the training data on which the strength of a post-hoc step is chosen by default."""
+
 _NONE = "none"  # how a file and the command line write None
 
 Family = Literal["cifar", "imagenet", "imagenet-plain", "shift", "none"]
 """Families of augmentations."""
-Schedule = Literal["steps", "cosine", "constant"]
-"""Schedules of the learning rate."""
 Sampling = Literal["instance", "class-aware", "square-root", "progressive"]
 
 
@@ -74,7 +77,8 @@ class Recipe:
     )
     validation: float = param(
         0.0,
-        "fraction of the training images of each class to hold out, if the data set has no validation split",
+        "fraction of the training images of each class to hold out, if the data set has no validation split; default: "
+        "0.1 for methods that choose a strength on validation data, else 0",
         at_least=0,
         below=1,
     )
@@ -109,7 +113,7 @@ class Recipe:
     accumulate: int = param(1, "micro-batches per step", at_least=1)
     drop_last: bool = param(False, "drop the last batch of an epoch if it is not full")
     lr: float = param(0.1, "peak learning rate", at_least=0)
-    schedule: Schedule = param("steps", "steps, cosine or constant")
+    schedule: str = param("steps", "schedule of the learning rate: steps, cosine, constant or a registered one")
     milestones: tuple[float, ...] = param(
         (0.8, 0.9), "epochs at which `steps` decays; values below 1 are fractions of all epochs"
     )
@@ -179,6 +183,7 @@ class Recipe:
                 f"Expected `accumulate` = 1 with {self.method}, which compares the images of a batch, "
                 f"but got {self.accumulate}."
             )
+        SCHEDULES.find(self.schedule)
         if self.head is not None:
             HEADS.find(self.head)
         if self.head is not None and not method.takes_any_head:
@@ -208,7 +213,8 @@ class Recipe:
         method = find_method(name)
         for unknown in flat.keys() - method.parameters.keys() - _all_parameters().keys():
             raise ValueError(f"Expected the settings of a recipe, but got `{unknown}`.")
-        return cls(**own, params=method.make_params(flat))
+        made = cls(**own, params=method.make_params(flat))
+        return made if "validation" in own else replace(made, validation=made.usual_validation)
 
     def settings(self) -> dict[str, Any]:
         """All settings by name: fields, and the method's parameters after `method`."""
@@ -218,11 +224,33 @@ class Recipe:
         return found
 
     def changed(self, **settings: Any) -> "Recipe":
-        """A copy with other settings, by name; another method starts from its own default parameters."""
+        """A copy with other settings, by name.
+
+        The parameters of another method, and parameters that are set to ``None`` but cannot be ``None``, are those of
+        the data set's recipe. ``validation`` follows the method and its parameters unless it was set to another value.
+        """
         kept = self.settings()
+        if self.validation == self.usual_validation:
+            del kept["validation"]
         if settings.get("method", self.method) != self.method:
             kept = {name: value for name, value in kept.items() if name in _fields()}
-        return type(self).from_settings({**kept, **settings}, unknown_methods=isinstance(self.params, UnknownParams))
+        new = {**kept, **settings}
+        unknown = isinstance(self.params, UnknownParams)
+        if not unknown and isinstance(new["method"], str):
+            method = find_method(new["method"])
+            lacking = [
+                n for n, p in method.parameters.items() if new.get(n) is None and not (n in new and p.may_be_none)
+            ]
+            usual = defaults(new["data"], method.name, new["imbalance"]).params if lacking else None
+            new |= {name: getattr(usual, name) for name in lacking}
+        return type(self).from_settings(new, unknown_methods=unknown)
+
+    @property
+    def usual_validation(self) -> float:
+        """The fraction to hold out if nothing else is chosen: some if the method chooses a strength on it."""
+        entry = CATALOG.get(self.data)
+        lacks = entry is not None and "val" not in entry.sizes and not self.folds
+        return HELD_OUT if lacks and self.spec.chooses_tau(self.params) else 0.0
 
     @property
     def spec(self) -> Method:

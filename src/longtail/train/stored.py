@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from longtail.data import Split
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
-from longtail.train.measures import Classifier, Kind, PostHoc, PostHocSearch, measures
+from longtail.train.measures import POSTHOCS, Classifier, PostHoc, PostHocSearch, measures
 
 __all__ = [
     "evaluate_run",
@@ -173,15 +173,14 @@ def _choose_step(
 ) -> tuple[PostHoc, dict[str, float]]:
     if isinstance(posthoc, PostHoc):
         return posthoc, {}
-    kind = next((kind for kind in get_args(Kind) if kind == posthoc), None)
-    if kind is None:
+    if posthoc not in POSTHOCS:
         return PostHoc.parse(posthoc), {}
     if "val" not in stored_splits(run.predictions_file):
         raise ValueError(
-            f"Expected validation logits in {run.path} to choose the strength of {kind}, but the run had no validation "
-            f"split; `{kind}=1` gives a strength."
+            f"Expected validation logits in {run.path} to choose the strength of {posthoc}, but the run had no "
+            f"validation split; `{posthoc}=1` gives a strength."
         )
-    search = PostHocSearch(kind, classifier, groups)
+    search = PostHocSearch(posthoc, classifier, groups)
     for logits, labels in _labelled(run, "val", classifier):
         search.add(logits, labels)
     return search.result()

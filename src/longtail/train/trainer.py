@@ -43,16 +43,14 @@ class NotFiniteError(RuntimeError):
 
 
 class StoppedError(RuntimeError):
-    """Training was stopped on request, after it saved its state.
-
-    Args:
-        message: what happened.
-        failed: with several runs, the folders of those that had failed, and why.
-    """
+    """Training was stopped on request, after it saved its state."""
 
     def __init__(self, message: str, failed: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.failed = dict(failed or {})
+        """With several runs, the folders of those that had failed, and why."""
+        self.signal: int | None = None
+        """The signal that stopped it, if this process received one."""
 
 
 class Trainer:

@@ -1,0 +1,199 @@
+"""Training of one run or many in one call: what `longtail train` does."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longtail._registry import nearest
+from longtail.data import CATALOG, DataSet
+from longtail.ranks import Ranks
+from longtail.train.dataset import is_small
+from longtail.train.fleet import Fleet, stoppable
+from longtail.train.folder import RunFolder, check_same_folders, lock_folders
+from longtail.train.recipe import Recipe, defaults, pick_device, setting_types
+from longtail.train.trainer import StoppedError, Trainer
+
+__all__ = ["FailedRunsError", "make_recipe", "resume", "run_folders", "train"]
+
+OnStep = Callable[[Fleet, Trainer], None]
+OnLog = Callable[[RunFolder, dict[str, Any]], None]
+
+
+class FailedRunsError(RuntimeError):
+    """Some of several runs failed; the others are finished."""
+
+    def __init__(self, failures: Sequence[tuple[RunFolder, Exception]]) -> None:
+        super().__init__("; ".join(f"{folder.path} failed: {error}" for folder, error in failures))
+        self.failures = list(failures)
+        """The folders of the failed runs, and their errors."""
+
+
+def make_recipe(settings: Mapping[str, Any]) -> Recipe:
+    """The recipe of a data set, changed by settings; ``data`` may be the path of your own images.
+
+    Example:
+        >>> make_recipe({"data": "digits-lt", "method": "cbs", "epochs": 3}).epochs
+        3
+    """
+    given = {"data": Recipe.data, "method": Recipe.method, **settings}
+    data = given["data"]
+    if data not in CATALOG and not Path(data).exists():
+        near = nearest(data, CATALOG)
+        raise ValueError(f"Expected a data set that `longtail data list` shows, or a path, but got {data!r}{near}.")
+    small = data not in CATALOG and is_small(data)
+    return defaults(data, given["method"], given.get("imbalance"), small=small).changed(**given)
+
+
+def train(
+    recipes: Recipe | Sequence[Recipe],
+    out: Path | str | None = None,
+    *,
+    dataset: DataSet | None = None,
+    together: int | None = None,
+    on_step: OnStep | None = None,
+    on_log: OnLog | None = None,
+) -> list[RunFolder]:
+    """Train runs and return their folders; this is what `longtail train` calls.
+
+    Finished runs are skipped, and stopped runs continue. Small models are trained together on a GPU. Under torchrun,
+    all processes train each run together. A stop signal saves the runs and raises :class:`StoppedError`; a run that
+    fails does not stop the others.
+
+    Args:
+        recipes: one recipe, or one per run.
+        out: the folder of a single run, or the parent of several; default: ``runs``, with a folder per run.
+        dataset: what to train on; default: the data set that each recipe names.
+        together: how many runs to train at a time; default: as many as :class:`Fleet` takes.
+        on_step: called after every step with the fleet and the trainer that took it.
+        on_log: called with the run folder and every line of its log.
+
+    Raises:
+        FailedRunsError: some of several runs failed. The error of a single run is raised as it is.
+
+    Example:
+        >>> recipe = defaults("digits-lt", "cbs").changed(epochs=1, device="cpu")
+        >>> folders = train([recipe.changed(seed=seed) for seed in range(3)], "runs")  # doctest: +SKIP
+        >>> folders[0].result()["splits"]["test"]["recall"]["all"]  # doctest: +SKIP
+    """
+    several = [recipes] if isinstance(recipes, Recipe) else list(recipes)
+    return _train(run_folders(several, out), lambda: several, together, on_step, on_log, dataset=dataset)
+
+
+def resume(
+    folders: Sequence[RunFolder | Path | str],
+    *,
+    together: int | None = None,
+    on_step: OnStep | None = None,
+    on_log: OnLog | None = None,
+    **settings: Any,
+) -> list[RunFolder]:
+    """Finish runs with the recipes in their folders; arguments as for :func:`train`.
+
+    ``settings`` may change only how a run is executed: ``device``, ``root``, ``workers``.
+    """
+    found = [folder if isinstance(folder, RunFolder) else RunFolder(folder) for folder in folders]
+
+    def recipes() -> list[Recipe]:
+        for folder in found:
+            inside = [] if folder.begun else [str(file.parent) for file in sorted(folder.path.glob("*/recipe.toml"))]
+            if inside:
+                named = ", ".join(inside[:5]) + (", …" if len(inside) > 5 else "")
+                raise ValueError(f"Expected a run in {folder.path}, but the runs are below it: {named}.")
+        return [folder.recipe().changed(**settings) for folder in found]
+
+    return _train(found, recipes, together, on_step, on_log)
+
+
+def run_folders(recipes: Sequence[Recipe], out: Path | str | None = None) -> list[RunFolder]:
+    """The folders of runs: ``out`` itself for a single run, else one in ``out`` for each, named by what differs."""
+    if len(recipes) == 1 and out is not None:
+        return [RunFolder(out)]
+    return [RunFolder(Path(out or "runs") / _distinct_label(recipe, recipes)) for recipe in recipes]
+
+
+def _distinct_label(recipe: Recipe, recipes: Sequence[Recipe]) -> str:
+    """The label of a run, with the settings that differ among runs of the same label."""
+    settings = [one.settings() for one in recipes if one.label == recipe.label]
+    differing = [name for name in setting_types() if len({one.get(name) for one in settings}) > 1]
+    more = [f"{name}{recipe.settings()[name]}".replace("/", "_") for name in differing if name != "data"]
+    return "-".join([recipe.label, *more])
+
+
+def _check_distinct(recipes: Sequence[Recipe], folders: Sequence[RunFolder]) -> None:
+    seen: dict[Path, Recipe] = {}
+    for recipe, folder in zip(recipes, folders, strict=True):
+        place = folder.path.resolve()
+        if seen.get(place) == recipe:
+            raise ValueError(f"Expected different runs, but got {folder.path} twice.")
+        if place in seen:
+            raise ValueError(f"Expected a folder for each run, but two different runs would go to {folder.path}.")
+        seen[place] = recipe
+
+
+def _train(
+    folders: list[RunFolder],
+    read_recipes: Callable[[], list[Recipe]],
+    together: int | None,
+    on_step: OnStep | None,
+    on_log: OnLog | None,
+    *,
+    dataset: DataSet | None = None,
+) -> list[RunFolder]:
+    members: list[Trainer] = []
+    with _process_group() as ranks:
+        check_same_folders(
+            folders, ranks
+        )  # before anything is read: an error of one process would leave others waiting
+        recipes = read_recipes()
+        _check_distinct(recipes, folders)
+        for recipe, folder in zip(recipes, folders, strict=True):
+            folder.check(recipe)
+        waiting = [(recipe, folder) for recipe, folder in zip(recipes, folders, strict=True) if not folder.done]
+        with lock_folders([folder for _, folder in waiting], ranks), stoppable(members) as received:
+            local = int(os.environ.get("LOCAL_RANK", "0"))
+            members += [
+                Trainer(
+                    recipe,
+                    folder,
+                    ranks=ranks,
+                    device=pick_device(recipe.device, local),
+                    dataset=dataset,
+                    on_log=None if on_log is None else partial(on_log, folder),
+                )
+                for recipe, folder in waiting
+            ]
+            if received:  # the exception was lost, for example inside an import
+                raise StoppedError("Stopped before the first step.")
+            fleet = Fleet(members, together)
+            try:
+                for member in fleet.steps():
+                    if on_step is not None:
+                        on_step(fleet, member)
+            except StoppedError as stopped:
+                stopped.failed |= {str(member.folder.path): str(error) for member, error in fleet.failures}
+                raise
+    if fleet.failures and len(recipes) == 1:
+        raise fleet.failures[0][1]
+    if fleet.failures:
+        raise FailedRunsError([(member.folder, error) for member, error in fleet.failures])
+    return folders
+
+
+@contextmanager
+def _process_group() -> Iterator[Ranks]:
+    """The processes that torchrun started, or this process alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or torch.distributed.is_initialized():
+        yield Ranks.of_this_process()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Ranks.of_this_process()
+    finally:
+        torch.distributed.destroy_process_group()
