@@ -14,6 +14,7 @@ that are left out keep their committed results.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from longtail.data import Resident
 from longtail.kernels import use_kernels
-from longtail.kernels.configs import use_tiles
+from longtail.kernels.configs import Tile, use_tiles
 from longtail.models import build_model
 from longtail.train import stages
 from longtail.train.drivers import Captured, Eager
@@ -173,7 +174,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.tiles:
-        use_tiles(given.tiles)
+        rows = json.loads(given.tiles.read_text(encoding="utf-8"))["best"]
+        use_tiles({(r["operation"], r["read"], r["written"], r["height"]): Tile(**r["tile"]) for r in rows})
     began = time.perf_counter()
     parts: dict[str, Part] = {}
     if "check" in given.only:

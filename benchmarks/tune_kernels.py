@@ -9,7 +9,7 @@ current and with the new tiles: write the new ones into ``configs.py`` only if t
     python benchmarks/tune_kernels.py [--out tiles.json] [--seconds 100] [--check]
     TRITON_INTERPRET=1 python benchmarks/tune_kernels.py --dry      # tests the script on any CPU
 
-``use_tiles("tiles.json")`` of ``longtail.kernels.configs`` and ``benchmarks/fleet.py --tiles`` read the file.
+``benchmarks/fleet.py --tiles`` reads the file.
 """
 
 import argparse
@@ -201,7 +201,7 @@ def main() -> None:
     times["tuned"] = whole(setting)
     print(f"forward and backward, twelve at a time, us per model: {times}; {time.monotonic() - began:.0f} s in total")
     if given.out:
-        write_json(given.out, {**about(), "us_whole": times, "best": best})  # without parts: the format of use_tiles
+        write_json(given.out, {**about(), "us_whole": times, "best": best})  # the format of fleet.py --tiles
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_commands_are_recorded_with_another_number_of_queues(load, monkeypatch, 
 
 
 def test_results_have_one_shape():
-    """Each part has its command and date; tiles, which ``use_tiles`` reads, have another form."""
+    """Each part has its command and date; tiles, which ``fleet.py --tiles`` reads, have another form."""
     paths = [path for path in (BENCHMARKS / "results").glob("*.json") if not path.name.startswith("tiles-")]
     assert paths
     for path in paths:

@@ -339,16 +339,6 @@ def test_how_features_are_summed():
     by_sum = gradient_balance(reward, penalty, GROUPS)
     assert by_sum.per_class.tolist() == pytest.approx([100 * (7 - 2) / 7, -100, 0, -200])
     assert by_sum.per_class.tolist() == gradient_balance(reward.sum(1), penalty.sum(1), GROUPS).per_class.tolist()
-    by_norm = gradient_balance(reward, penalty, GROUPS, over_features="norm")
-    second = 100 * (math.sqrt(2) - math.sqrt(10)) / math.sqrt(2)
-    assert by_norm.per_class.tolist() == pytest.approx([60, second, 0, -200])
-    assert by_norm.groups["head"] == pytest.approx((60 + second) / 2)
-
-
-def test_in_the_bias_form_the_choice_has_no_meaning():
-    reward, penalty = torch.tensor([4.0, 2.0, 1.0, 0.5]), torch.tensor([1.0, 2.0, 3.0, 0.0])
-    results = [gradient_balance(reward, penalty, GROUPS, over_features=over) for over in ("sum", "norm")]
-    assert torch.equal(results[0].per_class, results[1].per_class)
 
 
 def test_a_class_without_reward_is_left_out_and_named():
@@ -381,7 +371,6 @@ def test_the_whole_way_from_logits_to_groups(beta):
         ({"penalty": torch.ones(3)}, r"`reward` and `penalty`.*\(4,\) and \(3,\)"),
         ({"penalty": torch.ones(4, 2)}, r"`reward` and `penalty`.*\(4,\) and \(4, 2\)"),
         ({"reward": torch.ones(4, 2, 1), "penalty": torch.ones(4, 2, 1)}, r"\(4, 2, 1\)"),
-        ({"over_features": "mean"}, "`over_features`.*'sum', 'norm'.*'mean'"),
     ],
 )
 def test_bad_input_to_the_balance(change, message):

@@ -130,54 +130,6 @@ def test_no_sample_at_all():
     assert recall([0, 0], [0, 0], Groups(("all",), (0, 0)), absent="zero").all == 0.0
 
 
-def test_under_a_target_prior_it_is_the_accuracy_on_a_resampled_set():
-    label, predicted = predictions()
-    # A set in which class c has prior[c] copies of each of 1 / samples[c] of its samples.
-    prior = np.array([1, 2, 3, 4, 5, 6, 7])
-    correct, samples = tally(label, predicted)
-    copies = prior * np.lcm.reduce(samples) // samples
-    repeated_right, repeated = np.sum(correct * copies), np.sum(samples * copies)
-    result = recall(correct, samples, GROUPS, target_prior=prior)
-    assert result.all == pytest.approx(repeated_right / repeated, rel=1e-12)
-    assert result.all != pytest.approx(recall(correct, samples, GROUPS).all, abs=1e-3)
-    weighted = accuracy_score(label, predicted, sample_weight=(prior / samples)[label])
-    assert result.all == pytest.approx(weighted, rel=1e-12)
-    for name, value in result.groups.items():
-        members = np.isin(label, GROUPS.members(name))
-        weight = (prior / samples)[label[members]]
-        assert value == pytest.approx(accuracy_score(label[members], predicted[members], sample_weight=weight))
-
-
-def test_under_the_splits_own_prior_it_is_plain_accuracy():
-    label, predicted = predictions()
-    correct, samples = tally(label, predicted)
-    result = recall(correct, samples, GROUPS, target_prior=samples)
-    assert result.all == pytest.approx(accuracy_score(label, predicted), rel=1e-14)
-
-
-def test_a_class_with_prior_zero_is_left_out_of_the_mean():
-    groups = Groups.from_indices(head=[0], tail=[1, 2])
-    result = recall([5, 1, 4], [10, 4, 4], groups, target_prior=[0.5, 0.5, 0.0])
-    assert result.all == pytest.approx((0.5 + 0.25) / 2)
-    assert dict(result.groups) == pytest.approx({"head": 0.5, "tail": 0.25})
-    with pytest.raises(ValueError, match=r"`target_prior`.*0 for every class"):
-        recall([5, 1, 4], [10, 4, 4], groups, target_prior=[0, 0, 0])
-
-
-def test_a_target_prior_is_over_the_present_classes_unless_absent_ones_count_as_zero():
-    correct, samples, prior = [1, 1, 0], [2, 1, 0], [0.5, 0.25, 0.25]
-    groups = Groups(("all",), (0, 0, 0))
-    assert recall(correct, samples, groups, target_prior=prior).all == pytest.approx((0.5 * 0.5 + 0.25) / 0.75)
-    assert recall(correct, samples, groups, target_prior=prior, absent="zero").all == pytest.approx(0.5 * 0.5 + 0.25)
-
-
-def test_a_constant_factor_on_the_prior_changes_nothing():
-    correct, samples = tally(*predictions())
-    prior = np.arange(1.0, 8.0)
-    results = [recall(correct, samples, GROUPS, target_prior=k * prior).all for k in (1, 1e-6, 3e8)]
-    assert results == pytest.approx([results[0]] * 3, rel=1e-12)
-
-
 @pytest.mark.parametrize("convert", [list, np.asarray, lambda x: torch.tensor(x).double()])
 def test_counts_may_come_in_any_form(convert):
     result = recall(convert([9, 1, 0]), convert([10, 4, 0]), Groups.from_indices(head=[0], tail=[1, 2]))
@@ -244,8 +196,6 @@ GOOD = {"correct": [1, 1, 1], "samples": [2, 2, 2], "groups": Groups.from_indice
         ({"absent": "drop"}, ValueError, "`absent`.*'skip', 'zero'.*'drop'"),
         ({"confidence": 1.0}, ValueError, "`confidence`.*1"),
         ({"confidence": -0.1}, ValueError, r"`confidence`.*-0\.1"),
-        ({"target_prior": [0.5, 0.5]}, ValueError, "`target_prior`.*3 classes.*2"),
-        ({"target_prior": [0.5, 0.6, -0.1]}, ValueError, r"`target_prior`.*-0\.1"),
     ],
 )
 def test_bad_input(change, error, message):

@@ -8,6 +8,7 @@ Prints the largest error of each quantity as JSON. The argument ``all`` adds the
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import torch
@@ -190,12 +191,12 @@ def main() -> None:
     emulator.use()
     found: dict[str, float] = {}
     everything = "all" in sys.argv[1:]
-    for check, cases in ((check_convolution, CONVOLUTIONS), (check_weight, WEIGHTS)):
-        for case in cases if everything else cases[:1]:
-            for name, value in check(*case):
-                found[name] = max(found.get(name, 0.0), value)
-    found["large mean"] = check_large_mean()
+    cases = [(check_convolution, case) for case in CONVOLUTIONS] + [(check_weight, case) for case in WEIGHTS]
+    for check, case in cases if everything else cases[:1]:
+        for name, value in islice(check(*case), None if everything else 3):  # each kernel takes seconds to compile
+            found[name] = max(found.get(name, 0.0), value)
     if everything:
+        found["large mean"] = check_large_mean()
         found |= check_first_pixel("cpu")
         mend_bfloat16()
         chosen = {(operation, 16, 16, 16): tile(128, 3, 4) for operation in ("forward", "input", "weight")}

@@ -101,6 +101,7 @@ def test_compiles_into_one_graph(head: str) -> None:
     torch.testing.assert_close(dict(compiled.extra), expected.extra)
 
 
+@pytest.mark.slow
 def test_resnet_compiles_into_one_graph() -> None:
     torch._dynamo.reset()
     model, batch = build_model("resnet20", 10), torch.randn(2, 3, 8, 8)

@@ -59,7 +59,7 @@ def test_every_recipe_resolves_for_every_method(tmp_path):
 )
 def test_a_precision_that_is_left_to_the_device(monkeypatch, settings, precision):
     """It is bfloat16 where our kernels will run."""
-    monkeypatch.setattr("longtail.kernels.choice.is_checked", lambda device: device.type == "cuda")
+    monkeypatch.setattr("longtail.kernels.is_checked", lambda device: device.type == "cuda")
     recipe = replace(defaults("cifar10-lt", "cbs", 100), **settings)
     found = with_precision(recipe, torch.device("cuda"))
     assert (found.precision, found.channels_last) == (precision, precision == "bf16")

@@ -1,10 +1,8 @@
 """Tile sizes of the kernels: one table by operation and shape."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 __all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "default_tile", "tile_for", "use_tiles"]
 
@@ -97,15 +95,7 @@ def default_tile(operation: Operation, read: int, written: int) -> Tile:
     return DEFAULTS[operation, next(known for known in (4, 16, 32, 64) if width <= known)]
 
 
-def use_tiles(tiles: Mapping[Key, Tile] | str | Path | None) -> None:
-    """Use other tiles for new plans, for measuring; ``None`` restores the table.
-
-    Args:
-        tiles: a mapping, or the file that ``benchmarks/tune_kernels.py`` writes.
-    """
+def use_tiles(tiles: Mapping[Key, Tile] | None) -> None:
+    """Use other tiles for new plans, for measuring; ``None`` restores the table."""
     _chosen.clear()
-    if isinstance(tiles, str | Path):
-        rows: list[dict[str, Any]] = json.loads(Path(tiles).read_text(encoding="utf-8"))["best"]
-        _chosen.update({(r["operation"], r["read"], r["written"], r["height"]): Tile(**r["tile"]) for r in rows})
-    elif tiles is not None:
-        _chosen.update(tiles)
+    _chosen.update(tiles or {})

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.losses import Loss
-from longtail.metrics._batch import wide
+from longtail.metrics.statistics import wide
 from longtail.models import Outputs
 from longtail.ranks import Ranks
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from longtail._checks import Vector, as_counts, as_distribution, check_choice, check_number
+from longtail._checks import Vector, as_counts, check_choice, check_number
 from longtail.classes import Groups, GroupValues
 
 __all__ = ["Recall", "recall", "wilson_interval"]
@@ -26,21 +26,15 @@ class Recall:
     high: Tensor
     """Upper end of the Wilson interval."""
     groups: GroupValues
-    """Means over the classes of each group; with a target prior, weighted by it."""
+    """Means over the classes of each group."""
     all: float
-    """Mean over all classes; with a target prior, the expected accuracy under it."""
+    """Mean over all classes."""
     absent: tuple[int, ...]
     """Classes without a sample, which are left out of the means or counted as 0."""
 
 
 def recall(
-    correct: Vector,
-    samples: Vector,
-    groups: Groups,
-    *,
-    absent: Absent = "skip",
-    target_prior: Vector | None = None,
-    confidence: float = 0.95,
+    correct: Vector, samples: Vector, groups: Groups, *, absent: Absent = "skip", confidence: float = 0.95
 ) -> Recall:
     r"""Return recall per class, :math:`R_c = correct_c / samples_c`, its Wilson interval, and its means.
 
@@ -50,8 +44,6 @@ def recall(
         groups: the groups to average over.
         absent: leave a class without a sample out of the means (``"skip"``), or set its recall to 0 (``"zero"``, as in
             the paper's LVIS row).
-        target_prior: class probabilities where the model will be used, ``(C,)``, up to a constant factor; means are
-            weighted by them. Default: uniform.
         confidence: confidence level of the Wilson interval.
 
     Example:
@@ -73,18 +65,12 @@ def recall(
     if absent == "zero":
         per_class = per_class.where(present, 0.0)
     counted = present if absent == "skip" else torch.ones_like(present)
-    weights = torch.ones_like(per_class)
-    if target_prior is not None:
-        weights = as_distribution("target_prior", target_prior, groups.num_classes, zeros=True).cpu()
-    weights = weights.where(counted, 0.0)
-    if not weights.any():
-        raise ValueError("Expected `target_prior` to be > 0 for a class with a sample, but it is 0 for all of them.")
     return Recall(
         per_class=per_class,
         low=low,
         high=high,
-        groups=groups.means(per_class, counted, weights=weights),
-        all=float((per_class.where(counted, 0.0) * weights).sum() / weights.sum()),
+        groups=groups.means(per_class, counted),
+        all=float(per_class.where(counted, 0.0).sum() / counted.sum()),
         absent=tuple((~present).nonzero().flatten().tolist()),
     )
 

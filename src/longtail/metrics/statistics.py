@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._checks import check_integer
-from longtail.metrics._batch import flatten, wide
-from longtail.metrics.gradients import other_probabilities, reward_and_penalty
+from longtail._checks import check_integer, describe
+from longtail.losses._common import check_batch
 
 __all__ = ["ClassStatistics", "class_statistics"]
 
@@ -125,10 +124,13 @@ def class_statistics(
         (tensor([1, 1]), tensor([1, 2]))
     """
     bins = check_integer("bins", bins, minimum=1)
-    batch = flatten(logits, target, features, shift, ignore_index=ignore_index, check_labels=check_labels)
-    z, label, valid = batch.logits, batch.label, batch.valid
-    num_classes = z.shape[1]
-    dtype = wide(z.device)
+    _check_batch(logits, target, features, shift)
+    label = check_batch(
+        logits, target, logits.shape[1], of="logits", ignore_index=ignore_index, check_labels=check_labels
+    ).flatten()
+    valid = label != ignore_index
+    label = label.where(valid, 0)
+    z, num_classes, dtype = _rows(logits, valid), logits.shape[1], wide(logits.device)
 
     def by_class(values: Tensor, index: Tensor = label, length: int = num_classes) -> Tensor:
         return torch.zeros(length, dtype=values.dtype, device=z.device).index_add_(0, index, values)
@@ -140,11 +142,11 @@ def class_statistics(
     right = ((prediction == label) & predicts).long()
     counted = valid.long()
     cell = label * bins + (confidence * bins).ceil().long().clamp(1, bins) - 1
-    gradient = p if batch.shift is None else F.softmax(z + batch.shift, 1)
-    others = other_probabilities(gradient, label, valid)
-    bias_reward, bias_penalty = reward_and_penalty(others, label)
+    gradient = p if shift is None else F.softmax(z + shift, 1)
+    others = gradient.scatter(1, label[:, None], 0.0) * valid[:, None]
+    bias_reward, bias_penalty = _reward_and_penalty(others, label)
     weight_reward, weight_penalty = (
-        (None, None) if batch.features is None else reward_and_penalty(others, label, batch.features)
+        (None, None) if features is None else _reward_and_penalty(others, label, _rows(features, valid))
     )
     return ClassStatistics(
         samples=by_class(counted),
@@ -160,3 +162,54 @@ def class_statistics(
         weight_reward=weight_reward,
         weight_penalty=weight_penalty,
     )
+
+
+def _check_batch(logits: Tensor, target: Tensor, features: Tensor | None, shift: Tensor | None) -> None:
+    if not isinstance(logits, Tensor) or logits.ndim < 2:
+        raise ValueError(f"Expected `logits` of shape (N, C) or (N, C, d1, …), but got {describe(logits)}.")
+    if isinstance(target, Tensor) and target.is_floating_point():
+        raise TypeError(f"Expected `target` to hold class indices, but got dtype {target.dtype}.")
+    for name, tensor in (("shift", shift), ("features", features)):
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(f"Expected `{name}` to be a tensor, but got {describe(tensor)}.")
+        if tensor is not None and tensor.device != logits.device:
+            raise ValueError(
+                f"Expected `logits` and `{name}` on one device, but got {logits.device} and {tensor.device}."
+            )
+    if shift is not None and shift.shape != logits.shape[1:2]:
+        raise ValueError(f"Expected `shift` to have shape ({logits.shape[1]},), but got {tuple(shift.shape)}.")
+    if features is not None and (
+        features.ndim != logits.ndim or features.shape[2:] != logits.shape[2:] or len(features) != len(logits)
+    ):
+        raise ValueError(
+            f"Expected `features` of shape (N, D, …) beside logits of shape {tuple(logits.shape)}, "
+            f"but got {tuple(features.shape)}."
+        )
+
+
+def _rows(values: Tensor, valid: Tensor) -> Tensor:
+    """``(N, C, d1, …)`` as ``(N * d1 * …, C)``, at least float32; ignored rows are 0, because NaN times 0 is NaN."""
+    rows = values.movedim(1, -1).reshape(-1, values.shape[1])
+    return rows.to(torch.promote_types(values.dtype, torch.float32)).masked_fill(~valid[:, None], 0.0)
+
+
+def _reward_and_penalty(others: Tensor, label: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Reward and penalty of a batch of rows, ``(C,)``, or ``(C, D)`` with features; float64.
+
+    ``others`` has the probabilities of each row for classes other than its own. 1 - p of a sample's own class is their
+    sum, which is precise when p is close to 1, as it is once a network fits its training data.
+    """
+    missed = others.sum(1)
+    dtype = wide(label.device)
+    rows = missed if features is None else missed[:, None] * features
+    reward = torch.zeros(others.shape[1], *rows.shape[1:], dtype=dtype, device=label.device)
+    reward.index_add_(0, label, rows.to(dtype))
+    if features is None:
+        return reward, others.sum(0, dtype=dtype)
+    with torch.autocast(label.device.type, enabled=False):  # float64 also avoids TF32
+        return reward, others.T.to(dtype) @ features.to(dtype)
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """Return the dtype for sums: float64, except on MPS, which does not have it."""
+    return torch.float32 if device.type == "mps" else torch.float64
