@@ -17,7 +17,7 @@ def birds(tmp_path):
 def test_describe_folder_without_problems(run, birds):
     code, out, _ = run("data", "describe", birds)
     assert code == 0
-    assert "birds: 2 classes, 31 train, 1 test images" in out
+    assert "birds: 31 train, 1 test images, 2 classes" in out
     assert "imbalance factor 30" in out
     assert "0 head, 1 medium, 1 tail" in out
     rows = [line.split() for line in out.splitlines() if "█" in line]
@@ -37,13 +37,13 @@ def test_describe_finds_every_problem(run, birds):
     code, out, _ = run("data", "describe", birds)
     assert code == 1
     lines = out.splitlines()
-    assert "1 class without a training image:" in lines
+    assert "classes without a training image (1):" in lines
     assert "  empty" in lines
-    folder = lines.index("1 folder without an image: fill or remove them:")
+    folder = lines.index("folders without an image (1):")
     assert lines[folder + 1] == f"  {birds / 'train' / 'empty'}"
     assert "  train: sparrow/3.png = test: sparrow/copy.png" in lines
     assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
-    assert "7 files that cannot be read:" in lines
+    assert "files that cannot be read (7):" in lines
     assert sum(line.startswith("  Expected ") for line in lines) == 5
     assert "  … and 2 more" in lines
     assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # not wrapped
@@ -81,7 +81,7 @@ def test_describe_prints_no_markup(run, tmp_path, name):
     path.write_text(f"path,label\na.png,{name}\nb.png,{name}\n")
     code, out, _ = run("data", "describe", path)
     assert code == 1  # b.png does not exist
-    assert f"{path.stem}: 1 class, 2 train images" in out
+    assert f"{path.stem}: 2 train images, 1 classes" in out
     assert any(line.split("█")[0].rsplit(maxsplit=1)[0].strip() == name for line in out.splitlines() if "█" in line)
     assert str(folder / "b.png") in out
 
@@ -92,7 +92,7 @@ def test_describe_list_of_images(run, tmp_path):
     (tmp_path / "mine.csv").write_text("path,label,split\r\n0.png,cat,train\r\n1.png,dog,train\r\n2.png,cat,test\r\n")
     code, out, _ = run("data", "describe", tmp_path / "mine.csv")
     assert code == 0
-    assert "mine: 2 classes, 2 train, 1 test images" in out
+    assert "mine: 2 train, 1 test images, 2 classes" in out
 
 
 def test_describe_image_with_two_labels(run, tmp_path):
@@ -101,7 +101,7 @@ def test_describe_image_with_two_labels(run, tmp_path):
     code, out, _ = run("data", "describe", tmp_path / "mine.csv")
     assert code == 1
     lines = out.splitlines()
-    assert lines[lines.index("1 image with different labels:") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
+    assert lines[lines.index("images with different labels (1):") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import time
 
@@ -26,20 +25,11 @@ def printed(view):
     return view.console.file.getvalue()
 
 
-def bars(view, progress):
-    """The lines that a terminal shows, without their bars."""
-    view(progress)
-    console = Console(width=100, file=io.StringIO(), force_terminal=False)
-    console.print(view.bars.get_renderable())
-    return [" ".join(line.replace("━", "").split()) for line in console.file.getvalue().splitlines()]
-
-
-def test_bars_count_runs_and_show_the_recall_so_far(view, study, tmp_path):
+def test_bar_counts_runs_and_epochs(view, study, tmp_path):
     done, waiting = plan_in(study).runs(), plan_in(tmp_path, methods=["softmax"], seeds=3).runs()
-    first, cbs, softmax = sorted(bars(view, Progress([*done[4:], *waiting])))
-    assert first == "all 2/5 runs done"
-    assert re.fullmatch(r"digits-lt 50, CBS \(β = 1.5\) 2/2, recall [\d.]+ ± [\d.]+", cbs)
-    assert softmax == "digits-lt 50, Softmax 0/3"
+    view(Progress([*done[4:], *waiting]))
+    (task,) = view.bar.tasks
+    assert (task.description, task.completed, task.total) == ("2/5 runs done", 4, 10)
 
 
 def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, monkeypatch):
@@ -68,7 +58,7 @@ def test_time_left_is_that_of_the_remaining_epochs_at_the_recent_speed(view, stu
         epochs[0] = done
         view(progress)
     assert [line.partition(" epochs")[2] for line in printed(view).splitlines()] == [
-        *[""] * 4, ", 0:01:00 left"
+        "", ", 0:00:50 left", ", 0:00:50 left", ", 0:01:00 left", ", 0:00:54 left"
     ]  # fmt: skip
 
 
@@ -89,13 +79,11 @@ def test_recall_is_on_validation_data_if_there_is_no_test_data(view, study, tmp_
         lines = [line.partition(": ")[2] for line in printed(view).splitlines()[-2:]]
         if left is None:
             assert lines == ["done; there is neither test nor validation data"] * 2
-            assert "digits-lt 50, Softmax 2/2" in bars(view, progress)
         else:
             assert lines == ["recall 50.00 on validation data", "recall 75.00 on validation data"]
-            assert "digits-lt 50, Softmax 2/2, recall 62.50 ± 17.68 on validation data" in bars(view, progress)
 
 
-def test_runs_on_folds_have_their_own_bar_and_the_recall_of_the_held_out_fold(view, study, tmp_path):
+def test_recall_of_a_run_on_a_fold_is_that_of_the_held_out_fold(view, study, tmp_path):
     base, own = plan_in(study).base("digits-lt", None, "cbs"), plan_in(study, methods=["cbs"], seeds=1).runs()
     trials = [PlannedRun(recipe, tmp_path / str(recipe.fold)) for recipe in fold_recipes(base, 1.5, 2, [0])]
     for run in trials:
@@ -109,8 +97,3 @@ def test_runs_on_folds_have_their_own_bar_and_the_recall_of_the_held_out_fold(vi
     progress.update()
     view(progress)
     assert printed(view).count(": recall 50.00 on validation data\n") == 2
-    rows = bars(view, progress)
-    assert "digits-lt 50, CBS (β = 1.5), 2 folds 2/2, recall 50.00 ± 0.00 on validation data" in rows
-    (alone,) = (row for row in rows if "CBS (β = 1.5) " in row)
-    assert "1/1, recall" in alone
-    assert "validation" not in alone

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from rich.cells import set_cell_size
+from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -50,7 +51,7 @@ def _parser(command: str, description: str) -> Parser:
 
 def _list(words: Sequence[str]) -> int:
     root = _parser("list", "Show the data sets known by name.").read(words).root
-    rows: list[tuple[str, ...]] = [("name", "classes", *_PARTS, "imbalance", "here")]
+    table = Table("name", "classes", *_PARTS, "imbalance", "here", box=None, header_style="bold")
     for entry in CATALOG.values():
         sizes = dict(entry.sizes)
         imbalance = ""
@@ -62,13 +63,8 @@ def _list(words: Sequence[str]) -> int:
             imbalance = f"{high / low:.0f}"
         here = "yes" if entry.is_here(root) else "no"
         shown = (f"{sizes[part]:,}" if part in sizes else "-" for part in _PARTS)
-        rows.append((entry.name, str(entry.num_classes), *shown, imbalance, here))
-    table = Table(box=None, header_style="bold")
-    for heading, *cells in zip(*rows, strict=True):
-        table.add_column(heading, min_width=max(map(len, (heading, *cells))))
-    for row in rows[1:]:
-        table.add_row(*row)
-    console.print(table, crop=False)
+        table.add_row(entry.name, str(entry.num_classes), *shown, imbalance, here)
+    Console(width=200).print(table)  # complete in a narrow terminal
     return 0
 
 
@@ -142,9 +138,7 @@ def _places(name: str, root: Path) -> str:
 def show(found: Description, folders: Sequence[Path] = ()) -> None:
     """Print a description, and the class folders that are empty."""
     sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
-    classes = "1 class" if len(found.class_names) == 1 else f"{len(found.class_names):,} classes"
-    images = "image" if sum(found.sizes.values()) == 1 else "images"
-    print_line(f"{found.name}: {classes}, {sizes} {images}", style="bold")
+    print_line(f"{found.name}: {sizes} images, {len(found.class_names):,} classes", style="bold")
     groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
     print_line(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)")
     order = found.counts.argsort(descending=True, stable=True).tolist()
@@ -156,17 +150,17 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
         print_line(f"  {set_cell_size(found.class_names[c], 20)} {count:>7,} {bar}")
-    for one, many, items in (
-        ("class", "classes without a training image", found.empty),
-        ("folder", "folders without an image: fill or remove them", [str(folder) for folder in folders]),
-        ("image", "images in more than one split", [" = ".join(names) for names in found.across]),
-        ("image", "images more than once in a split", [" = ".join(names) for names in found.within]),
-        ("image", "images with different labels", [" = ".join(names) for names in found.conflicting]),
-        ("file", "files that cannot be read", found.unreadable),
-    ):
+    problems = {
+        "classes without a training image": found.empty,
+        "folders without an image": [str(folder) for folder in folders],
+        "images in more than one split": [" = ".join(names) for names in found.across],
+        "images more than once in a split": [" = ".join(names) for names in found.within],
+        "images with different labels": [" = ".join(names) for names in found.conflicting],
+        "files that cannot be read": found.unreadable,
+    }
+    for problem, items in problems.items():
         if items:
-            what = one + many[many.index(" ") :] if len(items) == 1 else many
-            print_line(f"{len(items)} {what}:")
+            print_line(f"{problem} ({len(items)}):")
             for item in items[:5]:
                 print_line(f"  {item}")
             if len(items) > 5:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOG_SECONDS",
-    "SPEED_SECONDS",
     "Status",
     "console",
     "print_line",
+    "progress_bar",
     "progress_console",
     "show_measures",
     "show_result",
@@ -30,7 +30,7 @@ console = Console()
 progress_console = Console(stderr=True)
 
 LOG_SECONDS = 60.0  # between two lines when the output is not a terminal
-SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
+_SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
 _NAME = 36  # characters of a run's name, so that a line has at most 80
 _NAMED = 5  # absent classes that are named
 
@@ -43,10 +43,7 @@ class Status:
         number = len(fleet.members)
         label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
         self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TaskProgressColumn())
-        self._bar = Progress(
-            *columns, TimeRemainingColumn(), "left", speed_estimate_period=SPEED_SECONDS, get_time=time.monotonic
-        )
+        self._bar = progress_bar()
         self._task = self._bar.add_task(self.name, **self._steps())
         self._begun: list[Trainer] = []
         self._updated = -1.0
@@ -99,6 +96,13 @@ class Status:
         if speed:
             parts.append(f"{speed:,.0f} images/s")
         return "  ".join(parts)
+
+
+def progress_bar(**options: Any) -> Progress:
+    """Return a bar with the remaining time; ``options`` are rich's."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TaskProgressColumn())
+    options = {"speed_estimate_period": _SPEED_SECONDS, "get_time": time.monotonic, **options}
+    return Progress(*columns, TimeRemainingColumn(), "left", **options)
 
 
 def time_left(seconds: float | None, before: str = ", ") -> str:

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as Bars
 
 from longtail._program import program
 from longtail._registry import load_plugins
 from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import LOG_SECONDS, SPEED_SECONDS, console, print_line, progress_console, time_left
+from longtail.cli.show import LOG_SECONDS, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
@@ -24,9 +22,9 @@ from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, show, write
 from longtail.study.results import Results
-from longtail.study.runs import HELD_WORDS, Held, Run
+from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
-from longtail.study.stats import Alternative, summarise
+from longtail.study.stats import Alternative
 from longtail.study.study import Progress, Study, run_studies
 from longtail.train.trainer import StoppedError
 
@@ -225,74 +223,38 @@ def _exit_code(outcome: Outcome | None) -> int:
 
 
 class View:
-    """Progress as live bars; without a terminal, one line per finished run and one per minute."""
+    """A line per finished run, and a progress bar; without a terminal, a line per minute instead of the bar."""
 
     def __init__(self, to: Console = progress_console) -> None:
         self.console = to
-        self.bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(20),
-            TextColumn("{task.fields[details]}", markup=False),
-            console=to,
-            auto_refresh=False,
-            transient=True,
-            disable=not to.is_terminal,
-            speed_estimate_period=SPEED_SECONDS,
-            get_time=time.monotonic,
-        )
-        self._tasks: dict[str, TaskID] = {}
+        self.bar = progress_bar(console=to, transient=True, disable=not to.is_terminal)
+        self._task = self.bar.add_task("starting", total=None)
         self._printed = time.monotonic()
 
     def __enter__(self) -> "View":
-        self.bars.start()
+        self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bars.stop()
+        self.bar.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress."""
-        finished, runs_done = len(progress.finished), f"{len(progress.finished)}/{len(progress.runs)} runs done"
-        left = time_left(self._update("all", progress.epochs(), runs_done))
-        if self.bars.disable:
-            for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
-                self._line(f"{place}/{len(progress.runs)} {run.path.name}: {_recall(run)}")
-            if time.monotonic() - self._printed > LOG_SECONDS:
-                epochs, total = progress.epochs()
-                self._line(f"{runs_done}, {epochs:,}/{total:,} epochs{left}")
-        self._update("all", progress.epochs(), runs_done + left)
-        for (data, method), runs in progress.cells().items():
-            done = [progress.finished[run.path] for run in runs if run.path in progress.finished]
-            self._update(f"{data}, {method}", progress.epochs(runs), f"{len(done)}/{len(runs)}{_so_far(done)}")
-        self.bars.refresh()
-
-    def _update(self, name: str, epochs: tuple[int, int], details: str) -> float | None:
-        """Update a bar, and return its remaining seconds."""
-        values: dict[str, Any] = {"completed": epochs[0], "total": epochs[1], "details": details}
-        if name not in self._tasks:
-            self._tasks[name] = self.bars.add_task(name, **values)
-        self.bars.update(self._tasks[name], **values)
-        return next(task.time_remaining for task in self.bars.tasks if task.id == self._tasks[name])
+        finished, total = len(progress.finished), len(progress.runs)
+        for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
+            self._line(f"{place}/{total} {run.path.name}: {_recall(run)}")
+        (epochs, of), done = progress.epochs(), f"{finished}/{total} runs done"
+        self.bar.update(self._task, description=done, completed=epochs, total=of)
+        if self.bar.disable and time.monotonic() - self._printed > LOG_SECONDS:
+            self._line(f"{done}, {epochs:,}/{of:,} epochs{time_left(self.bar.tasks[0].time_remaining)}")
 
     def _line(self, text: str) -> None:
         self._printed = time.monotonic()
         print_line(text, self.console)
 
 
-def _so_far(runs: Sequence[Run]) -> str:
-    """The mean recall of finished runs."""
-    known = [run.recall(part=part) for run in runs if (part := _measured_on(run)) is not None]
-    where = " on validation data" if any(_measured_on(run) == "val" for run in runs) else ""
-    return f", recall {summarise(known)}{where}" if known else ""
-
-
-def _measured_on(run: Run) -> Held | None:
-    """The held-out fold for runs on folds, which a search chooses by; else test data."""
-    return "val" if run.recipe.folds else run.held_out
-
-
 def _recall(run: Run) -> str:
-    part = _measured_on(run)
+    part = "val" if run.recipe.folds else run.held_out  # a search chooses by the fold
     if part is None:
         return f"done; {NO_DATA}"
     return f"recall {run.recall(part=part):.2f}" + ("" if part == "test" else f" on {HELD_WORDS[part]}")

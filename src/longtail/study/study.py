@@ -218,21 +218,11 @@ class Progress:
         self.news = [read_run(run.path) for run in new]
         self.finished |= {run.path: run for run in self.news}
 
-    def epochs(self, runs: Sequence[PlannedRun] | None = None) -> tuple[int, int]:
+    def epochs(self) -> tuple[int, int]:
         """Return how many epochs are done, and how many there are."""
-        given = self.runs if runs is None else runs
-        totals = {run.path: epochs_of(run.recipe) for run in given}
+        totals = {run.path: epochs_of(run.recipe) for run in self.runs}
         done = [
-            totals[run.path] if run.path in self.finished else min(epochs_done(run), totals[run.path]) for run in given
+            totals[run.path] if run.path in self.finished else min(epochs_done(run), totals[run.path])
+            for run in self.runs
         ]
         return sum(done), sum(totals.values())
-
-    def cells(self) -> dict[tuple[str, str], list[PlannedRun]]:
-        """Return the runs of each data set and method."""
-        found: dict[tuple[str, str], list[PlannedRun]] = {}
-        for run in self.runs:
-            recipe = run.recipe
-            folds = f", {recipe.folds} folds" if recipe.folds else ""
-            title = recipe.spec.label(recipe.params) + folds
-            found.setdefault((data_title(recipe.data, recipe.imbalance), title), []).append(run)
-        return found
