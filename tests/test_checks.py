@@ -1,4 +1,4 @@
-"""The shared argument checks: what they accept, and errors of one sentence that name argument and value."""
+"""Argument checks: what they accept, and errors that name the argument and the value."""
 
 import math
 from typing import Any
@@ -28,20 +28,20 @@ nan, inf = math.nan, math.inf
 
 
 @pytest.mark.parametrize("value", [0, 1, 0.5, np.float32(0.5), np.int64(2), np.float64(0.5)], ids=repr)
-def test_any_real_number_will_do(value: Any) -> None:
+def test_any_real_number_is_accepted(value: Any) -> None:
     found = check_number("beta", value)
     assert type(found) is float
     assert found == value
 
 
 @pytest.mark.parametrize("value", [-1, -0.001, nan, inf, -inf, np.float32(-1), 10**400], ids=repr)
-def test_numbers_out_of_range(value: Any) -> None:
+def test_number_out_of_range_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="`beta`"):
         check_number("beta", value)
 
 
 @pytest.mark.parametrize("value", [True, np.bool_(False), "1", None, [1.0], 1j, np.ones(2), torch.ones(3, 3)], ids=repr)
-def test_things_that_are_not_numbers(value: Any) -> None:
+def test_values_that_are_not_numbers_are_refused(value: Any) -> None:
     with refused(TypeError, "`beta`", type(value).__name__):
         check_number("beta", value)
     with refused(TypeError, "`seed`", type(value).__name__):
@@ -95,7 +95,7 @@ def test_whole_counts_become_int64(dtype: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("fractions", [False, True])
-def test_counts_out_of_range(counts: Any, value: str, fractions: bool) -> None:
+def test_counts_out_of_range_are_refused(counts: Any, value: str, fractions: bool) -> None:
     with refused(ValueError, "`counts`", value):
         as_counts(counts, fractions=fractions)
 
@@ -105,13 +105,13 @@ def test_counts_out_of_range(counts: Any, value: str, fractions: bool) -> None:
     [[True, False], torch.ones(4, dtype=torch.complex64), "many", ["5", "3"], {0: 5}, None, [[5, 3], [2]], [5, None]],
     ids=str,
 )
-def test_things_that_are_not_counts(counts: Any) -> None:
+def test_values_that_are_not_counts_are_refused(counts: Any) -> None:
     with refused(TypeError, "`counts`"):
         as_counts(counts)
 
 
 def test_fractional_counts() -> None:
-    """Refused where samples are counted, kept where they may be sums of sample weights."""
+    """Fractions are refused unless counts may be sums of sample weights."""
     with refused(ValueError, "`samples`", "whole", 1.5):
         as_counts([5, 1.5], name="samples")
     assert as_counts([5, 1.5], fractions=True).tolist() == [5, 1.5]
@@ -119,13 +119,13 @@ def test_fractional_counts() -> None:
     assert as_counts(torch.tensor([0.5, 2]).half(), fractions=True).dtype == torch.float32
 
 
-def test_a_wrong_number_of_classes() -> None:
+def test_wrong_number_of_classes_is_refused() -> None:
     with refused(ValueError, "`counts`", 3, 2):
         as_counts([5, 1], 3)
 
 
 def test_zero_counts() -> None:
-    """Refused by their class and with the remedy; kept; or counted as one."""
+    """Zero counts are refused with a remedy, kept, or counted as one."""
     with refused(ValueError, "`counts`", "0 for class 1, 3", "zero_counts='mask'", "zero_counts='one'"):
         training_counts([5, 0, 2, 0], "error")
     assert training_counts([5, 0, 2, 0], "mask").tolist() == [5, 0, 2, 0]
@@ -139,7 +139,7 @@ def test_zero_counts() -> None:
 
 
 def test_distributions() -> None:
-    """Finite numbers above 0, or with ``zeros`` from 0; up to a constant factor."""
+    """A distribution has finite numbers > 0, or >= 0 with ``zeros``, and need not be normalised."""
     assert as_distribution("p", [20, 80]).dtype == torch.float64
     assert as_distribution("p", [0, 1], zeros=True).tolist() == [0, 1]
     for bad in (0.0, -0.5, nan, inf):
@@ -166,7 +166,7 @@ def test_logits() -> None:
 
 
 def test_tensors_on_the_default_device() -> None:
-    """A sequence goes where new tensors go, but never to the meta device, which has no values."""
+    """A sequence becomes a tensor on the default device, except on the meta device, which has no values."""
     with torch.device("meta"):
         assert as_tensor("x", [1, 2]).tolist() == [1, 2]
         assert as_counts([1, 2]).device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Class counts, the imbalance factor, and the groups cut from counts."""
+"""Class counts, the imbalance factor, and groups of classes."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ from longtail import Groups, GroupValues, class_counts, imbalance_factor
 
 
 class TestClassCounts:
-    """Against ``numpy.bincount``."""
+    """`class_counts`."""
 
     @property_test
     @given(
@@ -25,7 +25,7 @@ class TestClassCounts:
         dtype=st.sampled_from([np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16, np.uint32, np.uint64]),
     )
     def test_against_numpy(self, labels: list[int], more: int, dtype: Any) -> None:
-        """Lists, arrays and tensors of any integer type; classes that no label names count 0."""
+        """Lists, arrays and tensors of any integer type give the result of ``numpy.bincount``."""
         classes = max(labels, default=0) + 1 + more
         expected = np.bincount(np.array(labels, dtype=int), minlength=classes)
         for given_labels in (labels, tuple(labels), np.array(labels, dtype=dtype), torch.tensor(labels).long()):
@@ -42,32 +42,32 @@ class TestClassCounts:
         assert class_counts(labels, 5).tolist() == np.bincount(labels.numpy().reshape(-1), minlength=5).tolist()
         assert torch.equal(labels, before)
 
-    def test_no_label(self) -> None:
-        """Nothing to count is a count of 0 in every class."""
+    def test_empty_labels(self) -> None:
+        """Without labels every count is 0."""
         for labels in ([], np.array([], dtype=int), torch.tensor([]), torch.empty(0, 3, dtype=torch.int64)):
             assert class_counts(labels, 3).tolist() == [0, 0, 0]
 
-    def test_numbers_of_classes_that_numpy_made(self) -> None:
-        """``labels.max() + 1`` of an array is one of numpy's integers."""
+    def test_number_of_classes_may_be_a_numpy_integer(self) -> None:
+        """``labels.max() + 1`` of an array is a numpy integer."""
         labels = np.array([0, 2, 1])
         assert class_counts(labels, labels.max() + 1).tolist() == [1, 1, 1]
 
     @pytest.mark.parametrize("ignored", [-100, 1])
     def test_ignored_labels_are_not_counted(self, ignored: int) -> None:
-        """Whether they are in range or not, as the losses leave them out."""
+        """The ignored label may be in range or not, as for the losses."""
         for labels in ([[0, ignored], [2, 2]], np.array([0, ignored, 2, 2]), torch.tensor([2, 0, 2, ignored])):
             assert class_counts(labels, 3, ignore_index=ignored).tolist() == [1, 0, 2]
         assert class_counts([ignored], 3, ignore_index=ignored).tolist() == [0, 0, 0]
 
-    def test_labels_that_are_not_the_ignored_one_are_refused(self) -> None:
-        """One label is left out, and no other."""
+    def test_other_negative_labels_are_refused(self) -> None:
+        """Only ``ignore_index`` is ignored."""
         with refused(ValueError, "`labels`", "0…2", "-1"):
             class_counts([0, -1, 255], 3, ignore_index=255)
         with refused(TypeError, "`ignore_index`", "'255'"):
             class_counts([0, 1, 255], 3, ignore_index="255")
 
-    def test_a_label_that_the_losses_ignore_names_the_option(self) -> None:
-        """-100 is their default; other labels out of range are mistakes."""
+    def test_error_for_minus_100_names_ignore_index(self) -> None:
+        """-100 is the default of the losses; the hint is not given for other labels."""
         with refused(ValueError, "but got -100; ignore_index=-100 "):
             class_counts([0, -100, 2], 3)
         with pytest.raises(ValueError, match=r"but got 3\.$"):
@@ -75,12 +75,12 @@ class TestClassCounts:
 
     @pytest.mark.parametrize(("label", "value"), [(3, "3"), (-100, "-100")])
     def test_labels_out_of_range(self, label: int, value: str) -> None:
-        """Named, with the range."""
+        """The error names the label and the range."""
         with refused(ValueError, "`labels`", "0…2", value):
             class_counts([0, label, 2], 3)
 
     def test_many_labels_out_of_range_are_not_all_listed(self) -> None:
-        """The first few, and how many."""
+        """The error lists the first labels and their number."""
         with refused(ValueError, "`labels`", "3, 4, 5", "97 in all"):
             class_counts(range(100), 3)
 
@@ -101,29 +101,29 @@ class TestClassCounts:
         ids=str,
     )
     def test_labels_of_another_type(self, labels: Any, kind: str) -> None:
-        """Class indices are integers."""
+        """Labels that are not integers are refused."""
         with refused(TypeError, "`labels`", kind):
             class_counts(labels, 3)
 
     @pytest.mark.parametrize("number", [0, 2.0], ids=repr)
     def test_number_of_classes(self, number: Any) -> None:
-        """An integer >= 1."""
+        """`num_classes` is an integer >= 1."""
         with refused((ValueError, TypeError), "`num_classes`", repr(number)):
             class_counts([0], number)
 
 
 class TestImbalanceFactor:
-    """Largest over smallest class."""
+    """`imbalance_factor`: the largest count divided by the smallest."""
 
     @property_test
     @given(counts=st.lists(st.integers(1, 10**9), min_size=1, max_size=20))
     def test_against_python(self, counts: list[int]) -> None:
-        """Whatever the counts come in."""
+        """Lists, arrays and tensors give the same factor."""
         assert imbalance_factor(counts) == max(counts) / min(counts)
         assert imbalance_factor(torch.tensor(counts)) == max(counts) / min(counts)
 
     def test_bad_counts(self) -> None:
-        """A class without examples has no ratio."""
+        """A count of 0 is refused."""
         with refused(ValueError, "`counts`", "0"):
             imbalance_factor([5, 0])
         with refused(ValueError, "`counts`", "-1"):
@@ -133,10 +133,10 @@ class TestImbalanceFactor:
 
 
 class TestCut:
-    """How classes come to groups."""
+    """Construction of `Groups`."""
 
-    def test_the_papers_cut(self) -> None:
-        """More than 100, 20 to 100, fewer than 20, classes in any order."""
+    def test_cuts_of_the_paper(self) -> None:
+        """Head has more than 100, medium 20 to 100, tail fewer than 20 examples."""
         groups = Groups.from_counts([19, 20, 100, 101, 1280, 0, 1])
         assert groups.names == ("head", "medium", "tail")
         assert groups.index == (2, 1, 1, 0, 0, 2, 2)
@@ -146,13 +146,13 @@ class TestCut:
         assert groups.sizes == {"head": 2, "medium": 2, "tail": 3}
         assert groups.num_classes == 7
 
-    def test_another_cut(self) -> None:
-        """LVIS by image count: more than 100, 11 to 100, at most 10."""
+    def test_other_cuts(self) -> None:
+        """The groups of LVIS: more than 100, 11 to 100, at most 10 images."""
         groups = Groups.from_counts([10, 11, 100, 101], head_over=100, tail_under=11)
         assert groups.sizes == {"head": 1, "medium": 2, "tail": 1}
 
-    def test_no_medium(self) -> None:
-        """Cuts that meet leave nothing between, and put no class into two."""
+    def test_cuts_without_a_medium_group(self) -> None:
+        """If both cuts meet, medium is empty and no class is in two groups."""
         assert Groups.from_counts([5, 10, 11], head_over=10, tail_under=11).sizes == {"head": 1, "medium": 0, "tail": 2}
 
     @property_test
@@ -162,7 +162,7 @@ class TestCut:
         more=st.integers(-1, 100),
     )
     def test_every_class_in_one_group(self, counts: list[int], tail_under: int, more: int) -> None:
-        """Sizes add up; each group holds what its rule says."""
+        """Every class is in exactly one group, the one that its count says."""
         head_over = max(tail_under + more, 0)
         groups = Groups.from_counts(counts, head_over, tail_under)
         assert sum(groups.sizes.values()) == groups.num_classes == len(counts)
@@ -171,8 +171,8 @@ class TestCut:
         assert medium == {c for c, n in enumerate(counts) if tail_under <= n <= head_over}
         assert tail == {c for c, n in enumerate(counts) if n < tail_under and n <= head_over}
 
-    def test_by_hand(self) -> None:
-        """CIFAR-100's cut by index in the paper, and classes in any order."""
+    def test_groups_from_indices(self) -> None:
+        """The paper groups the classes of CIFAR-100 by index; indices may be in any order."""
         groups = Groups.from_indices(head=range(35), medium=range(35, 70), tail=range(70, 100))
         assert groups.sizes == {"head": 35, "medium": 35, "tail": 30}
         mixed = Groups.from_indices(rare=[2, 0], common=np.array([1, 3]), none=torch.tensor([], dtype=torch.int64))
@@ -181,8 +181,8 @@ class TestCut:
         assert mixed.members("none") == ()
         assert mixed.sizes == {"rare": 2, "common": 2, "none": 0}
 
-    def test_a_value(self) -> None:
-        """Groups are equal when their cuts are, can be keys, copied, pickled."""
+    def test_groups_are_values(self) -> None:
+        """Groups can be compared, hashed, copied and pickled, but not changed."""
         one, other = Groups.from_counts([500, 50, 5]), Groups.from_indices(head=[0], medium=[1], tail=[2])
         assert one == other
         assert hash(one) == hash(other)
@@ -203,32 +203,32 @@ class TestCut:
         ],
         ids=str,
     )
-    def test_by_hand_gone_wrong(self, groups: dict[str, list[int]], words: list[str]) -> None:
-        """Twice, not at all, negative, none."""
+    def test_wrong_indices_are_refused(self, groups: dict[str, list[int]], words: list[str]) -> None:
+        """Each class must be in exactly one group."""
         with refused(ValueError, *words):
             Groups.from_indices(**groups)
 
     @pytest.mark.parametrize("classes", [[0.7], ["a"], None], ids=repr)
     def test_indices_of_another_type(self, classes: Any) -> None:
-        """A class is an integer; 0.7 is not 0."""
+        """Indices are integers."""
         with refused((TypeError, ValueError), "`head`"):
             Groups.from_indices(head=classes, tail=[1])
 
-    def test_cuts_that_cross(self) -> None:
-        """A class would be in head and tail."""
+    def test_cuts_in_the_wrong_order_are_refused(self) -> None:
+        """Otherwise a class would be in head and in tail."""
         with refused(ValueError, "`tail_under`", "`head_over`", 20, 10):
             Groups.from_counts([5], head_over=10, tail_under=20)
 
     @pytest.mark.parametrize("cut", ["head_over", "tail_under"])
     @pytest.mark.parametrize("value", [-1, "many"], ids=repr)
-    def test_cuts_that_are_no_numbers(self, cut: str, value: Any) -> None:
-        """Numbers >= 0."""
+    def test_cuts_that_are_not_numbers_are_refused(self, cut: str, value: Any) -> None:
+        """Cuts are numbers >= 0."""
         with refused((ValueError, TypeError), f"`{cut}`", value):
             Groups.from_counts([5], **{cut: value})
 
     @pytest.mark.parametrize("counts", [[5, -1], []], ids=str)
     def test_bad_counts(self, counts: list[float]) -> None:
-        """As everywhere."""
+        """Counts are numbers >= 0, at least one."""
         with refused(ValueError, "`counts`"):
             Groups.from_counts(counts)
 
@@ -242,18 +242,18 @@ class TestCut:
             (("a",), (), "`index`"),
         ],
     )
-    def test_made_by_hand(self, names: tuple[str, ...], index: tuple[int, ...], argument: str) -> None:
-        """Names once each, an index that points at one, a class at least."""
+    def test_wrong_names_or_index(self, names: tuple[str, ...], index: tuple[int, ...], argument: str) -> None:
+        """Names are unique, and the index of every class is that of a name."""
         with refused(ValueError, argument):
             Groups(names, index)
 
-    def test_an_index_between_groups(self) -> None:
-        """Half a group is none."""
+    def test_fractional_index_is_refused(self) -> None:
+        """The index holds integers."""
         with refused((ValueError, TypeError), "`index`", "0.5"):
             Groups(("a", "b"), (0, 0.5))
 
-    def test_an_unknown_group(self) -> None:
-        """Named, with those that there are."""
+    def test_unknown_group_is_refused(self) -> None:
+        """The error names the group and the known ones."""
         with refused(ValueError, "`name`", "'few'", "head, medium, tail"):
             Groups.from_counts([5]).members("few")
 
@@ -267,7 +267,7 @@ class TestMeans:
         seed=st.integers(0, 2**32 - 1),
     )
     def test_against_numpy(self, index: list[int], seed: int) -> None:
-        """Plain, over a part, weighted; groups with nothing to average are named, not averaged."""
+        """Plain, masked and weighted means equal those of numpy; empty groups are skipped."""
         rng = np.random.default_rng(seed)
         groups = Groups(("a", "b", "c", "d"), tuple(index))
         values, weights = rng.random(len(index)), rng.random(len(index)) + 0.1
@@ -291,7 +291,7 @@ class TestMeans:
             assert means.skipped == tuple(name for name in groups.names if name not in expected)
 
     def test_empty_groups_are_skipped_and_named(self) -> None:
-        """In the result and in what it prints."""
+        """The result and its text name the skipped groups."""
         means = Groups.from_counts([500, 400, 5]).means([0.9, 0.7, 0.2])
         assert dict(means) == pytest.approx({"head": 0.8, "tail": 0.2})
         assert means.skipped == ("medium",)
@@ -300,14 +300,14 @@ class TestMeans:
         assert Groups.from_counts([500, 50, 5]).means([1, 1, 1]).skipped == ()
         assert "skipped" not in repr(Groups.from_counts([500, 50, 5]).means([1, 1, 1]))
 
-    def test_what_is_left_out_may_be_nan(self) -> None:
-        """A class that is not averaged may have no value."""
+    def test_masked_values_may_be_nan(self) -> None:
+        """Values outside of `where` are not used."""
         means = Groups.from_counts([500, 500, 5]).means([0.5, float("nan"), 0.1], torch.tensor([True, False, True]))
         assert dict(means) == pytest.approx({"head": 0.5, "tail": 0.1})
         assert means.skipped == ("medium",)
 
-    def test_a_group_weighted_with_nothing(self) -> None:
-        """No weight is nothing to average."""
+    def test_group_with_zero_weight_is_skipped(self) -> None:
+        """It has nothing to average."""
         means = Groups.from_counts([500, 5]).means([0.5, 0.1], weights=torch.tensor([1.0, 0.0]))
         assert means.skipped == ("medium", "tail")
 
@@ -321,27 +321,27 @@ class TestMeans:
         ids=["tuple", "array", "tensor"],
     )
     def test_values_in_any_container(self, values: Any) -> None:
-        """Tuples, arrays, tensors with a history."""
+        """Tuples, arrays and tensors that need gradients are accepted."""
         means = Groups.from_counts([500, 50, 5]).means(values)
         assert dict(means) == pytest.approx({"head": 0.9, "medium": 0.5, "tail": 0.1})
         assert all(type(mean) is float for mean in means.values())
 
     def test_where_and_weights_in_any_container(self) -> None:
-        """Lists and arrays, as values may be."""
+        """Lists and arrays are accepted."""
         groups = Groups.from_counts([500, 500, 5])
         assert dict(groups.means([0.9, 0.5, 0.1], [True, False, True])) == pytest.approx({"head": 0.9, "tail": 0.1})
         weighted = groups.means([0.9, 0.5, 0.1], weights=np.array([3, 1, 1]))
         assert dict(weighted) == pytest.approx({"head": 0.8, "tail": 0.1})
 
     def test_sums_of_rows(self) -> None:
-        """Classes in dimension 0, any shape after it."""
+        """Dimension 0 holds the classes; the others are kept."""
         sums = Groups.from_counts([500, 5, 400]).sums(torch.arange(6.0).reshape(3, 2))
         assert sums.tolist() == [[4.0, 6.0], [0.0, 0.0], [2.0, 3.0]]
         assert sums.dtype == torch.float64
 
     @pytest.mark.parametrize("values", [[0.5], 0.5, []], ids=str)
     def test_values_of_another_length(self, values: Any) -> None:
-        """One per class."""
+        """There must be one value per class."""
         groups = Groups.from_counts([500, 50, 5])
         shape = tuple(np.shape(values))
         with refused(ValueError, "`values`", 3, shape):
@@ -351,7 +351,7 @@ class TestMeans:
 
     @pytest.mark.parametrize("length", [1, 4])
     def test_where_and_weights_of_another_length(self, length: int) -> None:
-        """One per class; the error names the argument."""
+        """There must be one per class; the error names the argument."""
         groups = Groups.from_counts([500, 50, 5])
         with refused(ValueError, "`where`", 3, f"({length},)"):
             groups.means([1.0, 2.0, 3.0], torch.ones(length, dtype=torch.bool))
@@ -359,18 +359,18 @@ class TestMeans:
             groups.means([1.0, 2.0, 3.0], weights=torch.ones(length))
 
     def test_means_of_rows(self) -> None:
-        """A mean is one number: rows are refused."""
+        """Means of rows are refused."""
         with refused((ValueError, TypeError), "`values`", "(3, 2)"):
             Groups.from_counts([500, 50, 5]).means(torch.ones(3, 2))
 
     @pytest.mark.parametrize("values", ["abc", None], ids=repr)
     def test_values_of_another_type(self, values: Any) -> None:
-        """Numbers."""
+        """Values must be numbers."""
         with refused(TypeError, "`values`"):
             Groups.from_counts([500, 50, 5]).means(values)
 
-    def test_a_result_can_be_copied(self) -> None:
-        """With what it skipped."""
+    def test_result_can_be_copied(self) -> None:
+        """A copy keeps the skipped groups."""
         means = GroupValues({"head": 0.5}, ("tail",))
         for twin in (copy.copy(means), copy.deepcopy(means), pickle.loads(pickle.dumps(means))):
             assert twin == means

@@ -1,4 +1,4 @@
-"""`longtail.load`: a run's model predicts what the run's evaluation found, for images in whatever form they come."""
+"""`longtail.load`: the model of a run predicts as in the run's evaluation, for all types of images."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ PIXELS, LABELS = DIGITS.test.images.pixels, DIGITS.test.labels
 
 @pytest.fixture
 def copy(finished, tmp_path):
-    """A run's folder to be spoilt."""
+    """A copy of a run that a test can damage."""
 
     def make(method, **changes):
         return shutil.copytree(finished(method, **changes), tmp_path / method)
@@ -36,7 +36,7 @@ def stored(folder):
 
 # Linear, cosine, class-scaled, ResLT's branches, projectors and prototypes, a second stage.
 @pytest.mark.parametrize("method", ["softmax", "ldam", "lws", "reslt", "bcl", "crt"])
-def test_the_logits_are_those_of_the_runs_evaluation(finished, method):
+def test_logits_equal_those_of_the_evaluation(finished, method):
     model = longtail.load(finished(method))
     assert isinstance(model, torch.nn.Module)
     assert not model.training
@@ -48,7 +48,7 @@ def test_the_logits_are_those_of_the_runs_evaluation(finished, method):
     assert not any("proj" in name or "prototypes" in name for name in model.state_dict())
 
 
-def test_predictions_are_probabilities_and_the_best_label(finished):
+def test_predict_returns_the_best_label_and_probabilities(finished):
     folder = finished("cbs")
     model = longtail.load(folder)
     labels, probabilities = model.predict(PIXELS, batch_size=33)
@@ -60,7 +60,7 @@ def test_predictions_are_probabilities_and_the_best_label(finished):
 
 
 @pytest.mark.parametrize(("method", "changes"), [("tau-norm", {"validation": 0.2}), ("logit-adjust-posthoc", {})])
-def test_the_runs_step_after_training_is_part_of_it(finished, method, changes):
+def test_posthoc_step_of_the_run_is_applied(finished, method, changes):
     folder = finished(method, **changes)
     kind, strength = json.loads((folder / "result.json").read_text())["posthoc"].split("=")
     plain = stored(folder).double()
@@ -76,12 +76,12 @@ def test_the_runs_step_after_training_is_part_of_it(finished, method, changes):
         torch.testing.assert_close(model(model.transforms(PIXELS)).double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_strength_of_many_digits_survives(finished):
+def test_posthoc_strength_is_not_rounded(finished):
     folder = finished("logit-adjust-posthoc", tau=0.123456789)
     assert longtail.load(folder).posthoc.strength == 0.123456789
 
 
-def test_images_in_every_form_are_the_same(finished, tmp_path):
+def test_all_image_types_give_the_same_prediction(finished, tmp_path):
     model = longtail.load(finished("cbs"))
     expected = model.predict(PIXELS[:3]).probabilities
     grey = [pixels[0].numpy() for pixels in PIXELS[:3]]
@@ -110,7 +110,7 @@ def test_images_in_every_form_are_the_same(finished, tmp_path):
         assert model.predict(none).probabilities.shape == (0, 10)
 
 
-def test_an_array_is_copied_only_where_torch_would_warn_of_it():
+def test_only_read_only_arrays_are_copied():
     image = np.arange(64, dtype=np.uint8).reshape(8, 8)
     assert _pixels(image).data_ptr() == image.ctypes.data
     image.flags.writeable = False  # as np.asarray of a PIL image is; torch warns of it, but only once
@@ -118,10 +118,10 @@ def test_an_array_is_copied_only_where_torch_would_warn_of_it():
     assert torch.equal(_pixels(image), torch.arange(64, dtype=torch.uint8).view(1, 8, 8))
 
 
-# Linear, cosine, class-scaled, ResLT's branches; a step after training.
+# Linear, cosine, class-scaled and ResLT heads, and a post-hoc step.
 @pytest.mark.parametrize("method", ["cbs", "ldam", "lws", "reslt", "logit-adjust-posthoc"])
 @pytest.mark.parametrize(("dtype", "off"), [(torch.half, 0.01), (torch.double, 1e-5)])
-def test_a_model_in_another_type_predicts_in_it(finished, tmp_path, method, dtype, off):
+def test_model_in_another_dtype_predicts_in_it(finished, tmp_path, method, dtype, off):
     model = longtail.load(finished(method))
     expected = model.predict(PIXELS[:20]).probabilities
     labels, probabilities = model.to(dtype).predict(PIXELS[:20])
@@ -148,7 +148,7 @@ def test_channels():
         ToChannels(1)(torch.zeros(1, 4, 2, 2, dtype=torch.uint8))
 
 
-def test_pixels_in_the_wrong_order_are_refused_with_the_right_one():
+def test_error_for_wrong_channel_order_names_the_right_one():
     transforms = Transforms(3, 8, Normalisation((0.5,) * 3, (0.5,) * 3))
     order = r"but got 8 channels; a tensor is \(channels, height, width\), a NumPy array \(height, width, channels\)\."
     for images in (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), np.zeros((2, 3, 8, 8), np.uint8)):
@@ -166,13 +166,13 @@ def test_pixels_in_the_wrong_order_are_refused_with_the_right_one():
         (np.array(["a.png"]), r"an array of <U5 and shape \(1,\)"),
     ],
 )
-def test_an_array_that_is_not_an_image_is_described_by_type_and_shape(array, found):
+def test_array_that_is_not_an_image_is_described_by_type_and_shape(array, found):
     with pytest.raises(TypeError, match=rf"a NumPy array \(height, width, channels\), but got {found}\."):
         Transforms(3, 8, Normalisation((0.5,) * 3, (0.5,) * 3))(array)
 
 
 def test_sizes():
-    """As PIL resizes, whose rounding in between is off by a level; ImageNet's families take the middle."""
+    """Images are resized like PIL, whose rounding may differ by one level; ImageNet recipes crop the centre."""
     plain = Normalisation((0.0,) * 3, (1 / 255,) * 3)
     image = torch.randint(0, 256, (3, 40, 60), dtype=torch.uint8)
     pil = Image.fromarray(image.permute(1, 2, 0).numpy())
@@ -207,13 +207,13 @@ def test_objects_that_are_not_images_are_refused(finished, images):
         longtail.load(finished("cbs")).predict(images)
 
 
-def test_a_file_that_is_no_image_is_refused(finished, tmp_path):
+def test_file_that_is_not_an_image_is_refused(finished, tmp_path):
     (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"a\.png to be an image, but it is empty"):
         longtail.load(finished("cbs")).predict(tmp_path / "a.png")
 
 
-def test_predicting_leaves_the_mode_alone(finished):
+def test_predict_keeps_the_training_mode(finished):
     model = longtail.load(finished("cbs")).train()
     model.model.backbone.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -224,14 +224,14 @@ def test_predicting_leaves_the_mode_alone(finished):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_it_can_be_trained_further(finished):
+def test_loaded_model_can_be_trained(finished):
     model = longtail.load(finished("cbs"))
     model(model.transforms(PIXELS[:4])).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_it_needs_neither_the_method_nor_the_data(copy):
-    """A registered method may be missing where the model is used."""
+def test_loading_needs_neither_method_nor_data(copy):
+    """The plugin of a method need not be installed where the model is used."""
     folder = copy("cbs")
     recipe = folder / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('method = "cbs"', 'method = "mine"'))
@@ -241,7 +241,7 @@ def test_it_needs_neither_the_method_nor_the_data(copy):
 
 
 class Touch:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -265,7 +265,7 @@ def test_nothing_in_a_file_is_executed(copy, tmp_path):
 
 
 def change_card(folder, **changes):
-    """Write another card, or none of an entry, over the model's."""
+    """Replace or remove entries of the model file's header."""
     path = folder / "model.safetensors"
     with safe_open(path, framework="pt") as file:
         card = json.loads(file.metadata()["longtail"])
@@ -289,7 +289,7 @@ def change_card(folder, **changes):
         ({"channels": 0}, "in_channels"),
     ],
 )
-def test_a_card_that_is_wrong(copy, changes, reason):
+def test_wrong_model_header_is_refused(copy, changes, reason):
     folder = copy("cbs")
     change_card(folder, **changes)
     with pytest.raises(ValueError, match=r"model\.safetensors to hold a model of longtail, but") as caught:
@@ -298,7 +298,7 @@ def test_a_card_that_is_wrong(copy, changes, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_that_is_not_done_or_damaged(copy, tmp_path):
+def test_unfinished_or_damaged_run_is_refused(copy, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"Expected a finished run in .*nowhere, but there is no result\.json"):
         longtail.load(tmp_path / "nowhere")
     folder = copy("cbs")
@@ -314,7 +314,7 @@ def test_a_run_that_is_not_done_or_damaged(copy, tmp_path):
         longtail.load(folder)
 
 
-def test_it_is_the_packages_own_and_imported_on_use():
+def test_load_is_exported_and_imported_on_use():
     from longtail.inference import load
 
     assert longtail.load is load

@@ -16,7 +16,7 @@ from longtail._io import file_lock, new_file, read_json, stop_signals, write_jso
 posix = pytest.mark.skipif(os.name == "nt", reason="needs fork and POSIX signals")
 
 
-def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path):
+def test_failed_write_keeps_the_old_file_and_no_temporary_file(tmp_path):
     path = tmp_path / "a.txt"
     write_text(path, "old\n")
     with pytest.raises(FileNotFoundError), new_file(path) as temporary:
@@ -25,14 +25,14 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
+def test_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(_io.os, "fsync", lambda _: calls.append(sorted(file.name for file in tmp_path.iterdir())))
     write_text(tmp_path / "a.txt", "x")
     assert calls == [[f".a.txt.{os.getpid()}.part"], ["a.txt"]]  # the file, then the folder
 
 
-def test_json_has_null_for_values_that_json_lacks(tmp_path):
+def test_nan_and_infinity_become_null(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, {"x": [math.nan, math.inf, -math.inf, 1.5], "t": torch.tensor([[1, 2]]), 3: (True, None, "é")})
     assert json.loads(path.read_text(encoding="utf-8")) == {
@@ -51,7 +51,7 @@ def test_damaged_json_names_the_file(tmp_path, content):
 
 
 def is_free(path):
-    """Whether another process could take the lock: it opens the file anew."""
+    """Return whether another process could take the lock."""
     fcntl = pytest.importorskip("fcntl")
     with path.open("r+") as file:
         try:
@@ -61,7 +61,7 @@ def is_free(path):
     return True
 
 
-def test_a_lock_excludes_other_processes_and_can_be_taken_twice(tmp_path):
+def test_lock_excludes_other_processes_and_is_reentrant(tmp_path):
     path = tmp_path / ".lock"
     with file_lock(path, "in use"):
         with file_lock(path, "in use"):
@@ -77,7 +77,7 @@ def test_a_lock_excludes_other_processes_and_can_be_taken_twice(tmp_path):
 
 
 @posix
-def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+def test_forked_child_does_not_keep_the_lock(tmp_path):
     path = tmp_path / ".lock"
     ready, release = os.pipe(), os.pipe()
     with file_lock(path, "in use"):
@@ -93,7 +93,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
 
 
 @posix
-def test_a_lock_file_that_was_deleted_meanwhile_is_not_used(tmp_path, monkeypatch):
+def test_deleted_lock_file_is_not_used(tmp_path, monkeypatch):
     path = tmp_path / ".lock"
     lock, opened = _io._lock_descriptor, []
 
@@ -110,7 +110,7 @@ def test_a_lock_file_that_was_deleted_meanwhile_is_not_used(tmp_path, monkeypatc
     assert not path.exists()
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
+def test_file_system_without_locks(tmp_path, monkeypatch):
     def fail(_):
         raise OSError("No locks available")
 
@@ -145,7 +145,7 @@ def test_ignored_signals_stay_ignored():
 
 @posix
 @pytest.mark.parametrize("in_children", [False, True])
-def test_forked_children_ignore_signals_or_die_of_them(in_children):
+def test_forked_children_ignore_signals_or_end(in_children):
     def fail(number):
         pytest.fail(f"the callback ran in the parent for signal {number}")
 
@@ -159,7 +159,7 @@ def test_forked_children_ignore_signals_or_die_of_them(in_children):
     assert os.waitstatus_to_exitcode(status) == (-signal.SIGTERM if in_children else 7)
 
 
-def test_threads_leave_signals_alone():
+def test_signal_handlers_are_not_set_in_threads():
     seen = []
 
     def run():

@@ -1,4 +1,4 @@
-"""What every objective promises: several ranks, micro-batches, saved state, compilers; and the values of each."""
+"""Objectives: ranks, micro-batches, saved state, compilation, and the values of each loss."""
 
 import copy
 import os
@@ -30,7 +30,7 @@ one_sample_alone = [(name, number) for name, number in STAGES if METHODS[name].m
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """A folder with what two processes over gloo found for all methods; one pair, since starting costs most."""
+    """A folder with the results of all methods on two ranks; one pair of processes, because starting is slow."""
     folder = tmp_path_factory.mktemp("ranks")
     # Without the hostname's address, which not every machine can resolve.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -67,7 +67,7 @@ def test_sums_and_rows_of_two_ranks(two_ranks, rank):
 
 
 @each_stage
-def test_two_ranks_are_one_process_with_the_doubled_batch(two_ranks, name, number):
+def test_two_ranks_equal_one_process_with_the_whole_batch(two_ranks, name, number):
     alone = taken(name, number, [[joined(rank_batches(name, step))] for step in range(2)])
     assert any(value.abs().max() > 1e-6 for key, value in alone.items() if key.startswith("gradient"))
     for rank in range(2):
@@ -75,15 +75,15 @@ def test_two_ranks_are_one_process_with_the_doubled_batch(two_ranks, name, numbe
 
 
 @pytest.mark.parametrize("name", contract.ACCUMULATED)
-def test_micro_batches_of_two_ranks_are_one_batch(two_ranks, name):
+def test_micro_batches_of_two_ranks_equal_one_batch(two_ranks, name):
     alone = taken(name, 0, [[joined(rank_batches(name, 0))]])
     for rank in range(2):
         assert_same(load_file(two_ranks / f"{name}-halves-{rank}"), alone)
 
 
 @pytest.mark.parametrize("name", ["class-balanced-weights", "ldam-drw", "reslt", "bcl", "proco"])
-def test_a_mean_of_the_ranks_means_would_be_found_out(name):
-    """The batches above can tell: without sums over ranks these methods' gradients would be others."""
+def test_mean_of_rank_means_would_differ(name):
+    """The tests above are sensitive: without sums over ranks the gradients of these methods differ."""
     alone = taken(name, 0, [[joined(rank_batches(name, step))] for step in range(2)])
     parts = [taken(name, 0, [[rank_batches(name, step)[rank]] for step in range(2)]) for rank in range(2)]
     keys = [key for key in alone if key.startswith("gradient")]
@@ -94,7 +94,7 @@ def test_a_mean_of_the_ranks_means_would_be_found_out(name):
 
 
 @each_stage
-def test_the_order_of_the_samples_does_not_matter(name, number):
+def test_order_of_the_samples_does_not_matter(name, number):
     batch = joined(rank_batches(name, 0))
     shuffled = torch.randperm(len(batch.labels), generator=torch.Generator().manual_seed(1))
     views = tuple(view[shuffled] for view in batch.views)
@@ -103,7 +103,7 @@ def test_the_order_of_the_samples_does_not_matter(name, number):
 
 
 @pytest.mark.parametrize(("name", "number"), one_sample_alone)
-def test_micro_batches_are_one_batch(name, number):
+def test_micro_batches_equal_one_batch(name, number):
     micro = rank_batches(name, 0)
     assert_same(taken(name, number, [micro]), taken(name, number, [[joined(micro)]]))
 
@@ -118,7 +118,7 @@ def loss_of(objective, outputs, labels):
 
 
 @each_stage
-def test_state_goes_from_one_objective_to_another(name, number):
+def test_state_dict_restores_an_objective(name, number):
     model, _ = model_of(name, number)
     model = model.double().eval()
     objective = objective_of(name, number).double()
@@ -138,7 +138,7 @@ def test_state_goes_from_one_objective_to_another(name, number):
         fresh = objective_of(name, number).double()
         values = [float(loss_of(one, outputs, batch.labels)) for one in (objective, other, fresh)]
     assert values[0] == values[1]
-    if name == "proco":  # what it has gathered counts
+    if name == "proco":  # its statistics matter
         assert values[0] != values[2]
     assert all(torch.equal(value, other.state_dict()[key]) for key, value in objective.state_dict().items())
 
@@ -147,7 +147,7 @@ def number_of(value):
     return value.detach().item()
 
 
-def test_proco_begins_an_epoch_with_what_the_last_one_gathered():
+def test_proco_uses_the_statistics_of_the_last_epoch():
     objective = objective_of("proco").double()
     model, _ = model_of("proco")
     batch = joined(rank_batches("proco", 0))
@@ -202,7 +202,7 @@ def gpu_step(name, number):
 
 @pytest.mark.gpu
 @each_stage
-def test_a_captured_step_waits_for_nothing_and_does_what_a_plain_one_does(name, number):
+def test_captured_step_does_not_wait_and_equals_the_eager_step(name, number):
     plain, batches = gpu_step(name, number)
     for place in (0, 0, 0, 0, 1):  # three to warm up, then the two that are compared
         plain([batches[place]])
@@ -241,7 +241,7 @@ def logits_and_labels():
 
 
 def cross_entropy(z, y):
-    """Of each row, straight from the definition."""
+    """The loss of each row, by definition."""
     z = z.detach().numpy() if isinstance(z, torch.Tensor) else z
     return np.array([np.log(np.exp(row - row[c]).sum()) for row, c in zip(z, np.asarray(y), strict=True)])
 
@@ -289,7 +289,7 @@ def test_class_weights_are_a_weighted_mean():
 
 
 def ldam(cosines, labels, weights):
-    """Cao et al.: the margin off the true class's cosine, then times 30."""
+    """Cao et al.: subtract the margin from the cosine of the true class, then multiply by 30."""
     margin = N**-0.25 * 0.5 / (N**-0.25).max()
     z = np.array(cosines)
     z[np.arange(len(labels)), labels] -= margin[labels]
@@ -315,7 +315,7 @@ def test_ldam_over_the_cosine_head():
 
 @pytest.mark.parametrize(("epoch", "weighted"), [(0, False), (7, False), (8, True), (9, True)])
 def test_deferred_weights_begin_at_their_epoch(epoch, weighted):
-    """Of ten epochs the last two; in the paper's 200 it is epoch 160."""
+    """Weights are on in the last two of ten epochs; in the paper from epoch 160 of 200."""
     assert EPOCHS == 10
     outputs, cosines, labels = cosine_outputs("ldam-drw")
     objective = objective_of("ldam-drw")
@@ -335,7 +335,7 @@ def test_deferred_weights_of_the_papers_run_begin_at_epoch_160():
 
 
 def test_reslt_counts_each_branchs_samples():
-    """H sees all, M medium and tail, T the tail: sums over the samples seen, over how many are seen in all."""
+    """H uses all samples, M medium and tail, T tail; sums are divided by the number of samples used in all."""
     generator = torch.Generator().manual_seed(4)
     branches = torch.randn(3, 8, len(COUNTS), dtype=torch.float64, generator=generator)
     _, labels = logits_and_labels()
@@ -365,8 +365,8 @@ def test_beta_of_contrastive_methods_shifts_both_parts(name, given, beta):
         np.testing.assert_allclose(held - held.mean(), shift - shift.mean(), rtol=1e-6, atol=1e-6)
 
 
-def test_the_contrast_of_proco_is_shifted():
-    """Its loss is the cross entropy of its logits shifted alike: take the shift's share out, and the rest is equal."""
+def test_contrastive_logits_of_proco_are_shifted():
+    """The loss is the cross entropy of shifted logits: without the part of the shift, both are equal."""
     model, _ = model_of("proco")
     batch = joined(rank_batches("proco", 0))
     outputs = model.double().eval()(torch.cat(batch.views))
@@ -426,7 +426,7 @@ def mixed_step(name, number, share):
 
 
 @pytest.mark.parametrize(("name", "number"), one_sample_alone)
-def test_mixup_that_keeps_all_of_an_image_is_no_mixup(name, number):
+def test_mixup_with_weight_one_changes_nothing(name, number):
     plain, *_, gradients = mixed_step(name, number, None)
     mixed, *_, others = mixed_step(name, number, 1.0)
     assert float(plain.loss_sum) == float(mixed.loss_sum)
@@ -435,8 +435,8 @@ def test_mixup_that_keeps_all_of_an_image_is_no_mixup(name, number):
 
 
 @pytest.mark.parametrize(("name", "number"), one_sample_alone)
-def test_mixup_is_the_formula(name, number):
-    """Zhang et al.: the loss of the mixed image against both labels, in the images' shares."""
+def test_mixup_follows_the_formula(name, number):
+    """Zhang et al.: the loss of the mixed image with both labels, weighted by the shares."""
     share = 0.3
     step, model, objective, batch, _ = mixed_step(name, number, share)
     images, other = batch.views[0], batch.labels.flip(0)
@@ -453,13 +453,13 @@ def test_mixup_is_the_formula(name, number):
     assert float(step.loss_sum) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_loss_that_averages_is_refused():
+def test_loss_that_averages_is_refused():
     with pytest.raises(ValueError, match="reduction='none'"):
         SupervisedLoss(ClassBalancedSoftmaxLoss([3, 1], beta=1.0))
 
 
 class Unreduced(Objective):
-    """One term as it should be, and one that is not summed, or whose denominator is not."""
+    """One correct term, and one whose value or denominator is not a sum."""
 
     def __init__(self, spoilt):
         super().__init__({"right": 1.0, "wrong": 0.5})
@@ -482,7 +482,7 @@ class Unreduced(Objective):
     ],
 )
 @pytest.mark.parametrize("share", [None, 0.3])
-def test_a_term_that_is_not_summed_is_named_with_its_shape(spoilt, shapes, share):
+def test_term_that_is_not_summed_is_named_with_its_shape(spoilt, shapes, share):
     model, parameters = model_of("softmax")
     optimizer = make_optimizer(parameters, momentum=0.0, nesterov=False, weight_decay=0.0)
     step = Step(model.double(), Unreduced(spoilt), optimizer)
@@ -490,13 +490,13 @@ def test_a_term_that_is_not_summed_is_named_with_its_shape(spoilt, shapes, share
         step([joined(rank_batches("softmax", 0))], None if share is None else torch.tensor(share))
 
 
-def test_an_objective_can_be_copied_and_moved():
+def test_objective_can_be_copied_and_moved():
     for name, number in STAGES:
         objective = copy.deepcopy(objective_of(name, number)).to("cpu", torch.float32)
         assert objective.state_dict().keys() == objective_of(name, number).state_dict().keys()
 
 
-def test_a_scaled_loss_is_not_a_pure_shift():
+def test_scaled_loss_is_not_a_pure_shift():
     loss = ClassBalancedSoftmaxLoss([90, 10], beta=1.5, reduction="none")
     assert SupervisedLoss(loss).is_pure_shift
     assert not SupervisedLoss(loss, scale=30.0).is_pure_shift

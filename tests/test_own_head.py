@@ -17,7 +17,7 @@ def _registered(example):
     HEADS.unregister("prototype")
 
 
-def test_a_step_and_the_card(tmp_path):
+def test_one_step_and_the_model_header(tmp_path):
     spec = HeadSpec("prototype", {"temperature": 64.0})
     model = build_model("small-cnn", 10, head=spec, in_channels=1)
     images, labels = torch.randn(20, 1, 8, 8), torch.arange(20) % 10
@@ -42,7 +42,7 @@ def test_a_step_and_the_card(tmp_path):
         build_model("small-cnn", 10, head=HeadSpec("prototype", {"temperature": 0}))
 
 
-def test_a_run_is_trained_and_loaded(tmp_path):
+def test_run_is_trained_and_loaded(tmp_path):
     recipe = defaults("digits-lt", "cbs").changed(epochs=1, evaluate_every=0, device="cpu", head="prototype")
     Trainer(recipe, tmp_path / "run").run()
     loaded = longtail.load(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What is done to a trained classifier: logit adjustment by Bayes' rule, tau-normalisation in its three forms."""
+"""Post-hoc corrections: logit adjustment, and tau-normalization of weights, layers and logits."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 class TestAdjustLogits:
-    """z - tau log prior, towards any target prior."""
+    """`adjust_logits`: z - tau log prior + log target prior."""
 
     @property_test
     @given(
@@ -34,7 +34,7 @@ class TestAdjustLogits:
     def test_against_numpy(  # noqa: PLR0917
         self, counts: list[int], tau: float, samples: tuple[int, ...], dtype: torch.dtype, known: bool, seed: int
     ) -> None:
-        """Any shape, dtype, counts, tau; up to a constant a sample, which changes no prediction."""
+        """Equal to numpy up to a constant per sample, for any shape, dtype, counts and tau."""
         rng = np.random.default_rng(seed)
         classes = len(counts)
         z = torch.tensor(3 * rng.standard_normal((*samples[:1], classes, *samples[1:]))).to(dtype)
@@ -50,16 +50,16 @@ class TestAdjustLogits:
         got = np.moveaxis(array(adjusted), len(samples[:1]), -1)
         assert_allclose(got - got[..., :1], rows - rows[..., :1], rtol=1e-5, atol=1e-4)
 
-    def test_the_papers_adjust_logit(self) -> None:
-        """tau 1 predicts as z - log N does; tau 0 as z."""
+    def test_adjustment_of_the_paper(self) -> None:
+        """tau = 1 predicts like z - log N, tau = 0 like z."""
         z = torch.randn(200, 3)
         expected = (array(z) - np.log(COUNTS)).argmax(1)
         assert (adjust_logits(z, COUNTS, 1).argmax(1).numpy() == expected).all()
         assert torch.equal(adjust_logits(z, COUNTS, 0), z)
         assert (expected != z.argmax(1).numpy()).any()
 
-    def test_a_value_worked_by_hand(self) -> None:
-        """Priors 0.9, 0.09, 0.01."""
+    def test_known_value(self) -> None:
+        """The priors are 0.9, 0.09 and 0.01."""
         adjusted = adjust_logits(torch.zeros(3), COUNTS, 2.0)
         assert_allclose(adjusted, -2 * np.log([0.9, 0.09, 0.01]), rtol=1e-6)
 
@@ -92,8 +92,8 @@ class TestAdjustLogits:
         to_target = accuracy(adjust_logits(z, COUNTS, 1, target_prior=target))
         assert to_target > accuracy(balanced) + 0.02 > accuracy(z) + 0.2
 
-    def test_a_target_prior_up_to_a_factor(self) -> None:
-        """Counts of the target will do; the training prior gives the logits back."""
+    def test_target_prior_is_normalised(self) -> None:
+        """Counts can be used as a target prior; the training prior returns the logits."""
         z = torch.randn(5, 3)
         one = adjust_logits(z, COUNTS, 1, target_prior=[0.2, 0.3, 0.5])
         torch.testing.assert_close(adjust_logits(z, COUNTS, 1, target_prior=[20, 30, 50]), one)
@@ -101,14 +101,14 @@ class TestAdjustLogits:
         torch.testing.assert_close(back, z, rtol=1e-5, atol=1e-5)
 
     def test_after_a_shifted_loss(self) -> None:
-        """tau 0 and a target prior: its logarithm alone is added."""
+        """With tau = 0 only the logarithm of the target prior is added."""
         z = torch.randn(5, 3)
         adjusted = adjust_logits(z, COUNTS, 0, target_prior=[0.2, 0.3, 0.5])
         assert_allclose(adjusted, array(z) + np.log([0.2, 0.3, 0.5]), rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("tau", [0.0, 1.0])
     def test_classes_without_examples(self, tau: float) -> None:
-        """Refused, never predicted, or counted as one; no NaN at tau 0."""
+        """Zero counts are refused, masked or counted as one, without NaN."""
         z = torch.randn(20, 3)
         with refused(ValueError, "`counts`", "0 for class 1"):
             adjust_logits(z, [9, 0, 1], tau)
@@ -121,12 +121,12 @@ class TestAdjustLogits:
         assert torch.equal(one, adjust_logits(z, [9, 1, 1], tau))
 
     def test_gradient(self) -> None:
-        """A constant is added: the gradient passes."""
+        """The gradient is that of the logits."""
         z = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda logits: adjust_logits(logits, COUNTS, 1.0), z)
 
-    def test_a_class_that_does_not_occur_there_is_not_predicted(self) -> None:
-        """Its share is 0, and the others' as if it did not exist."""
+    def test_class_with_target_prior_zero_is_not_predicted(self) -> None:
+        """Its probability is 0; the others are as without the class."""
         z = torch.randn(4, 3, dtype=torch.float64)
         adjusted = adjust_logits(z, COUNTS, 1, target_prior=[0.5, 0.5, 0.0]).softmax(1)
         assert (adjusted[:, 2] == 0).all()
@@ -134,32 +134,32 @@ class TestAdjustLogits:
 
     @pytest.mark.parametrize("prior", [[0.5, 0.6, -0.1], [0.5, 0.5, float("nan")]], ids=str)
     def test_bad_target_prior(self, prior: list[float]) -> None:
-        """Finite numbers >= 0."""
+        """A target prior has finite numbers >= 0."""
         with refused(ValueError, "`target_prior`", prior[2]):
             adjust_logits(torch.randn(2, 3), COUNTS, 1, target_prior=prior)
 
     def test_target_prior_of_another_length(self) -> None:
-        """One a class; one number would broadcast."""
+        """One number per class; a single number is refused, although it would broadcast."""
         for prior in ([1.0], [0.5, 0.5], [0.25] * 4):
             with refused(ValueError, "`target_prior`", 3, len(prior)):
                 adjust_logits(torch.randn(2, 3), COUNTS, 1, target_prior=prior)
 
     @pytest.mark.parametrize("shape", [(2, 1), (2, 4), ()], ids=str)
     def test_logits_of_another_width(self, shape: tuple[int, ...]) -> None:
-        """Refused, also where they would broadcast."""
+        """They are refused, also if they would broadcast."""
         with refused(ValueError, "`logits`", 3, shape):
             adjust_logits(torch.randn(shape), COUNTS, 1)
 
     @pytest.mark.parametrize("logits", [[[0.0, 0.0, 0.0]], None, torch.ones(2, 3, dtype=torch.int64)], ids=str)
     def test_logits_of_another_type(self, logits: Any) -> None:
-        """A floating-point tensor."""
+        """Logits are a floating-point tensor."""
         with refused(TypeError, "`logits`"):
             adjust_logits(logits, COUNTS, 1)
 
 
 @pytest.mark.parametrize("tau", [-1, float("nan"), "1"], ids=repr)
-def test_bad_tau(tau: Any) -> None:
-    """A number >= 0, wherever there is a tau."""
+def test_wrong_tau_is_refused(tau: Any) -> None:
+    """tau is a number >= 0 in all functions."""
     error = ValueError if isinstance(tau, (int, float)) and not isinstance(tau, bool) else TypeError
     with refused(error, "`tau`", tau):
         adjust_logits(torch.randn(2, 3), COUNTS, tau)
@@ -172,11 +172,11 @@ def test_bad_tau(tau: Any) -> None:
 
 
 class TestTauNormalize:
-    """w / ||w||^tau, bias dropped: from a matrix, a layer, stored logits."""
+    """`tau_normalize`: w / ||w||^tau without bias, for a matrix, a layer or stored logits."""
 
     @pytest.mark.parametrize("tau", [0.0, 0.7, 2.0])
     def test_matrix_layer_and_stored_logits_agree(self, tau: float) -> None:
-        """With each other and with numpy."""
+        """All three forms equal numpy."""
         layer = nn.Linear(6, 4, dtype=torch.float64)
         h = torch.randn(10, 6, dtype=torch.float64)
         w = array(layer.weight)
@@ -193,14 +193,14 @@ class TestTauNormalize:
         assert_allclose(array(tau_normalize_logits(without(h).detach(), None, norms, tau)), expected)
 
     def test_tau_0_and_1(self) -> None:
-        """The weights as they are; norms of one."""
+        """tau = 0 keeps the weights, tau = 1 gives norms of one."""
         w = torch.randn(5, 8) * torch.tensor([[0.01], [0.1], [1.0], [10.0], [1000.0]])
         torch.testing.assert_close(tau_normalize(w, 0), w, rtol=0, atol=0)
         assert_allclose(np.linalg.norm(array(tau_normalize(w, 1)), axis=1), np.ones(5), rtol=1e-6)
 
     @pytest.mark.parametrize("tau", [0.0, 1.0])
     def test_zero_rows(self, tau: float) -> None:
-        """A class whose weight is zero keeps it, in all three forms."""
+        """A zero weight stays zero in all three forms."""
         w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
         layer = nn.Linear(2, 2)
         layer.weight.data = w.clone()
@@ -209,8 +209,8 @@ class TestTauNormalize:
         stored = tau_normalize_logits(torch.tensor([[7.0, 2.0]]), [2.0, 2.0], [5.0, 0.0], tau)
         assert_allclose(stored, [[5 / 5**tau, 0]], rtol=1e-6)
 
-    def test_a_new_layer(self) -> None:
-        """Without bias, of the same kind; the old one and torch's generator are as before."""
+    def test_layer_is_replaced_by_a_new_one(self) -> None:
+        """The new layer has no bias and the same type; the old layer is not changed."""
         layer = nn.Linear(4, 3, dtype=torch.bfloat16).eval()
         before = {key: value.clone() for key, value in layer.state_dict().items()}
         normalized = tau_normalize(layer, 0.5)
@@ -225,14 +225,14 @@ class TestTauNormalize:
         assert all(torch.equal(before[key], value) for key, value in layer.state_dict().items())
 
     def test_no_random_number_is_drawn(self) -> None:
-        """Normalising between two epochs does not change the second."""
+        """Normalizing between two epochs does not change the second."""
         layer = nn.Linear(4, 3)
         state = torch.get_rng_state()
         tau_normalize(layer, 0.5)
         assert torch.equal(torch.get_rng_state(), state)
 
-    def test_a_matrix_is_not_changed(self) -> None:
-        """A new one is given back, at tau 0 too."""
+    def test_weight_matrix_is_not_changed(self) -> None:
+        """A new matrix is returned, also for tau = 0."""
         for tau in (0, 1):
             w = torch.randn(3, 4)
             before = w.clone()
@@ -250,7 +250,7 @@ class TestTauNormalize:
     def test_stored_logits_against_numpy(
         self, tau: float, samples: tuple[int, ...], dtype: torch.dtype, bias: bool, seed: int
     ) -> None:
-        """(z - b) / ||w||^tau along the classes, in float32 or better, for logits of any dtype."""
+        """(z - b) / ||w||^tau per class, in float32 or better, for logits of any dtype."""
         rng = np.random.default_rng(seed)
         z = torch.tensor(5 * rng.standard_normal((*samples[:1], 4, *samples[1:]))).to(dtype)
         offset, norms = rng.standard_normal(4), 10 ** rng.uniform(-3, 3, 4)
@@ -261,7 +261,7 @@ class TestTauNormalize:
         assert_allclose(np.moveaxis(array(got), len(samples[:1]), -1), expected, rtol=1e-4, atol=1e-5 * 1000**tau)
 
     def test_gradient(self) -> None:
-        """Through the norm as well."""
+        """The gradient also goes through the norm."""
         w = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda weight: tau_normalize(weight, 0.7), w)
 
@@ -271,13 +271,13 @@ class TestTauNormalize:
         ids=lambda c: f"{type(c).__name__}{tuple(getattr(c, 'shape', ()))}",
     )
     def test_bad_classifier(self, classifier: Any) -> None:
-        """A layer or a matrix; the message says what it was."""
+        """Anything but a layer or a matrix is refused."""
         found = tuple(classifier.shape) if isinstance(classifier, Tensor) else type(classifier).__name__
         with refused((TypeError, ValueError), "`classifier`", found):
             tau_normalize(classifier, 1)
 
     def test_bad_norms_and_bias(self) -> None:
-        """Finite, >= 0, one a class; the message says which value was not."""
+        """Norms and biases are finite, one per class; norms are >= 0."""
         z = torch.randn(2, 3)
         for bad in (-1.0, float("nan"), float("inf")):
             with refused(ValueError, "`norms`", bad):

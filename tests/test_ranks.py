@@ -7,7 +7,7 @@ from longtail.ranks import Ranks
 ALONE = Ranks()
 
 
-def test_alone_nothing_is_sent():
+def test_single_process_sends_nothing():
     rows = torch.arange(6.0).view(3, 2)
     assert (ALONE.rank, ALONE.world, ALONE.first) == (0, 1, True)
     assert Ranks.of_this_process() == ALONE
@@ -19,5 +19,5 @@ def test_alone_nothing_is_sent():
     assert torch.equal(rows, torch.arange(6.0).view(3, 2))
 
 
-def test_only_the_first_writes():
+def test_only_the_first_rank_writes():
     assert [Ranks(rank, 3).first for rank in range(3)] == [True, False, False]

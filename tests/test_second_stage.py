@@ -1,4 +1,4 @@
-"""The example about the second stage: with changing statistics it equals cRT and LWS of the library."""
+"""examples/second_stage.py: with changing statistics it equals cRT and LWS of the library."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ def script(example):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, script):
-    """Softmax, cRT and LWS of one seed: their first stages are the same."""
+    """Runs of softmax, cRT and LWS with one seed, whose first stages are the same."""
     torch.set_num_threads(1)
     found = {}
     for method in ("softmax", "crt", "lws"):
@@ -36,7 +36,7 @@ def recalls(folder):
     return [100 * found[group] for group in ("all", "head", "medium", "tail")]
 
 
-def test_the_second_stage_is_the_librarys(script, runs):
+def test_second_stage_equals_that_of_the_library(script, runs):
     rows = dict(script.SoftmaxRun(runs["softmax"].path, "data", EPOCHS).rows())
     assert rows["softmax"] == pytest.approx(recalls(runs["softmax"]), abs=1e-9)
     assert rows["LWS, BatchNorm changes"] == pytest.approx(recalls(runs["lws"]), abs=1e-9)
@@ -45,7 +45,7 @@ def test_the_second_stage_is_the_librarys(script, runs):
     assert len({tuple(row) for row in rows.values()}) > 4  # the statistics matter
 
 
-def test_it_prints_every_row(script, runs, monkeypatch, capsys):
+def test_script_prints_every_row(script, runs, monkeypatch, capsys):
     folder = str(runs["softmax"].path)
     monkeypatch.setattr("sys.argv", ["second_stage.py", folder, folder, "--epochs", "1"])
     script.main()
