@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.data import ArrayImages, DataSet, Split, hold_out_fold
@@ -20,6 +20,7 @@ def numbers_of(split):
     return split.images.pixels.flatten().tolist()
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(2, 6), st.integers(0, 3))
 def test_every_fold_has_every_class_that_has_two_images(counts, folds, seed):
     data = numbered(counts)

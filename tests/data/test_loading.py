@@ -1,8 +1,6 @@
 """Resident and streaming: the same batches from the same (seed, epoch), in one process and in two, resumed or not."""
 
 import multiprocessing
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -16,6 +14,7 @@ from longtail.data import (
     ClassAware,
     Draws,
     FileImages,
+    Instance,
     Resident,
     ResidentFiles,
     Split,
@@ -133,37 +132,6 @@ def test_streaming_gives_the_batches_of_resident(memory, files, labels, workers,
         assert_same(found, expected)
 
 
-TWO = """
-import sys
-from pathlib import Path
-import torch
-from longtail.data import FileImages, BatchPlan, Split, Streaming
-from longtail.data.augment import Compose, Normalise, RandomFlip, RandomResizedCrop
-labels = torch.arange(37) % 5
-view = Compose((RandomResizedCrop(12), RandomFlip(), Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))))
-split = Split(FileImages(Path(sys.argv[1]), [f"{i}.png" for i in range(37)]), labels)
-plan = BatchPlan(labels, (view,), 4, rank=int(sys.argv[3]), world=2)
-torch.save([tuple(batch) for batch in Streaming(split, plan).training(seed=5, epoch=2)], sys.argv[2])
-"""
-
-
-def test_two_processes_make_the_batches_of_one(files, labels, tmp_path):
-    children = [
-        subprocess.Popen([sys.executable, "-c", TWO, files.images.root, tmp_path / f"{rank}.pt", str(rank)])
-        for rank in range(2)
-    ]
-    assert [child.wait(timeout=60) for child in children] == [0, 0]
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    one = list(Streaming(files, plan(labels, views=(WEAK,), batch_size=8)).training(seed=5, epoch=2))
-    assert len(one) == len(ranks[0]) == len(ranks[1])
-    for batch, first, second in zip(one, *ranks, strict=True):
-        for mine, theirs in ((batch.indices, 2), (batch.labels, 1)):
-            together = torch.stack([first[theirs], second[theirs]], 1).flatten()
-            assert torch.equal(together[: len(mine)], mine)
-        together = torch.stack([first[0][0], second[0][0]], 1).flatten(0, 1)
-        torch.testing.assert_close(together[: len(batch.labels)], batch.views[0], rtol=0, atol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
     """JPEGs of different sizes, smooth as photographs are."""
@@ -215,19 +183,25 @@ def test_resuming_in_the_middle(memory, files, labels, start):
     assert_same(list(Streaming(files, plan(labels)).training(seed=5, epoch=2, start=start)), whole[start:])
 
 
-@pytest.mark.parametrize("sampler", [None, ClassAware(2)])
-def test_two_ranks_make_the_batches_of_one_process(memory, labels, sampler):
-    more = {} if sampler is None else {"sampler": sampler}
-    one = list(Resident(memory, plan(labels, batch_size=8, **more)).training(seed=1, epoch=4))
+@pytest.mark.parametrize(
+    ("loader", "sampler"), [(Resident, Instance()), (Resident, ClassAware(2)), (Streaming, Instance())]
+)
+def test_two_ranks_make_the_batches_of_one_process(memory, files, labels, loader, sampler):
+    split = memory if loader is Resident else files
+    one = list(loader(split, plan(labels, batch_size=8, sampler=sampler)).training(seed=1, epoch=4))
     ranks = [
-        list(Resident(memory, plan(labels, batch_size=4, rank=rank, world=2, **more)).training(seed=1, epoch=4))
+        list(loader(split, plan(labels, batch_size=4, rank=rank, world=2, sampler=sampler)).training(seed=1, epoch=4))
         for rank in range(2)
     ]
     assert len(ranks[0]) == len(ranks[1]) == len(one)
-    for k, batch in enumerate(one):
-        for stream in range(2):
-            together = torch.stack([ranks[0][k].views[stream], ranks[1][k].views[stream]], 1).flatten(0, 1)
-            torch.testing.assert_close(together[: len(batch.labels)], batch.views[stream])
+    for batch, *parts in zip(one, *ranks, strict=True):
+        for whole, *halves in (
+            (batch.indices, *(part.indices for part in parts)),
+            (batch.labels, *(part.labels for part in parts)),
+            *zip(batch.views, *(part.views for part in parts), strict=True),
+        ):
+            together = torch.stack(halves, 1).flatten(0, 1)
+            torch.testing.assert_close(together[: len(whole)], whole, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("world", [1, 3])

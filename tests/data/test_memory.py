@@ -61,6 +61,7 @@ def growth(root, cases=CASES):
     return {name: min(bytes_[-4:]) - min(bytes_[1:4]) for name, bytes_ in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
 def test_memory_of_streaming_does_not_grow_and_a_leak_is_detected(photographs):
     # Five epochs or more lie between: a leak of the batches alone would be 23 MB, every time; a heap may grow by half

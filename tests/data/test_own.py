@@ -245,19 +245,12 @@ def test_repeated_columns_are_refused(tmp_path, kind):
         open_path(path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "delimiter", "expected", "got"),
-    [
-        ("csv", ";", "commas", "semicolons"),
-        ("tsv", ",", "tabs", "commas"),
-    ],
-)
-def test_another_delimiter_is_named(tmp_path, kind, delimiter, expected, got):
+@pytest.mark.parametrize(("kind", "delimiter"), [("csv", ";"), ("csv", "\t"), ("tsv", ",")])
+def test_any_delimiter_is_accepted(tmp_path, kind, delimiter):
     path = tmp_path / f"list.{kind}"
     path.write_text(delimiter.join(["Path", '"label"']) + "\r\n" + delimiter.join(["a.png", "x"]) + "\r\n")
-    said = rf"^Expected {expected} between the columns of .*list\.{kind}, but got {got}: 'Path.*\.$"
-    with pytest.raises(ValueError, match=said):
-        open_path(path)
+    data = open_path(path)
+    assert (data.train.images.names, data.class_names) == (["a.png"], ("x",))
 
 
 def test_repeated_lines_are_kept(tmp_path):
@@ -381,6 +374,12 @@ else:
 """
 
 
+def test_numbers_far_above_the_number_of_rows_are_names(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["300000", "5"]}))
+    assert data.class_names == ("300000", "5")
+
+
+@pytest.mark.slow
 def test_large_numbers_do_not_fill_the_memory(tmp_path):
     """Two articles by their EAN: names or a refusal, but not 4,006,381,333,932 classes."""
     path = write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["4006381333931", "4012345123456"]})

@@ -28,7 +28,8 @@ def settled(condition, seconds=5.0):
 @pytest.fixture(autouse=True)
 def _no_thread_is_left():
     yield
-    gc.collect()
+    if threads():
+        gc.collect()
     assert settled(lambda: not threads())
 
 

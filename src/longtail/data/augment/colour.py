@@ -69,13 +69,9 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
 def jitter(images: Tensor, factors: Tensor, order: Tensor, changed: Tensor) -> Tensor:
     """Change brightness, contrast, saturation and, with a fourth factor, hue, in the given order of each image.
 
-    RGB images of uint8 are changed by two kernels on GPUs where these were checked, with the same result.
-
-    Args:
-        images: ``(B, 1 or 3, H, W)``, uint8 or floating-point in [0, 255].
-        factors: ``(B, 3 or 4)``.
-        order: ``(B, 3 or 4)``, indices of the changes, first to last.
-        changed: ``(B,)`` bool; other images stay as they are.
+    ``factors`` and ``order`` (indices of the changes, first to last) are ``(B, 3 or 4)``; images where ``changed``
+    ``(B,)`` is false stay as they are. RGB images of uint8 are changed by two kernels on GPUs where these were checked,
+    with the same result.
 
     Example:
         >>> image, yes = torch.tensor([[[[100.0, 200.0]]]]), torch.tensor([True])

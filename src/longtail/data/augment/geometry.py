@@ -188,16 +188,7 @@ def resized_crop(  # noqa: PLR0917 -- torchvision's own order
     This is what torchvision and PIL compute, in float32, for uint8 rounded once at the end (PIL also rounds between
     rows and columns). On a GPU rows and columns are a matrix product each; on a CPU torch interpolates each sample.
 
-    Args:
-        images: ``(B, C, H, W)``, uint8 or floating-point in [0, 255].
-        top: ``(B,)``, first row of the window, which is inside the image.
-        left: ``(B,)``, first column.
-        height: ``(B,)``, number of rows, >= 1.
-        width: ``(B,)``, number of columns, >= 1.
-        size: of the result: a side, or ``(height, width)``.
-
-    Returns:
-        ``(B, C, *size)`` of the images' dtype.
+    Windows are inside the images; ``top``, ``left``, ``height`` and ``width`` are ``(B,)``.
 
     Example:
         >>> images = torch.tensor([[0.0, 10, 20, 30], [0.0, 10, 20, 30]]).view(1, 1, 2, 4)

@@ -130,12 +130,9 @@ def _mapped(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 def apply_operation(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int = 0) -> Tensor:
     """Apply one operation to each image, like torchvision: nearest pixels, truncated levels.
 
-    Args:
-        images: ``(B, 1 or 3, H, W)``, uint8.
-        operation: ``(B,)`` int64, indices into :data:`OPERATIONS`.
-        magnitude: ``(B,)``: tangent of the shear, pixels to translate by (truncated), degrees, a factor minus 1, bits
-            that posterise keeps, the first level that solarise inverts; otherwise unused.
-        fill: the level of pixels from outside the image.
+    ``operation`` ``(B,)`` has indices into :data:`OPERATIONS`. ``magnitude`` ``(B,)`` is the tangent of the shear, the
+    pixels to translate by (truncated), degrees, a factor minus 1, the bits that posterise keeps, or the first level
+    that solarise inverts. Pixels from outside the image have the level ``fill``.
 
     Example:
         >>> images = torch.tensor([10, 200, 10, 200], dtype=torch.uint8).view(2, 1, 1, 2)

@@ -29,7 +29,6 @@ __all__ = [
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
-_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 # --- folders
 
@@ -132,23 +131,21 @@ def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a ``.csv`` or ``.tsv`` file with a header, each as a dictionary by column.
 
     Args:
-        path: the file.
+        path: the file, with commas, tabs or semicolons between the columns.
         needed: columns that must exist.
     """
     text = "\n".join(read_lines(path))
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    rows = _rows(text, delimiter)
-    header = rows[0] if rows else []
-    for other, found in _DELIMITERS.items():
-        if _lacks(header, needed) and rows and not _lacks(_rows(text, other)[0], needed):
-            raise ValueError(
-                f"Expected {_DELIMITERS[delimiter]} between the columns of {path}, but got {found}: "
-                f"{text.strip().splitlines()[0][:80]!r}."
-            )
+
+    def rows(delimiter: str) -> Iterator[list[str]]:
+        return filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    used = next((one for one in (usual, *"\t,;") if not _lacks(next(rows(one), []), needed)), usual)
+    header, *cells = list(rows(used)) or [[]]
     columns = check_columns(path, header, needed)
     if any(name != name.strip() for name in header):  # then spaces around delimiters do not belong to the cells either
-        rows = [[cell.strip() for cell in row] for row in rows]
-    return [dict(zip(columns, row, strict=False)) for row in rows[1:]]
+        cells = [[cell.strip() for cell in row] for row in cells]
+    return [dict(zip(columns, row, strict=False)) for row in cells]
 
 
 def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
@@ -167,10 +164,6 @@ def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> l
 def column(name: str) -> str:
     """Return a column name in lower case without surrounding spaces."""
     return name.strip().lower()
-
-
-def _rows(text: str, delimiter: str) -> list[list[str]]:
-    return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
 
 
 def _lacks(header: Sequence[str], needed: Sequence[str]) -> bool:

@@ -88,14 +88,7 @@ def long_tail_indices(labels: Vector, counts: Vector, seed: int = 0) -> Tensor:
     """Return the indices of a subset with ``counts`` examples per class, chosen like CIFAR-LT in the literature.
 
     One ``numpy.random.RandomState(seed)`` shuffles the indices of each class in label order; the first ones are kept.
-
-    Args:
-        labels: class index of each example.
-        counts: examples to keep per class.
-        seed: 0 in the literature.
-
-    Returns:
-        int64 indices, class by class.
+    The literature uses seed 0.
 
     Example:
         >>> long_tail_indices([0, 0, 0, 1, 1, 1], counts=[3, 1]).tolist()

@@ -31,15 +31,9 @@ _READ_AHEAD = 3  # groups of files that are read in advance
 def decoded_ahead(
     groups: Iterator[tuple[Group, Sequence[str]]], device: torch.device, workers: int
 ) -> Generator[tuple[Group, list[Tensor | UnreadableImageError]], None, None]:
-    """Decode groups of image files on a device while a thread reads the files of the next three groups.
+    """Yield groups of paths decoded by :func:`decode_on`, while a thread reads the files of the next three groups.
 
-    Args:
-        groups: a value for each group, and its paths.
-        device: the device of the images.
-        workers: threads that decode files that the device cannot decode.
-
-    Returns:
-        the value of each group with the result of :func:`decode_on`.
+    ``workers`` threads decode files that the device cannot decode.
     """
     pool = ThreadPoolExecutor(workers, "longtail-decode", initializer=started_here(lambda: None))
 
@@ -56,18 +50,11 @@ def decoded_ahead(
 
 
 def read_images(paths: Sequence[str], device: torch.device, pool: Executor) -> list[Read]:
-    """Read image files for :func:`decode_on`.
+    """Read image files for :func:`decode_on`; ``pool`` decodes those that the device cannot decode.
 
-    One thread should call this: cached files are read faster by one thread than by several that share Python's lock.
-    The operating system is notified of some dozens of files before the first of them is read.
-
-    Args:
-        paths: strings, since joining a ``Path`` takes as long as reading a small file.
-        device: the device that will decode them.
-        pool: decodes what the device cannot: on a CUDA device all files except JPEGs, on other devices all files.
-
-    Returns:
-        one value per file.
+    Paths are strings, since joining a ``Path`` takes as long as reading a small file. One thread should call this:
+    cached files are read faster by one thread than by several that share Python's lock. The operating system is
+    notified of some dozens of files before the first of them is read.
     """
     found: list[Read] = []
     for begin in range(0, len(paths), _OPEN):
@@ -114,15 +101,10 @@ def _content(file: int) -> bytearray:
 
 
 def decode_on(device: torch.device, found: Sequence[Read], paths: Sequence[str]) -> list[Tensor | UnreadableImageError]:
-    """Return RGB pixels on the device, uint8 ``(3, height, width)``, or an error, for each file.
+    """Return RGB pixels on the device, uint8 ``(3, height, width)``, or an error, for each result of `read_images`.
 
     JPEGs are decoded together; nvJPEG and the CPU's decoder differ by a few levels per pixel. Files that nvJPEG refuses
     are decoded on the CPU.
-
-    Args:
-        device: any device; bytes need a CUDA device.
-        found: the result of :func:`read_images`.
-        paths: the path of each file.
     """
     places = [i for i, image in enumerate(found) if isinstance(image, Tensor)]
     decoded: dict[int, Tensor | UnreadableImageError] = {}

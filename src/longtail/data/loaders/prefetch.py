@@ -20,14 +20,10 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
-    """Yield the items of a generator that runs in another thread.
+    """Yield the items of a generator that runs in another thread, at most ``depth`` items in advance.
 
     Its errors are raised here. When this generator is closed or collected, ``items`` is closed in its thread, which
     ends.
-
-    Args:
-        items: the generator.
-        depth: number of items that may be made in advance.
 
     Example:
         >>> list(ahead((letter for letter in "abc"), depth=2))
@@ -117,13 +113,8 @@ def ahead_on(
 ) -> Generator[Item, None, None]:
     """Prefetch items with tensors on a device; on a GPU they are made on another stream, which has priority.
 
-    The consumer's stream waits for each item, and its memory is not reused before that stream has finished with it.
-
-    Args:
-        device: the device of the tensors.
-        items: the generator.
-        tensors: returns the tensors of an item that are on the device.
-        depth: as in :func:`ahead`.
+    The consumer's stream waits for each item. The memory of its ``tensors`` is not reused before that stream has
+    finished with them.
     """
     if device.type != "cuda":
         yield from ahead(items, depth)

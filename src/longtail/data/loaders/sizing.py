@@ -68,18 +68,11 @@ class PackedImages:
 
 
 def to_size(images: PackedImages, sized: Compose, uniforms: Tensor) -> Tensor:
-    """Bring images to one size with the first part of a view (:func:`split_view`).
+    """Bring images to one size with the first part of a view (:func:`split_view`) and its drawn numbers on the CPU.
 
     On GPUs where it was checked, one kernel resizes windows (:class:`RandomResizedCrop`) or whole images
-    (:class:`Resize`, :class:`CentreCrop`). Otherwise images are resized one by one.
-
-    Args:
-        images: the images.
-        sized: the part of the view.
-        uniforms: its drawn numbers, float32 ``(B, draws)``, on the CPU.
-
-    Returns:
-        uint8 ``(B, 3, height, width)`` on the images' device.
+    (:class:`Resize`, :class:`CentreCrop`). Otherwise images are resized one by one. The result is uint8
+    ``(B, 3, height, width)`` on the images' device.
     """
     parts, device = sized.augmentations, images.pixels.device
     found = windows_of(images, parts, uniforms)
@@ -97,15 +90,9 @@ def windows_of(
 ) -> tuple[Tensor, tuple[int, int]] | None:
     """Return the window of each image that augmentations resize, and the part of it that they keep.
 
-    Args:
-        images: images of any sizes.
-        parts: :class:`RandomResizedCrop`, :class:`Resize`, or :class:`Resize` and :class:`CentreCrop`.
-        uniforms: the numbers of the first part.
-
-    Returns:
-        int64 ``(8, B)``: top, left, height and width of the window, height and width after resizing, and first row and
-        column that are kept; and the number of rows and columns that are kept. ``None`` for other parts, or if more
-        would be kept than there is.
+    The windows are int64 ``(8, B)``: top, left, height and width of the window, height and width after resizing, and
+    first row and column that are kept. The second value is the number of rows and columns that are kept. ``None`` for
+    other parts than resize and crop, or if more would be kept than there is.
     """
     heights, widths = images.heights, images.widths
     zero = torch.zeros_like(heights)

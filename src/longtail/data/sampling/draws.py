@@ -75,11 +75,7 @@ class Draws:
         object.__setattr__(self, "epoch", _check_bits("epoch", self.epoch, _EPOCH_BITS))
 
     def permutation(self, n: int) -> Tensor:
-        """Return the order of ``n`` samples: they are sorted by a random word, ties by index.
-
-        Returns:
-            int64 of shape ``(n,)``.
-        """
+        """Return the order of ``n`` samples, int64 ``(n,)``: they are sorted by a random word, ties by index."""
         n = check_integer("n", n, minimum=0)
         return torch.from_numpy(np.argsort(self.line(n, Purpose.ORDER), kind="stable").astype(np.int64))
 
