@@ -78,7 +78,7 @@ def test_labels_say_beta():
     assert label("proco", beta=0) == "ProCo + Softmax"
 
 
-def test_the_declared_shift_is_that_of_the_loss():
+def test_declared_shift_is_that_of_the_loss():
     counts, groups = torch.tensor([100, 10, 1]), Groups.from_indices(head=[0], medium=[1], tail=[2])
     for name, given, factor in [
         ("cbs", {"beta": 1.2}, 1.2),
@@ -94,7 +94,7 @@ def test_the_declared_shift_is_that_of_the_loss():
     assert SOFTMAX.shift_factor(SOFTMAX.params()) is None
 
 
-def test_a_parameter_of_another_method_is_refused():
+def test_parameter_of_another_method_is_refused():
     with pytest.raises(ValueError, match=r"parameters of cbs \(`beta`\), but got `gamma`"):
         find_method("cbs").make_params({"gamma": 1.0})
     with pytest.raises(ValueError, match=r"parameters of softmax \(none\), but got `beta`"):
@@ -113,17 +113,17 @@ def test_a_parameter_of_another_method_is_refused():
         ("tau-norm", "tau", "much", "a number >= 0"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_the_recipe(name, parameter, value, wanted):
+def test_value_out_of_range_is_refused_by_the_recipe(name, parameter, value, wanted):
     with pytest.raises(ValueError, match=rf"^Expected `{parameter}` to be {re.escape(wanted)}, but got {value!r}\.$"):
         recipe_for(name, **{parameter: value})
 
 
-def test_an_unknown_method_is_refused():
+def test_unknown_method_is_refused():
     with pytest.raises(ValueError, match=r"^Expected `method` to be one of .* the closest match is softmax\.$"):
         find_method("sofmax")
 
 
-def test_a_method_with_parameters_as_text():
+def test_method_with_parameters_as_text():
     method, given = parse_method("reslt:alpha=0.9,tail_from=none,branches=2")
     assert method is METHODS["reslt"]
     assert given == {"alpha": 0.9, "tail_from": None, "branches": 2}
@@ -147,7 +147,7 @@ class OneParams:
 SOFTMAX_TWO = Method("softmax-two", "Softmax", "", "", (Stage(softmax),))
 
 
-def test_a_registered_method_must_have_the_parameters_that_it_uses():
+def test_registered_method_must_have_the_parameters_that_it_uses():
     with pytest.raises(ValueError, match="parameter `beta`, which its `beta` uses"):
         Method("mine", "Mine", "", "", (Stage(softmax),), beta="beta")
     with pytest.raises(ValueError, match="parameter `tau`, which its `tau` uses"):
@@ -158,7 +158,7 @@ def test_a_registered_method_must_have_the_parameters_that_it_uses():
         Method("mine", "Mine", "", "", (Stage(softmax), Stage(softmax, epochs="one", lr="two")), OneParams)
 
 
-def test_a_parameter_cannot_have_the_name_of_a_setting():
+def test_parameter_cannot_have_the_name_of_a_setting():
     @dataclass(frozen=True)
     class Taken:
         epochs: int = param(3, "a name that a recipe has")
@@ -169,7 +169,7 @@ def test_a_parameter_cannot_have_the_name_of_a_setting():
     assert "mine" not in METHODS
 
 
-def test_a_method_of_the_same_name_is_refused_unless_the_same_statement_registers_it(registered):
+def test_method_of_the_same_name_is_refused_unless_the_same_statement_registers_it(registered):
     for _ in range(2):  # as when a plugin file is imported twice
         registered(SOFTMAX_TWO)
     with pytest.raises(ValueError, match=r"'softmax-two' is already registered by .*test_methods"):
@@ -183,7 +183,7 @@ def test_mixup_and_micro_batches_are_for_methods_of_single_samples():
     recipe_for("cbs", mixup=0.2)
 
 
-def test_a_run_of_a_method_that_is_not_registered_can_be_read():
+def test_run_of_a_method_that_is_not_registered_can_be_read():
     settings = defaults("digits-lt", "cbs").settings() | {"method": "theirs", "beta": 1.2, "other": "x"}
     with pytest.raises(ValueError, match="`method`"):
         Recipe.from_settings(settings)
@@ -195,7 +195,7 @@ def test_a_run_of_a_method_that_is_not_registered_can_be_read():
     assert recipe.changed(epochs=3).settings() == settings | {"epochs": 3}
 
 
-def test_a_run_is_named_after_what_differs():
+def test_run_name_has_the_settings_that_differ():
     assert defaults("cifar10-lt", "cbs", 100).label == "cifar10-lt-100-cbs-beta1.8-seed0"
     assert defaults("cifar10-lt", "bcl", 100).changed(seed=2).label == "cifar10-lt-100-bcl-beta1-seed2"
     reslt = defaults("cifar10-lt", "reslt", 100)
@@ -238,7 +238,7 @@ def same_model(one, other):
     assert one.predictions_file.read_bytes() == other.predictions_file.read_bytes()
 
 
-def test_cbs_with_beta_1_is_balanced_softmax_and_with_beta_0_softmax(tmp_path):
+def test_cbs_with_beta_1_equals_balanced_softmax_and_with_beta_0_softmax(tmp_path):
     for beta, name in ((1.0, "balanced-softmax"), (0.0, "softmax")):
         cbs, _ = trained(tmp_path / f"cbs{beta}", "cbs", beta=beta)
         same_model(cbs, trained(tmp_path / name, name)[0])
@@ -283,7 +283,7 @@ def is_statistic(name):
 
 
 @pytest.mark.parametrize("name", ["crt", "lws"])
-def test_a_second_stage_trains_the_classifier(tmp_path, name):
+def test_second_stage_trains_the_classifier(tmp_path, name):
     before, first, after = stages_of(tmp_path, name)
     weights, _ = changed(before, after, lambda key: key.startswith("backbone.") and not is_statistic(key))
     assert weights == []
@@ -333,7 +333,7 @@ def test_tau_may_be_given_but_needs_validation_data_otherwise(tmp_path):
         Trainer(recipe_for("tau-norm", validation=0.0), RunFolder(tmp_path / "other"))
 
 
-def test_logit_adjustment_after_training_is_the_papers(tmp_path):
+def test_logit_adjustment_after_training_follows_the_paper(tmp_path):
     """z - log N, on a softmax model; what is stored are the plain logits."""
     folder, result = trained(tmp_path / "run", "logit-adjust-posthoc", epochs=6)
     stored, counts = load_file(folder.predictions_file), load("digits-lt").counts.double()
@@ -345,7 +345,7 @@ def test_logit_adjustment_after_training_is_the_papers(tmp_path):
     assert plain["splits"]["test"]["recall"] != result["splits"]["test"]["recall"]
 
 
-def test_the_measured_gradient_is_the_losses(tmp_path):
+def test_measured_gradient_is_that_of_the_loss(tmp_path):
     """The reward and penalty of a shifted loss come from shifted logits, its recalls from plain ones."""
     from longtail.metrics import class_statistics
 
@@ -361,7 +361,7 @@ def test_the_measured_gradient_is_the_losses(tmp_path):
 # --- samplers
 
 
-def test_a_rebalancing_sampler_with_a_rebalancing_loss_needs_permission(tmp_path):
+def test_rebalancing_sampler_with_a_rebalancing_loss_needs_permission(tmp_path):
     with pytest.raises(ValueError, match="correct"):
         Trainer(recipe_for("cbs", sampler="class-aware"), RunFolder(tmp_path / "a"))
     Trainer(recipe_for("cbs", sampler="class-aware", correct_twice=True), RunFolder(tmp_path / "b"))
@@ -369,7 +369,7 @@ def test_a_rebalancing_sampler_with_a_rebalancing_loss_needs_permission(tmp_path
 
 
 @pytest.mark.parametrize("sampler", ["instance", "class-aware", "square-root", "progressive"])
-def test_every_sampler_trains_and_leaves_the_second_stage_its_own(tmp_path, sampler):
+def test_every_sampler_trains_and_the_second_stage_keeps_its_own(tmp_path, sampler):
     folder, _ = trained(tmp_path / "run", "crt", epochs=2, classifier_epochs=2, sampler=sampler)
     assert folder.done
 
@@ -380,7 +380,7 @@ def test_class_balanced_sampling_is_class_aware_sampling(tmp_path):
     same_model(named, chosen)
 
 
-def test_a_printed_command_names_the_plugin_file(monkeypatch):
+def test_printed_command_names_the_plugin_file(monkeypatch):
     assert program() == "longtail"
     monkeypatch.setenv("LONGTAIL_PLUGINS", "/x/my method.py")
     assert program() == "longtail --plugin '/x/my method.py'"

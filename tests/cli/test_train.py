@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("_here")
 # --- your own images
 
 
-def test_a_folder_of_small_images(run, tmp_path):
+def test_folder_of_small_images(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (16, 16), "png")
     code, out, err = run("train", "photos", "--method", "cbs", "--epochs", 3)
     assert (code, err) == (0, "")
@@ -37,7 +37,7 @@ def test_a_folder_of_small_images(run, tmp_path):
     assert "test" not in result["splits"]
 
 
-def test_a_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
+def test_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (8, 8), "png")
     for method, more in (("reslt", ["--branches", 2]), ("crt", ["--classifier-epochs", 1]), ("tau-norm", [])):
         arguments = ["--model", "resnet20", "--epochs", 1, "--out", method]
@@ -47,7 +47,7 @@ def test_a_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
 
 
 @pytest.mark.parametrize(("loading", "bad"), [("streaming", "blue/0.jpg"), ("resident", "red/3.jpg")])
-def test_a_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, loading, bad):
+def test_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, loading, bad):
     pictures(tmp_path / "photos", COLOURS, lambda g: (int(g.integers(70, 90)), int(g.integers(66, 99))), "jpg")
     (tmp_path / "photos" / bad).write_bytes(b"not a picture")
     settings = ["--model", "timm:resnet10t", "--image-size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 0]
@@ -70,14 +70,14 @@ def test_a_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, loading
 # --- recipes and settings
 
 
-def test_a_recipe_file_repeats_its_run(run, tmp_path):
+def test_recipe_file_repeats_its_run(run, tmp_path):
     assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "first")[0] == 0
     assert run("train", tmp_path / "first" / "recipe.toml", "--out", "again")[0] == 0
     for name in ("result.json", "model.safetensors", "predictions.safetensors", "recipe.toml"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
-def test_a_finished_run_is_not_repeated_in_its_folder(run):
+def test_finished_run_is_not_repeated_in_its_folder(run):
     assert run("train", "--data", "digits-lt", "--method", "softmax", "--epochs", 1)[0] == 0
     folder = RunFolder("runs/digits-lt-50-softmax-seed0")
     before = folder.result_file.stat().st_mtime_ns
@@ -88,7 +88,7 @@ def test_a_finished_run_is_not_repeated_in_its_folder(run):
     assert folder.result_file.stat().st_mtime_ns == before
 
 
-def test_a_written_recipe_is_read_as_the_same_recipe(tmp_path):
+def test_written_recipe_is_read_as_the_same_recipe(tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (16, 16), "png")
     none = dict.fromkeys(("imbalance", "weights", "head", "sampler", "image_size"))
     path = tmp_path / "recipe.toml"
@@ -122,7 +122,7 @@ def test_none_unsets_a_setting():
     assert read_recipes(["--data", "digits-lt", "--method", "bcl", "--beta", "none"])[0][0].beta == 1
 
 
-def test_a_tenth_is_held_out_to_choose_tau(run, tmp_path):
+def test_tenth_is_held_out_to_choose_tau(run, tmp_path):
     code, _, err = run("train", "--data", "digits-lt", "--method", "tau-norm", "--epochs", 2, "--out", "run")
     assert code == 0
     assert "10%" in one_sentence(err)
@@ -133,7 +133,7 @@ def test_a_tenth_is_held_out_to_choose_tau(run, tmp_path):
     assert len(result["posthoc_chosen_on_val"]) == 21
 
 
-def test_what_is_held_out():
+def test_held_out_share():
     for words, share in {
         "--data cifar10-lt --method tau-norm": 0.1,
         "--data cifar10-lt --method tau-norm --tau 0.7": 0.0,
@@ -151,7 +151,7 @@ def test_what_is_held_out():
         assert len(notes) == (share == 0.1)
 
 
-def test_flags_override_a_file_and_a_file_the_data_sets_recipe(run, tmp_path):
+def test_flags_override_a_file_which_overrides_the_recipe(run, tmp_path):
     (tmp_path / "mine.toml").write_text('data = "digits-lt"\nmethod = "focal"\nepochs = 1\nlr = 0.05\ngamma = 1.0\n')
     code, _, _ = run("train", "mine.toml", "--gamma", 1.5, "--out", "run")
     assert code == 0
@@ -159,7 +159,7 @@ def test_flags_override_a_file_and_a_file_the_data_sets_recipe(run, tmp_path):
     assert (found["gamma"], found["lr"], found["epochs"], found["batch_size"]) == (1.5, 0.05, 1, 64)
 
 
-def test_the_default_method_is_cbs(run, tmp_path):
+def test_default_method_is_cbs(run, tmp_path):
     assert run("train", "--data", "digits-lt", "--epochs", 1)[0] == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name == "digits-lt-50-cbs-beta1.5-seed0"
@@ -229,7 +229,7 @@ def test_wrong_flags(run, words, message):
     assert message in one_sentence(err)
 
 
-def test_two_sources(run):
+def test_two_data_sources_are_refused(run):
     code, _, err = run("train", "a.toml", "--epochs", 1, "--nesterov", "b.toml")
     assert code == 2
     assert "b.toml" in one_sentence(err)
@@ -266,7 +266,7 @@ def test_data_comes_before_the_flags(run, tmp_path):
     assert "data comes before the flags" in one_sentence(run("train", "--epochs", "2", "photos")[2])
 
 
-def test_parameters_of_a_files_method_are_ignored_by_another(run, tmp_path):
+def test_parameters_of_another_method_in_a_file_are_ignored(run, tmp_path):
     (tmp_path / "mine.toml").write_text('data = "digits-lt"\nmethod = "cbs"\nepochs = 1\nbeta = 1.2\n')
     code, _, err = run("train", "mine.toml", "--method", "softmax", "--out", "run")
     assert code == 0
@@ -304,7 +304,7 @@ def test_two_runs_need_two_folders(run, tmp_path):
 # --- help
 
 
-def test_the_help_has_every_setting_once_and_no_empty_default(run):
+def test_help_has_every_setting_once_and_no_empty_default(run):
     code, out, err = run("train", "--help")
     assert (code, err) == (0, "")
     flags = [f"--{name.replace('_', '-')}" for name in ("out", "together", "resume", *setting_types())]
@@ -314,7 +314,7 @@ def test_the_help_has_every_setting_once_and_no_empty_default(run):
     assert "exponent of the class counts" in out
 
 
-def test_the_help_shows_the_defaults_that_apply(run):
+def test_help_shows_the_defaults_that_apply(run):
     out = " ".join(run("train", "--data", "digits-lt", "--method", "focal", "--help")[1].split())
     assert "(default: digits-lt)" in out
     assert "(default: cifar10-lt)" not in out

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from tests.cli.conftest import COLOURS, pictures
 
-from longtail.cli import show, train
+from longtail.cli import show
 from longtail.cli.train import read_recipes
-from longtail.train import RunFolder
+from longtail.train import Fleet, RunFolder, Trainer
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -53,18 +53,18 @@ def clock(monkeypatch):
 
 def test_status_fits_into_80_columns(clock):
     one = member(12_249)
-    status = show.Status(SimpleNamespace(members=[one], failures=[]))
-    assert lines(status)[0].endswith("61% -:--:-- left")
+    fleet = SimpleNamespace(members=[one], failures=[])
+    status = show.TrainingView(Console(file=io.StringIO()))
     assert lines(status)[1] == "starting"
-    for _ in range(3):  # the remaining time is known after two steps
+    for _ in range(4):  # the remaining time is known after three steps
         clock[0] += 30.0
         one.steps_done += 1
-        status.step(one)
+        status(fleet, one)
     first, second = lines(status)
     assert first.startswith("cifar100-lt-100-balanced-softmax-ta… ")
-    assert first.endswith(" 61% 64:34:00 left")
+    assert first.endswith(" 61% 64:33:30 left")
     assert second == "epoch 123/200"
-    assert str(status) == f"{status.name}  61%  2 days, 16:34:00 left  epoch 123/200"
+    assert str(status) == f"{status.name}  61%  2 days, 16:33:30 left  epoch 123/200"
     one.live = {**LIVE, "loss": None}
     assert lines(status)[1] == "epoch 123/200  lr 0.000123  123,457 images/s"
     one.live = LIVE
@@ -78,12 +78,12 @@ def test_status_of_several_runs(clock):
     members = [member(20_000), member(5_000, LIVE), member(0, LIVE), member(0)]
     members[0].folder.done = True
     fleet = SimpleNamespace(members=members, failures=[])
-    status = show.Status(fleet)
+    status = show.TrainingView(Console(file=io.StringIO()))
     for _ in range(2_000):  # earlier steps do not count for the speed
         clock[0] += 1.0
         for one in members[1:3]:
             one.steps_done += 1
-            status.step(one)
+            status(fleet, one)
     first, second = lines(status)
     assert first.startswith("4 runs ")
     assert first.endswith(" 36% 7:04:39 left")
@@ -95,33 +95,37 @@ def test_status_of_several_runs(clock):
     assert second == "1 of 4 done  1 failed  epoch 21/200  loss 123.457  lr 0.000123  123,457 images/s"
 
 
+def drive(folder, console, epochs=1):
+    recipe = read_recipes(["--data", "digits-lt", "--epochs", str(epochs)])[0][0]
+    trainer = Trainer(recipe, folder)
+    fleet = Fleet([trainer])
+    with show.TrainingView(console) as view:
+        for member in fleet.steps():
+            view(fleet, member)
+    return trainer
+
+
 def test_status_is_shown_in_a_terminal_only(tmp_path):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     for file in (io.StringIO(), Terminal()):
-        recipe = read_recipes(["--data", "digits-lt", "--epochs", "1"])[0][0]
         folder = RunFolder(tmp_path / type(file).__name__)
-        console = Console(file=file, width=80, force_terminal=True, color_system=None)
-        train._drive(train.Fleet([train.Trainer(recipe, folder)]), console)
+        drive(folder, Console(file=file, width=80, force_terminal=True, color_system=None))
         assert folder.done
         assert ("digits-lt-50-cbs" in file.getvalue()) == isinstance(file, Terminal)
 
 
 def test_log_has_one_line_per_interval(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "LOG_SECONDS", -1.0)
-    file = io.StringIO()
-    recipe = read_recipes(["--data", "digits-lt", "--epochs", "2"])[0][0]
-    trainer = train.Trainer(recipe, RunFolder(tmp_path / "run"))
-    train._drive(train.Fleet([trainer]), Console(file=file, width=30, color_system=None))
+    monkeypatch.setattr(show, "LOG_SECONDS", -1.0)
+    file, quiet = io.StringIO(), io.StringIO()
+    trainer = drive(RunFolder(tmp_path / "run"), Console(file=file, width=30, color_system=None), epochs=2)
     found = file.getvalue().splitlines()
     assert len(found) == trainer.steps_total
     assert re.fullmatch(r"digits-lt-50-cbs-beta1.5-seed0  \d+%  epoch 1/2", found[0])
     assert "epoch 2/2  loss " in found[-2]
-    quiet = io.StringIO()
-    other = train.Trainer(recipe, RunFolder(tmp_path / "other"))
-    train._drive(train.Fleet([other]), Console(file=quiet, quiet=True))  # as on ranks that are not the first
+    drive(RunFolder(tmp_path / "other"), Console(file=quiet, quiet=True))  # as on ranks that are not the first
     assert not quiet.getvalue()
 
 

@@ -15,21 +15,22 @@ pytestmark = pytest.mark.usefixtures("_here")
 # --- resuming
 
 
-def test_a_resumed_run_keeps_its_settings(run):
-    for more in (["--epochs", "20"], ["--out", "there"], ["--no-nesterov"]):
+def test_resumed_run_keeps_its_settings(run):
+    assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
+    for more, named in ((["--epochs", 20], "`epochs` (1 there, 20 here)"), (["--out", "there"], "--out")):
         code, _, err = run("train", "--resume", "run", *more)
         assert code == 2
-        assert f"but got {more[0].replace('--no-', '--')}." in one_sentence(err)
+        assert named in one_sentence(err)
 
 
-def test_a_run_is_not_resumed_twice_at_once(run):
+def test_run_is_not_resumed_twice_at_once(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
     code, _, err = run("train", "--resume", "run", "./run")
     assert code == 2
     assert "but got run twice." in one_sentence(err)
 
 
-def test_a_folder_of_runs_cannot_be_resumed(run):
+def test_folder_of_runs_cannot_be_resumed(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--seed", 0, 1, "--out", "several")[0] == 0
     code, _, err = run("train", "--resume", "several")
     assert code == 2
@@ -52,7 +53,7 @@ def test_device_workers_and_root_of_a_resumed_run_are_not_recorded(run, tmp_path
     assert "`device`" in one_sentence(err)
 
 
-def test_an_existing_run_is_not_started_again(run, tmp_path):
+def test_existing_run_is_not_started_again(run, tmp_path):
     arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
     assert run(*arguments)[0] == 0
     code, _, err = run(*arguments)
@@ -70,7 +71,7 @@ def test_an_existing_run_is_not_started_again(run, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_whose_exception_was_swallowed(run, tmp_path, monkeypatch, number, code):
+def test_signal_whose_exception_was_swallowed(run, tmp_path, monkeypatch, number, code):
     """For example by a module during its import: the run must not start."""
 
     def swallow(*arguments, **settings):
@@ -86,7 +87,7 @@ def test_a_signal_whose_exception_was_swallowed(run, tmp_path, monkeypatch, numb
     assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")[0] == 0
 
 
-def test_a_signal_while_data_are_opened(run, tmp_path, monkeypatch):
+def test_signal_while_data_are_opened(run, tmp_path, monkeypatch):
     def interrupt(*_, **__):
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -12,7 +12,9 @@ from longtail._registry import nearest
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import check_settings, setting_help, setting_types
 
-__all__ = ["Parser", "add_settings", "check_folder_of", "positive_integer", "read_settings"]
+__all__ = ["TOGETHER_HELP", "Parser", "add_settings", "check_folder_of", "positive_integer", "read_settings"]
+
+TOGETHER_HELP = "runs at a time (default: 12 small models on a GPU, else 1)"
 
 _GROUPS = {
     "data": "data",

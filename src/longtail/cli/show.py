@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOG_SECONDS",
-    "Status",
+    "TrainingView",
     "console",
     "print_line",
     "progress_bar",
@@ -35,31 +36,51 @@ _NAME = 36  # characters of a run's name, so that a line has at most 80
 _NAMED = 5  # absent classes that are named
 
 
-class Status:
-    """Two lines about training: progress and remaining time, then epoch, loss and speed."""
+class TrainingView:
+    """Progress of a fleet: two live lines in a terminal, else one line per minute."""
 
-    def __init__(self, fleet: "Fleet") -> None:
-        self.fleet = fleet
-        number = len(fleet.members)
-        label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
-        self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
-        self._bar = progress_bar()
-        self._task = self._bar.add_task(self.name, **self._steps())
+    def __init__(self, to: Console = progress_console) -> None:
+        self.console = to
+        self.fleet: Fleet | None = None
+        self.name = ""
         self._begun: list[Trainer] = []
-        self._updated = -1.0
+        self._bar = progress_bar()
+        self._task = self._bar.add_task("", total=None)
+        self._live = Live(self, console=to, transient=True, refresh_per_second=2)
+        self._printed, self._updated = time.monotonic(), -1.0
 
-    def step(self, member: "Trainer") -> None:
+    def __enter__(self) -> "TrainingView":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, fleet: "Fleet", member: "Trainer") -> None:
         """Count a training step."""
+        if self.fleet is None:
+            self._start(fleet)
         if member not in self._begun:
             self._begun.append(member)
             if member.steps_done > 1:  # steps of an earlier process say nothing about the speed
                 self._bar.reset(self._task, **self._steps())
-        if time.monotonic() - self._updated >= 1:
+        now = time.monotonic()
+        if now - self._updated >= 1:
             self._bar.update(self._task, **self._steps())
-            self._updated = time.monotonic()
+            self._updated = now
+        if not self._live.is_started and now - self._printed > LOG_SECONDS:
+            print_line(str(self), self.console)
+            self._printed = now
+
+    def _start(self, fleet: "Fleet") -> None:
+        self.fleet, number = fleet, len(fleet.members)
+        label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
+        self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
+        self._bar.reset(self._task, description=self.name, **self._steps())
+        if self.console.file.isatty() and not self.console.quiet:
+            self._live.start()
 
     def __rich__(self) -> Group:
-        """Return both lines, for a terminal."""
+        """Return progress and remaining time, and a line with epoch, loss and speed."""
         self._bar.update(self._task, **self._steps())
         return Group(self._bar.get_renderable(), Text(self._details(), no_wrap=True, overflow="ellipsis"))
 
@@ -69,6 +90,8 @@ class Status:
         return f"{self.name}  {int(task.percentage)}%{time_left(task.time_remaining, '  ')}  {self._details()}"
 
     def _members(self) -> "list[Trainer]":
+        if self.fleet is None:
+            return []
         failed = [member for member, _ in self.fleet.failures]
         return [member for member in self.fleet.members if member not in failed]
 
@@ -78,13 +101,15 @@ class Status:
         return {"completed": done, "total": total}
 
     def _details(self) -> str:
-        members = self._members()
+        if self.fleet is None:
+            return "starting"
+        members, number = self._members(), len(self.fleet.members)
         running = [one for one in self._begun if one in members and one.steps_done < one.steps_total]
         finished, failed = sum(member.folder.done for member in members), len(self.fleet.failures)
-        parts = [f"{finished} of {len(self.fleet.members)} done"] if len(self.fleet.members) > 1 else []
+        parts = [f"{finished} of {number} done"] if number > 1 else []
         parts += [f"{failed} failed"] if failed else []
         if not running:
-            return "  ".join([*parts, "evaluating" if self._begun else "starting"])
+            return "  ".join([*parts, "evaluating"])
         one, epochs = running[0], sum(running[0].epochs)
         parts.append(f"epoch {min(one.epochs_done + 1, epochs)}/{epochs}")
         live = one.live

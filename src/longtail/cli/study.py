@@ -12,7 +12,7 @@ from rich.console import Console
 
 from longtail._program import program
 from longtail._registry import load_plugins
-from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
+from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
 from longtail.methods.params import parse_setting
@@ -151,9 +151,7 @@ def _parser(prog: str, description: str, usage: str) -> Parser:
     parser.flag("--data", "data sets that `longtail data list` shows, or paths", **_SEVERAL)
     parser.flag("--imbalance", "imbalance factors, for data sets that are made long-tailed here", **_SEVERAL)
     parser.flag("--out", "folder of the runs (default: runs/study, runs/beta)", metavar="DIR")
-    parser.flag(
-        "--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=positive_integer, metavar="N"
-    )
+    parser.flag("--together", TOGETHER_HELP, type=positive_integer, metavar="N")
     parser.flag("--dry-run", "show what would be run", action="store_true")
     group = parser.add_argument_group("search for beta")
     for name, (kind, help) in _SEARCH.items():

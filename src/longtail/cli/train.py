@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -13,21 +12,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.live import Live
 
 from longtail._io import read_json
 from longtail._program import program
 from longtail._registry import load_plugins
 from longtail.cli import check_interrupted, sentence_of
-from longtail.cli.parsing import Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import LOG_SECONDS, Status, show_result
+from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
+from longtail.cli.show import TrainingView, show_result
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
-from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.launch import FailedRunsError, make_recipe, resume, run_folders, train
 from longtail.train.recipe import Recipe, read_recipe
-from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
+from longtail.train.trainer import NotFiniteError, StoppedError
 
 __all__ = ["make_recipes", "read_recipes", "run"]
 
@@ -36,10 +33,9 @@ _ABOUT = """Train a model and write a run folder. Several values of a flag, as i
 file or of the data set's recipe; `--no-nesterov` switches a setting off.
 Finished runs are skipped; after a stop, the same command continues.
 
-`longtail train --resume RUN` resumes a stopped run. Only --device, --workers,
---root and --together can be combined with it."""
+`longtail train --resume RUN` resumes a stopped run. --device, --workers, --root,
+--together and settings of logs and checkpoints can be changed with it."""
 
-_PER_MACHINE = ("device", "root", "workers")  # settings that may change on resume
 _NAMED = 5  # skipped files that are named
 _DISK_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -79,8 +75,8 @@ def run(words: Sequence[str]) -> int:
 def _train(start: Callable[..., list[RunFolder]], waiting: Sequence[RunFolder]) -> int:
     """Train, print what went wrong, and return the exit code."""
     try:
-        with _Progress() as progress:
-            start(on_step=progress)
+        with TrainingView(Console(stderr=True, quiet=not _is_first())) as view:
+            start(on_step=view)
         return 0
     except FailedRunsError as error:
         _report_failures(error.failures, waiting)
@@ -107,9 +103,7 @@ def _parser(words: Sequence[str] = ()) -> Parser:
         "source", nargs="?", metavar="DATA", help="a recipe (.toml), a folder of class folders, or a list of images"
     )
     parser.flag("--out", "folder of the run, or of several runs (default: runs)", metavar="DIR")
-    parser.flag(
-        "--together", "runs at a time (default: 12 small models on a GPU, else 1)", type=positive_integer, metavar="N"
-    )
+    parser.flag("--together", TOGETHER_HELP, type=positive_integer, metavar="N")
     parser.flag("--resume", "folders of runs to resume", nargs="+", metavar="RUN")
     defaults_: dict[str, Any] = {}
     if {"-h", "--help"} & set(words):
@@ -177,15 +171,10 @@ def _unused_params(written: Mapping[str, Any], chosen: Mapping[str, Any]) -> lis
 
 
 def _settings_here(given: argparse.Namespace, settings: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the settings of this machine for runs that are resumed; others are refused."""
-    other = [f"--{name.replace('_', '-')}" for name in settings if name not in _PER_MACHINE]
-    other += [] if given.out is None else ["--out"]
-    other += [] if given.source is None else [given.source]
-    if other:
-        raise ValueError(
-            "Expected only run folders, --device, --root, --workers and --together with --resume, because a run keeps "
-            f"its settings, but got {other[0]}."
-        )
+    """Return the settings that are changed on resume; :func:`resume` refuses those that say what is trained."""
+    for flag, value in {"--out": given.out, "data": given.source}.items():
+        if value is not None:
+            raise ValueError(f"Expected no {flag} with --resume, because a run keeps its settings, but got {value}.")
     several = [name for name, values in settings.items() if len(values) > 1]
     if several:
         raise ValueError(f"Expected one value after --{several[0]} with --resume, but got several.")
@@ -193,34 +182,6 @@ def _settings_here(given: argparse.Namespace, settings: Mapping[str, list[Any]])
 
 
 # What is printed
-
-
-class _Progress:
-    """Shows the status of a fleet: live in a terminal, one line per minute in a log."""
-
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, quiet=not _is_first())
-        self.status: Status | None = None
-        self.live: Live | None = None
-        self.printed = time.monotonic()
-
-    def __call__(self, fleet: Fleet, member: Trainer) -> None:
-        if self.status is None:
-            self.status = Status(fleet)
-            if self.console.file.isatty() and not self.console.quiet:
-                self.live = Live(self.status, console=self.console, transient=True, refresh_per_second=2)
-                self.live.start()
-        self.status.step(member)
-        if self.live is None and time.monotonic() - self.printed > LOG_SECONDS:
-            self.console.print(str(self.status), highlight=False, markup=False, soft_wrap=True)
-            self.printed = time.monotonic()
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
 
 
 def _report_failures(failures: Sequence[tuple[RunFolder, Exception]], waiting: Sequence[RunFolder]) -> None:
