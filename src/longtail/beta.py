@@ -1,0 +1,230 @@
+r"""Finding beta: how much further to shift a classifier so that it treats all classes alike, measured on held-out data.
+
+Class-Balanced Softmax trains on :math:`z_c + \beta \log N_c`. Its beta is right if no further shift of the plain logits
+:math:`z` helps on held-out data in which every class counts the same. :func:`fit_shift` measures the shift that would
+help; :class:`AutoBeta` adds it to beta during training until nothing is left.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from longtail._checks import Vector, as_counts, as_distribution, as_vector, check_logits, shown
+
+__all__ = ["ShiftFit", "fit_shift"]
+
+_STEPS = 60  # at most; four to ten are usual
+_ELEMENTS = 2**19  # of the logits that are worked on together: 4 MB in float64
+_HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
+
+
+class ShiftFit(NamedTuple):
+    r"""The further shift that would help, from :func:`fit_shift`.
+
+    A balanced posterior is estimated by :math:`\mathrm{softmax}((z - \delta \log N) / T)`.
+    """
+
+    delta: float
+    """What to add to beta, or to subtract as ``delta * log N`` from the logits of the trained model."""
+    temperature: float
+    """T, by which logits are divided."""
+    std_error: float
+    """Standard error of delta for other held-out data of the same size."""
+    steps: int
+    """Newton steps taken."""
+    problem: str | None
+    """Why delta must not be used; ``None`` if it may be."""
+
+
+def fit_shift(
+    logits: Tensor, labels: Tensor | Vector, counts: Vector, *, target_prior: Vector | None = None
+) -> ShiftFit:
+    r"""Return the shift :math:`\delta \log N_c` that held-out data would still subtract from a classifier's logits.
+
+    Minimises the cross entropy of :math:`\mathrm{softmax}(a z - b \log N)` over :math:`a` and :math:`b`, every class
+    weighted alike, and returns :math:`\delta = b / a` and :math:`T = 1 / a`. The problem is convex. At
+    :math:`\delta = 0` the mean prediction over the classes has no slope against :math:`\log N`. The standard error is
+    that of a sandwich estimate, because rows are weighted, and of the delta method.
+
+    Classes without a held-out sample are left out of the softmax: in its denominator they would only be penalised.
+
+    Args:
+        logits: plain logits of held-out samples, shape ``(M, C)``.
+        labels: their classes, shape ``(M,)``.
+        counts: **training** examples per class, shape ``(C,)``; a constant factor changes nothing.
+        target_prior: class frequencies where the model will be used, up to a factor; default: all the same.
+
+    Returns:
+        the fit, computed in float64. Its ``problem`` says why delta is not to be used, for example because all classes
+        have the same count, or because the samples are too few.
+
+    Example:
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
+        >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]])
+        >>> fit = fit_shift(logits, labels, counts=[100, 10])
+        >>> round(fit.delta, 2), fit.problem
+        (0.54, None)
+    """
+    counts = as_counts(counts, fractions=True)
+    check_logits(logits, counts.numel())
+    if logits.ndim != 2 or not len(logits):
+        raise ValueError(f"Expected `logits` of shape (M, C) with M >= 1, but got shape {tuple(logits.shape)}.")
+    labels = as_vector("labels", labels).to(logits.device)
+    if labels.is_floating_point() or len(labels) != len(logits):
+        raise ValueError(f"Expected `labels` to be {len(logits)} class indices, one per row of `logits`.")
+    labels = labels.long()
+    if not bool(logits.isfinite().all()):
+        raise ValueError("Expected `logits` to be finite, but some are infinite or NaN.")
+    if int(labels.min()) < 0 or int(labels.max()) >= counts.numel():
+        raise ValueError(f"Expected `labels` to be in 0…{counts.numel() - 1}, but got others.")
+    held_out = torch.bincount(labels, minlength=counts.numel())
+    unseen = ((held_out > 0) & (counts.to(held_out.device) == 0)).nonzero().flatten().tolist()
+    if unseen:
+        raise ValueError(f"Expected `counts` above 0 for every class in `labels`, but got 0 for class {shown(unseen)}.")
+    prior = torch.ones_like(counts) if target_prior is None else target_prior
+    prior = as_distribution("target_prior", prior, counts.numel(), zeros=True).to(logits.device)
+    problem = HeldOut(labels, counts, prior)
+    fit = problem.fit(logits.detach())
+    return problem.describe(fit)
+
+
+class Solution(NamedTuple):
+    """The optimum as tensors on the device of the logits; reading none of them costs no waiting."""
+
+    theta: Tensor
+    """a and b."""
+    covariance: Tensor
+    """Of a and b, ``(2, 2)``."""
+    steps: Tensor
+    separated: Tensor
+    """Whether a and b classify every sample correctly: then there is no optimum."""
+    finite: Tensor
+
+    @property
+    def delta(self) -> Tensor:
+        """b / a."""
+        return self.theta[1] / self.theta[0]
+
+    @property
+    def std_error(self) -> Tensor:
+        """Of delta."""
+        slope = torch.stack([-self.delta, torch.ones_like(self.delta)]) / self.theta[0]
+        return (slope @ self.covariance @ slope).clamp(min=0).sqrt()
+
+    @property
+    def usable(self) -> Tensor:
+        """Whether delta may be used."""
+        return self.finite & ~self.separated & (self.theta[0] > 0) & (self.std_error < _HUGE)
+
+
+class HeldOut:
+    """The labels of held-out data with everything that does not depend on the logits.
+
+    Args:
+        labels: int64 ``(M,)``.
+        counts: training examples per class.
+        prior: weight per class.
+        reduce: sums a tensor over the processes that share the data.
+    """
+
+    def __init__(
+        self, labels: Tensor, counts: Tensor, prior: Tensor, reduce: Callable[[Tensor], Tensor] = lambda sums: sums
+    ) -> None:
+        device = labels.device
+        samples = reduce(torch.bincount(labels, minlength=counts.numel())).double()
+        weights = torch.where(samples > 0, prior.to(device).double(), 0.0)
+        self.present = (weights > 0).nonzero().flatten()
+        """Classes with held-out samples."""
+        log_counts = counts.to(device).double()[self.present].log()
+        self.log_counts = log_counts - log_counts.mean()
+        self.rows = torch.isin(labels, self.present).nonzero().flatten()
+        place = torch.zeros(counts.numel(), dtype=torch.int64, device=device)
+        place[self.present] = torch.arange(len(self.present), device=device)
+        self.labels = place[labels[self.rows]]
+        self.weights = (weights / samples / weights.sum())[labels[self.rows]]
+        self.reduce = reduce
+        self.determined = len(self.present) > 1 and bool(self.log_counts.abs().max() > 1e-9)
+        """Whether counts differ at all."""
+
+    def fit(self, logits: Tensor, start: Tensor | None = None, steps: int = _STEPS) -> Solution:
+        """Damped Newton steps (Levenberg-Marquardt). On a CPU they end at convergence; elsewhere nothing is read."""
+        z = logits if len(self.present) == logits.shape[1] else logits[:, self.present]
+        z = (z if len(self.rows) == len(z) else z[self.rows]).double()
+        z = z - z.mean(1, keepdim=True)
+        finite = self.reduce((~z.isfinite()).sum()) == 0
+        scale = (self.reduce(self.weights @ z.square().mean(1))).sqrt().clamp(min=1e-300)
+        theta = torch.stack([1 / scale, torch.zeros_like(scale)]) if start is None else start
+        at = self._sums(z, theta)
+        damping, taken, done = torch.zeros_like(scale), torch.zeros_like(scale), ~finite
+        for _ in range(steps):
+            gradient, hessian = at[1:3], _square(at[3:6])
+            ridge = damping * torch.diag(hessian.diagonal().clamp(min=1e-300))
+            step = torch.linalg.solve_ex(hessian + ridge, gradient).result
+            step = torch.where(step.isfinite(), step, 0.0)
+            tried = self._sums(z, theta - step)
+            better = (tried[0] < at[0]) & ~done
+            promised = gradient @ step / at[0].clamp(min=1e-300)  # twice the decrease, relative to the loss
+            done = done | (~better & (promised < 1e-10)) | (promised < 1e-20) | (at[0] < 1e-10)
+            theta, at = torch.where(better, theta - step, theta), torch.where(better, tried, at)
+            damping = torch.where(better, torch.where(damping > 1e-3, damping / 10, 0.0), (10 * damping).clamp(min=1e-2))
+            taken = taken + better
+            if done.device.type == "cpu" and done:
+                break
+        inverse = torch.linalg.inv_ex(_square(at[3:6])).inverse
+        spread = self._sums(z, theta, last=True)
+        return Solution(theta, inverse @ _square(spread[:3]) @ inverse, taken, spread[3] == 0, finite)
+
+    def describe(self, found: Solution) -> ShiftFit:
+        """The fit in numbers, and what is wrong with it; waits for the device."""
+        delta, error = float(found.delta), float(found.std_error)
+        problem = None
+        if not self.determined:
+            problem = "the classes of the held-out data all have the same count, so no shift by it can help"
+        elif not bool(found.finite):
+            problem = "some logits are infinite or NaN"
+        elif bool(found.separated):
+            problem = "a shift classifies every held-out sample correctly, so many shifts are equally good"
+        elif not float(found.theta[0]) > 0:
+            problem = "the logits do not predict the held-out labels"
+        elif not error < _HUGE:
+            problem = f"its standard error, {error:.2g}, is too large: more held-out samples are needed"
+        if not self.determined:
+            delta, error = float("nan"), float("inf")
+        return ShiftFit(delta, 1 / float(found.theta[0]), error, int(found.steps), problem)
+
+    def _sums(self, z: Tensor, theta: Tensor, last: bool = False) -> Tensor:
+        """Loss, gradient (2) and Hessian (3); or, ``last``, the sums of squared gradients (3) and the errors."""
+        rows = max(1, _ELEMENTS // z.shape[1]) if z.device.type == "cpu" else max(1, len(z))
+        parts = [
+            self._part(z[begin : begin + rows], slice(begin, begin + rows), theta, last)
+            for begin in range(0, len(z), rows)
+        ]
+        return self.reduce(sum(parts, z.new_zeros(4 if last else 6)))
+
+    def _part(self, z: Tensor, rows: slice, theta: Tensor, last: bool) -> Tensor:
+        a, b = theta
+        labels, weights, ell = self.labels[rows], self.weights[rows], self.log_counts
+        u = a * z - b * ell
+        top = u.amax(1, keepdim=True)
+        own = u.gather(1, labels[:, None]) - top
+        e = torch.exp(u - top)
+        total = e.sum(1)
+        ez = e * z
+        mean_z, mean_l = ez.sum(1) / total, e @ ell / total
+        grad_a, grad_b = mean_z - z.gather(1, labels[:, None]).squeeze(1), ell[labels] - mean_l
+        if last:
+            wrong = (own.squeeze(1) < 0) | ((u == top).sum(1) > 1)
+            squares = torch.stack([grad_a.square(), grad_a * grad_b, grad_b.square()], 1)
+            return torch.cat([weights.square() @ squares, wrong.sum()[None].double()])
+        loss = total.log() - own.squeeze(1)
+        aa = torch.linalg.vecdot(ez, z) / total - mean_z.square()
+        ab = mean_z * mean_l - ez @ ell / total
+        bb = e @ ell.square() / total - mean_l.square()
+        return weights @ torch.stack([loss, grad_a, grad_b, aa, ab, bb], 1)
+
+
+def _square(upper: Tensor) -> Tensor:
+    """The symmetric matrix of ``(aa, ab, bb)``."""
+    return upper[[0, 1, 1, 2]].view(2, 2)
