@@ -24,6 +24,7 @@ ORDER = (
     "losses",
     "posthoc",
     "metrics",
+    "beta",
     "data",
     "models",
     "kernels",

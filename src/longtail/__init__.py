@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longtail import metrics
+    from longtail.beta import ShiftFit, fit_shift
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
     from longtail.diagnose import diagnose as diagnose
     from longtail.inference import load as load
@@ -49,11 +50,13 @@ __all__ = [
     "LogitAdjustedLoss",
     "LossOptions",
     "PriorShiftedSoftmaxLoss",
+    "ShiftFit",
     "adjust_logits",
     "class_balanced_softmax",
     "class_counts",
     "class_shift",
     "effective_number_weights",
+    "fit_shift",
     "focal_loss",
     "imbalance_factor",
     "ldam_loss",
@@ -66,7 +69,7 @@ __all__ = [
 ]
 
 
-_MODULES = ("classes", "losses", "metrics", "posthoc")
+_MODULES = ("beta", "classes", "losses", "metrics", "posthoc")
 
 _WITH_EXTRAS = {
     "diagnose": "longtail.diagnose",

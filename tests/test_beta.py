@@ -1,0 +1,198 @@
+"""fit_shift against scipy, known posteriors, and the exact relation of a linear classifier."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from longtail.beta import fit_shift
+
+COUNTS = torch.tensor([500, 200, 80, 30, 10])
+
+
+def _sample(rows: int, seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log posteriors of a balanced population, up to a constant per row, and labels drawn from them."""
+    generator = np.random.default_rng(seed)
+    log_p = 2.0 * generator.standard_normal((rows, classes))
+    log_p -= logsumexp(log_p, axis=1, keepdims=True)
+    labels = (log_p + generator.gumbel(size=log_p.shape)).argmax(1)
+    return torch.from_numpy(log_p), torch.from_numpy(labels)
+
+
+def _optimum(logits: np.ndarray, labels: np.ndarray, counts: np.ndarray, prior: np.ndarray) -> tuple[float, float]:
+    """The minimum by scipy: a and b."""
+    present = np.unique(labels)
+    weights = prior[labels] / np.bincount(labels)[labels]
+    log_counts = np.log(counts)
+
+    def loss(theta: np.ndarray) -> float:
+        u = theta[0] * logits - theta[1] * log_counts
+        return float(weights @ (logsumexp(u[:, present], axis=1) - u[np.arange(len(u)), labels]) / weights.sum())
+
+    found = minimize(loss, [0.5, 0.1], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 4000})
+    return found.x
+
+
+@pytest.mark.parametrize("prior", [None, [1.0, 2.0, 3.0, 4.0, 5.0]])
+def test_finds_the_minimum_that_scipy_finds(prior: list[float] | None) -> None:
+    logits, labels = _sample(300)
+    logits = 1.7 * logits + 0.6 * COUNTS.log()
+    fit = fit_shift(logits, labels, COUNTS, target_prior=prior)
+    a, b = _optimum(logits.numpy(), labels.numpy(), COUNTS.numpy(), np.ones(5) if prior is None else np.array(prior))
+    assert fit.problem is None
+    assert (fit.delta, fit.temperature) == (pytest.approx(b / a, abs=1e-6), pytest.approx(1 / a, abs=1e-6))
+
+
+@pytest.mark.parametrize("shift", [-1.0, 0.0, 0.8, 2.5])
+def test_gives_back_a_known_shift(shift: float) -> None:
+    log_p, labels = _sample(40_000)
+    fit = fit_shift(log_p + shift * COUNTS.log(), labels, COUNTS)
+    assert abs(fit.delta - shift) < 4 * fit.std_error
+    assert fit.std_error < 0.02
+    # On the same samples another shift adds exactly to delta and changes nothing else.
+    moved = fit_shift(log_p + (shift + 0.3) * COUNTS.log(), labels, COUNTS)
+    assert moved.delta - fit.delta == pytest.approx(0.3, abs=1e-6)
+    assert moved.temperature == pytest.approx(fit.temperature, rel=1e-6)
+
+
+def test_standard_error_is_the_spread_over_samples() -> None:
+    fits = [fit_shift(*_sample(400, seed), COUNTS) for seed in range(200)]
+    spread = float(np.std([fit.delta for fit in fits]))
+    assert np.mean([fit.std_error for fit in fits]) == pytest.approx(spread, rel=0.2)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.5, 40.0])
+def test_scaled_logits_scale_delta_and_temperature(factor: float) -> None:
+    logits, labels = _sample(300)
+    logits = logits + 0.5 * COUNTS.log()
+    fit, scaled = fit_shift(logits, labels, COUNTS), fit_shift(factor * logits, labels, COUNTS)
+    assert scaled.delta == pytest.approx(factor * fit.delta, rel=1e-6)
+    assert scaled.temperature == pytest.approx(factor * fit.temperature, rel=1e-6)
+
+
+def test_a_factor_on_counts_and_a_constant_per_row_change_nothing() -> None:
+    logits, labels = _sample(300)
+    fit = fit_shift(logits, labels, COUNTS)
+    other = fit_shift(logits + torch.randn(300, 1), labels, 0.37 * COUNTS)
+    assert other.delta == pytest.approx(fit.delta, abs=1e-7)
+
+
+def test_absent_classes_are_left_out_of_the_softmax() -> None:
+    log_p, labels = _sample(4000)
+    kept = labels != 4  # the rarest class has no held-out sample
+    logits = log_p[kept] + 0.8 * COUNTS.log()
+    fit = fit_shift(logits, labels[kept], COUNTS)
+    without = fit_shift(logits[:, :4], labels[kept], COUNTS[:4])
+    assert fit.delta == pytest.approx(without.delta, abs=1e-7)
+    assert abs(fit.delta - 0.8) < 4 * fit.std_error
+
+
+def test_target_prior_of_the_training_data_needs_no_shift() -> None:
+    log_p, labels = _sample(100_000)
+    # Where classes are as frequent as in training, the posterior is proportional to N_c times the balanced one.
+    fit = fit_shift(log_p + COUNTS.log(), labels, COUNTS, target_prior=COUNTS)
+    assert abs(fit.delta) < 0.05
+
+
+def test_linear_classifier_absorbs_the_shift_exactly() -> None:
+    """With a free bias and a converged fit, delta(beta) = delta(0) - beta."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.tensor([400, 100, 25])
+    means = torch.tensor([[0.0, 0.0], [1.5, 0.0], [0.0, 1.5]], dtype=torch.float64)
+
+    def draw(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.arange(3).repeat_interleave(numbers)
+        return means[labels] + torch.randn(len(labels), 2, generator=generator, dtype=torch.float64), labels
+
+    (x, y), (held_x, held_y) = draw(counts), draw(torch.tensor([200, 50, 12]))
+
+    def delta(beta: float) -> float:
+        head = torch.nn.Linear(2, 3).double()
+        optimizer = torch.optim.LBFGS(
+            head.parameters(), max_iter=100, tolerance_grad=1e-10, tolerance_change=0, line_search_fn="strong_wolfe"
+        )
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(head(x) + beta * counts.log(), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return fit_shift(head(held_x).detach(), held_y, counts).delta
+
+    at_zero = delta(0.0)
+    assert at_zero > 0.5  # plain softmax favours the frequent classes
+    assert delta(1.6) == pytest.approx(at_zero - 1.6, abs=1e-5)
+
+
+def test_float32_logits_and_lists_are_accepted() -> None:
+    logits, labels = _sample(300)
+    fit = fit_shift(logits, labels, COUNTS)
+    assert fit_shift(logits.float(), labels.int(), COUNTS.tolist()).delta == pytest.approx(fit.delta, abs=1e-5)
+
+
+def test_two_classes() -> None:
+    log_p, labels = _sample(20_000, classes=2)
+    fit = fit_shift(log_p + 1.2 * torch.tensor([90.0, 10.0]).log(), labels, [90, 10])
+    assert abs(fit.delta - 1.2) < 4 * fit.std_error
+
+
+def test_equal_counts_leave_delta_undetermined() -> None:
+    logits, labels = _sample(300)
+    fit = fit_shift(logits, labels, [7] * 5)
+    assert math.isnan(fit.delta)
+    assert fit.std_error == math.inf
+    assert "same count" in str(fit.problem)
+
+
+def test_separated_samples_are_reported() -> None:
+    fit = fit_shift(5 * torch.eye(5), torch.arange(5), COUNTS)
+    assert "correctly" in str(fit.problem)
+
+
+@pytest.mark.parametrize("logits", [torch.zeros(50, 5), -_sample(50)[0]], ids=["constant", "reversed"])
+def test_logits_that_predict_nothing_are_reported(logits: torch.Tensor) -> None:
+    labels = _sample(50)[1]
+    assert fit_shift(logits, labels, COUNTS).problem is not None
+
+
+def test_few_samples_have_a_large_error() -> None:
+    logits, labels = _sample(40)
+    fit = fit_shift(logits, labels, [105, 104, 103, 102, 101])
+    assert "standard error" in str(fit.problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"logits": torch.full((4, 5), torch.nan)}, "logits"),
+        ({"logits": torch.zeros(4, 3)}, "logits"),
+        ({"logits": torch.zeros(0, 5), "labels": torch.zeros(0, dtype=torch.int64)}, "logits"),
+        ({"labels": torch.tensor([0, 1, 2])}, "labels"),
+        ({"labels": torch.tensor([0, 1, 2, 5])}, "labels"),
+        ({"labels": torch.tensor([0.0, 1.0, 2.0, 3.0])}, "labels"),
+        ({"counts": [5, 4, 0, 2, 1]}, "counts"),
+        ({"target_prior": [1, 1, 1, 1]}, "target_prior"),
+        ({"target_prior": [0, 0, 0, 0, 1]}, "target_prior"),
+    ],
+)
+def test_bad_arguments_are_named(change: dict[str, object], named: str) -> None:
+    arguments = {"logits": torch.randn(4, 5), "labels": torch.tensor([0, 1, 2, 3]), "counts": COUNTS, **change}
+    with pytest.raises(ValueError, match=f"`{named}`"):
+        fit_shift(**arguments)  # type: ignore[arg-type]
+
+
+def test_ten_thousand_classes_take_a_second() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(10_000, (1000,), generator=generator)
+    logits = 2 * torch.randn(1000, 10_000, generator=generator)
+    logits[torch.arange(1000), labels] += 6
+    began = time.process_time()  # of all threads
+    fit = fit_shift(logits, labels, torch.arange(1, 10_001))
+    assert time.process_time() - began < 2  # 0.25 s measured
+    assert abs(fit.delta) < 4 * fit.std_error
