@@ -63,8 +63,10 @@ METRICS = {
 TOP = LOSSES | {
     "GroupValues",
     "Groups",
+    "ShiftFit",
     "adjust_logits",
     "class_counts",
+    "fit_shift",
     "imbalance_factor",
     "metrics",
     "tau_normalize",
