@@ -131,7 +131,7 @@ def _comparisons(cells: Sequence[Cell]) -> str:
             found += [f"{data}, {words}: {one}" for one in tested.contrasts if one.found is not None]
             for one in tested.contrasts:
                 if one.found is None:
-                    reasons.setdefault(one.why_not, {})[one.title] = None
+                    reasons.setdefault(one.note, {})[one.title] = None
             without |= dict.fromkeys(tested.without)
         found += [f"{data}, {', '.join(titles)}: {reason}, so no test." for reason, titles in reasons.items()]
         found += without

@@ -42,12 +42,12 @@ def test_default_reference_is_that_of_the_study(run, finished, tmp_path):
         for seed in (0, 1):
             shutil.copytree(finished(method, seed=seed, evaluate_every=1), tmp_path / "s" / f"{method}-{seed}")
     planned = [f"{method}-{seed}" for method in ("softmax", "balanced-softmax") for seed in (0, 1)]
-    write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", "greater", planned))
+    write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", planned))
     for flags, against in (((), "Softmax"), (("--reference", "balanced-softmax"), "Balanced Softmax")):
         code, _, err = run("report", tmp_path / "s", "--no-figures", *flags)
         assert (code, err) == (0, "")
         text = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
-        assert f"against {against} (paired t-test, one-sided)" in text
+        assert f"against {against} (paired t-test, two-sided)" in text
         assert shlex.join(["longtail", "report", str(tmp_path / "s"), "--no-figures", *flags]) in text
     code, _, err = run("report", tmp_path / "s", "--reference", "balanced")
     assert code == 2

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from longtail.study.comparisons import contrasts_of
 from longtail.study.execute import execute
 from longtail.study.planning import make_plan
 from longtail.study.runs import Run
@@ -17,6 +18,12 @@ def plan_in(out, **content):
     """A plan of short runs on the digits."""
     base = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs"], "seeds": 2, "out": str(out)}
     return make_plan({**base, **content, "recipe": {**SHORT, **content.get("recipe", {})}})
+
+
+def compare_cells(cells, reference, measure=Run.recall, **options):
+    """The contrasts of cells with a reference."""
+    others = [cell for cell in cells if cell is not reference]
+    return list(contrasts_of([reference, *others], reference.method, measure, **options))
 
 
 @pytest.fixture(scope="session")

@@ -140,7 +140,7 @@ def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
     shutil.copytree(study, tmp_path / "s")
     planned = [path.name for path in study.iterdir() if path.is_dir()]
     chosen = {name: ["β chosen on TEST data"] for name in planned if "cbs" in name}
-    write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", "greater", planned, chosen))
+    write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", planned, chosen))
 
     def table(*flags):
         code, out, err = run("study", "table", *flags, "--format", "markdown")
@@ -149,12 +149,12 @@ def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
         return out
 
     plain = table("s")
-    assert "against Softmax (paired t-test, one-sided, after Holm" in plain
+    assert "against Softmax (paired t-test, two-sided, after Holm" in plain
     assert "Command: longtail study x\n" in plain.replace("`", "")
-    assert "against Balanced Softmax (paired t-test, one-sided" in table("s", "--reference", "balanced-softmax")
-    given = table("s", "--reference", "cbs", "--no-one-sided")
+    assert "against Balanced Softmax (paired t-test, two-sided" in table("s", "--reference", "balanced-softmax")
+    given = table("s", "--reference", "cbs")
     assert "against CBS (β = 1.5) (paired t-test, two-sided" in given
-    assert "longtail study x; longtail study table s --reference cbs --no-one-sided" in given
+    assert "longtail study x; longtail study table s --reference cbs" in given
     table("s", "--what", "level")
     (tmp_path / "other").mkdir()
     table("s", "other")  # several folders

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
+from tests.study.conftest import compare_cells
 
 from longtail.study import Summary, compare, compare_summaries, holm, sentence, summarise
-from longtail.study.comparisons import compare_cells, how_tested, stars
+from longtail.study.comparisons import how_tested, stars
 from longtail.study.runs import group_runs
 from longtail.study.stats import format_p
 

@@ -56,10 +56,6 @@ def test_recall_has_means_bold_and_stars(cells):
         assert part in table.full_caption, part
 
 
-def test_one_sided_tests_are_labelled(cells):
-    assert "paired t-test, one-sided" in recall_table(cells, alternative="greater").full_caption
-
-
 def test_one_seed_has_no_spread_and_no_test(made):
     table = recall_table(group_runs([made("balanced-softmax"), made("cbs")]))
     assert "No tests: fewer than two seeds." in table.full_caption

@@ -24,7 +24,6 @@ from longtail.study.rendering import FORMATS, show, write
 from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
-from longtail.study.stats import Alternative
 from longtail.study.study import Progress, Study, run_studies
 from longtail.train.trainer import StoppedError
 
@@ -62,7 +61,6 @@ def _study(words: Sequence[str], command: str) -> int:
     parser.flag("--betas", "for methods with a beta: numbers, `recipe` (of the data set) or `search`", **_SEVERAL)
     parser.flag("--seeds", "the number of seeds, or the seeds", **_SEVERAL)
     parser.flag("--reference", "the method that others are tested against", metavar="NAME")
-    parser.flag("--one-sided", "one-sided tests (greater), as in the paper", action="store_true")
     given = parser.read(words)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
@@ -74,8 +72,7 @@ def _study(words: Sequence[str], command: str) -> int:
     if given.dry_run:
         print_line(describe_plans(plans))
         return 0
-    alternative: Alternative = "greater" if given.one_sided else "two-sided"
-    studies = [Study(plan, alternative=alternative, command=command) for plan in plans]
+    studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
         found = run_studies(studies, given.together, view, _print_round)
     for plan, results in zip(plans, found, strict=True):
@@ -112,13 +109,9 @@ def _table(words: Sequence[str], command: str) -> int:
     parser.flag("--what", "recall, or the model imbalance level", choices=("recall", "level"), default="recall")
     parser.flag("--format", "of the output", choices=("terminal", *FORMATS), default="terminal")
     parser.flag("--reference", "test against another method", metavar="NAME")
-    parser.flag("--one-sided", "one-sided tests (greater)", action="store_true")
-    parser.flag("--no-one-sided", "two-sided tests", action="store_true")
     given = parser.read(words)
     results = Results.read(*given.runs, reference=given.reference)
-    if given.one_sided or given.no_one_sided:
-        results = replace(results, alternative="greater" if given.one_sided else "two-sided")
-    if given.reference or results.alternative or results.recorded.unrecorded:
+    if given.reference or results.recorded.unrecorded:
         results = replace(results, command=command)
     table = results.table(given.what)
     if given.format == "terminal":

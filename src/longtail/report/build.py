@@ -31,11 +31,14 @@ class _Search:
     cells: list[Cell]
 
 
-def report(*folders: Path | str, reference: str | None = None, command: str = "") -> Report:
+def report(
+    *folders: Path | str, runs: Sequence[Run] | None = None, reference: str | None = None, command: str = ""
+) -> Report:
     """Return the report of all finished runs in folders and below them.
 
     Args:
         folders: any folders with runs; the record of ``longtail study`` is used if there is one.
+        runs: the runs to report on (default: all in the folders).
         reference: the method that others are tested against (default: that of the study, or Balanced Softmax, or
             softmax).
         command: the command that makes the report, for its last section.
@@ -44,7 +47,8 @@ def report(*folders: Path | str, reference: str | None = None, command: str = ""
         >>> from longtail.report import report
         >>> report("runs/demo").write("report.html")  # doctest: +SKIP
     """
-    runs, all_runs = read_runs(*folders), read_runs(*folders, searches=True)
+    runs = read_runs(*folders) if runs is None else runs
+    all_runs = read_runs(*folders, searches=True)
     searches = _searches(folders, all_runs)
     if not runs and not searches:
         raise ValueError(f"Expected finished runs in {', '.join(map(str, folders))}, but there are none.")
@@ -109,7 +113,7 @@ def _add(drawings: dict[str, Drawing], new: Sequence[Drawing], prefix: str) -> l
 def _results_content(results: DataResults, prefix: str, drawings: dict[str, Drawing]) -> dict[str, Any]:
     """The content of the sections about one data set."""
     record, selected = results.record, results.record.selected(results.cells)
-    recalls = recall_table(results.cells, reference=record.reference, alternative=record.alternative, selected=selected)
+    recalls = recall_table(results.cells, reference=record.reference, selected=selected)
     levels = None
     if any(not math.isnan(results.level(cell).mean) for cell in results.cells):
         levels = grid_from_table(level_table(results.cells, selected=selected), f"{prefix}-level")

@@ -75,13 +75,11 @@ def _boxes(results: DataResults) -> Drawing | None:
         return None
     last = results.best if results.best in others else others[-1]
     drawn = [*(cell for cell in cells if cell is not last), last]
-    paired, alternative = reference.places == last.places, results.record.alternative
+    paired = reference.places == last.places
     runs = {results.title(cell): cell.values(partial(Run.recall, part=results.split)) for cell in drawn}
     against = results.title(reference)
-    figure = box_plots(
-        {results.name: runs}, against=against, paired=paired, alternative=alternative, marks=results.marks
-    )
-    test = f"{'paired' if paired else 'Welch’s'} t-test, {'one' if alternative == 'greater' else 'two'}-sided"
+    figure = box_plots({results.name: runs}, against=against, paired=paired, marks=results.marks)
+    test = f"{'paired' if paired else 'Welch’s'} t-test, two-sided"
     caption = f"Recall over all classes on {results.on} data in each run, with the mean. p, Δμ and d compare "
     caption += f"{results.title(last)} with {against} ({test}, not corrected).{results.shown(drawn)}"
     if not paired and len(set(reference.places) & set(last.places)) >= PAIRS:

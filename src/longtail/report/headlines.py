@@ -77,8 +77,7 @@ def _gains(results: DataResults) -> dict[str, float]:
 
 def _tests(results: DataResults, most: int = 5) -> list[str]:
     """Tests of all methods against the reference; of many, the significant ones and the number of others."""
-    measure, alternative = partial(Run.recall, part=results.split), results.record.alternative
-    tested = contrasts_of(results.cells, results.record.reference, measure, alternative=alternative)
+    tested = contrasts_of(results.cells, results.record.reference, partial(Run.recall, part=results.split))
     found = [one for one in tested.contrasts if one.found is not None]
     if not found:
         return [*([how_tested(tested.contrasts)] if tested.contrasts else []), *tested.without]

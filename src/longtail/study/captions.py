@@ -10,7 +10,6 @@ from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, StudyRecord, missing_of, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
-from longtail.study.stats import Alternative
 
 NO_DATA = "there is neither test nor validation data"
 _UNKNOWN = "how β was chosen is not recorded"
@@ -24,7 +23,6 @@ class Recorded:
     """The reference of runs that no study has recorded."""
     references: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """The references of the studies of each run."""
-    alternative: Alternative = "two-sided"
     ways: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """How the beta of each run was chosen."""
     commands: tuple[str, ...] = ()
@@ -85,7 +83,6 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     return Recorded(
         usual=default_reference(run.method for run in runs),
         references={path: [one.reference for one in found] for path, found in of_runs.items()},
-        alternative="greater" if studies and all(one.alternative == "greater" for one in studies) else "two-sided",
         ways=ways,
         commands=tuple(dict.fromkeys(one.command for one in studies if one.command)),
         unrecorded=frozenset(path for path, found in of_runs.items() if not found),

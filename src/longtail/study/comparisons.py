@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from longtail.study.captions import count, numbers, some_of
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
-from longtail.study.stats import Alternative, Comparison, compare, holm, sentence
+from longtail.study.stats import Comparison, compare, holm, sentence
 
 SAME_DATA = ("data", "imbalance", "profile", "subset_seed", "validation", "folds", "fold")
 """Settings in which compared methods must agree."""
@@ -32,11 +32,9 @@ class Contrast:
     """``None`` if there was no test: fewer than two seeds, an undefined value, or no spread."""
     corrected: float | None
     """The p-value after Holm's correction, if several methods were compared."""
-    why_not: str
-    """Why there was no test."""
-    better: Literal["higher", "lower"]
     note: str
-    """Which runs are paired, if not all are."""
+    """Why there was no test, or which runs are paired if not all are."""
+    better: Literal["higher", "lower"]
     title: str
     """The name of the method."""
     against: str
@@ -54,90 +52,10 @@ class Contrast:
             side = "above" if self.difference > 0 else "below"
             apart = f"{abs(self.difference):.1f} points {side}" if self.difference else "equal to"
             apart = apart if math.isfinite(self.difference) else "not compared with"
-            return f"{self.title} is {apart} {self.against}: {self.why_not}, so no test."
+            return f"{self.title} is {apart} {self.against}: {self.note}, so no test."
         return sentence(
             self.title, self.against, self.found, corrected=self.corrected, better=self.better, note=self.note
         )
-
-
-def compare_cells(
-    cells: Sequence[Cell],
-    reference: Cell,
-    measure: Measure = Run.recall,
-    *,
-    alternative: Alternative = "two-sided",
-    better: Literal["higher", "lower"] = "higher",
-    titles: Mapping[Cell, str] | None = None,
-) -> list[Contrast]:
-    """Compare cells with a reference.
-
-    Runs of the same seed share draws and subset, and are paired. If the seeds differ but three or more are in both,
-    these are paired, and the other runs are left out of the test. With fewer shared seeds a paired test has hardly any
-    power, and Welch's test of all runs is used.
-
-    Args:
-        cells: the methods; the reference itself is skipped.
-        reference: what they are compared with.
-        measure: what is compared.
-        alternative: ``"two-sided"``, or ``"greater"``, one-sided as in the paper.
-        better: whether higher or lower values are better.
-        titles: the names of cells; default: the method and its beta.
-
-    Returns:
-        one contrast per cell, with p-values after Holm's correction if two or more were tested.
-    """
-    others, names = [cell for cell in cells if cell is not reference], titles or {}
-    found = [_test(cell, reference, measure, alternative) for cell in others]
-    tested = [comparison for comparison, _, _ in found if comparison is not None]
-    corrected = iter(holm([comparison.p_value for comparison in tested]) if len(tested) > 1 else [])
-    return [
-        Contrast(
-            cell=cell,
-            reference=reference,
-            difference=cell.summary(measure).mean - reference.summary(measure).mean,
-            found=comparison,
-            corrected=next(corrected, None) if comparison is not None else None,
-            why_not=why_not,
-            better=better,
-            note=note,
-            title=names.get(cell, cell.title),
-            against=names.get(reference, reference.title),
-        )
-        for cell, (comparison, why_not, note) in zip(others, found, strict=True)
-    ]
-
-
-def _test(
-    cell: Cell, reference: Cell, measure: Measure, alternative: Alternative
-) -> tuple[Comparison | None, str, str]:
-    """The test, why there is none, and which runs are paired if not all are."""
-    first, second = cell.recipe.settings(), reference.recipe.settings()
-    for name in SAME_DATA:
-        if first[name] != second[name]:
-            raise ValueError(
-                f"Expected compared methods to have the same data, but {cell.runs[0].path} and "
-                f"{reference.runs[0].path} differ in `{name}` ({first[name]} and {second[name]})."
-            )
-    ours, theirs = (dict(zip(one.places, one.values(measure), strict=True)) for one in (cell, reference))
-    if min(len(ours), len(theirs)) < 2:
-        return None, "fewer than two seeds", ""
-    both = [place for place in ours if place in theirs]
-    left = len(ours) + len(theirs) - 2 * len(both)
-    pair = not left or len(both) >= PAIRS
-    note = ""
-    if left and pair:
-        which = f"seeds {numbers([seed for seed, _ in both])}"
-        which = f"{len(both)} seeds and folds" if any(fold for _, fold in both) else which
-        note = f"paired on {which}; {count(left, 'run')} not paired"
-    elif left:
-        note = _NOT_PAIRED
-    values = [[one[place] for place in both] if pair else list(one.values()) for one in (ours, theirs)]
-    if not all(math.isfinite(value) for one in values for value in one):
-        return None, "a value is undefined", ""
-    found = compare(*values, paired=pair, alternative=alternative)
-    if math.isnan(found.p_value):
-        return None, "the difference is the same in every seed" if pair else "neither differs between its seeds", ""
-    return found, "", note
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +81,14 @@ def contrasts_of(
     reference: Reference,
     measure: Measure = Run.recall,
     *,
-    alternative: Alternative = "two-sided",
     better: Literal["higher", "lower"] = "higher",
 ) -> Contrasts:
-    """Test the cells of one data set against a method.
+    """Test the cells of one data set against a method; see :meth:`Results.compare <longtail.study.Results.compare>`.
 
-    Cells with different settings, such as the epochs, have separate references and separate Holm corrections.
+    Runs of the same seed share draws and subset, and are paired. If the seeds differ but three or more are in both,
+    these are paired, and the other runs are left out of the test. With fewer shared seeds a paired test has hardly any
+    power, and Welch's test of all runs is used. Cells with different settings, such as the epochs, have separate
+    references and separate Holm corrections.
     """
     titles = dict(zip(cells, distinct_titles(cells), strict=True))
     contrasts: list[Contrast] = []
@@ -178,8 +98,13 @@ def contrasts_of(
         against = find_cell(alike, method)
         if against is None:
             without.append((method_title(method), alike))
-        else:
-            contrasts += compare_cells(alike, against, measure, alternative=alternative, better=better, titles=titles)
+            continue
+        found = [_test(cell, against, measure, better, titles) for cell in alike if cell is not against]
+        p_values = [one.p_value for one in found]
+        if sum(map(math.isfinite, p_values)) > 1:
+            corrected = [None if math.isnan(p_value) else p_value for p_value in holm(p_values)]
+            found = [replace(one, corrected=p_value) for one, p_value in zip(found, corrected, strict=True)]
+        contrasts += found
     if sum(len(alike) for _, alike in without) == len(cells):
         names = " or ".join(dict.fromkeys(name for name, _ in without))
         notes = [f"{cells[0].data}: not tested, {names} was not run."] if len(cells) > 1 else []
@@ -190,6 +115,31 @@ def contrasts_of(
             for name, alike in without
         ]
     return Contrasts(tuple(contrasts), tuple(notes))
+
+
+def _test(
+    cell: Cell, reference: Cell, measure: Measure, better: Literal["higher", "lower"], titles: Mapping[Cell, str]
+) -> Contrast:
+    ours, theirs = (dict(zip(one.places, one.values(measure), strict=True)) for one in (cell, reference))
+    both = [place for place in ours if place in theirs]
+    left = len(ours) + len(theirs) - 2 * len(both)
+    pair = not left or len(both) >= PAIRS
+    values = [[one[place] for place in both] if pair else list(one.values()) for one in (ours, theirs)]
+    found, note = None, ""
+    if min(len(ours), len(theirs)) < 2:
+        note = "fewer than two seeds"
+    elif not all(math.isfinite(value) for one in values for value in one):
+        note = "a value is undefined"
+    else:
+        found = compare(*values, paired=pair)
+    if found is not None and math.isnan(found.p_value):
+        found, note = None, "the difference is the same in every seed" if pair else "neither differs between its seeds"
+    elif found is not None and left:
+        which = f"seeds {numbers([seed for seed, _ in both])}"
+        which = f"{len(both)} seeds and folds" if any(fold for _, fold in both) else which
+        note = f"paired on {which}; {count(left, 'run')} not paired" if pair else _NOT_PAIRED
+    difference = cell.summary(measure).mean - reference.summary(measure).mean
+    return Contrast(cell, reference, difference, found, None, note, better, titles[cell], titles[reference])
 
 
 def check_reference(reference: str, cells: Sequence[Cell]) -> None:
@@ -236,4 +186,4 @@ def how_tested(contrasts: Sequence[Contrast]) -> str:
 
 def _reasons(contrasts: Sequence[Contrast]) -> str:
     """Why there were no tests, each reason once."""
-    return " or ".join(dict.fromkeys(one.why_not for one in contrasts if one.why_not))
+    return " or ".join(dict.fromkeys(one.note for one in contrasts if one.found is None))

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from longtail._io import write_json
-from longtail.study.stats import Alternative
 
 STUDY_FILE = "study.json"
 
@@ -18,7 +17,6 @@ class StudyRecord:
 
     command: str
     reference: str
-    alternative: Alternative = "two-sided"
     planned: Sequence[str] = ()
     """Folders of its runs, relative to the file; those with a searched beta are added when it is found."""
     selected: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -33,7 +31,7 @@ class StudyRecord:
     def covers(self, other: "StudyRecord") -> bool:
         """Whether this entry can replace another one without losing how runs were chosen and compared."""
         return (
-            (self.reference, self.alternative) == (other.reference, other.alternative)
+            self.reference == other.reference
             and set(other.planned) <= set(self.planned)
             and other.searches.keys() <= self.searches.keys()
             and all(set(ways) <= set(self.selected.get(run, ())) for run, ways in other.selected.items())

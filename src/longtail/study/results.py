@@ -11,7 +11,6 @@ from longtail.study.comparisons import Contrast, Contrasts, check_reference, con
 from longtail.study.conduct import Outcome, Searches
 from longtail.study.rendering import Table, save
 from longtail.study.runs import Cell, Run, by_data, group_runs, held_out, ordered, read_runs
-from longtail.study.stats import Alternative
 from longtail.study.tables import level_table, recall_table
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ class Results:
         folders: the folders that they are from, whose ``study.json`` says how beta was chosen and what is missing.
         reference: the method that others are tested against; default: as the studies recorded, or
             :func:`longtail.methods.default_reference`.
-        alternative: ``"two-sided"`` or ``"greater"``; default: as the studies recorded, or two-sided.
         command: the command to show in captions in addition to those that the studies recorded.
 
     Example:
@@ -43,7 +41,6 @@ class Results:
     runs: tuple[Run, ...]
     folders: tuple[Path, ...] = ()
     reference: str | None = None
-    alternative: Alternative | None = None
     command: str = ""
     missing: str | None = None
     """Which planned runs are missing, in words; default: as the studies recorded."""
@@ -86,7 +83,6 @@ class Results:
             made = recall_table(
                 self.cells,
                 reference=self.reference or recorded.reference,
-                alternative=self.alternative or recorded.alternative,
                 selected=recorded.selected,
                 command=self._commands,
             )
@@ -101,23 +97,16 @@ class Results:
     def _commands(self) -> str:
         return "; ".join([*self.recorded.commands, *([self.command] if self.command else [])])
 
-    def compare(
-        self,
-        reference: str | None = None,
-        *,
-        measure: str = "recall",
-        group: str = "all",
-        alternative: Alternative | None = None,
-    ) -> Contrasts:
+    def compare(self, reference: str | None = None, *, measure: str = "recall", group: str = "all") -> Contrasts:
         """Test every method against a reference, on each data set.
 
-        Runs of the same seed are paired; p-values have Holm's correction over the methods of a data set.
+        Two-sided t-tests; runs of the same seed are paired, and p-values have Holm's correction over the methods of a
+        data set.
 
         Args:
             reference: the method that others are tested against.
             measure: ``"recall"`` or ``"level"``.
             group: the group of classes whose recall is compared; ``"all"``: all classes.
-            alternative: ``"two-sided"`` or ``"greater"``.
 
         Returns:
             one contrast per method and data set, which prints as sentences.
@@ -137,7 +126,6 @@ class Results:
                 of_data,
                 reference or self.reference or self.recorded.reference,
                 partial(Run.recall, group=group, part=part) if measure == "recall" else partial(Run.level, part=part),
-                alternative=alternative or self.alternative or self.recorded.alternative,
                 better="higher" if measure == "recall" else "lower",
             )
             contrasts += found.contrasts
@@ -169,10 +157,11 @@ class Results:
         save(self.table("level"), Path(folder), "level")
 
     def report(self, path: Path | str, figures: Path | str | None = None) -> Path:
-        """Write a report of the folders as one HTML page, and its figures to the folder ``figures``."""
+        """Write a report of the runs as one HTML page, and its figures to the folder ``figures``."""
         from longtail.report import report  # noqa: PLC0415 - it is built on this package
 
-        return report(*self.folders, reference=self.reference, command=self.command).write(path, figures)
+        made = report(*self.folders, runs=self.runs, reference=self.reference, command=self.command)
+        return made.write(path, figures)
 
     def __len__(self) -> int:
         return len(self.runs)

@@ -14,7 +14,6 @@ from longtail.study.rendering import save
 from longtail.study.results import Results
 from longtail.study.runs import Run, read_run
 from longtail.study.search import trace_table
-from longtail.study.stats import Alternative
 
 OnProgress = Callable[["Progress"], None]
 
@@ -26,7 +25,6 @@ class Study:
 
     Args:
         plan: what to run, as plain data (see :func:`~longtail.study.planning.make_plan`) or as a ``StudyPlan``.
-        alternative: of the significance tests: ``"two-sided"``, or ``"greater"`` as in the paper.
         command: the command that repeats the study, for captions.
 
     Example:
@@ -36,11 +34,8 @@ class Study:
         >>> results = study.run()  # doctest: +SKIP
     """
 
-    def __init__(
-        self, plan: StudyPlan | Mapping[str, Any], *, alternative: Alternative = "two-sided", command: str = ""
-    ) -> None:
+    def __init__(self, plan: StudyPlan | Mapping[str, Any], *, command: str = "") -> None:
         self.plan = plan if isinstance(plan, StudyPlan) else make_plan(plan)
-        self.alternative = alternative
         self.command = command
 
     @classmethod
@@ -95,7 +90,6 @@ class Study:
         return StudyRecord(
             command=self.command,
             reference=plan.reference,
-            alternative=self.alternative,
             planned=[self._name(run.path) for run in planned],
             selected=self._selected(searches),
             searches={f"{data_title(key[0], key[1])} {key[2]}": beta for key, beta in found.items()},
@@ -135,7 +129,6 @@ class Study:
             tuple(read_run(one.path) for one in outcome.done if one.path in own),
             (out,),
             self.plan.reference,
-            self.alternative,
             missing=missing_of(out, [record]),
             outcome=outcome,
             searches=searches,

@@ -8,7 +8,6 @@ from longtail.study.captions import NO_DATA, caption_of, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, stars
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import HELD_WORDS, Cell, Measure, Run, by_data, distinct_titles, groups_of, held_out
-from longtail.study.stats import Alternative
 
 Selected = str | Callable[[Sequence[Cell]], str]
 """How beta was chosen, or a function that returns it for cells."""
@@ -18,7 +17,6 @@ def recall_table(
     cells: Sequence[Cell],
     *,
     reference: Reference | None = None,
-    alternative: Alternative = "two-sided",
     selected: Selected = "",
     command: str = "",
 ) -> Table:
@@ -30,7 +28,6 @@ def recall_table(
         cells: of any number of data sets.
         reference: the method that others are tested against, if it was run on the same data with the same settings, or
             a function that returns it for cells; ``None``: no tests.
-        alternative: of the tests.
         selected: how beta was chosen, or a function that returns it for cells.
         command: the command that repeats the table.
 
@@ -48,7 +45,7 @@ def recall_table(
             measure: Measure = partial(Run.recall, group=group, part=part)
             contrasts: dict[Cell, Contrast] = {}
             if reference is not None:
-                found = contrasts_of(of_data, reference, measure, alternative=alternative)
+                found = contrasts_of(of_data, reference, measure)
                 contrasts = {one.cell: one for one in found}
                 without |= dict.fromkeys(found.without)
             tested += contrasts.values()
