@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CHECKED", "TRITON", "device_guard", "is_checked", "jit", "tl"]
-
 CHECKED: tuple[tuple[int, int], ...] = ((9, 0),)
 """Compute capabilities of GPUs on which our kernels were checked and found faster: that of an H200 and an H100."""
 

@@ -11,8 +11,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["ENTRY_POINTS", "Registry", "load_plugin", "load_plugins", "nearest"]
-
 T = TypeVar("T")
 
 ENTRY_POINTS = "longtail.plugins"

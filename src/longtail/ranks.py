@@ -8,8 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Ranks"]
-
 
 class _Gather(torch.autograd.Function):
     """The rows of all ranks, one rank after the other; the gradient of a rank's rows is the sum over all ranks."""

@@ -15,8 +15,6 @@ from longtail.kernels.launch import NormState
 from longtail.kernels.plan import Layer, NetworkPlan, layers_of
 from longtail.models import CifarResNet
 
-__all__ = ["run_chain"]
-
 # Plans are kept as long as the network, because captured graphs read their tables.
 _plans: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], NetworkPlan]] = WeakKeyDictionary()
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DEFAULTS", "IMAGE_CHANNELS", "Operation", "Tile", "default_tile", "tile_for", "use_tiles"]
-
 IMAGE_CHANNELS = 4
 """Channels of an image are padded to this number."""
 

@@ -4,8 +4,6 @@
 
 from longtail._gpu import jit, tl
 
-__all__ = ["convolution", "patches"]
-
 
 @jit
 def patches(

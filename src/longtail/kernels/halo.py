@@ -14,8 +14,6 @@ from torch import Tensor
 
 from longtail.kernels.plan import Layer, Work
 
-__all__ = ["compile_cuda", "convolve_with_halo", "cuda_source", "weight_part_with_halo"]
-
 _FOLDER = Path(__file__).with_name("cuda")
 _SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 

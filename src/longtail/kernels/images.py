@@ -4,8 +4,6 @@
 
 from longtail._gpu import jit, tl
 
-__all__ = ["gather_batch", "pack_images"]
-
 
 @jit
 def pack_images(

@@ -12,21 +12,6 @@ from longtail.kernels.normalise import join_statistics, mask_gradient, normalise
 from longtail.kernels.plan import ELEMENTS, Layer, NetworkPlan, Work
 from longtail.kernels.weights import cast_weights, sum_parts, weight_gradient
 
-__all__ = [
-    "NormState",
-    "Statistics",
-    "cast",
-    "convolve",
-    "input_gradient",
-    "join",
-    "mask",
-    "normalised",
-    "pack",
-    "sum_up",
-    "weight_part",
-]
-
-
 _PIXELS = 512  # per program of ``pack_images``
 
 

@@ -4,8 +4,6 @@
 
 from longtail._gpu import jit, tl
 
-__all__ = ["join_statistics", "mask_gradient", "normalise"]
-
 
 @jit
 def join_runs(

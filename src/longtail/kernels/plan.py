@@ -9,8 +9,6 @@ from torch import Tensor
 
 from longtail.kernels.configs import IMAGE_CHANNELS, Operation, Tile, default_tile, tile_for
 
-__all__ = ["ELEMENTS", "Layer", "NetworkPlan", "Work", "layers_of"]
-
 ELEMENTS = 256
 """Elements of a weight per program of ``cast_weights`` and ``sum_parts``."""
 

@@ -5,8 +5,6 @@
 from longtail._gpu import jit, tl
 from longtail.kernels.convolution import patches
 
-__all__ = ["cast_weights", "sum_parts", "weight_gradient"]
-
 
 @jit
 def cast_weights(table, out, E: tl.constexpr, COLUMNS: tl.constexpr):

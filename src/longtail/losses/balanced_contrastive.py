@@ -13,8 +13,6 @@ from longtail.losses._embeddings import (
     full_precision,
 )
 
-__all__ = ["BalancedContrastiveLoss", "balanced_contrastive_loss"]
-
 
 def balanced_contrastive_loss(
     queries: Tensor,

@@ -25,8 +25,6 @@ import math
 
 from torch import Tensor
 
-__all__ = ["ERROR", "log_bessel"]
-
 ERROR = 1e-8
 """The largest term that is left out by default."""
 

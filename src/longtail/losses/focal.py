@@ -9,8 +9,6 @@ from torch import Tensor
 from longtail._checks import along_classes, check_number, class_dim, describe
 from longtail.losses._common import Loss, LossOptions, Reduction, check_batch, check_options
 
-__all__ = ["FocalLoss", "focal_loss"]
-
 
 def focal_loss(logits: Tensor, target: Tensor, *, gamma: float, **options: Unpack[LossOptions]) -> Tensor:
     r"""Focal loss (Lin et al., 2017) over a softmax.

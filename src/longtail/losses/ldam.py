@@ -16,8 +16,6 @@ from longtail.losses._common import (
     present_classes,
 )
 
-__all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
-
 
 def ldam_margins(counts: Vector, max_margin: float = 0.5, *, zero_counts: ZeroCounts = "error") -> Tensor:
     r"""Return the margins of LDAM, :math:`m_c \propto N_c^{-1/4}`, scaled so that the largest is ``max_margin``.

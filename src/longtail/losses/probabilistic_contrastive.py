@@ -19,8 +19,6 @@ from longtail.losses._embeddings import (
 from longtail.losses.bessel import ERROR, log_bessel
 from longtail.losses.softmax import _shifted_cross_entropy, class_shift
 
-__all__ = ["ProCoLoss", "VonMisesFisherStatistics", "proco_logits"]
-
 _MAX_KAPPA = 1e5  # as in the authors' code
 
 

@@ -10,14 +10,6 @@ from longtail._checks import Vector, as_counts, check_fraction, check_integer, d
 from longtail.classes import Groups
 from longtail.losses._common import check_batch
 
-__all__ = [
-    "ResLTLoss",
-    "ResLTTerms",
-    "branches_from_counts",
-    "branches_from_groups",
-    "reslt_terms",
-]
-
 
 class ResLTTerms(NamedTuple):
     """Sums of a batch and what to divide them by. Those of the parts of a batch add up.

@@ -33,17 +33,6 @@ from longtail.losses._common import (
     present_classes,
 )
 
-__all__ = [
-    "BalancedSoftmaxLoss",
-    "ClassBalancedSoftmaxLoss",
-    "LogitAdjustedLoss",
-    "PriorShiftedSoftmaxLoss",
-    "class_balanced_softmax",
-    "class_shift",
-    "prior_shift",
-    "shifted_linear",
-]
-
 
 def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error") -> Tensor:
     r"""Return the shift of Class-Balanced Softmax, :math:`a_c = \beta \log N_c`, minus its mean over the classes.

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from longtail._checks import Vector, ZeroCounts, check_number, training_counts
 
-__all__ = ["effective_number_weights"]
-
 
 def effective_number_weights(counts: Vector, b: float, *, zero_counts: ZeroCounts = "error") -> Tensor:
     r"""Class-balanced weights (Cui et al., 2019): the inverse of the effective number of samples, scaled to sum to C.

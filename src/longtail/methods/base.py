@@ -15,18 +15,6 @@ from longtail.methods.objective import Objective, SupervisedLoss
 from longtail.methods.params import NoParams, Parameter, UnknownParams, parameters_of, parse_setting
 from longtail.models import HeadSpec
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "Stage",
-    "Task",
-    "find_method",
-    "parse_method",
-    "register_loss",
-    "register_method",
-    "unknown_method",
-]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -12,8 +12,6 @@ from longtail.methods.objective import Objective, Sums, SupervisedLoss
 from longtail.methods.params import param
 from longtail.models import Outputs
 
-__all__ = ["BCL", "PROCO", "BalancedContrastive", "ProbabilisticContrastive"]
-
 
 class _Contrastive(Objective):
     """The classifier's loss on the first view, and a contrastive loss on two more."""

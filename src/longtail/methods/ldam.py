@@ -13,8 +13,6 @@ from longtail.methods.objective import SupervisedLoss
 from longtail.methods.params import param
 from longtail.models import HeadSpec
 
-__all__ = ["LDAM", "LDAM_DRW", "DeferredWeights"]
-
 
 class DeferredWeights(SupervisedLoss):
     """A loss with equal class weights at first, and weights from effective numbers later (DRW).

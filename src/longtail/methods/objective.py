@@ -10,8 +10,6 @@ from longtail.metrics.statistics import wide
 from longtail.models import Outputs
 from longtail.ranks import Ranks
 
-__all__ = ["Objective", "SupervisedLoss"]
-
 Sums = dict[str, Tensor]
 
 

@@ -7,16 +7,6 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = [
-    "NoParams",
-    "Parameter",
-    "UnknownParams",
-    "check_type",
-    "param",
-    "parameters_of",
-    "parse_setting",
-]
-
 _KEY = "longtail"  # in the metadata of a dataclass field
 _COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _SWITCH = {"true": True, "false": False}

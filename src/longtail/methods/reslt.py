@@ -11,8 +11,6 @@ from longtail.methods.objective import Objective, Sums
 from longtail.methods.params import param
 from longtail.models import HeadSpec, Outputs
 
-__all__ = ["RESLT", "ResLT"]
-
 
 class ResLT(Objective):
     """The losses of the branches, and the loss of their sum.

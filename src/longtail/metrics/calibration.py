@@ -7,8 +7,6 @@ import torch
 from longtail._checks import Vector, as_tensor
 from longtail.classes import Groups, GroupValues
 
-__all__ = ["CalibrationError", "expected_calibration_error"]
-
 
 @dataclass(frozen=True)
 class CalibrationError:

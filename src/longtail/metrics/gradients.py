@@ -17,8 +17,6 @@ from torch import Tensor
 from longtail._checks import as_tensor
 from longtail.classes import Groups, GroupValues
 
-__all__ = ["GradientBalance", "gradient_balance"]
-
 
 @dataclass(frozen=True, eq=False)
 class GradientBalance:

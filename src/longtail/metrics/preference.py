@@ -9,8 +9,6 @@ from torch import Tensor
 from longtail._checks import Vector, as_vector
 from longtail.classes import Groups, GroupValues
 
-__all__ = ["Preference", "preference_scores"]
-
 
 @dataclass(frozen=True)
 class Preference:

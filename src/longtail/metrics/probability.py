@@ -9,8 +9,6 @@ from torch import Tensor
 from longtail._checks import Vector, as_counts, as_vector, shown
 from longtail.classes import Groups, GroupValues
 
-__all__ = ["ProbabilityShift", "TargetProbability", "mean_target_probability", "probability_shift"]
-
 
 @dataclass(frozen=True, eq=False)
 class ProbabilityShift:

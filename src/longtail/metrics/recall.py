@@ -10,8 +10,6 @@ from torch import Tensor
 from longtail._checks import Vector, as_counts, check_choice, check_number
 from longtail.classes import Groups, GroupValues
 
-__all__ = ["Recall", "recall", "wilson_interval"]
-
 Absent = Literal["skip", "zero"]
 
 

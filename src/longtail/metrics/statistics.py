@@ -7,8 +7,6 @@ from torch import Tensor
 from longtail._checks import check_integer, describe
 from longtail.losses._common import check_batch
 
-__all__ = ["ClassStatistics", "class_statistics"]
-
 
 class ClassStatistics:
     """Sums over the samples of one split, one row per class. Add those of batches and ranks with ``a + b``.

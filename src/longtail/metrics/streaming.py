@@ -11,8 +11,6 @@ from longtail._checks import as_vector, check_integer, describe
 from longtail.classes import Groups
 from longtail.metrics.statistics import ClassStatistics, class_statistics
 
-__all__ = ["ClassStatisticsMetric", "GroupRecallMetric"]
-
 
 class ClassStatisticsMetric(Metric):
     """Gathers :class:`ClassStatistics <longtail.metrics.ClassStatistics>` over batches and ranks in one pass.

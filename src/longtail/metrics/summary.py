@@ -6,8 +6,6 @@ from longtail.metrics.preference import preference_scores
 from longtail.metrics.recall import recall
 from longtail.metrics.statistics import ClassStatistics
 
-__all__ = ["summary"]
-
 
 def summary(test: ClassStatistics, groups: Groups, train: ClassStatistics | None = None) -> dict[str, float]:
     """Return the main measures of a model by name.

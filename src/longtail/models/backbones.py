@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
 
-__all__ = ["Backbone", "CifarResNet", "SmallCNN", "average", "check_backbone", "evaluation_mode", "shortcut"]
-
 _NEEDED = ("num_features", "has_maps", "maps", "pool")
 _WIDTHS = (16, 32, 64)
 

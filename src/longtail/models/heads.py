@@ -14,20 +14,6 @@ from longtail._checks import check_choice, check_integer, check_number
 from longtail._registry import Registry
 from longtail.models.backbones import Backbone, average
 
-__all__ = [
-    "HEADS",
-    "ClassScaledHead",
-    "CosineHead",
-    "Head",
-    "HeadSpec",
-    "LinearHead",
-    "Outputs",
-    "ResLTHead",
-    "build_head",
-    "register_head",
-    "unit",
-]
-
 Init = Literal["kaiming", "torch"]
 Form = Literal["cifar", "imagenet"]
 

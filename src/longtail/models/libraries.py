@@ -16,17 +16,6 @@ from longtail.data.datasets.splits import Normalisation
 from longtail.models.backbones import Backbone, CifarResNet, SmallCNN, evaluation_mode
 from longtail.models.pretrained import Pretrained, load_weights, read_normalisation
 
-__all__ = [
-    "CIFAR_RESNETS",
-    "SMALL_MODELS",
-    "TimmBackbone",
-    "TorchvisionBackbone",
-    "build_backbone",
-    "check_name",
-    "explain_size_errors",
-    "pretrained_normalisation",
-]
-
 CIFAR_RESNETS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
 _SMALL = "small-cnn"
 SMALL_MODELS = (*CIFAR_RESNETS, _SMALL)

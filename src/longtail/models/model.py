@@ -14,8 +14,6 @@ from longtail.models.heads import HEADS, Head, HeadSpec, LinearHead, Outputs, bu
 from longtail.models.libraries import build_backbone, explain_size_errors
 from longtail.models.pretrained import Pretrained
 
-__all__ = ["Model", "Part", "Projector", "build_model", "check_takes", "replace_head"]
-
 Part = Literal["all", "classifier"]
 """The part of a model that trains."""
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from longtail._checks import shown
 from longtail.data.datasets.splits import Normalisation
 
-__all__ = ["Pretrained", "load_weights", "read_normalisation"]
-
 Pretrained = bool | str | PathLike[str]
 """Whether to download published weights, or a file of weights."""
 
