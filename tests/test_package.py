@@ -33,7 +33,6 @@ MORE_LOSSES = {  # in longtail.losses only: they take more than logits
     "BalancedContrastiveLoss",
     "Loss",
     "ProCoLoss",
-    "ResLTLoss",
     "ResLTTerms",
     "VonMisesFisherStatistics",
     "balanced_contrastive_loss",

@@ -1,6 +1,5 @@
 """ResLT against loops over branches and samples; sums that add up; which classes a branch sees."""
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from longtail import Groups
 from longtail.losses import (
-    ResLTLoss,
     ResLTTerms,
     branches_from_counts,
     branches_from_groups,
@@ -91,7 +89,6 @@ def test_every_option_against_loops(
         wanted = 0.7 * expected[0] / expected[1] + 0.3 * expected[2] / expected[3]
         knobs = {"alpha": 0.7, "ignore_index": 255, "label_smoothing": smoothing}
         assert_allclose(array(reslt_loss(z, y, sees, **knobs)), wanted, rtol=2e-5, atol=1e-5)
-        assert_allclose(array(ResLTLoss(sees, **knobs)(z, y)), wanted, rtol=2e-5, atol=1e-5)
 
 
 def test_a_value_worked_by_hand() -> None:
@@ -205,20 +202,6 @@ def test_from_groups() -> None:
     assert branches_from_groups(mixed).int().tolist() == [[1, 1, 1], [1, 0, 1], [1, 0, 0]]
 
 
-def test_module() -> None:
-    """What it holds moves and is saved; its repr; copies."""
-    z, y = batch()
-    loss = ResLTLoss(SEES, 0.9, label_smoothing=0.1)
-    assert repr(loss) == "ResLTLoss(3 branches, 6 classes, alpha=0.9, label_smoothing=0.1)"
-    expected = reslt_loss(z, y, SEES, alpha=0.9, label_smoothing=0.1)
-    assert torch.equal(loss(z, y), expected)
-    assert torch.equal(copy.deepcopy(loss).half()(z, y), expected)
-    other = ResLTLoss(torch.ones(3, C, dtype=torch.bool), 0.9, label_smoothing=0.1)
-    other.load_state_dict(loss.state_dict())
-    assert torch.equal(other(z, y), expected)
-    assert torch.equal(loss.terms(z, y).loss(0.9), expected)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("soft", [False, True])
 def test_compiled_without_a_graph_break(soft: bool) -> None:
@@ -227,7 +210,10 @@ def test_compiled_without_a_graph_break(soft: bool) -> None:
     z, y = batch(dtype=torch.float32)
     z.requires_grad_()
     target = torch.rand(9, C).softmax(1) if soft else y
-    loss = ResLTLoss(SEES, 0.9, label_smoothing=0.1)
+
+    def loss(z: Tensor, target: Tensor) -> Tensor:
+        return reslt_loss(z, target, SEES, alpha=0.9, label_smoothing=0.1)
+
     value, expected = torch.compile(loss, backend="aot_eager", fullgraph=True)(z, target), loss(z, target)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(torch.autograd.grad(value, z), torch.autograd.grad(expected, z))
@@ -245,10 +231,10 @@ def test_bad_input() -> None:
     with refused(TypeError, "`sees`", "bool"):
         reslt_loss(z, y, SEES.float(), alpha=0.9)
     with refused(TypeError, "`sees`"):
-        ResLTLoss([[True]], 0.9)  # type: ignore[arg-type]
+        reslt_loss(z, y, [[True]], alpha=0.9)  # type: ignore[arg-type]
     for alpha in (-0.1, 1.1):
         with refused(ValueError, "`alpha`"):
-            ResLTLoss(SEES, alpha)
+            reslt_loss(z, y, SEES, alpha=alpha)
     with refused(ValueError, "`label_smoothing`", 1.5):
         reslt_loss(z, y, SEES, alpha=0.9, label_smoothing=1.5)
     with refused(ValueError, "`target`", "7"):
@@ -267,17 +253,18 @@ def test_on_the_gpu(soft: bool) -> None:
     """The CPU's value; nothing waits; a captured graph gives the value of what it is given."""
     from tests.waiting import no_waiting
 
-    loss = ResLTLoss(SEES, 0.9, label_smoothing=0.1).cuda()
+    def loss(z: Tensor, y: Tensor, sees: Tensor) -> Tensor:
+        return reslt_loss(z, y, sees, alpha=0.9, label_smoothing=0.1)
 
     def drawn() -> tuple[Tensor, Tensor]:
         z, y = batch(32, dtype=torch.float32)
         return z.cuda(), (torch.rand(32, C).softmax(1) if soft else y).cuda()
 
-    z, y = drawn()
+    (z, y), sees = drawn(), SEES.cuda()
     z.requires_grad_()
 
     def step() -> tuple[Tensor, Tensor]:
-        value = loss(z, y)
+        value = loss(z, y, sees)
         return value, torch.autograd.grad(value, z)[0]
 
     with no_waiting():
@@ -297,6 +284,6 @@ def test_on_the_gpu(soft: bool) -> None:
     y.copy_(other_y)
     graph.replay()
     there = other_z.cpu().requires_grad_()
-    expected = copy.deepcopy(loss).cpu()(there, other_y.cpu())
+    expected = loss(there, other_y.cpu(), SEES)
     torch.testing.assert_close(value.cpu(), expected)
     torch.testing.assert_close(grad.cpu(), torch.autograd.grad(expected, there)[0])

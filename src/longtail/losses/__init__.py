@@ -10,7 +10,6 @@ from longtail.losses.probabilistic_contrastive import (
     proco_logits,
 )
 from longtail.losses.reslt import (
-    ResLTLoss,
     ResLTTerms,
     branches_from_counts,
     branches_from_groups,
@@ -39,7 +38,6 @@ __all__ = [
     "LossOptions",
     "PriorShiftedSoftmaxLoss",
     "ProCoLoss",
-    "ResLTLoss",
     "ResLTTerms",
     "VonMisesFisherStatistics",
     "balanced_contrastive_loss",
