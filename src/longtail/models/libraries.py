@@ -2,7 +2,7 @@
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from types import ModuleType
@@ -104,62 +104,92 @@ def explain_size_errors(name: str, size: int) -> Iterator[None]:
         ) from error
 
 
-class TorchvisionBackbone(nn.Module):
-    """A classification network of torchvision without its last linear layer.
+class _LibraryBackbone(nn.Module):
+    """A network of a library without its classifier.
 
     Args:
-        torchvision: the package.
+        library: the package.
         name: one of its classification networks.
-        in_channels: channels of the images; the first convolution is replaced if this is not 3.
+        in_channels: channels of the images.
         pretrained: whether to download weights, or a file of them.
         image_size: side of the images, for networks with a fixed size.
     """
 
     num_features: int
-    has_maps: bool
+    network: Any
 
     def __init__(
-        self,
-        torchvision: ModuleType,
-        name: str,
-        in_channels: int = 3,
-        pretrained: Pretrained = False,
-        image_size: int | None = None,
+        self, library: ModuleType, name: str, in_channels: int, pretrained: Pretrained, image_size: int | None
     ) -> None:
         super().__init__()
-        in_channels = check_integer("in_channels", in_channels, minimum=1)
-        if pretrained is not False and in_channels != 3:
-            raise ValueError(f"Expected `in_channels` to be 3 for pretrained weights of {name}, but got {in_channels}.")
+        self.in_channels = check_integer("in_channels", in_channels, minimum=1)
+        classifier = self._build(library, name, pretrained, image_size)
+        if not isinstance(pretrained, bool):
+            load_weights(self.network, pretrained, classifier)
+
+    def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
+        """Set ``network`` and ``num_features``; return the names of the classifier's modules in a file of weights."""
+        raise NotImplementedError
+
+    def _create(self, name: str, pretrained: Pretrained, size: Mapping[str, Any], create: Callable[[], Any]) -> None:
+        """Set ``network`` to ``create()``, with a clear error for a wrong size or a failed download."""
+        try:
+            self.network = create()
+        except Exception as error:  # each library has its own errors
+            if size and not isinstance(error, OSError):
+                given = ", ".join(map(str, size.values()))
+                raise ValueError(
+                    f"Expected `image_size` to be one that {name} supports, but got {given}: {_one_line(error)}."
+                ) from error
+            if pretrained is not True:
+                raise
+            raise OSError(
+                f"Expected to download pretrained weights of {name}, but got {type(error).__name__} "
+                f"({_one_line(error)[:100]}); use a local file instead (`--weights FILE`, or `pretrained='FILE'`)."
+            ) from error
+
+
+class TorchvisionBackbone(_LibraryBackbone):
+    """A classification network of torchvision without its last linear layer.
+
+    The first convolution is replaced if the images do not have 3 channels.
+    """
+
+    has_maps: bool
+
+    def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
+        if pretrained is not False and self.in_channels != 3:
+            raise ValueError(
+                f"Expected `in_channels` to be 3 for pretrained weights of {name}, but got {self.in_channels}."
+            )
         size: dict[str, Any] = {}  # an option that networks with a fixed size have
         if image_size is not None and name.startswith("vit_"):
             size["image_size"] = image_size
         elif image_size is not None and name.startswith("maxvit_"):
             size["input_size"] = (image_size, image_size)
         weights = "DEFAULT" if pretrained is True else None
-        network = _create(name, pretrained, size, lambda: torchvision.models.get_model(name, weights=weights, **size))
-        linear = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
+        self._create(name, pretrained, size, lambda: library.models.get_model(name, weights=weights, **size))
+        linear = [path for path, module in self.network.named_modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError(f"Expected `name` to be a network with a linear classifier, but got {name!r}.")
-        self.num_features = network.get_submodule(linear[-1]).in_features
-        _replace(network, linear[-1], nn.Identity())
-        if in_channels != 3:
-            _replace_first_convolution(network, in_channels)
-        if not isinstance(pretrained, bool):
-            load_weights(network, pretrained, (linear[-1],))
-        self.network = network
+        self.num_features = self.network.get_submodule(linear[-1]).in_features
+        _replace(self.network, linear[-1], nn.Identity())
+        if self.in_channels != 3:
+            _replace_first_convolution(self.network, self.in_channels)
         # In these families the forward pass is the chain of the children up to the pool.
-        self.has_maps = isinstance(network, torchvision.models.ResNet | torchvision.models.RegNet)
+        self.has_maps = isinstance(self.network, library.models.ResNet | library.models.RegNet)
+        return (linear[-1],)
 
     @staticmethod
-    def names(torchvision: ModuleType) -> list[str]:
+    def names(library: ModuleType) -> list[str]:
         """The classification networks of torchvision, without those that have auxiliary classifiers."""
-        listed = torchvision.models.list_models(module=torchvision.models)
+        listed = library.models.list_models(module=library.models)
         return [name for name in listed if name not in {"googlenet", "inception_v3"}]
 
     @staticmethod
-    def weights_config(torchvision: ModuleType, name: str) -> Any:
+    def weights_config(library: ModuleType, name: str) -> Any:
         """``mean`` and ``std`` of the images for the published weights."""
-        return torchvision.models.get_model_weights(name).DEFAULT.transforms()
+        return library.models.get_model_weights(name).DEFAULT.transforms()
 
     def maps(self, images: Tensor) -> Tensor:
         """The last feature maps, shape ``(B, D, h, w)``, of a ResNet, ResNeXt or RegNet."""
@@ -182,54 +212,33 @@ class TorchvisionBackbone(nn.Module):
         return features
 
 
-class TimmBackbone(nn.Module):
-    """A network of timm without its classifier; arguments are those of :class:`TorchvisionBackbone`.
+class TimmBackbone(_LibraryBackbone):
+    """A network of timm without its classifier. timm adapts pretrained weights to other channels and image sizes."""
 
-    timm adapts pretrained weights to the number of channels and to the image size.
-    """
-
-    num_features: int
-
-    def __init__(
-        self,
-        timm: ModuleType,
-        name: str,
-        in_channels: int = 3,
-        pretrained: Pretrained = False,
-        image_size: int | None = None,
-    ) -> None:
-        super().__init__()
-        in_channels = check_integer("in_channels", in_channels, minimum=1)
-        self.in_channels = in_channels
-        config = self.weights_config(timm, name)
-        self._name = name
-        self._side: int = config.input_size[-1]
+    def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
+        config = self.weights_config(library, name)
+        self._name, self._side = name, int(config.input_size[-1])
         size = {}
         if image_size is not None and config.fixed_input_size and image_size != self._side:
             size["img_size"] = self._side = image_size
-        self.network = _create(
-            name,
-            pretrained,
-            size,
-            lambda: timm.create_model(name, num_classes=0, in_chans=in_channels, pretrained=pretrained is True, **size),
-        )
+        more = {"num_classes": 0, "in_chans": self.in_channels, "pretrained": pretrained is True, **size}
+        self._create(name, pretrained, size, lambda: library.create_model(name, **more))
         # Some networks have a layer between maps and classifier; the classifier reads its output.
         self.num_features = getattr(self.network, "head_hidden_size", None) or self.network.num_features
-        if not isinstance(pretrained, bool):
-            classifier = self.network.default_cfg.get("classifier") or ()
-            load_weights(self.network, pretrained, (classifier,) if isinstance(classifier, str) else tuple(classifier))
         self._has_maps: bool | None = None
+        classifier = self.network.default_cfg.get("classifier") or ()
+        return (classifier,) if isinstance(classifier, str) else tuple(classifier)
 
     @staticmethod
-    def names(timm: ModuleType) -> list[str]:
+    def names(library: ModuleType) -> list[str]:
         """The networks of timm."""
-        return list(timm.list_models())
+        return list(library.list_models())
 
     @staticmethod
-    def weights_config(timm: ModuleType, name: str) -> Any:
+    def weights_config(library: ModuleType, name: str) -> Any:
         """timm's description of the published weights, with ``mean`` and ``std``."""
         try:
-            return timm.get_pretrained_cfg(name)
+            return library.get_pretrained_cfg(name)
         except RuntimeError as error:  # the tag after the name's dot is unknown
             raise ValueError(
                 f"Expected `name` to be a network of timm, but got {name!r}: {_one_line(error)}."
@@ -270,48 +279,25 @@ def _find(name: str) -> tuple[_Library, ModuleType, str]:
     library, _, rest = name.rpartition(":")
     if library and library not in _LIBRARIES:
         raise ValueError(f"Expected `name` to have 'torchvision' or 'timm' before its colon, but got {name!r}.")
-    installed = {one: module for one in _LIBRARIES if library in ("", one) and (module := _import(one))}
-    if not installed:
-        missing = library or "torchvision or timm"
-        raise ImportError(f"The backbone {name} needs {missing}: pip install 'longtail[vision]'.")
-    known = set() if library else set(SMALL_MODELS)
-    for one, module in installed.items():
+    known = [] if library else list(SMALL_MODELS)
+    missing = []
+    for one in [library] if library else _LIBRARIES:
+        try:
+            module = importlib.import_module(one)
+        except ImportError:
+            missing.append(one)
+            continue
         listed = _LIBRARIES[one].names(module)
         if rest in listed or (one == "timm" and rest.partition(".")[0] in listed):
             return _LIBRARIES[one], module, rest
-        known.update(listed)
-    near = difflib.get_close_matches(rest, sorted(known), n=3)
+        known += listed
+    if library in missing or len(missing) == len(_LIBRARIES):
+        raise ImportError(f"The backbone {name} needs {' or '.join(missing)}: pip install 'longtail[vision]'.")
+    near = difflib.get_close_matches(rest, sorted(set(known)), n=3)
     advice = f"; close matches are {', '.join(near)}" if near else ""
-    for one in _LIBRARIES if not library else ():
-        if one not in installed:
-            advice += f"; {one}, which may have it, is not installed"
+    advice += "".join(f"; {one}, which may have it, is not installed" for one in missing)
     where = library or "longtail, torchvision or timm"
     raise ValueError(f"Expected `name` to be a backbone of {where}, but got {name!r}{advice}.")
-
-
-def _import(library: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(library)
-    except ImportError:
-        return None
-
-
-def _create(name: str, pretrained: Pretrained, size: dict[str, Any], create: Callable[[], Any]) -> Any:
-    """``create()``, with a clear error for a wrong size or a failed download."""
-    try:
-        return create()
-    except Exception as error:  # each library has its own errors
-        if size and not isinstance(error, OSError):
-            given = ", ".join(map(str, size.values()))
-            raise ValueError(
-                f"Expected `image_size` to be one that {name} supports, but got {given}: {_one_line(error)}."
-            ) from error
-        if pretrained is not True:
-            raise
-        raise OSError(
-            f"Expected to download pretrained weights of {name}, but got {type(error).__name__} "
-            f"({_one_line(error)[:100]}); use a local file instead (`--weights FILE`, in Python `pretrained='FILE'`)."
-        ) from error
 
 
 def _one_line(error: object) -> str:
