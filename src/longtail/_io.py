@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "TensorWriter",
     "file_lock",
+    "import_extra",
     "new_file",
+    "open_tensors",
     "plain",
     "read_json",
     "read_tensors",
@@ -252,9 +255,7 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
 
 def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, Any]) -> None:
     """Write named tensors and JSON metadata atomically, as a safetensors file."""
-    from safetensors.torch import save  # noqa: PLC0415 - an extra
-
-    content = save(
+    content = import_extra("safetensors.torch", "train").save(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
         {"longtail": json.dumps(metadata)},
     )
@@ -263,14 +264,33 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping
 
 def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
     """Return the tensors and the metadata of :func:`write_tensors`; nothing in the file is executed."""
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - an extra
-
-    try:
-        with safe_open(path, framework="pt") as file:
+    with open_tensors(path) as file:
+        try:
             metadata = json.loads((file.metadata() or {}).get("longtail", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
-    except (SafetensorError, ValueError) as error:
+        except ValueError as error:
+            raise ValueError(
+                f"Expected {path} to be a file of longtail, but its header is damaged: {error}."
+            ) from error
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """Yield a safetensors file, whose tensors are read one by one."""
+    safetensors = import_extra("safetensors", "train")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            yield file
+    except safetensors.SafetensorError as error:
         raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return a module that is not part of the base installation; the error names the extra to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"Expected {module} to be installed: pip install 'longtail[{extra}]'.") from error
 
 
 _NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}

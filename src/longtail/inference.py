@@ -1,7 +1,7 @@
 """Use a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail._checks import check_choice, check_integer, describe
+from longtail._checks import check_integer, describe
 from longtail._io import read_tensors
 from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.loaders.decode import BadImages, as_tensor, raw_pixels
+from longtail.data.loaders.decode import as_tensor, raw_pixels
 from longtail.models import HeadSpec, Model, build_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
@@ -22,7 +22,7 @@ from longtail.train.loaders import evaluation_view
 from longtail.train.measures import Classifier, PostHoc
 from longtail.train.recipe import Family
 
-__all__ = ["FilePredictions", "Predictions", "TrainedClassifier", "Transforms", "load"]
+__all__ = ["Predictions", "TrainedClassifier", "Transforms", "load"]
 
 
 class Predictions(NamedTuple):
@@ -190,18 +190,37 @@ class TrainedClassifier(nn.Module):
         return Predictions(together.argmax(1), together)
 
     def files(
-        self, paths: Sequence[Path | str], *, batch_size: int = 64, workers: int = 4, bad_images: BadImages = "error"
-    ) -> "FilePredictions":
-        """Predictions of many image files, which threads read ahead, without keeping them all in memory.
+        self,
+        paths: Sequence[Path | str],
+        *,
+        batch_size: int = 64,
+        workers: int = 4,
+        unreadable: dict[str, str] | None = None,
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield the position and the class probabilities of each file; threads read them, without keeping them all.
 
         Args:
-            paths: the files.
+            paths: the image files.
             batch_size: images per forward pass.
             workers: threads that read.
-            bad_images: unreadable files raise an error (``"error"``), or are skipped and listed (``"skip"``).
+            unreadable: receives the files that cannot be read, and why; without it such a file raises an error.
         """
-        check_choice("bad_images", bad_images, BadImages)
-        return FilePredictions(self, paths, batch_size, workers, bad_images)
+        if not paths:
+            return
+        images = FileImages(Path("/"), [str(Path(path).absolute()).lstrip("/") for path in paths])
+        nothing = torch.zeros(len(images), dtype=torch.int64)
+        loader = Streaming(
+            Split(images, nothing),
+            BatchPlan(nothing, (self.transforms.view(),), batch_size),
+            self.device,
+            workers=workers,
+            decode_in="device",  # or threads: starting processes would take longer than reading a few images
+            bad_images="error" if unreadable is None else "skip",
+        )
+        if unreadable is not None:
+            loader.unreadable = unreadable
+        for batch in loader.evaluation():
+            yield from zip(batch.indices.tolist(), self._probabilities(batch.views[0]), strict=True)
 
     @torch.no_grad()
     def _probabilities(self, images: Tensor) -> Tensor:
@@ -209,38 +228,6 @@ class TrainedClassifier(nn.Module):
         with evaluation_mode(self):
             logits: Tensor = self(images.to(next(self.model.parameters())))  # its device and type
             return logits.softmax(1).float().cpu()
-
-
-@dataclass
-class FilePredictions:
-    """Iterates over image files: the position of each readable file, and its class probabilities."""
-
-    classifier: TrainedClassifier
-    paths: Sequence[Path | str]
-    batch_size: int
-    workers: int
-    bad_images: BadImages
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Files that were skipped, and why."""
-
-    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        if not self.paths:
-            return
-        images = FileImages(Path("/"), [str(Path(path).absolute()).lstrip("/") for path in self.paths])
-        nothing = torch.zeros(len(images), dtype=torch.int64)
-        plan = BatchPlan(nothing, (self.classifier.transforms.view(),), self.batch_size)
-        # Threads decode, or the GPU: starting processes would take longer than reading a few images.
-        loader = Streaming(
-            Split(images, nothing),
-            plan,
-            self.classifier.device,
-            workers=self.workers,
-            decode_in="device",
-            bad_images=self.bad_images,
-        )
-        loader.unreadable = self.unreadable
-        for batch in loader.evaluation():
-            yield from zip(batch.indices.tolist(), self.classifier._probabilities(batch.views[0]), strict=True)
 
 
 def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifier:

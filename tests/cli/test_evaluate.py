@@ -169,7 +169,7 @@ def test_samples_without_a_label_are_left_out(copy):
         (["--posthoc", "tau"], "Expected validation logits in"),
         (["--posthoc", "tau=a"], "--posthoc to be like tau=0.7 or adjust=1, but got 'tau=a'."),
         (["--posthoc", "tau=-1"], "--posthoc to be a number >= 0"),
-        (["--posthoc", "scale=1"], "--posthoc to be one of 'tau', 'adjust'"),
+        (["--posthoc", "scale=1"], "--posthoc to be one of tau, adjust"),
         (["--out", "metrics.txt"], "--out to end in .json"),
         (["--out", "nowhere/metrics.json"], "--out to be in an existing folder"),
     ],

@@ -298,7 +298,7 @@ def test_two_runs_need_two_folders(run, tmp_path):
             Image.new("RGB", (16, 16)).save(tmp_path / place / "pets" / name / "0.png")
     code, _, err = run("train", "--data", *(tmp_path / place / "pets" for place in ("here", "there")))
     assert code == 2
-    assert "would go to runs/" in one_sentence(err)
+    assert "a folder for each run" in one_sentence(err)
 
 
 # --- help

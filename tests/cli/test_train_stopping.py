@@ -23,8 +23,9 @@ def test_resumed_run_keeps_its_settings(run):
         assert named in one_sentence(err)
 
 
-def test_run_is_not_resumed_twice_at_once(run):
+def test_run_is_not_resumed_twice_at_once(run, tmp_path):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--out", "run")[0] == 0
+    (tmp_path / "run" / "result.json").unlink()
     code, _, err = run("train", "--resume", "run", "./run")
     assert code == 2
     assert "but got run twice." in one_sentence(err)

@@ -65,7 +65,7 @@ def run(run, monkeypatch, tmp_path):
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def warm(tmp_path_factory):
     """Starts processes that run the command at once."""
     one = Warm(tmp_path_factory.mktemp("warm"))

@@ -85,7 +85,7 @@ def plain(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("method", mostly_slow(METHODS, {"cbs", "lws", "proco"}))
+@pytest.mark.parametrize("method", mostly_slow(METHODS, {"lws", "proco"}))
 def test_every_method(tmp_path, gpu, on_gpu, plain, method):
     settings = {"evaluate_every": 1, **EACH.get(method, {})}
     trainer = on_gpu(tmp_path / "run", method, **settings)
@@ -198,7 +198,7 @@ def test_a_model_that_cannot_be_captured(tmp_path, gpu, on_gpu, plain):
 
 
 @pytest.mark.parametrize("by_turns", mostly_slow([False, True], [True]))
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("name", mostly_slow(PIECES, {"statistics", "stages", "mixup"}))
 def test_a_run_in_pieces(tmp_path, on_gpu, plain, name, by_turns):
     """Stopped after every fourth step, in a new trainer each time; on the CPU by turns, or never."""
     method, settings = PIECES[name]

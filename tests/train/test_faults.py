@@ -185,24 +185,15 @@ def test_stopped_by_sigterm(warm, undisturbed, tmp_path):
 
 
 def test_stopped_by_ctrl_c(warm, undisturbed, tmp_path):
-    """In a separate process: Ctrl-C goes to its whole group."""
     reference, _ = undisturbed("crt")
     folder = RunFolder(tmp_path / "run")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "longtail", *map(str, command("crt", folder.path))],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    until(lambda: newest(folder) or process.poll() is not None, pause=0.001)
-    os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert printed == ""
-    assert f"`longtail train --resume {folder.path}`" in one_sentence(said)
-    assert warm.run("train", "--resume", folder.path).code == 0
+    process = warm.start(*command("crt", folder.path))
+    until(lambda: process.over or newest(folder), pause=0.001)
+    process.send(signal.SIGINT, group=True)
+    assert process.wait().code == 130
+    assert process.printed == ""
+    assert f"`longtail train --resume {folder.path}`" in one_sentence(process.said)
+    assert warm.run(*command("crt", folder.path)).code == 0  # the same command continues
     assert_same_run(folder, reference)
 
 

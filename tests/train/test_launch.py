@@ -48,7 +48,7 @@ def test_two_runs_in_one_folder_are_refused(tmp_path):
     recipe = recipe_for("cbs")
     with pytest.raises(ValueError, match="twice"):
         train([recipe, recipe], tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert not any(RunFolder(path).begun for path in tmp_path.iterdir())
 
 
 def test_your_own_data_set(tmp_path):

@@ -40,9 +40,10 @@ class Run:
             self.code = self.warm.ask({"poll": self.pid})["code"]
         return self.code is not None
 
-    def send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send a signal to the process, or to its whole group, as Ctrl-C does."""
         if not self.over:
-            os.kill(self.pid, number)
+            (os.killpg if group else os.kill)(self.pid, number)
 
     @property
     def printed(self) -> str:

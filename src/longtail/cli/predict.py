@@ -51,12 +51,13 @@ def _predict(given: argparse.Namespace) -> int:
     check_folder_of("--out", given.out)
     paths = find_images(given.images)
     missing = next((path for path in paths if not path.exists()), None)
+    skipped: dict[str, str] = {}
     try:
         if missing is not None and given.bad_images == "error":
             raise UnreadableImageError(missing.absolute(), "it does not exist")
         classifier = load(given.run, pick_device(given.device))
-        how = {"batch_size": given.batch_size, "workers": given.workers, "bad_images": given.bad_images}
-        predictions = classifier.files(paths, **how)
+        listed = skipped if given.bad_images == "skip" else None
+        predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
         names, top = classifier.class_names, min(given.top, len(classifier.class_names))
 
         def rows() -> Iterator[Row]:
@@ -71,7 +72,6 @@ def _predict(given: argparse.Namespace) -> int:
             _WRITERS[given.format](rows(), top, file)
     except UnreadableImageError as error:
         raise error.with_hint() from error
-    skipped = predictions.unreadable
     if skipped:
         reasons = "; ".join(f"{_readable(name)}: {why}" for name, why in list(skipped.items())[:_LISTED])
         more = "; …" if len(skipped) > _LISTED else ""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from longtail._gpu import is_checked
+from longtail._io import import_extra
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.sampling.batch_plan import Batch, PlannedBatch
 from longtail.train.graphs import StepGraphs, warn_not_captured
@@ -130,8 +131,7 @@ def mixed_shares(seed: int, epoch: int, alpha: float, steps: int) -> Tensor | No
     """The weight of an image in the mixup of each step, drawn from Beta(alpha, alpha); ``None`` for alpha 0."""
     if not alpha:
         return None
-    from scipy.special import betaincinv  # noqa: PLC0415 - an extra
-
+    betaincinv = import_extra("scipy.special", "train").betaincinv
     uniforms = Draws(seed, epoch).uniforms(0, steps, 1, stream=_MIXUP_STREAM)[:, 0]
     return torch.from_numpy(betaincinv(alpha, alpha, uniforms.double().numpy())).float()
 

@@ -74,7 +74,7 @@ class Fleet:
         for member in members:
             place = member.folder.path.resolve()
             if place in places:
-                raise ValueError(f"Expected a folder for each member of a fleet, but got {member.folder.path} twice.")
+                raise ValueError(f"Expected a folder for each run, but got {member.folder.path} twice.")
             places.add(place)
         self.members.extend(members)
         if not self._given:

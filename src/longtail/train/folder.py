@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +13,7 @@ from zlib import crc32
 
 import torch
 
-from longtail._io import file_lock, plain, read_json, write_json, write_text
+from longtail._io import file_lock, import_extra, plain, read_json, write_json, write_text
 from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
@@ -177,11 +177,7 @@ class TensorBoard:
     """Writes the log of a run for TensorBoard; a step is an epoch, counted from 1 over all stages."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise ImportError("Expected TensorBoard for `tensorboard`: pip install 'longtail[tensorboard]'.") from error
-        self._open: Callable[..., Any] = SummaryWriter
+        self._open = import_extra("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self.folder = folder
         self._writer: Any = None
 

@@ -124,17 +124,6 @@ def _distinct_label(recipe: Recipe, recipes: Sequence[Recipe]) -> str:
     return "-".join([recipe.label, *more])
 
 
-def _check_distinct(recipes: Sequence[Recipe], folders: Sequence[RunFolder]) -> None:
-    seen: dict[Path, Recipe] = {}
-    for recipe, folder in zip(recipes, folders, strict=True):
-        place = folder.path.resolve()
-        if seen.get(place) == recipe:
-            raise ValueError(f"Expected different runs, but got {folder.path} twice.")
-        if place in seen:
-            raise ValueError(f"Expected a folder for each run, but two different runs would go to {folder.path}.")
-        seen[place] = recipe
-
-
 def _train(
     folders: list[RunFolder],
     read_recipes: Callable[[], list[Recipe]],
@@ -150,7 +139,6 @@ def _train(
             folders, ranks
         )  # before anything is read: an error of one process would leave others waiting
         recipes = read_recipes()
-        _check_distinct(recipes, folders)
         for recipe, folder in zip(recipes, folders, strict=True):
             folder.check(recipe)
         waiting = [(recipe, folder) for recipe, folder in zip(recipes, folders, strict=True) if not folder.done]

@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args
 
 import torch
 
+from longtail._io import import_extra
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
@@ -403,9 +404,8 @@ def write_recipe(recipe: Recipe) -> str:
 
     ``None`` is written as ``none``, so that the recipe of a data set does not fill it in.
     """
-    import tomli_w  # noqa: PLC0415 - an extra
-
-    return tomli_w.dumps({name: _NONE if value is None else value for name, value in recipe.settings().items()})
+    settings = {name: _NONE if value is None else value for name, value in recipe.settings().items()}
+    return str(import_extra("tomli_w", "train").dumps(settings))
 
 
 def with_precision(recipe: Recipe, device: torch.device) -> Recipe:

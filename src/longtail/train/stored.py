@@ -1,14 +1,14 @@
 """Files of a run with class statistics and logits, and the measures of a finished run computed from them again."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longtail._io import TensorWriter, plain, read_tensors, write_tensors
+from longtail._io import TensorWriter, open_tensors, plain, read_tensors, write_tensors
 from longtail.classes import Groups
 from longtail.data import Split
 from longtail.metrics import ClassStatistics, class_statistics
@@ -92,17 +92,10 @@ def stored_batches(path: Path, split: str, rows: int = 8192) -> Iterator[tuple[T
             yield logits[begin : begin + rows], labels[begin : begin + rows]
 
 
-@contextmanager
-def _stored(path: Path) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - an extra
-
+def _stored(path: Path) -> AbstractContextManager[Any]:
     if not path.exists():
         raise FileNotFoundError(f"Expected the logits of a run in {path}, but there is no such file.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except SafetensorError as error:
-        raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
+    return open_tensors(path)
 
 
 def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], classifier: Classifier) -> None:
