@@ -53,8 +53,8 @@ them. The paper, too, quotes their rows from their publications."""
 _RULE = f"""The rule is fixed:
 
 1. Start with {", ".join(f"{beta:g}" for beta in START)}, or with the values of the plan.
-2. The value of a β is the mean of the criterion over folds and seeds, on validation data. Test data is not used, except
-   with `--select-on test`, which every caption then states.
+2. The value of a β is its recall over all classes on validation data, as a mean over folds and seeds. Test data is
+   not used, except with `--select-on test`, which every caption then states.
 3. Try further values, one step at a time, on each side of the best mean (also below 1), until a value there is lower
    than the best by more than one standard error, or there are two values on that side, or the bound is reached.
 4. Fit a least-squares quadratic to the means within three steps of the best. If it has no maximum, use the means.

@@ -86,7 +86,6 @@ def test_two_data_sets_of_one_name_are_refused(tmp_path):
         ({"methods": ["softmax:gamma=1"]}, "the parameters of softmax (none), but got `gamma`"),
         ({"methods": ["focal:gamma=-1"]}, "`gamma` to be a number >= 0, but got -1"),
         ({"methods": ["focal:gamma"]}, "'focal:gamma'"),
-        ({"methods": ["softmax", "tau-norm"]}, "`tau` for tau-norm"),
         ({"betas": [-1]}, "`betas` to be a number >= 0, but got -1"),
         ({"betas": [float("nan")]}, "but got nan"),
         ({"betas": ["serch"]}, "'serch'"),

@@ -49,7 +49,7 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
         )
     kept = json.loads((tmp_path / "beta.json").read_text("utf-8"))
     assert kept["beta"] == found.beta
-    assert (kept["select_on"], kept["criterion"], kept["command"]) == ("val", "all", "longtail study beta")
+    assert (kept["select_on"], kept["command"]) == ("val", "longtail study beta")
     assert (kept["data"], kept["method"]) == ("digits-lt 50", "cbs")
     assert len(kept["points"]) == 2
     assert read_runs(tmp_path) == []  # runs of a cross-validation are not results
@@ -67,7 +67,7 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
 
 
-def test_choosing_on_test_is_in_every_caption_and_another_criterion_needs_another_folder(tmp_path):
+def test_choosing_on_test_is_in_every_caption_and_other_data_need_another_folder(tmp_path):
     plan = SearchPlan(select_on="test", bounds=(1.0, 1.1), start=(1.0, 1.1))
     found = search(BASE, plan, tmp_path)
     assert found.folds == 0
@@ -78,13 +78,9 @@ def test_choosing_on_test_is_in_every_caption_and_another_criterion_needs_anothe
     assert "Standard error: undefined." in trace_table(found).caption  # one run per beta
     assert read_runs(tmp_path) == []  # runs of a search are not results, on folds or not
     kept = (tmp_path / "beta.json").read_text("utf-8")
-    for changes, part in (
-        ({"criterion": "tail=1"}, "`criterion` tail=1, but it is of one with all"),
-        ({"select_on": "val", "folds": 2}, "`select_on` val, but it is of one with test"),
-    ):
-        with pytest.raises(ValueError, match=rf"{part}; choose another folder with --out"):
-            next(search_runs(BASE, replace(plan, **changes), tmp_path))
-        assert (tmp_path / "beta.json").read_text("utf-8") == kept
+    with pytest.raises(ValueError, match="`select_on` val, but it is of one with test; choose another folder"):
+        next(search_runs(BASE, replace(plan, select_on="val", folds=2), tmp_path))
+    assert (tmp_path / "beta.json").read_text("utf-8") == kept
     for _ in search_runs(BASE, plan, tmp_path):  # reading it again, as a page does, loses nothing
         pass
     assert (tmp_path / "beta.json").read_text("utf-8") == kept
@@ -93,7 +89,7 @@ def test_choosing_on_test_is_in_every_caption_and_another_criterion_needs_anothe
 def test_if_every_score_is_undefined_the_search_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(Run, "recall", lambda run, group="all", part="test": float("nan"))
     plan = SearchPlan(select_on="test", bounds=(1.0, 1.1), start=(1.0, 1.1))
-    with pytest.raises(ValueError, match=r"criterion is defined .* none among 1, 1\.1\.$"):
+    with pytest.raises(ValueError, match=r"recall is defined .* none among 1, 1\.1\.$"):
         search(BASE, plan, tmp_path)
 
 

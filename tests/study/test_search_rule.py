@@ -14,10 +14,7 @@ from longtail.study.search_rule import (
     SearchPlan,
     Trial,
     choose,
-    describe_criterion,
     next_betas,
-    parse_criterion,
-    score_of,
     search_rounds,
 )
 
@@ -161,7 +158,7 @@ def test_an_undefined_score_counts_as_worst():
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_if_every_score_is_undefined_the_search_fails(runs):
-    with pytest.raises(ValueError, match=r"criterion is defined .* none among 0\.9, "):
+    with pytest.raises(ValueError, match=r"recall is defined .* none among 0\.9, "):
         search_beta(lambda betas: [[Score(math.nan)] * runs for _ in betas])
 
 
@@ -209,7 +206,6 @@ def test_an_undefined_level_wins_no_tie():
         ({"folds": 1}, "search.folds"),
         ({"seeds": 0}, "search.seeds"),
         ({"select_on": "train"}, "select_on"),
-        ({"criterion": 3}, "criterion"),
     ],
 )
 def test_wrong_settings_are_refused(settings, name):
@@ -220,14 +216,3 @@ def test_wrong_settings_are_refused(settings, name):
 def test_betas_must_have_the_same_number_of_scores():
     with pytest.raises(ValueError, match="same number of scores"):
         search_beta(lambda betas: [[Score(1.0)] * (1 + (beta > 1.1)) for beta in betas])
-
-
-def test_criteria(made):
-    run = made("cbs", 0, (90.0, 80.0, 60.0, 75.0), level=12.0)
-    assert score_of(run, "all", "test") == Score(75.0, 12.0)
-    assert score_of(run, "head=1,tail=2", "test").value == pytest.approx(70.0)
-    assert describe_criterion("all") == "recall over all classes"
-    assert describe_criterion("tail=1") == "recall weighted tail 1"
-    for wrong in ("", "best", "head=-1", "head=0", "head=x", "rare=1"):
-        with pytest.raises(ValueError, match=r"^Expected `criterion` .*\.$"):
-            parse_criterion(wrong)

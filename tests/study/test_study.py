@@ -46,7 +46,7 @@ def test_a_study_runs_and_returns_its_results(tmp_path, study):
     assert len(found) == 6
     assert found.outcome.failed == {}
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
-        f"{name}.{suffix}" for name in ("recall", "level") for suffix in ("md", "tex", "csv")
+        f"{name}.{suffix}" for name in ("recall", "level") for suffix in ("md", "csv")
     }
     (record,) = read_studies(tmp_path / "out")
     assert (record.command, record.reference) == ("longtail study x", "balanced-softmax")

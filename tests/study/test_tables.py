@@ -3,13 +3,12 @@
 import csv
 import io
 import math
-import re
 
 import pytest
 from rich.console import Console
 from scipy import stats
 
-from longtail.study.rendering import Row, Table, Value, show, to_csv, to_latex, to_markdown, write
+from longtail.study.rendering import Row, Table, Value, show, to_csv, to_markdown, write
 from longtail.study.runs import group_runs
 from longtail.study.stats import Summary
 from longtail.study.tables import level_table, sensitivity_table
@@ -181,26 +180,6 @@ def test_markdown():
     ]
 
 
-def test_latex_is_booktabs_and_escaped():
-    text = to_latex(TABLE)
-    assert r"A\_1 & CBS ($\beta$ = 1.5) & \textbf{81.43$\pm$0.24}$^{**}$ \\" in text
-    assert r"A\_1 & a|b \& c & 70.00 \\" in text
-    assert "B & none & - \\\\\n\\bottomrule" in text
-    assert r"\begin{tabular}{llr}\toprule" in text
-    assert r"Recall, 100 \%. * p $<$ 0.05" in text
-    assert all(ord(sign) < 128 for sign in text), {sign for sign in text if ord(sign) > 127}
-    assert len(re.findall(r"(?<!\\)\{", text)) == len(re.findall(r"(?<!\\)\}", text))
-
-
-def test_latex_of_every_table_is_ascii(cells):
-    for table in (
-        recall_table(cells),
-        level_table(cells),
-    ):
-        text = to_latex(table)
-        assert all(ord(sign) < 128 for sign in text), {sign for sign in text if ord(sign) > 127}
-
-
 def test_csv_is_unrounded():
     rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
     assert float(rows[0]["All mean"]) == 81.428
@@ -219,9 +198,8 @@ def test_csv_has_p_and_how_beta_was_chosen(cells):
     assert (ours["selected"], theirs["selected"], theirs["All p"]) == ("β chosen on TEST data", "", "")
 
 
-def test_the_command_is_in_the_caption_and_a_comment_in_latex(cells):
+def test_the_command_is_in_the_caption(cells):
     command = "longtail study --data 'my data' --out runs/a_b"
-    assert f"\n% {command}\n" in to_latex(recall_table(cells, command=command))
     assert to_markdown(recall_table(cells, command=command)).endswith(f" Command: `{command}`\n")
 
 

@@ -128,7 +128,6 @@ _PLAN = ("data", "imbalance", "methods", "betas", "seeds", "out", "reference")
 _SEARCH = {
     "folds": (int, "cross-validation folds (default: 5, or none with validation data)"),
     "search_seeds": (int, "seeds per fold (default: 1)"),
-    "criterion": (str, "all (default), or weights of groups as in head=1,tail=2"),
     "start": (float, "the first betas (default: 1.0 1.1 1.2 1.3)"),
     "step": (float, "step outwards until past the peak (default: 0.1)"),
     "bounds": (float, "smallest and largest beta (default: 0 3)"),

@@ -270,11 +270,5 @@ def _check_recipe(plan: StudyPlan) -> None:
     for data, imbalance in plan.places:
         for method in plan.methods:
             recipe = plan.base(data, imbalance, method)
-            held = recipe.validation or (data in CATALOG and "val" in CATALOG[data].sizes)
-            if recipe.spec.chooses_tau(recipe.params) and not held:
-                raise ValueError(
-                    f"Expected `tau` for {method}, or validation data to choose it on (`validation` = 0.1 holds some "
-                    f"out), but {data} has none."
-                )
     pick_device(recipe.device)
     check_name(recipe.model)

@@ -1,4 +1,4 @@
-"""A table as data, and the ways to write it: terminal, Markdown, LaTeX, CSV, HTML."""
+"""A table as data, and the ways to write it: terminal, Markdown, CSV, HTML."""
 
 import csv
 import html
@@ -101,28 +101,6 @@ def to_markdown(table: Table) -> str:
     return "\n".join([*lines, "", table.caption.replace("*", r"\*") + command, ""])
 
 
-_LATEX = {
-    **{"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"},
-    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "β": r"$\beta$", "τ": r"$\tau$", "±": r"$\pm$"},
-    **{"<": "$<$", ">": "$>$", "−": "$-$", "…": r"\dots{}", "’": "'"},
-}
-
-
-def to_latex(table: Table) -> str:
-    """Return a table as LaTeX, with the command in a comment; needs booktabs."""
-    escapes = str.maketrans(_LATEX)
-    columns = "l" * len(table.labels) + "r" * len(table.columns)
-    caption = f"{table.title}. {table.caption}".translate(escapes)
-    lines = [r"% needs \usepackage{booktabs}", *([f"% {table.command}"] if table.command else [])]
-    lines += [r"\begin{table}[t]\centering\small", rf"\caption{{{caption}}}"]
-    lines.append(rf"\begin{{tabular}}{{{columns}}}\toprule")
-    lines.append(" & ".join(name.translate(escapes) for name in (*table.labels, *table.columns)) + r" \\\midrule")
-    for row in table.rows:
-        values = table.texts(row, r"\textbf{{{}}}", lambda stars: f"$^{{{stars}}}$", r"$\pm$")
-        lines.append(" & ".join([*(label.translate(escapes) for label in row.labels), *values]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule\end{tabular}", r"\end{table}", ""])
-
-
 def to_csv(table: Table) -> str:
     """Return a table as CSV, unrounded and without its caption: mean, SD, runs, mark and p of each column."""
     out = io.StringIO()
@@ -181,7 +159,7 @@ def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None
     console.print()
 
 
-FORMATS = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv, "html": to_html}
+FORMATS = {"markdown": to_markdown, "csv": to_csv, "html": to_html}
 """The ways to write a table as text, by name."""
 
 
@@ -193,7 +171,7 @@ def write(table: Table, form: str) -> str:
 
 
 def save(table: Table, folder: Path, name: str) -> None:
-    """Write a table to a folder as Markdown, LaTeX and CSV."""
+    """Write a table to a folder as Markdown and CSV."""
     folder.mkdir(parents=True, exist_ok=True)
-    for form, suffix in {"markdown": "md", "latex": "tex", "csv": "csv"}.items():
-        write_text(folder / f"{name}.{suffix}", write(table, form))
+    write_text(folder / f"{name}.md", to_markdown(table))
+    write_text(folder / f"{name}.csv", to_csv(table))

@@ -152,7 +152,7 @@ class Results:
         return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
 
     def save_tables(self, folder: Path | str) -> None:
-        """Write the tables of recall and imbalance level to a folder, as Markdown, LaTeX and CSV."""
+        """Write the tables of recall and imbalance level to a folder, as Markdown and CSV."""
         save(self.table("recall"), Path(folder), "recall")
         save(self.table("level"), Path(folder), "level")
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from longtail._io import write_json
 from longtail.data import CATALOG, open_path
+from longtail.study.captions import count
 from longtail.study.planning import PlannedRun
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
-from longtail.study.search_rule import BetaSearch, SearchPlan, describe_criterion, score_of, search_rounds
+from longtail.study.search_rule import BetaSearch, Score, SearchPlan, search_rounds
 from longtail.study.stats import Summary
 from longtail.study.tables import sensitivity_table
 from longtail.train.recipe import Recipe, defaults
@@ -37,8 +38,7 @@ class SearchResult:
         where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
         if self.plan.select_on == "test":
             where = "TEST data"
-        by = describe_criterion(self.plan.criterion)
-        return f"β chosen on {where} by {by}, {runs} run{'s' * (runs > 1)} per β"
+        return f"β chosen on {where} by recall over all classes, {count(runs, 'run')} per β"
 
     @property
     def beta(self) -> float:
@@ -61,7 +61,6 @@ class SearchResult:
             "method": self.cells[0].method,
             "selected": self.selected,
             "select_on": self.plan.select_on,
-            "criterion": self.plan.criterion,
             "folds": self.folds,
             "choice": str(choice),
             "best_mean": choice.best,
@@ -116,22 +115,21 @@ def search_runs(
 
     Raises:
         ValueError: there is no data to choose on; or the folder has runs of other settings, or the record of a search
-            with another criterion or other data, which is kept.
+            that chose on other data, which is kept.
     """
     folds, part = folds_of(base, plan), plan.select_on
     if part == "val" and not folds and not base.validation and not _has_split(base):
         raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
     cells: dict[float, Cell] = {}
     file = Path(out) / SEARCH_FILE
-    header = {"command": command or "", "select_on": plan.select_on, "criterion": plan.criterion}
+    header = {"command": command or "", "select_on": part}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        for name in ("criterion", "select_on"):
-            if before.get(name, header[name]) != header[name]:
-                raise ValueError(
-                    f"Expected {file} to be of a search with `{name}` {header[name]}, but it is of one with "
-                    f"{before[name]}; choose another folder with --out."
-                )
+        if before.get("select_on", part) != part:
+            raise ValueError(
+                f"Expected {file} to be of a search with `select_on` {part}, but it is of one with "
+                f"{before['select_on']}; choose another folder with --out."
+            )
         header["command"] = command or before.get("command", "")
     elif command is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +145,9 @@ def search_runs(
         for beta, runs in planned.items():
             cells[beta] = one_cell((read_run(run.path) for run in runs), over_folds=True)
         try:
-            betas = rounds.send([[score_of(run, plan.criterion, part) for run in cells[beta].runs] for beta in betas])
+            betas = rounds.send(
+                [[Score(run.recall(part=part), run.level(part)) for run in cells[beta].runs] for beta in betas]
+            )
         except StopIteration as end:
             found: BetaSearch = end.value
             break
@@ -178,5 +178,5 @@ def trace_table(result: SearchResult, command: str = "") -> Table:
         rows.append(Row((str(number), f"{trial.beta:g}{note}"), values))
     error = "undefined" if math.isnan(choice.standard_error) else f"{choice.standard_error:.2f}"
     caption = f"{result.selected}. Chosen: {choice}. Standard error: {error}."
-    columns = (describe_criterion(result.plan.criterion), "quadratic", "I")
+    columns = ("recall over all classes", "quadratic", "I")
     return Table("The search for β", ("Round", "β"), columns, tuple(rows), caption, command=command)

@@ -3,8 +3,8 @@
 The rule is fixed:
 
 1. Start with 1.0, 1.1, 1.2, 1.3.
-2. A score is the criterion on held-out data in one run. The value of a beta is the mean of its scores over folds and
-   seeds.
+2. A score is the recall over all classes on held-out data in one run. The value of a beta is the mean of its scores
+   over folds and seeds.
 3. On each side of the best mean, go outwards one step at a time until that side is past the peak: a value there is
    lower than the best by more than one standard error, or two betas there have been tried, or the bound is reached. If
    several means are equal, the beta nearest to the middle of the start values counts as the best.
@@ -22,14 +22,11 @@ all betas see the same folds and seeds: with B betas, n scores each, and residua
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from longtail._checks import check_integer, check_number
-
-if TYPE_CHECKING:
-    from longtail.study.runs import Run
 
 START = (1.0, 1.1, 1.2, 1.3)
 """Where the paper's search starts."""
@@ -48,8 +45,6 @@ class SearchPlan:
     """cross-validation folds of the training data; default: 5, or none if the data set has a validation split"""
     seeds: int = 1
     """seeds per fold"""
-    criterion: str = "all"
-    """recall over `all` classes, or weights of groups as in `head=1,tail=2`"""
     select_on: Literal["val", "test"] = "val"
     """`test` chooses on test data, and every caption says so"""
     start: tuple[float, ...] = ()
@@ -79,41 +74,6 @@ class SearchPlan:
         if self.select_on not in {"val", "test"}:
             raise ValueError(f"Expected `select_on` to be val or test, but got {self.select_on!r}.")
         check_integer("search.seeds", self.seeds, minimum=1)
-        parse_criterion(self.criterion)
-
-
-def parse_criterion(text: str) -> dict[str, float]:
-    """Return the weights of groups in a criterion; ``all`` is recall over all classes.
-
-    Example:
-        >>> parse_criterion("all"), parse_criterion("head=1,tail=2")
-        ({'all': 1.0}, {'head': 1.0, 'tail': 2.0})
-    """
-    if text == "all":
-        return {"all": 1.0}
-    weights: dict[str, float] = {}
-    for part in str(text).split(","):
-        name, _, number = part.partition("=")
-        try:
-            weights[name.strip()] = float(number)
-        except ValueError:
-            raise ValueError(
-                f"Expected `criterion` to be all, or weights as in head=1,tail=2, but got {text!r}."
-            ) from None
-    groups = ("head", "medium", "tail", "all")
-    if any(name not in groups for name in weights):
-        raise ValueError(f"Expected `criterion` to have weights of {', '.join(groups)}, but got {text!r}.")
-    if any(not 0 <= weight < math.inf for weight in weights.values()) or not sum(weights.values()):
-        raise ValueError(f"Expected `criterion` to have weights >= 0, not all zero, but got {text!r}.")
-    return weights
-
-
-def describe_criterion(text: str) -> str:
-    """Return a criterion in words."""
-    weights = parse_criterion(text)
-    if set(weights) == {"all"}:
-        return "recall over all classes"
-    return "recall weighted " + ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
 
 
 @dataclass(frozen=True)
@@ -121,16 +81,9 @@ class Score:
     """The score of one run."""
 
     value: float
-    """The criterion in per cent; NaN if it is undefined, which counts as worst."""
+    """Recall over all classes in per cent; NaN if it is undefined, which counts as worst."""
     level: float = math.nan
     """The model imbalance level on the same data, for ties."""
-
-
-def score_of(run: "Run", criterion: str, part: Literal["val", "test"]) -> Score:
-    """Return the score of a run on validation or test data."""
-    weights = parse_criterion(criterion)
-    total = sum(weight * run.recall(group, part) for group, weight in weights.items())
-    return Score(total / sum(weights.values()), run.level(part))
 
 
 @dataclass(frozen=True)
@@ -236,7 +189,7 @@ def choose(trials: Sequence[Trial], settings: SearchPlan) -> Choice:
     """Return the beta that the rule picks among those tried."""
     if not any(math.isfinite(trial.mean) for trial in trials):
         tried = ", ".join(f"{trial.beta:g}" for trial in trials)
-        raise ValueError(f"Expected a beta whose criterion is defined in every run, but got none among {tried}.")
+        raise ValueError(f"Expected a beta whose recall is defined in every run, but got none among {tried}.")
     best, error = _best(trials, settings), _standard_error(trials)
     smoothed, peak = _quadratic(trials, best, settings.step)
     values = smoothed or {trial.beta: trial.mean for trial in trials}
