@@ -31,7 +31,6 @@ def test_page_and_its_figures_are_written(run, runs, tmp_path):
         "imbalance-level",
         "class-recall",
         "class-probability",
-        "gradients",
     ):
         assert {f"digits-lt-50-{name}.{suffix}" for suffix in ("svg", "pdf", "png")} <= figures
     assert "digits-lt-50-curves-softmax.svg" in figures

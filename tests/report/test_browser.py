@@ -30,7 +30,7 @@ def write_page(path, main, **values):
     """A page with one part."""
     text = '{% extends "base.html" %}{% from "macros.html" import gallery, grid %}{% block main %}'
     page = templates().from_string(f"{text}{main}{{% endblock %}}")
-    path.write_text(page.render(title="T", subtitle="", sections={}, **values), encoding="utf-8")
+    path.write_text(page.render(title="T", subtitle="", **values), encoding="utf-8")
     return path
 
 

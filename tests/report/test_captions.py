@@ -1,6 +1,5 @@
 """Reports of runs: what sentences and captions say about data, β, tests and what is left out."""
 
-import copy
 import json
 import re
 import shutil
@@ -10,7 +9,7 @@ from tests.report.pages import Reader, changed
 
 from longtail.report import report
 from longtail.report.data_results import split_by_data
-from longtail.report.drawings import beta_drawing, method_drawings
+from longtail.report.drawings import beta_drawing
 from longtail.report.settings import repeat_command
 from longtail.study.record import StudyRecord, write_study
 from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
@@ -38,9 +37,9 @@ def test_different_data_are_never_put_side_by_side(study, tmp_path):
     changed(study / "cbs-0", tmp_path / "a")
     changed(study / "softmax-0", tmp_path / "b", recipe=[("validation = 0.0", "validation = 0.2")])
     parts = split_by_data(group_runs(read_runs(tmp_path)))
-    assert sorted((part.name, part.titles) for part in parts) == [
-        ("digits-lt 50", ("CBS (β = 1.5)",)),
-        ("digits-lt 50, validation 0.2", ("Softmax",)),
+    assert sorted((part.name, *part.titles.values()) for part in parts) == [
+        ("digits-lt 50", "CBS (β = 1.5)"),
+        ("digits-lt 50, validation 0.2", "Softmax"),
     ]
     text = " ".join(Reader(report(tmp_path).html).text)
     assert "digits-lt 50, validation 0.2: Results" in text
@@ -51,7 +50,7 @@ def test_methods_of_the_same_name_differ_in_their_titles(study, tmp_path):
     lr = re.search(r"^lr = .*$", (study / "cbs-0" / "recipe.toml").read_text(), re.MULTILINE).group(0)
     changed(study / "cbs-0", tmp_path / "b", recipe=[(lr, "lr = 0.5")])
     (part,) = split_by_data(group_runs(read_runs(tmp_path)))
-    assert part.titles == (f"CBS (β = 1.5), {lr.replace(' =', '')}", "CBS (β = 1.5), lr 0.5")
+    assert tuple(part.titles.values()) == (f"CBS (β = 1.5), {lr.replace(' =', '')}", "CBS (β = 1.5), lr 0.5")
 
 
 def test_without_images_and_predictions_it_says_so(study, tmp_path):
@@ -81,16 +80,10 @@ def test_a_search_for_beta_is_shown_with_what_was_chosen(study, tmp_path):
     assert drawing.caption.endswith("on training data (solid) and test data. 1 run per β. β chosen on TEST data.")
 
 
-def run_of(study, method, seed, *, balance=None, **changes):
-    """A record made by hand: a run of a method, with the balance of its gradient in each group."""
+def run_of(study, method, seed, **changes):
+    """A run of a method with the results of another."""
     like = read_run(study / "softmax-0")
-    recipe = defaults("digits-lt", method).changed(seed=seed, **changes)
-    result = copy.deepcopy(like.result)
-    if balance is not None:
-        result["splits"][like.trained]["gradient_balance"]["weight"] = dict(
-            zip(like.result["groups"], balance, strict=True)
-        )
-    return Run(like.path, recipe, result)
+    return Run(like.path, defaults("digits-lt", method).changed(seed=seed, **changes), like.result)
 
 
 def test_betas_with_different_numbers_of_runs_are_counted(study):
@@ -104,25 +97,6 @@ def test_betas_with_different_numbers_of_runs_are_counted(study):
     assert said(1, 5, 5).endswith(" 1 to 5 runs per β.")
     assert said(3, 3).endswith(" 3 runs per β.")
     assert said(1, 1).endswith(" 1 run per β.")
-
-
-def test_gradients_that_are_undefined_or_off_the_scale_are_left_out_and_named(study):
-    def cell(method, *balances):
-        return one_cell(run_of(study, method, seed, balance=found) for seed, found in enumerate(balances))
-
-    near = cell("softmax", (10.0, -20.0, -300.0), (20.0, -10.0, -200.0))
-    off = cell("crt", (80.0, -2_000.0, -1e7), (90.0, -3_000.0, -2e7))
-    lost = cell("ldam", (5.0, 1.0, 2.0), (None, 1.0, 2.0))
-
-    def drawn(*cells):
-        (part,) = split_by_data(cells)
-        return next((one for one in method_drawings(part) if one.name == "gradients"), None)
-
-    figure = drawn(near, off, lost)
-    assert [label.get_text() for label in figure.figure.axes[0].get_yticklabels()] == ["Softmax"]
-    assert figure.caption.endswith("Left out, because a group has no or almost no reward: cRT, LDAM.")
-    assert "Left out" not in drawn(near).caption
-    assert drawn(off, lost) is None
 
 
 def test_a_search_on_test_data_draws_test_data_where_there_are_folds_too(study, tmp_path):
@@ -247,8 +221,6 @@ def test_the_reference_is_that_of_the_study(study, tmp_path):
     made = report(tmp_path)
     assert "against CBS (β = 1.5) (paired t-test, two-sided)" in captions(made)["table d0-recall"]
     assert "longtail study of softmax and cbs" in made.html
-    boxes = made.drawings["digits-lt-50-boxes"]
-    assert "compare Softmax with CBS (β = 1.5) (paired t-test, two-sided, not corrected)" in boxes.caption
     text = " ".join(Reader(made.html).text)
     assert re.search(r"Softmax (is|and) .*CBS \(β = 1\.5\).*p = [\d.]+ \(paired t-test\)", text)
     given = captions(report(tmp_path, reference="softmax"))["table d0-recall"]

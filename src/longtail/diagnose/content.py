@@ -27,15 +27,6 @@ def make_report(found: Diagnosis, *, title: str = "", command: str = "") -> Repo
         "title": title or "Diagnosis of a classifier",
         "subtitle": f"{len(found.names):,} classes; predictions on {samples} samples. Recall is the share of the "
         "samples of a class that are recognised, as a mean over classes.",
-        "sections": {
-            "summary": "Summary",
-            "next": "What to try next",
-            "figures": "Figures",
-            "worst": "Worst",
-            "taken": "Mistakes",
-            "classes": "Classes",
-            "how": "Files",
-        },
         "found": found,
         "cards": _cards(found),
         "notes_on_data": _notes(found),

@@ -1,10 +1,9 @@
 """A diagnosis of a classifier from its predictions: which classes it fails on, why, and what to try next."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from longtail.report.page import Report
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
     """The predictions of a classifier and what they show. ``print`` and notebooks show the findings.
 
@@ -129,20 +128,8 @@ class Diagnosis:
 
         return make_report(self, title=title, command=command)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([*self.findings, *self.notes, *self.next_steps])
-
-    def _repr_html_(self) -> str:
-        def items(lines: Sequence[str]) -> str:
-            return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
-
-        rows = "".join(f"<th>{escape(name)}</th>" for name in ("recall, %", *self.filled, "all"))
-        for split in self.splits:
-            found = self.recall_of(split)
-            values = [*(found.groups.get(name, math.nan) for name in self.filled), found.all]
-            rows += f"<tr><th>{split}</th>" + "".join(f"<td>{100 * value:.1f}</td>" for value in values)
-        table = f"<table><tr>{rows}</table>"
-        return f"{table}{items([*self.findings, *self.notes])}<b>What to try next</b>{items(self.next_steps)}"
 
 
 def diagnose(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,8 @@ from longtail.study.tables import level_table, recall_table
 from longtail.train.folder import RunFolder
 from longtail.train.stored import read_statistics
 
-
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """A search for beta: its record, and its cells, each with another beta."""
-
-    record: dict[str, Any]
-    cells: list[Cell]
+_Search = tuple[dict[str, Any], list[Cell]]
+"""The record of a search for beta, and its cells, each with another beta."""
 
 
 def report(
@@ -71,7 +66,6 @@ def report(
     versions = versions_grid(runs or all_runs)
     if versions is not None:
         content["settings_of_runs"]["Machine and versions"] = versions
-    content["sections"] = _navigation(content)
     return Report("report.html", content, drawings)
 
 
@@ -83,19 +77,6 @@ def _heading(all_results: Sequence[DataResults], runs: Sequence[Run]) -> dict[st
     subtitle = f"{count(len(runs), 'run')}. Recall is the share of the images of a class that are recognised, as a "
     subtitle += "mean over classes. Head, medium and tail are the frequent, middle and rare classes."
     return {"title": f"{methods} on {', '.join(data[:3])}{more}", "subtitle": subtitle}
-
-
-def _navigation(content: dict[str, Any]) -> dict[str, str]:
-    """Labels of the sections in the navigation: all if there is one data set, otherwise one per data set."""
-    results = content["results"]
-    found = {"summary": "Summary"} if results else {}
-    if len(results) == 1:
-        found |= {"d0-methods": "Results", "d0-figures": "Figures"}
-        if results[0]["classes"] is not None:
-            found |= {"d0-worst": "Worst", "d0-taken": "Mistakes", "d0-classes": "Classes"}
-    else:
-        found |= {f"d{place}-methods": one["name"] for place, one in enumerate(results)}
-    return found | ({"beta": "β"} if content["searches"] else {}) | {"how": "Commands"}
 
 
 def _add(drawings: dict[str, Drawing], new: Sequence[Drawing], prefix: str) -> list[str]:
@@ -143,8 +124,8 @@ def _several_betas(results: DataResults) -> list[Cell]:
 def _class_results(results: DataResults) -> ClassResults | None:
     """The classes under the main methods, and the errors of the best; ``None`` if recall per class is unknown."""
     best, split, on = results.best, results.split, results.on
-    title, cells = results.title(best), list(dict.fromkeys([*results.main, best]))
-    recalls = {results.title(cell): mean_per_class(cell, split, "recall_per_class") for cell in cells}
+    title, cells = results.titles[best], list(dict.fromkeys([*results.main, best]))
+    recalls = {results.titles[cell]: mean_per_class(cell, split, "recall_per_class") for cell in cells}
     recalls = {name: [100 * value for value in values] for name, values in recalls.items() if values}
     if title not in recalls:
         return None
@@ -195,12 +176,12 @@ def _searches(folders: Sequence[Path | str], runs: Sequence[Run]) -> list[_Searc
                 by_beta.setdefault(run.recipe.beta, []).append(run)
         if len(by_beta) > 1:
             cells = [one_cell(same_beta, over_folds=True) for same_beta in by_beta.values()]
-            found.append(_Search(json.loads(file.read_text(encoding="utf-8")), cells))
+            found.append((json.loads(file.read_text(encoding="utf-8")), cells))
     return found
 
 
 def _search_content(search: _Search, drawings: dict[str, Drawing]) -> dict[str, str]:
-    record, cells = search.record, search.cells
+    record, cells = search
     chosen, name = record.get("beta"), f"{cells[0].data}, {method_title(cells[0].method)}"
     on = "TEST data" if record.get("select_on") == "test" else "validation data"
     selected = str(record.get("selected") or f"β chosen on {on}")
@@ -219,7 +200,7 @@ def _commands(
     all_results: Sequence[DataResults], searches: Sequence[_Search], record: Recorded, command: str
 ) -> list[str]:
     """The commands of studies and searches, those that repeat all other runs, and the command of the report."""
-    lines = [*record.commands, *(str(one.record.get("command", "")) for one in searches)]
+    lines = [*record.commands, *(str(search.get("command", "")) for search, _ in searches)]
     for cell in (cell for results in all_results for cell in results.cells):
         alone = [run for run in cell.runs if run.path in record.unrecorded]
         lines += [repeat_command(one_cell(alone))] if alone else []

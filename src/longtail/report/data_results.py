@@ -1,7 +1,7 @@
 """The results of all methods on one data set."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -30,12 +30,15 @@ class DataResults:
     """The results of all methods on one data set."""
 
     name: str
-    cells: tuple[Cell, ...]
-    """In the order of the tables."""
-    titles: tuple[str, ...]
-    """One per cell, all different."""
+    titles: Mapping[Cell, str]
+    """The title of each cell, all different, in the order of the tables."""
     record: Recorded
     """How the methods are compared, and how beta was chosen."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The runs of each method."""
+        return list(self.titles)
 
     @property
     def measured(self) -> bool:
@@ -63,10 +66,6 @@ class DataResults:
         has_beta = any(cell.recipe.beta is not None for cell in cells or self.cells)
         return f" {selected}." if "TEST" in selected and has_beta else ""
 
-    def title(self, cell: Cell) -> str:
-        """Return the title of a cell."""
-        return self.titles[self.cells.index(cell)]
-
     def recall(self, cell: Cell, group: str = "all") -> Summary:
         """Return the recall over the runs of a cell, in per cent."""
         return cell.summary(partial(Run.recall, group=group, part=self.split))
@@ -92,14 +91,10 @@ class DataResults:
         known = [cell for cell in self.cells if not math.isnan(levels[cell])]
         return min(known, key=lambda cell: levels[cell]) if len(known) > min(1, len(self.cells) - 1) else None
 
-    def comparable(self, cell: Cell) -> list[Cell]:
-        """Return the cells that were run with the same settings as a cell."""
-        return next(alike for alike in same_settings(self.cells) if cell in alike)
-
     @cached_property
     def baseline(self) -> Cell | None:
         """The first registered method or else the reference, with the settings of the best; ``None`` if it is best."""
-        alike = self.comparable(self.best)
+        alike = next(cells for cells in same_settings(self.cells) if self.best in cells)
         found = find_cell(alike, next(iter(METHODS))) or find_cell(alike, self.reference)
         return None if found is self.best else found
 
@@ -113,8 +108,7 @@ class DataResults:
     @cached_property
     def marks(self) -> dict[str, Mark]:
         """How methods are drawn in all figures; the main ones come first."""
-        main = [self.title(cell) for cell in self.main]
-        return marks_of([*main, *(title for title in self.titles if title not in main)])
+        return marks_of([self.titles[cell] for cell in dict.fromkeys([*self.main, *self.cells])])
 
     def shown(self, cells: Sequence[Cell]) -> str:
         """Return the end of a caption that says how many methods are shown; empty if all are."""
@@ -155,7 +149,7 @@ def split_by_data(cells: Sequence[Cell], record: Recorded | None = None) -> list
             for name, value in values.items()
             if value not in {None, 0, ""} and len({getattr(one, name) for one in alike}) > 1
         )
-        results.append(DataResults(name, tuple(same), tuple(distinct_titles(same)), record))
+        results.append(DataResults(name, dict(zip(same, distinct_titles(same), strict=True)), record))
     return results
 
 

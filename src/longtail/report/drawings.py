@@ -8,35 +8,29 @@ from functools import partial
 from longtail.report.data_results import DataResults, mean_over_runs, mean_per_class
 from longtail.report.page import slug
 from longtail.study.captions import count
-from longtail.study.comparisons import PAIRS
 from longtail.study.figures import (
     Curves,
     Drawing,
-    box_plots,
     class_probability,
     class_recall,
-    gradient_bars,
     level_bars,
     recall_curves,
     sensitivity,
     trade_off,
 )
 from longtail.study.figures.plots import FEW
-from longtail.study.runs import Cell, Held, Run, find_cell
-
-_OFF_SCALE = 10_000
-"""Gradient balances beyond this, in per cent, are not drawn."""
+from longtail.study.runs import Cell, Held, Run
 
 
 def method_drawings(results: DataResults) -> list[Drawing]:
     """Return the figures of one data set; those whose numbers are missing are left out."""
-    drawings = (_trade_off, _level, _boxes, _recalls, _gradients, _probability)
+    drawings = (_trade_off, _level, _recalls, _probability)
     found = [drawing for draw in drawings if (drawing := draw(results)) is not None]
     return [replace(one, caption=one.caption + results.warning()) for one in found]
 
 
 def _level(results: DataResults) -> Drawing | None:
-    levels = {title: results.level(cell) for title, cell in zip(results.titles, results.cells, strict=True)}
+    levels = {title: results.level(cell) for cell, title in results.titles.items()}
     if all(math.isnan(one.mean) for one in levels.values()):
         return None
     caption = "How unequally a model treats the groups: the range of their preference scores. Lower is better."
@@ -50,7 +44,7 @@ def _trade_off(results: DataResults) -> Drawing | None:
         return None
     first, last = names[0], names[-1]
     points = {}
-    for title, cell in zip(results.titles, results.cells, strict=True):
+    for cell, title in results.titles.items():
         points[title] = results.recall(cell, first), results.recall(cell, last)
     if all(math.isnan(head.mean) or math.isnan(tail.mean) for head, tail in points.values()):
         return None
@@ -62,40 +56,15 @@ def _trade_off(results: DataResults) -> Drawing | None:
     return Drawing("trade-off", f"{last.capitalize()} against {first} recall", figure, caption)
 
 
-def _boxes(results: DataResults) -> Drawing | None:
-    """The runs of the main methods, and a test of the best of them against the reference."""
-    cells = [cell for cell in results.main if len(cell.runs) > 1]
-    if not cells or not results.measured:
-        return None
-    reference = find_cell(cells, results.reference) or cells[0]
-    alike = results.comparable(reference)
-    cells = [cell for cell in cells if cell in alike]
-    others = [cell for cell in cells if cell is not reference]
-    if not others:
-        return None
-    last = results.best if results.best in others else others[-1]
-    drawn = [*(cell for cell in cells if cell is not last), last]
-    paired = reference.places == last.places
-    runs = {results.title(cell): cell.values(partial(Run.recall, part=results.split)) for cell in drawn}
-    against = results.title(reference)
-    figure = box_plots({results.name: runs}, against=against, paired=paired, marks=results.marks)
-    test = f"{'paired' if paired else 'Welch’s'} t-test, two-sided"
-    caption = f"Recall over all classes on {results.on} data in each run, with the mean. p, Δμ and d compare "
-    caption += f"{results.title(last)} with {against} ({test}, not corrected).{results.shown(drawn)}"
-    if not paired and len(set(reference.places) & set(last.places)) >= PAIRS:
-        caption += " This test uses all runs; the table pairs the seeds that both have."
-    return Drawing("boxes", "Single runs", figure, caption)
-
-
 def _per_class(results: DataResults, split: str | None, name: str) -> dict[str, list[float]]:
     """A measure of each class for the main methods; on training data if ``split`` is ``None``."""
-    found = {results.title(cell): mean_per_class(cell, split or cell.runs[0].trained, name) for cell in results.main}
+    found = {results.titles[cell]: mean_per_class(cell, split or cell.runs[0].trained, name) for cell in results.main}
     return {title: values for title, values in found.items() if values}
 
 
 def _end(results: DataResults, drawn: Mapping[str, object]) -> str:
     means = "; means over neighbouring classes." if len(results.counts) > FEW else "."
-    return means + results.shown([cell for cell in results.cells if results.title(cell) in drawn])
+    return means + results.shown([cell for cell in results.cells if results.titles[cell] in drawn])
 
 
 def _recalls(results: DataResults) -> Drawing | None:
@@ -117,30 +86,10 @@ def _probability(results: DataResults) -> Drawing | None:
     return Drawing("class-probability", "Predicted class frequencies", figure, caption + _end(results, values))
 
 
-def _gradients(results: DataResults) -> Drawing | None:
-    """Only methods with a value in every group, since a missing bar looks like 0."""
-    means = {
-        title: {group: cell.summary(partial(Run.gradient_balance, group=group)).mean for group in results.groups}
-        for title, cell in zip(results.titles, results.cells, strict=True)
-    }
-    measured = {title: found for title, found in means.items() if not all(map(math.isnan, found.values()))}
-    drawn = {title: found for title, found in measured.items() if all(abs(v) <= _OFF_SCALE for v in found.values())}
-    if not drawn:
-        return None
-    caption = (
-        "Net gradient of the weights of the classifier on training data, (reward − penalty) / reward, mean over the "
-        "classes of a group. Below zero, training pushes the group down more than up."
-    )
-    left_out = [title for title in measured if title not in drawn]
-    if left_out:
-        caption += f" Left out, because a group has no or almost no reward: {', '.join(left_out)}."
-    return Drawing("gradients", "Net gradient per group", gradient_bars({results.name: drawn}), caption)
-
-
 def curve_drawings(results: DataResults) -> list[Drawing]:
     """Return recall over epochs, a figure per method; methods whose runs logged no recall are left out."""
     found: list[Drawing] = []
-    for title, cell in zip(results.titles, results.cells, strict=True):
+    for cell, title in results.titles.items():
         curves = recall_over_epochs(cell, results.split)
         if curves is not None:
             line = "dashed" if results.split == "test" else "dotted"

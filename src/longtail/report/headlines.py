@@ -18,18 +18,18 @@ def headline_cards(results: DataResults) -> list[tuple[str, str, str]]:
     best, names, several = results.best, list(results.groups), len(results.cells) > 1
     on = "" if results.split == "test" else f", {results.on} data"
     highest, lowest = ("Highest recall", "Lowest imbalance level I") if several else ("Recall", "Imbalance level I")
-    found = [(f"{_text(results.recall(best))} %", f"{highest} over all classes{on}", results.title(best))]
+    found = [(f"{_text(results.recall(best))} %", f"{highest} over all classes{on}", results.titles[best])]
     if len(names) > 1:
         last = results.highest(names[-1])
         recall = results.recall(last, names[-1])
         if not math.isnan(recall.mean):
-            found.append((f"{_text(recall)} %", f"{highest} of the {names[-1]}{on}", results.title(last)))
+            found.append((f"{_text(recall)} %", f"{highest} of the {names[-1]}{on}", results.titles[last]))
     if results.lowest_level is not None:
         level = _text(results.level(results.lowest_level))
-        found.append((level, f"{lowest}{on}", results.title(results.lowest_level)))
+        found.append((level, f"{lowest}{on}", results.titles[results.lowest_level]))
     gains = _gains(results)
     if results.baseline is not None and gains:
-        note = f"{results.title(best)} compared with {results.title(results.baseline)}"
+        note = f"{results.titles[best]} compared with {results.titles[results.baseline]}"
         found.append((f"{gains[names[0]]:+.1f} points", f"Change in {names[0]} recall{on}", note))
     return found
 
@@ -50,16 +50,16 @@ def headlines(results: DataResults) -> list[str]:
     recalls = {name: results.recall(best, name).mean for name in names if len(names) > 1}
     each = ", ".join(f"{name} {recall:.1f}" for name, recall in recalls.items() if not math.isnan(recall))
     has = "has the highest recall" if len(results.cells) > 1 else "has the recall"
-    text = f"{results.title(best)} {has} over all classes on {measured_on(results.cells)}: "
+    text = f"{results.titles[best]} {has} over all classes on {measured_on(results.cells)}: "
     found.append(f"{text}{_text(results.recall(best))} %" + (f" ({each})." if each else "."))
     gains = _gains(results)
     if results.baseline is not None and gains:
         changes = " and ".join(f"{group} recall by {points:+.1f} points" for group, points in gains.items())
-        found.append(f"Compared with {results.title(results.baseline)}, {results.title(best)} changes {changes}.")
+        found.append(f"Compared with {results.titles[results.baseline]}, {results.titles[best]} changes {changes}.")
     found += _tests(results)
     if results.lowest_level is not None and len(results.cells) > 1:
         level = _text(results.level(results.lowest_level))
-        found.append(f"{results.title(results.lowest_level)} has the lowest model imbalance level: {level}.")
+        found.append(f"{results.titles[results.lowest_level]} has the lowest model imbalance level: {level}.")
     return found
 
 
@@ -121,7 +121,7 @@ def limits(all_results: Sequence[DataResults], record: Recorded, unfinished: Seq
     undefined = [
         f"{title} on {results.name}"
         for results in all_results
-        for title, cell in zip(results.titles, results.cells, strict=True)
+        for cell, title in results.titles.items()
         if results.measured and math.isnan(results.level(cell).mean)
     ]
     if undefined:

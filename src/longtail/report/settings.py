@@ -27,7 +27,7 @@ def repeat_command(cell: Cell) -> str:
 
 def settings_grid(results: DataResults, name: str) -> Grid:
     """Return all settings; where methods differ, the value of each."""
-    recipes = dict(zip(results.titles, (cell.recipe.settings() for cell in results.cells), strict=True))
+    recipes = {title: cell.recipe.settings() for cell, title in results.titles.items()}
     rows = {}
     for key in dict.fromkeys(name for recipe in recipes.values() for name in recipe if name not in _LEFT_OUT):
         values: dict[str, list[str]] = {}
