@@ -1,4 +1,4 @@
-"""Fixtures of the tests of reports: a small study and its report."""
+"""Fixtures for tests of reports: a small study and its report."""
 
 import shutil
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def study(finished, tmp_path_factory):
-    """Three methods, two seeds, as a study leaves them; one run is not finished."""
+    """Three methods with two seeds, and an unfinished run."""
     folder = tmp_path_factory.mktemp("study")
     for method in ("softmax", "cbs"):
         for seed in (0, 1):
@@ -20,6 +20,15 @@ def study(finished, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def made(study):
+    """The report of the study, with its figures."""
     from longtail.report import report
 
-    return report(study, reference="softmax", command="longtail report study")
+    found = report(study, reference="softmax", command="longtail report study")
+    assert found.html  # kept, before the next fixture applies
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick_svg(monkeypatch):
+    """All other reports draw figures, but do not render them, which takes most of the time."""
+    monkeypatch.setattr("longtail.report.page.inline_svg", lambda *_: "<svg></svg>")

@@ -163,7 +163,7 @@ def test_long_names_are_wrapped(tab, tmp_path, width):
     assert page.run("document.querySelector('tbody th').getBoundingClientRect().height") > 30
 
 
-@pytest.mark.parametrize(("number", "columns"), [(1, 1), (2, 2), (7, 3)])
+@pytest.mark.parametrize(("number", "columns"), [(1, 1), (2, 2), (4, 2), (7, 3)])
 def test_figures_fill_the_page_without_overlap(tab, tmp_path, number, columns):
     page, _ = tab
     heights = (200, 300, 200, 500, 250, 200, 300)
