@@ -86,7 +86,7 @@ def test_training_page(here, capsys):
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
     left = results(here)
-    assert len(left) == 10
+    assert len(left) == 12
     assert {name for name in left if name.startswith("runs/sweep/")} == {
         f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "cbs-beta1.5") for seed in (0, 1)
     }
@@ -103,7 +103,8 @@ def test_training_page(here, capsys):
     assert max(chosen["posthoc_chosen_on_val"].values()) == chosen["splits"]["val"]["recall"]["all"]
     assert space["adjusted"]["posthoc"] == "adjust=1"
     # The Python code works.
-    assert space["result"]["data"] == "mine"
+    assert len(space["folders"]) == 2
+    assert left["runs/mine"]["data"] == "mine"
     assert [space["model"].class_names[label] for label in space["labels"]] == ["cat", "dog"]
     torch.testing.assert_close(space["logits"].softmax(1), space["probabilities"][:1])
     assert len(json.loads((here / "labels.json").read_text())) == 20 + 10 + 6
@@ -149,8 +150,8 @@ def test_new_method_page(here, monkeypatch, capsys):
     apart = [left[name] for name in names]
     assert apart[0]["splits"]["test"] != apart[1]["splits"]["test"]  # the contrastive loss has an effect
     assert apart[1]["splits"] == left["runs/mine"]["splits"]
-    assert space["result"] == left["runs/from-python"]
-    assert space["result"]["splits"]["test"]["recall"]["all"] > 0.5  # the method learns
+    assert space["run"].result() == left["runs/from-python"]
+    assert left["runs/from-python"]["splits"]["test"]["recall"]["all"] > 0.5  # the method learns
     module(here / "my_method.py")  # may be imported again
 
 
