@@ -6,13 +6,10 @@ from pathlib import Path
 from longtail._io import write_json
 from longtail.cli.parsing import Parser, check_folder_of
 from longtail.cli.show import print_line, show_result
-from longtail.study.captions import some_of
 from longtail.train.folder import RunFolder
 from longtail.train.stored import evaluate_run
 
 __all__ = ["run"]
-
-_DEPTHS = ("*", "*/*", "*/*/*")  # a study's own runs first, then those of its searches
 
 
 def run(words: Sequence[str]) -> int:
@@ -33,7 +30,6 @@ def run(words: Sequence[str]) -> int:
     if given.out is not None:
         _check_out(given.out)
     folder = RunFolder(given.run)
-    _check_run(folder)
     with parser.errors_name_flags():
         result = evaluate_run(folder, given.posthoc)
     show_result(folder, result)
@@ -51,16 +47,6 @@ def run(words: Sequence[str]) -> int:
         write_json(given.out, result)
         print_line(f"Metrics: {given.out}")
     return 0
-
-
-def _check_run(folder: RunFolder) -> None:
-    """If the folder has no run of its own, as a study's folder, name the runs below it."""
-    if folder.done or not folder.path.is_dir():
-        return
-    found = (file.parent for depth in _DEPTHS for file in sorted(folder.path.glob(f"{depth}/result.json")))
-    inside = [str(path) for path in found if RunFolder(path).begun]
-    if inside:
-        raise ValueError(f"Expected a finished run in {folder.path}, but the runs are below it: {some_of(inside)}.")
 
 
 def _check_out(out: Path) -> None:

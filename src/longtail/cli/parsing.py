@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,19 +27,6 @@ _GROUPS = {
     "train_stats": "evaluation and files",
 }
 """Groups of settings in the help, by the first setting of each."""
-
-
-class _Once(argparse.Action):
-    """Store the values of a flag; a flag that is given twice is a mistake."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        if option is not None and isinstance(parser, Parser):
-            if self.dest in parser.seen:
-                parser.error(f"Expected {option} once, with all its values, but got it twice.")
-            parser.seen.add(self.dest)
-        setattr(namespace, self.dest, values)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -65,9 +53,6 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_Help,
             allow_abbrev=False,
         )
-        self.register("action", None, _Once)
-        self.register("action", "store", _Once)
-        self.seen: set[str] = set()
 
     def flag(self, name: str, help: str, **options: Any) -> None:
         """Add a flag; its default is shown by the help."""
@@ -79,8 +64,11 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, words: Iterable[str]) -> argparse.Namespace:
         """Return the values of a command line."""
-        self.seen.clear()
         written = [re.sub(r"^--[^=]*", lambda flag: flag[0].replace("_", "-"), word) for word in words]
+        flags = Counter(word.partition("=")[0] for word in written if word.startswith("--"))
+        for flag, times in flags.items():
+            if times > 1:
+                self.error(f"Expected {flag} once, with all its values, but got it twice.")
         given, rest = self.parse_known_intermixed_args(written)
         if rest:
             unknown = rest[0].partition("=")[0]

@@ -61,17 +61,25 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """The settings in ``recipe.toml``."""
         if not self.begun:
-            raise FileNotFoundError(f"Expected a run in {self.path}, but there is no recipe.toml.")
+            raise self._missing("a run", "recipe.toml")
         return read_recipe(self.recipe_file)
 
     def result(self) -> dict[str, Any]:
         """The measures of the run."""
         if not self.done:
-            raise FileNotFoundError(f"Expected a finished run in {self.path}, but there is no result.json.")
+            raise self._missing("a finished run", "result.json")
         found = read_json(self.result_file)
         if not isinstance(found, dict):
             raise ValueError(f"Expected {self.result_file} to hold the measures of a run, but it holds something else.")
         return found
+
+    def _missing(self, what: str, name: str) -> FileNotFoundError:
+        """The error for a folder without a run, which names the runs below it."""
+        found = (file.parent for depth in ("*", "*/*", "*/*/*") for file in sorted(self.path.glob(f"{depth}/{name}")))
+        below = [str(path) for path in found if RunFolder(path).begun]
+        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+        hint = f"; the runs are below it: {', '.join(below[:3])}{more}" if below else ""
+        return FileNotFoundError(f"Expected {what} in {self.path}, but there is no {name}{hint}.")
 
     def check(self, recipe: Recipe) -> None:
         """Raise an error if the folder holds a run of another recipe; settings of how a run is kept may differ."""

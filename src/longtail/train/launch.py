@@ -99,11 +99,6 @@ def resume(
     found = [folder if isinstance(folder, RunFolder) else RunFolder(folder) for folder in folders]
 
     def recipes() -> list[Recipe]:
-        for folder in found:
-            inside = [] if folder.begun else [str(file.parent) for file in sorted(folder.path.glob("*/recipe.toml"))]
-            if inside:
-                named = ", ".join(inside[:5]) + (", …" if len(inside) > 5 else "")
-                raise ValueError(f"Expected a run in {folder.path}, but the runs are below it: {named}.")
         return [folder.recipe().changed(**settings) for folder in found]
 
     return _train(found, recipes, together, on_step, on_log)
