@@ -169,7 +169,7 @@ def test_dangerous_pickles_are_refused_and_not_run(cifar10: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_dangerous_pickles_run_code_elsewhere(tmp_path: Path) -> None:
+def test_dangerous_pickles_run_code_in_python(tmp_path: Path) -> None:
     for name in ("system", "eval", "object array", "INST"):
         canary = tmp_path / name.replace(" ", "-")
         kept = pickle.loads(dangerous(canary)[name])
@@ -311,7 +311,7 @@ def test_written_and_read(tmp_path: Path) -> None:
     assert train.labels.tolist() == [y for seed in range(5) for y in labels(3, seed)]
 
 
-def test_others_read_what_is_written(tmp_path: Path) -> None:
+def test_pickle_reads_the_written_files(tmp_path: Path) -> None:
     root = write_cifar10(tmp_path, images())
     for seed, name in enumerate(CIFAR10_BATCHES):
         content = (root / name).read_bytes()

@@ -93,7 +93,7 @@ def test_sixteen_bits_become_eight(tmp_path, name):
 
 
 def test_a_dark_image_of_sixteen_bits_stays_dark(tmp_path):
-    """What a pixel means must not hang on how bright its neighbours are: 200 of 65535 is black."""
+    """The level of a pixel does not depend on its neighbours: 200 of 65535 is black."""
     dark = np.full((4, 4), 200, dtype=np.uint16)
     bright = dark.copy()
     bright[0, 0] = 65535

@@ -95,7 +95,7 @@ def test_other_files_are_decoded_or_refused_by_the_cpu(tmp_path, pool):
         assert isinstance(found, Tensor) == readable, name
 
 
-def test_a_bomb_does_not_go_to_the_gpu(tmp_path, monkeypatch, pool):
+def test_decompression_bombs_are_not_decoded_on_the_gpu(tmp_path, monkeypatch, pool):
     (tmp_path / "x.jpg").write_bytes(WHOLE)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 97 * 64 - 1)
     assert "97 x 64 pixels" in str(read(tmp_path / "x.jpg", CUDA, pool))
@@ -147,7 +147,7 @@ def test_no_file_stays_open(tmp_path, monkeypatch, pool):
     assert opened() == before
 
 
-def test_on_a_cpu_all_is_decoded_when_it_is_read(tmp_path, pool):
+def test_on_a_cpu_files_are_decoded_when_read(tmp_path, pool):
     paths = []
     for name, content in {**FOR_THE_GPU, **FOR_THE_CPU}.items():
         paths.append(str(tmp_path / name))
@@ -169,7 +169,7 @@ def test_groups_come_in_order_each_with_its_images(tmp_path, workers):
     assert "149.png" in str(images[-1])
 
 
-def test_no_more_groups_are_read_than_may_wait(tmp_path):
+def test_at_most_three_groups_are_read_in_advance(tmp_path):
     begun = []
 
     def groups():
@@ -187,7 +187,7 @@ def test_no_more_groups_are_read_than_may_wait(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [set(), {2, 6}, set(range(7))])
-def test_one_that_the_gpu_refuses_does_not_cost_the_others(monkeypatch, bad):
+def test_one_bad_jpeg_does_not_fail_its_batch(monkeypatch, bad):
     """nvJPEG refuses a whole call; which file it was is found by halving."""
     calls = []
 
@@ -216,7 +216,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.gpu
-def test_nvjpeg_is_near_the_cpus_decoder(tmp_path, pool):
+def test_nvjpeg_is_close_to_pillow(tmp_path, pool):
     """Colour at full resolution: 4 levels at most. At half: colours are spread another way, 4 levels in the mean."""
     for subsampling in (0, 2):
         for progressive in (False, True):

@@ -83,7 +83,7 @@ def test_slices_equal_the_whole(data, n, width, stream):
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 20))
-def test_a_wider_row_begins_as_the_narrower(start, width, more):
+def test_a_wider_row_starts_with_the_narrower_row(start, width, more):
     draws = Draws(3, 4)
     wide = draws.uniforms(start, start + 5, width + more)
     assert torch.equal(wide[:, :width], draws.uniforms(start, start + 5, width))
@@ -136,7 +136,7 @@ def test_all_permutations_are_equally_likely():
     assert stats.chisquare(observed).pvalue > 1e-3
 
 
-def test_every_sample_is_anywhere_in_the_order():
+def test_every_position_is_equally_likely():
     places = torch.stack([Draws(seed, 0).permutation(20) for seed in range(2000)])
     for place in (0, 7, 19):
         assert stats.chisquare(places[:, place].bincount(minlength=20).numpy()).pvalue > 1e-3

@@ -45,12 +45,12 @@ def test_nested_folders_belong_to_their_class(tmp_path):
     assert listed(tmp_path) == (("n01", "n02"), [(names[0], 0), (names[1], 0), ("n02/x.JPEG", 1)])
 
 
-def test_what_is_no_image_is_passed_over(tmp_path):
+def test_other_files_are_ignored(tmp_path):
     tree(tmp_path, "a/1.png", "a/Thumbs.db", "a/notes.txt", "a/no suffix", "readme.md", "loose.png", "a/1.png.part")
     assert listed(tmp_path) == (("a",), [("a/1.png", 0)])
 
 
-def test_hidden_files_and_folders_are_passed_over(tmp_path):
+def test_hidden_files_and_folders_are_ignored(tmp_path):
     # ._1.png is what macOS writes beside 1.png on other file systems: no image, but with its suffix
     tree(tmp_path, "a/1.png", "a/._1.png", "a/.hidden.jpg", "a/.thumbnails/1.png", ".git/x.png", "a/.DS_Store")
     assert listed(tmp_path) == (("a",), [("a/1.png", 0)])

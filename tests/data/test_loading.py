@@ -145,7 +145,7 @@ def photographs(tmp_path_factory):
     return Split(FileImages(root, names), torch.arange(24) % C)
 
 
-def test_images_of_different_sizes_are_cut_together_as_one_by_one(photographs):
+def test_resizing_images_together_or_alone_is_the_same(photographs):
     planned = plan(photographs.labels)
     one_by_one = list(Streaming(photographs, planned).training(2, 0))
     assert_close(list(Streaming(photographs, planned, decode_in="device").training(2, 0)), one_by_one)

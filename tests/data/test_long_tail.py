@@ -68,7 +68,7 @@ def test_pareto_profile_is_a_power_of_the_rank():
     assert slope == pytest.approx(-np.log(50) / np.log(100), rel=0.01)
 
 
-def test_order_says_which_class_is_how_frequent():
+def test_order_of_class_frequencies():
     plain = long_tail_counts(6, 100, 20)
     given = long_tail_counts(6, 100, 20, order=[5, 4, 3, 2, 1, 0])
     assert given.tolist() == plain.flip(0).tolist()

@@ -106,7 +106,7 @@ def test_empty_class_folders(tmp_path):
     assert data.counts.tolist() == [0, 1, 0, 0, 0]
 
 
-def test_a_folder_beside_a_list_is_not_called_empty(tmp_path):
+def test_empty_folders_of_a_list_are_none(tmp_path):
     touch(tmp_path, "0/a.png", "1/b.png", "2/c.png")
     path = write_list(tmp_path, "csv", {"path": ["0/a.png", "2/c.png"], "label": [0, 2]})
     assert empty_folders(path, open_path(path)) == []

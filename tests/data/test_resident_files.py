@@ -21,7 +21,7 @@ N = len(SIZES)
 
 @pytest.fixture
 def files(tmp_path):
-    """PNGs: what comes out does not hang on a JPEG decoder."""
+    """PNG files, so that results do not depend on a JPEG decoder."""
     generator = np.random.default_rng(0)
     for i, (high, wide) in enumerate(SIZES):
         Image.fromarray(generator.integers(0, 256, (high, wide, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
@@ -80,7 +80,7 @@ def test_another_plan_over_the_same_images(files):
     assert len(list(training.training(0, 0))) == 3
 
 
-def test_what_it_holds(files):
+def test_images_are_shrunk_to_the_short_side(files):
     loader = ResidentFiles(files, plan((WEAK,)), short_side=32)
     expected = [  # the shorter side 32, the other in proportion, cut off; small ones as they are
         *((32, 44), (44, 32), (32, 32), (20, 90), (42, 32), (32, 193), (31, 31), (32, 32), (32, 32), (32, 58), (8, 8))
@@ -92,7 +92,7 @@ def test_what_it_holds(files):
 
 
 @pytest.mark.parametrize("values", [1, 3 * 50 * 70 * 2])
-def test_images_of_one_size_are_shrunk_together_as_they_are_alone(tmp_path, monkeypatch, values):
+def test_shrinking_images_together_or_alone_is_the_same(tmp_path, monkeypatch, values):
     """Some sizes several times, in any order, with a bad file and small ones between; two at a time, or all."""
     generator = np.random.default_rng(1)
     sizes = [(50, 70), (70, 50), (50, 70), (10, 12), (50, 70), (64, 64), (70, 50), (50, 70), (33, 32)]
@@ -123,7 +123,7 @@ def test_headers_of_jpegs_are_read_without_pillow_where_that_is_safe(tmp_path, m
     assert module._shrunk_size(str(path), 32) == (32, 44)
 
 
-def test_headers_that_are_no_jpegs_are_pillows(tmp_path, monkeypatch):
+def test_other_headers_are_read_by_pillow(tmp_path, monkeypatch):
     for name, content in (("empty", b""), ("short", b"\xff\xd8\xff"), ("text", b"no image"), ("cut", b"\xff\xd8" * 9)):
         (tmp_path / name).write_bytes(content)
         assert module._jpeg_size(str(tmp_path / name)) is None
@@ -149,7 +149,7 @@ def damage(files):
     return {1, 4, 9}
 
 
-def test_bad_images_stop_it_with_their_names_and_number(files):
+def test_bad_images_raise_an_error_with_names_and_number(files):
     bad = damage(files)
     with pytest.raises(UnreadableImageError) as caught:
         ResidentFiles(files, plan((WEAK,)), short_side=32)
@@ -177,7 +177,7 @@ def test_bad_images_are_left_out_and_listed(files):
     ]
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_decoded(files, monkeypatch):
+def test_images_that_do_not_fit_are_refused_before_decoding(files, monkeypatch):
     decoded = []
     monkeypatch.setattr(module, "decoded_ahead", lambda *given, **more: decoded.append(given))
     needed = 3 * sum(high * wide for high, wide in SIZES)
@@ -200,7 +200,7 @@ def test_a_sample_is_enough_to_refuse(files, monkeypatch):
     assert len(measured) == 4  # every third of eleven
 
 
-def test_the_machine_says_what_it_has_free():
+def test_free_memory_of_the_cpu():
     free = module._free_bytes(torch.device("cpu"))
     assert free is None or 2**20 < free < 2**50
     assert module._free_bytes(torch.device("meta")) is None

@@ -31,7 +31,7 @@ def one_by_one(crop, images, uniforms):
     return torch.cat([crop(image[None], uniforms[i : i + 1]) for i, image in enumerate(images)])
 
 
-def test_a_row_gives_its_images_back():
+def test_packed_images_are_unpacked():
     row = PackedImages.of(IMAGES)
     assert len(row) == len(IMAGES)
     assert row.pixels.shape == (sum(image.numel() for image in IMAGES),)
@@ -59,7 +59,7 @@ def test_windows_are_those_of_a_padded_batch():
 
 
 def test_pixels_outside_the_window_have_no_effect():
-    """A window's neighbours, in its image and in the row, have another level: none of it may come in."""
+    """Pixels outside the window have another level, which must not appear in the result."""
     high, wide = 40, 30
     image = torch.full((3, high, wide), 255, dtype=torch.uint8)
     uniforms = torch.rand(50, CROP.draws, generator=GENERATOR)
@@ -111,7 +111,7 @@ def test_a_gpu_cuts_the_same_windows(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("images", "size"), [(IMAGES, 24), (PHOTOGRAPHS, 224)])
-def test_the_kernel_on_a_gpu_too(images, size):
+def test_the_resize_kernel_on_a_gpu(images, size):
     """The second are of ImageNet's size, where programs and loops are as many as in training."""
     crop = RandomResizedCrop(size)
     uniforms = torch.rand(len(images), crop.draws, generator=GENERATOR)
@@ -124,7 +124,7 @@ def test_the_kernel_on_a_gpu_too(images, size):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("images", [IMAGES, PHOTOGRAPHS])
-def test_the_kernel_evaluates_too(images):
+def test_the_kernel_resizes_and_crops_for_evaluation(images):
     """As in evaluation: resized by the shorter side, and the middle kept."""
     sized = Compose((Resize(256), CentreCrop(224)))
     found = to_size(PackedImages.of([image.cuda() for image in images]), sized, torch.empty(len(images), 0))

@@ -148,7 +148,7 @@ def test_two_kernels_make_the_same_colours() -> None:
     assert run_interpreted("tests.data.augment.colour_checks") == "the same"
 
 
-def test_only_what_the_kernels_take_goes_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_used_for_rgb_uint8_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "is_checked", lambda _: True)
     monkeypatch.setattr(module, "jittered_by_kernels", lambda images, *_: "by kernels")
     images, factors, order = pictures(), torch.ones(8, 3), torch.arange(3).repeat(8, 1)
@@ -164,7 +164,7 @@ def test_only_what_the_kernels_take_goes_to_them(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.gpu
 @pytest.mark.parametrize("augment", [ColorJitter(0.4, 0.4, 0.4), ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)], ids=str)
 @pytest.mark.parametrize("shape", [(24, 3, 224, 224), (8, 3, 9, 21), (5, 3, 1, 1)], ids=str)
-def test_the_kernels_on_a_gpu_too(augment: ColorJitter, shape: tuple[int, ...]) -> None:
+def test_the_colour_kernels_on_a_gpu(augment: ColorJitter, shape: tuple[int, ...]) -> None:
     """The first are of ImageNet's size, where an image has as many programs as in training."""
     images = torch.randint(0, 256, shape, dtype=torch.uint8)
     factors, order, chosen = augment.parameters(torch.rand(len(images), augment.draws))

@@ -69,7 +69,7 @@ def test_a_factor_that_would_lose_a_class_is_refused_with_the_numbers():
     assert long_tailed(data, 6).counts.tolist() == [6, 3, 2, 1, 1]
 
 
-def test_images_and_labels_must_be_as_many():
+def test_images_and_labels_have_the_same_length():
     with pytest.raises(ValueError, match="a label for each of 2 images, but got 3"):
         Split(ArrayImages(torch.zeros(2, 1, 1, 1, dtype=torch.uint8)), torch.tensor([0, 1, 2]))
 
