@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "TensorWriter",
     "file_lock",
     "import_extra",
     "new_file",
@@ -27,6 +26,7 @@ __all__ = [
     "read_json",
     "read_tensors",
     "stop_signals",
+    "tensor_writer",
     "write_bytes",
     "write_json",
     "write_tensors",
@@ -49,7 +49,7 @@ def new_file(path: Path) -> Iterator[Path]:
         ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
         ('whole', ['a.txt'])
     """
-    temporary = _temporary(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -58,10 +58,6 @@ def new_file(path: Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -293,68 +289,42 @@ def import_extra(module: str, extra: str) -> Any:
         raise ImportError(f"Expected {module} to be installed: pip install 'longtail[{extra}]'.") from error
 
 
-_NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}
+_DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}
 
 
-class TensorWriter:
-    """Writes a safetensors file of known shapes row by row, so that memory does not grow with the number of rows.
+@contextmanager
+def tensor_writer(
+    path: Path, shapes: "Mapping[str, tuple[torch.dtype, tuple[int, ...]]]"
+) -> "Iterator[Callable[[str, Tensor, Tensor], None]]":
+    """Write a safetensors file of known shapes row by row, so that memory does not grow with the number of rows.
+
+    Yields ``write(name, rows, values)``, where ``rows`` are in ascending order. The file exists after the block.
 
     Args:
-        path: the file that :meth:`close` creates.
+        path: the file.
         shapes: type and shape of each tensor.
     """
+    header: dict[str, Any] = {}
+    places: dict[str, tuple[int, int]] = {}  # the start of each tensor, and the bytes of a row
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        row = dtype.itemsize * math.prod(shape[1:])
+        begin, end = end, end + row * shape[0]
+        kind = _DTYPES[str(dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+        places[name] = begin, row
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with new_file(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
 
-    def __init__(self, path: Path, shapes: "Mapping[str, tuple[torch.dtype, tuple[int, ...]]]") -> None:
-        self.path = path
-        self._temporary = _temporary(path)
-        header: dict[str, Any] = {}
-        end = 0
-        self._start: dict[str, int] = {}
-        self._row: dict[str, int] = {}
-        for name, (dtype, shape) in shapes.items():
-            row = dtype.itemsize * math.prod(shape[1:])
-            begin, end = end, end + row * shape[0]
-            header[name] = {
-                "dtype": _NAMES[str(dtype).removeprefix("torch.")],
-                "shape": list(shape),
-                "data_offsets": [begin, end],
-            }
-            self._start[name], self._row[name] = begin, row
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        self._file = self._temporary.open("wb")
-        self._data = 8 + len(text)
-        try:
-            self._file.write(len(text).to_bytes(8, "little") + text)
-            self._file.truncate(self._data + end)
-        except OSError:
-            self.abandon()
-            raise
+        def write(name: str, rows: "Tensor", values: "Tensor") -> None:
+            begin, row = places[name]
+            first, last = int(rows[0]), int(rows[-1])
+            together = [(first, values)] if last - first + 1 == len(rows) else zip(rows.tolist(), values, strict=True)
+            for place, some in together:
+                file.seek(8 + len(text) + begin + place * row)
+                file.write(some.detach().cpu().contiguous().numpy().tobytes())
 
-    def write(self, name: str, rows: "Tensor", values: "Tensor") -> None:
-        """Write ``values`` to the rows ``rows`` of a tensor; rows are in ascending order."""
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first + 1 == len(rows):
-            self._put(name, first, values)
-        else:
-            for row, value in zip(rows.tolist(), values, strict=True):
-                self._put(name, row, value)
-
-    def _put(self, name: str, row: int, values: "Tensor") -> None:
-        self._file.seek(self._data + self._start[name] + row * self._row[name])
-        self._file.write(values.detach().cpu().contiguous().numpy().tobytes())
-
-    def close(self) -> None:
-        """Finish the file and give it its name."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._temporary.replace(self.path)
-
-    def abandon(self) -> None:
-        """Remove the temporary file, if the writer was not closed."""
-        try:
-            with suppress(OSError):  # the disk is full
-                self._file.close()
-        finally:
-            self._temporary.unlink(missing_ok=True)
+        yield write

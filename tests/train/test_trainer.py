@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, logged, mostly_slow, recipe_for, trained
 
-from longtail._io import TensorWriter, read_tensors, write_json
+from longtail._io import read_tensors, tensor_writer, write_json
 from longtail.data import load
 from longtail.metrics import class_statistics, preference_scores, recall
 from longtail.models import HeadSpec, build_model
@@ -250,13 +250,12 @@ def test_nan_and_infinity_are_null_in_json(tmp_path):
 
 def test_rows_are_written_where_they_belong(tmp_path):
     shapes = {"logits": (torch.float32, (5, 2)), "labels": (torch.int64, (5,))}
-    writer = TensorWriter(tmp_path / "x.safetensors", shapes)
     values = torch.arange(10.0).view(5, 2)
-    writer.write("labels", torch.arange(5), torch.arange(5))
-    for rows in (torch.tensor([0, 2, 4]), torch.tensor([1, 3])):  # as two ranks have them
-        writer.write("logits", rows, values[rows])
-    assert not (tmp_path / "x.safetensors").exists()
-    writer.close()
+    with tensor_writer(tmp_path / "x.safetensors", shapes) as write:
+        write("labels", torch.arange(5), torch.arange(5))
+        for rows in (torch.tensor([0, 2, 4]), torch.tensor([1, 3])):  # as two ranks have them
+            write("logits", rows, values[rows])
+        assert not (tmp_path / "x.safetensors").exists()
     found = load_file(tmp_path / "x.safetensors")
     assert torch.equal(found["logits"], values)
     assert torch.equal(found["labels"], torch.arange(5))

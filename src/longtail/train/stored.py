@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._io import TensorWriter, open_tensors, plain, read_tensors, write_tensors
+from longtail._io import open_tensors, plain, read_tensors, tensor_writer, write_tensors
 from longtail.classes import Groups
 from longtail.data import Split
 from longtail.metrics import ClassStatistics, class_statistics
@@ -60,20 +60,16 @@ def predictions_writer(path: Path, splits: Mapping[str, Split], num_classes: int
     for name in kept:
         shapes[f"{name}.logits"] = (torch.float32, (len(splits[name]), num_classes))
         shapes[f"{name}.labels"] = (torch.int64, (len(splits[name]),))
-    writer = TensorWriter(path, shapes)
+    with tensor_writer(path, shapes) as put:
 
-    def write(split: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
-        writer.write(f"{split}.logits", rows, logits)
-        writer.write(f"{split}.labels", rows, labels)
+        def write(split: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+            put(f"{split}.logits", rows, logits)
+            put(f"{split}.labels", rows, labels)
 
-    try:
         for name in kept:  # a sample whose image cannot be read keeps this label
             length = len(splits[name])
-            writer.write(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
+            put(f"{name}.labels", torch.arange(length), torch.full((length,), NO_LABEL))
         yield write
-        writer.close()
-    finally:
-        writer.abandon()
 
 
 def stored_splits(path: Path) -> tuple[str, ...]:
