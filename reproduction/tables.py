@@ -8,10 +8,11 @@ from math import isnan, nan
 from longtail.study.captions import caption_of, how_measured, numbers
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import Cell, Run, by_data, distinct_titles, groups_of, method_title, ordered
-from longtail.study.stats import Summary, compare_summaries, format_p
+from longtail.study.stats import Summary, format_p
 from longtail.study.tables import level_table
 from reproduction import paper
 from reproduction.measure import REDRAWN_FILE, is_measured, redrawn_shift, untrained_gradients
+from reproduction.significance import compare_summaries
 
 __all__ = [
     "QUOTED_SIGN",

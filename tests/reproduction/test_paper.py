@@ -9,7 +9,14 @@ from longtail.data import data_title
 from longtail.study import summarise
 from longtail.train import defaults
 from reproduction.paper import beta, five_runs, gradient_balance, imbalance_level, recalls, tables
-from reproduction.significance import claims, group_differences, other_runs, significance_page, verdicts
+from reproduction.significance import (
+    claims,
+    compare_summaries,
+    group_differences,
+    other_runs,
+    significance_page,
+    verdicts,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "significance.md"
 BY_NAME = {one.data: one for one in verdicts()}
@@ -126,3 +133,12 @@ def test_the_numbers_are_the_papers():
 def test_the_recipes_beta_is_the_authors():
     for data, imbalance in (("cifar10-lt", 10), ("cifar10-lt", 50), ("cifar10-lt", 100)):
         assert defaults(data, "cbs", imbalance).beta == beta(data_title(data, imbalance))
+
+
+def test_published_means_are_tested_as_their_runs_are():
+    for runs in five_runs().values():
+        ours, theirs = runs["cbs"], runs["balanced-softmax"]
+        found = compare_summaries(summarise(ours), summarise(theirs))
+        expected = stats.ttest_ind(ours, theirs, equal_var=False)
+        assert found.p_value == pytest.approx(expected.pvalue)
+        assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))

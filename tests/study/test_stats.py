@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.study.conftest import compare_cells
 
-from longtail.study import Summary, compare, compare_summaries, holm, sentence, summarise
+from longtail.study import compare, holm, sentence, summarise
 from longtail.study.comparisons import how_tested, stars
 from longtail.study.runs import group_runs
 from longtail.study.stats import format_p
@@ -145,22 +145,12 @@ def test_paired_one_sided_equals_scipy_and_keeps_the_two_sided_interval(pairs):
     assert result.test == "paired t-test, one-sided"
 
 
-def test_summaries_are_tested_as_their_runs_are():
-    runs = compare(CBS, BALANCED_SOFTMAX, paired=False)
-    published = compare_summaries(summarise(CBS), summarise(BALANCED_SOFTMAX))
-    assert runs == published
-    table = compare_summaries(Summary(51.56, 0.65, 5), Summary(51.06, 0.82, 5))  # ImageNet-LT in the paper's table
-    assert table.p_value == pytest.approx(0.32, abs=0.005)
-
-
 def test_the_standard_deviation_has_n_minus_one():
     found = summarise([1.0, 2.0, 4.0])
     assert (found.mean, found.sd, found.runs) == (pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
     assert math.isnan(summarise([3.0]).sd)
     with pytest.raises(ValueError, match="one number per run"):
         summarise([])
-    with pytest.raises(ValueError, match="two or more runs"):
-        compare_summaries(Summary(1.0, math.nan, 1), Summary(1.0, 0.5, 3))
 
 
 def test_sentences_state_the_difference_the_interval_and_p():

@@ -1,8 +1,10 @@
 """Means over runs and t-tests of differences between methods. Needs scipy (``longtail[study]``)."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -113,50 +115,26 @@ def compare(
         )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("Expected `first` and `second` to hold finite numbers, but got NaN or infinity.")
-    if not paired:
-        return compare_summaries(summarise(first), summarise(second), alternative=alternative)
-    error = summarise((a - b).tolist()).sd / math.sqrt(len(a))
-    return _comparison(summarise(first), summarise(second), error, len(a) - 1, alternative, paired=True)
-
-
-def compare_summaries(first: Summary, second: Summary, *, alternative: Alternative = "two-sided") -> Comparison:
-    """Compare two methods with Welch's t-test, from means and standard deviations.
-
-    Example:
-        >>> result = compare_summaries(Summary(51.56, 0.65, 5), Summary(51.06, 0.82, 5))  # the paper's ImageNet-LT
-        >>> round(result.p_value, 2)
-        0.32
-    """
-    if min(first.runs, second.runs) < 2:
-        raise ValueError(f"Expected two or more runs of each method, but got {first.runs} and {second.runs}.")
-    shares = [(one.sd**2 / one.runs, one.runs - 1) for one in (first, second)]
-    square = sum(share for share, _ in shares)
-    freedom = square**2 / sum(share**2 / n for share, n in shares) if square > 0 else math.nan
-    return _comparison(first, second, math.sqrt(square), freedom, alternative, paired=False)
-
-
-def _comparison(
-    first: Summary, second: Summary, error: float, freedom: float, alternative: Alternative, *, paired: bool
-) -> Comparison:
     from scipy import stats  # noqa: PLC0415 - an extra
 
     check_choice("alternative", alternative, Alternative)
-    difference = first.mean - second.mean
-    squares = (first.runs - 1) * first.sd**2 + (second.runs - 1) * second.sd**2
-    pooled = math.sqrt(squares / (first.runs + second.runs - 2))
-    if error > _NOTHING:
-        tail = float(stats.t.sf(difference / error if alternative == "greater" else abs(difference) / error, freedom))
-        p_value = tail if alternative == "greater" else 2 * tail
-        half = float(stats.t.ppf(0.975, freedom)) * error
-    else:  # a few runs that agree by chance do not show how much others would differ
-        p_value = half = math.nan
+    ours, theirs = summarise(first), summarise(second)
+    squares = (ours.runs - 1) * ours.sd**2 + (theirs.runs - 1) * theirs.sd**2
+    pooled = math.sqrt(squares / (ours.runs + theirs.runs - 2))
+    spread = summarise((a - b).tolist()).sd if paired else max(ours.sd, theirs.sd)
+    p_value = low = high = math.nan
+    if spread > _NOTHING:  # otherwise, a few runs that agree by chance do not show how much others would differ
+        test = partial(stats.ttest_rel, a, b) if paired else partial(stats.ttest_ind, a, b, equal_var=False)
+        with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # one of the two has no spread
+            p_value = float(test(alternative=alternative).pvalue)
+            low, high = map(float, test().confidence_interval(0.95))
     return Comparison(
-        difference=difference,
-        low=difference - half,
-        high=difference + half,
+        difference=ours.mean - theirs.mean,
+        low=low,
+        high=high,
         p_value=p_value,
-        effect_size=difference / pooled if pooled > _NOTHING else math.nan,
-        runs=(first.runs, second.runs),
+        effect_size=(ours.mean - theirs.mean) / pooled if pooled > _NOTHING else math.nan,
+        runs=(ours.runs, theirs.runs),
         paired=paired,
         alternative=alternative,
     )
