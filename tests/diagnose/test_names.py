@@ -212,6 +212,12 @@ def test_run_with_other_classes_is_ignored(files, finished):
     assert summary(diagnose(files["test"], files["train"])) == expected  # four classes, and the run has ten
 
 
+def test_arrays_have_no_run(finished, monkeypatch):
+    monkeypatch.chdir(finished("softmax", validation=0.2))
+    labels = np.arange(10)
+    assert diagnose({"labels": labels, "predicted": labels}, counts=[5] * 10).run is None
+
+
 def test_one_file_for_two_splits_is_refused(files):
     with pytest.raises(
         ValueError, match=r"^Expected different data for each split, .* for `train` and `test` \(.*test\.npz\)\.$"

@@ -30,7 +30,7 @@ def test_the_lowest_level_is_named(study, tmp_path):
         result["preference_test"]["model_imbalance_level"] = level
         (folder / "result.json").write_text(json.dumps(result))
     text = " ".join(Reader(report(tmp_path).html).text)
-    assert "CBS (β = 1.5) has the lowest model imbalance level: 12.5." in text
+    assert re.search(r"Lowest imbalance level I\s+12\.5\s+CBS \(β = 1\.5\)", text)
 
 
 def test_different_data_are_never_put_side_by_side(study, tmp_path):

@@ -144,7 +144,7 @@ def test_limits_are_named(page):
     assert "1 unfinished run left out: begun." in text
     assert "1 of 3 rows have only one run" in text
     assert "were found on test data" in text
-    assert "has the lowest model imbalance level" not in text  # after three epochs all but one level are undefined
+    assert "Lowest imbalance level I" not in text  # after three epochs all but one level are undefined
     assert "The imbalance level is undefined for" in text
     assert "paired t-test" in text
 

@@ -51,6 +51,8 @@ class RawPredictions:
     """Scores, or predicted classes."""
     names: tuple[str, ...] | None
     """Class names, if the source has them."""
+    folder: Path | None
+    """The folder of the file; ``None`` for arrays."""
 
     @property
     def has_scores(self) -> bool:
@@ -73,7 +75,7 @@ class RawPredictions:
 def read_file(source: Source, split: str) -> RawPredictions:
     """The predictions on one split from a file, or from arrays."""
     if isinstance(source, Mapping):
-        return _check_arrays(f"`{split}`", {name: _array(value) for name, value in source.items()})
+        return _check_arrays(f"`{split}`", None, {name: _array(value) for name, value in source.items()})
     path = Path(source)
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".csv": _read_csv, ".parquet": _read_parquet}
     suffix = path.suffix.lower()
@@ -86,7 +88,7 @@ def read_file(source: Source, split: str) -> RawPredictions:
     in_split = {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
     if not in_split and any(name.startswith(("train.", "val.", "test.")) for name in arrays):
         raise ValueError(f"Expected {path} to have predictions on {split}, but it has none{_MISSING_SPLIT[split]}.")
-    return _check_arrays(str(path), in_split or arrays)
+    return _check_arrays(str(path), path.parent, in_split or arrays)
 
 
 def _array(value: Any) -> Array:
@@ -159,7 +161,7 @@ def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
     return columns
 
 
-def _check_arrays(source: str, arrays: Mapping[str, Array]) -> RawPredictions:
+def _check_arrays(source: str, folder: Path | None, arrays: Mapping[str, Array]) -> RawPredictions:
     has = (", ".join(f"`{name}`" for name in list(arrays)[:8]) or "nothing") + (", …" if len(arrays) > 8 else "")
     label = next((name for name in ("labels", "label") if name in arrays), None)
     kind = next((name for name in (*_PREFIXES, "predicted") if name in arrays), None)
@@ -185,7 +187,7 @@ def _check_arrays(source: str, arrays: Mapping[str, Array]) -> RawPredictions:
             if empty is not None:
                 raise ValueError(f"Expected `{name}` of {source} for every sample, but sample {empty} has none.")
     names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
-    return RawPredictions(source, kind, labels, values, names)
+    return RawPredictions(source, kind, labels, values, names, folder)
 
 
 def are_indices(names: Sequence[str]) -> bool:

@@ -75,7 +75,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     if run is None and given is None and "train" not in raw:
         raise ValueError("Expected `train` or `counts`, to know the training samples per class, but got neither.")
     if run is not None:
-        inside = [split for split, one in raw.items() if Path(one.source).parent == run.path.parent]
+        inside = [split for split, one in raw.items() if one.folder == run.path.parent]
         raw |= {split: replace(raw[split], names=run.names) for split in inside}
     listed = {} if run is None else {str(run.path): run.names}
     listed |= {one.source: one.names for one in raw.values() if one.names is not None}
@@ -130,7 +130,10 @@ def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
 
 def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | None) -> RunRecord | None:
     """The run beside the test predictions; ``None`` if there is none or it has other classes."""
-    path, test = Path(raw["test"].source).parent / "result.json", raw["test"]
+    test = raw["test"]
+    if test.folder is None:
+        return None
+    path = test.folder / "result.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])

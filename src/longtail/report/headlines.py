@@ -15,23 +15,22 @@ def headline_cards(results: DataResults) -> list[tuple[str, str, str]]:
     """Return the most important numbers of one data set, each with its name and a note."""
     if not results.measured:
         return []
-    best, names, several = results.best, list(results.groups), len(results.cells) > 1
+    titles, best, names = results.titles, results.best, list(results.groups)
     on = "" if results.split == "test" else f", {results.on} data"
-    highest, lowest = ("Highest recall", "Lowest imbalance level I") if several else ("Recall", "Imbalance level I")
-    found = [(f"{_text(results.recall(best))} %", f"{highest} over all classes{on}", results.titles[best])]
+    highest, lowest = ("Highest recall", "Lowest imbalance") if len(titles) > 1 else ("Recall", "Imbalance")
+    found = [(f"{_text(results.recall(best))} %", f"{highest} over all classes{on}", titles[best])]
     if len(names) > 1:
         last = results.highest(names[-1])
-        recall = results.recall(last, names[-1])
-        if not math.isnan(recall.mean):
-            found.append((f"{_text(recall)} %", f"{highest} of the {names[-1]}{on}", results.titles[last]))
+        found.append((f"{_text(results.recall(last, names[-1]))} %", f"{highest} of the {names[-1]}{on}", titles[last]))
     if results.lowest_level is not None:
         level = _text(results.level(results.lowest_level))
-        found.append((level, f"{lowest}{on}", results.titles[results.lowest_level]))
-    gains = _gains(results)
-    if results.baseline is not None and gains:
-        note = f"{results.titles[best]} compared with {results.titles[results.baseline]}"
-        found.append((f"{gains[names[0]]:+.1f} points", f"Change in {names[0]} recall{on}", note))
-    return found
+        found.append((level, f"{lowest} level I{on}", titles[results.lowest_level]))
+    if results.baseline is not None and len(names) > 1:
+        note = f"{titles[best]} compared with {titles[results.baseline]}"
+        for group in (names[-1], names[0]):
+            gain = results.recall(best, group).mean - results.recall(results.baseline, group).mean
+            found.append((f"{gain:+.1f} points", f"Change in {group} recall{on}", note))
+    return [card for card in found if "nan" not in card[0]]
 
 
 def headlines(results: DataResults) -> list[str]:
@@ -52,27 +51,7 @@ def headlines(results: DataResults) -> list[str]:
     has = "has the highest recall" if len(results.cells) > 1 else "has the recall"
     text = f"{results.titles[best]} {has} over all classes on {measured_on(results.cells)}: "
     found.append(f"{text}{_text(results.recall(best))} %" + (f" ({each})." if each else "."))
-    gains = _gains(results)
-    if results.baseline is not None and gains:
-        changes = " and ".join(f"{group} recall by {points:+.1f} points" for group, points in gains.items())
-        found.append(f"Compared with {results.titles[results.baseline]}, {results.titles[best]} changes {changes}.")
-    found += _tests(results)
-    if results.lowest_level is not None and len(results.cells) > 1:
-        level = _text(results.level(results.lowest_level))
-        found.append(f"{results.titles[results.lowest_level]} has the lowest model imbalance level: {level}.")
-    return found
-
-
-def _gains(results: DataResults) -> dict[str, float]:
-    """By how many points the best method changes the recall of the rarest and the most frequent group."""
-    names, baseline = list(results.groups), results.baseline
-    if baseline is None or len(names) < 2:
-        return {}
-    gains = {
-        group: results.recall(results.best, group).mean - results.recall(baseline, group).mean
-        for group in (names[-1], names[0])
-    }
-    return {} if any(map(math.isnan, gains.values())) else gains
+    return [*found, *_tests(results)]
 
 
 def _tests(results: DataResults, most: int = 5) -> list[str]:
