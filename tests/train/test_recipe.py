@@ -222,7 +222,7 @@ def test_all_settings_are_in_the_recipe_that_is_written(tmp_path):
         ({"pretrained": True, "weights": "x"}, "`pretrained` or `weights`, not both"),
         ({"method": "csb"}, "`method` to be one of softmax"),
         ({"gamma": 1.0}, r"Expected the parameters of cbs \(`beta`\), but got `gamma`"),
-        ({"method": "bcl", "mixup": 0.1}, "no `mixup` with bcl"),
+        ({"method": "bcl", "mixup": 0.1}, "`mixup` = 0 with bcl"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(settings, said):

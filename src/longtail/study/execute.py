@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -12,10 +12,9 @@ import torch
 import torch.multiprocessing
 
 from longtail._checks import check_integer
-from longtail._io import stop_signals
 from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
-from longtail.train.fleet import TOGETHER, Fleet
+from longtail.train.fleet import TOGETHER, Fleet, stoppable
 from longtail.train.recipe import Recipe, pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
@@ -95,7 +94,7 @@ class _Work:
     def run(self, runs: Sequence[PlannedRun]) -> None:
         """Train all runs."""
         size = _QUEUE * (self.together or TOGETHER)
-        with _stoppable(self.members):
+        with stoppable(self.members):
             for start in range(0, len(runs), size):
                 try:
                     with ExitStack() as locks:
@@ -145,18 +144,6 @@ def _explain(error: Exception) -> str:
     return f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}: {error}"
 
 
-def _stoppable(members: list[Trainer]) -> AbstractContextManager[None]:
-    """A stop signal makes the trainers save and stop."""
-
-    def stop(number: int) -> None:
-        if not members:
-            raise StoppedError(f"Stopped by signal {number}.")
-        for member in members:
-            member.stop_requested = True
-
-    return stop_signals(stop)
-
-
 def _distribute(
     runs: Sequence[PlannedRun], places: Sequence[torch.device], together: int | None, watch: Callable[[], None]
 ) -> tuple[dict[str, str], set[str]]:
@@ -172,7 +159,7 @@ def _distribute(
     stopped = False
     failed: dict[str, str] = {}
     elsewhere: set[str] = set()
-    with _stoppable([]):
+    with stoppable([]):
         for worker in workers:
             worker.start()
         try:

@@ -18,7 +18,7 @@ from longtail.models.backbones import evaluation_mode
 from longtail.ranks import Ranks
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders
-from longtail.train.measures import Classifier, PostHoc, PostHocSearch
+from longtail.train.measures import Classifier, PostHoc, choose_posthoc
 from longtail.train.stored import NO_LABEL, WriteRows, kept_splits, predictions_writer
 
 __all__ = ["Evaluator", "evaluate"]
@@ -81,7 +81,7 @@ class Evaluator:
 
     If one process holds the images on a GPU, forward passes are replayed from CUDA graphs on their own stream: they are
     queued on the device and cost the host little until their result is read. Methods that are generators yield once
-    between the two, so that other members of a fleet take a step meanwhile; the model must not change until they end.
+    between the two, so that other members of a fleet can take a step; the model must not change until they end.
     """
 
     def __init__(self, loaders: Loaders) -> None:
@@ -183,11 +183,13 @@ class Evaluator:
 
     def choose_posthoc(self, model: Model, kind: str, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
         """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
-        search = PostHocSearch(kind, classifier, self.dataset.groups)
+        rows: list[tuple[Tensor, Tensor]] = []
         with self._pass(model, "val") as (forward, batches):
-            write = lambda _, logits, labels: search.add(logits.cpu(), labels.cpu())  # noqa: E731
+            write = lambda _, logits, labels: rows.append((logits.cpu(), labels.cpu()))  # noqa: E731
             add_statistics(forward, batches, ranks=self.ranks, write=write)
-        best, recalls = search.result() if self.ranks.first else (PostHoc(kind, 0.0), {})
+        best, recalls = PostHoc(kind, 0.0), dict[str, float]()
+        if self.ranks.first:
+            best, recalls = choose_posthoc(kind, classifier, self.dataset.groups, rows)
         strength = self.ranks.sum(torch.tensor(best.strength, dtype=torch.float64))
         return PostHoc(kind, float(strength)), recalls
 

@@ -37,11 +37,8 @@ def keep_in_step(members: Iterable[Trainer]) -> None:
 
 
 def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
-    """How many runs like this one a device trains at a time.
-
-    One, except on a GPU if the model is small, its images are in memory, and the step has no micro-batches, which are
-    not captured.
-    """
+    """How many runs like this one a device trains at a time: several small models with images in memory on a GPU."""
+    # Micro-batches are not captured.
     small = recipe.model in SMALL_MODELS and isinstance(dataset.train.images, ArrayImages) and recipe.accumulate == 1
     return TOGETHER if small and device.type == "cuda" else 1
 

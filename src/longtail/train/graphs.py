@@ -181,7 +181,7 @@ class ReplayedForward:
     """:func:`forward_eval`, replayed from a CUDA graph from the second batch of a shape on.
 
     In evaluation mode a smaller batch uses the graph of a larger one. If the pass cannot be captured, it runs eagerly.
-    Launching a small network takes far longer than its kernels, and the other members of a fleet would wait meanwhile.
+    Launching a small network takes far longer than its kernels, and the other members of a fleet would have to wait.
     The outputs of a call are overwritten by the next call. Call it on :attr:`stream`, so that passes of several models
     run side by side. The model may change its weights in place and its mode, but must keep its tensors (:meth:`holds`).
     """
@@ -219,8 +219,8 @@ class ReplayedForward:
         """A graph for this many images, or more in evaluation mode, where images do not affect each other."""
         training = self.model.training
         for (shape, stride, mode), graph in self._graphs.items():
-            room = shape[0] == len(images) if training else shape[0] >= len(images)
-            if room and (shape[1:], stride, mode) == (images.shape[1:], images.stride(), training):
+            fits = shape[0] == len(images) if training else shape[0] >= len(images)
+            if fits and (shape[1:], stride, mode) == (images.shape[1:], images.stride(), training):
                 return graph
         return None
 

@@ -159,7 +159,7 @@ class Loaders:
         return streaming
 
     def _hold_files(self, split: Split, plan: BatchPlan) -> None:
-        """Keep the files of a split on the device, unless there is no room beside the training split."""
+        """Keep the files of a split on the device; splits other than the training split only if they fit."""
         workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
         try:
             self._held[split] = packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
@@ -188,16 +188,10 @@ def training_views(
 ) -> dict[str, Augmentation]:
     """The augmentations by view: ``weak`` (the usual one of a classifier), ``strong`` and ``contrast``.
 
-    Args:
-        family: ``"cifar"`` pads, crops and flips (strong: AutoAugment and Cutout; contrast: resized crops, colour
-            jitter, grey); ``"imagenet"`` uses resized crops, flips and colour jitter (strong: RandAugment; contrast:
-            grey); ``"imagenet-plain"`` has no colour jitter in the weak view, as on iNaturalist; ``"shift"`` pads and
-            crops without a flip, for small grey images; ``"none"`` only resizes. Strong and contrast are those of the
-            repositories of BCL and ProCo.
-        size: side of the images that the model sees.
-        normalisation: mean and standard deviation.
-        dtype: type of the images that the model sees.
-        sized: images already have that size; otherwise padding and cropping come after a resize, as in evaluation.
+    ``"cifar"`` pads, crops and flips; ``"imagenet"`` uses resized crops, flips and colour jitter;
+    ``"imagenet-plain"`` has no colour jitter in the weak view, as on iNaturalist; ``"shift"`` pads and crops without a
+    flip, for small grey images; ``"none"`` only resizes. Strong and contrast are those of the repositories of BCL and
+    ProCo. If images are not ``sized`` already, padding and cropping come after a resize, as in evaluation.
     """
     end = Normalise(normalisation.mean, normalisation.std, dtype)
     jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8)

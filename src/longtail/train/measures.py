@@ -1,6 +1,6 @@
 """The measures of a run from its class statistics, and post-hoc steps on its logits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from longtail.metrics import (
 )
 from longtail.posthoc import adjust_logits, tau_normalize_logits
 
-__all__ = ["POSTHOCS", "TAUS", "Classifier", "PostHoc", "PostHocSearch", "measures"]
+__all__ = ["POSTHOCS", "TAUS", "Classifier", "PostHoc", "choose_posthoc", "measures"]
 
 TrainStats = Literal["eval", "paper"]
 
@@ -184,24 +184,25 @@ class PostHoc:
         return POSTHOCS.find(self.kind)(logits, classifier, self.strength)
 
 
-class PostHocSearch:
-    """Finds the strength of a post-hoc step on validation data, in one pass over it."""
+def choose_posthoc(
+    kind: str, classifier: Classifier, groups: Groups, batches: Iterable[tuple[Tensor, Tensor]]
+) -> tuple[PostHoc, dict[str, float]]:
+    """The step with the highest mean recall on validation data (the weakest one of several), and all recalls.
 
-    def __init__(self, kind: str, classifier: Classifier, groups: Groups) -> None:
-        self.steps = [PostHoc(kind, strength) for strength in TAUS]
-        self.classifier, self.groups = classifier, groups
-        self._correct = torch.zeros(len(TAUS), groups.num_classes, dtype=torch.int64)
-        self._samples = torch.zeros(groups.num_classes, dtype=torch.int64)
-
-    def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch."""
-        self._samples += torch.bincount(labels, minlength=len(self._samples))
-        for place, step in enumerate(self.steps):
-            right = labels[step.apply(logits, self.classifier).argmax(1) == labels]
-            self._correct[place] += torch.bincount(right, minlength=len(self._samples))
-
-    def result(self) -> tuple[PostHoc, dict[str, float]]:
-        """The step with the highest mean recall (the weakest one of several), and the recall at each strength."""
-        recalls = [recall(correct, self._samples, self.groups).all for correct in self._correct]
-        best = max(range(len(recalls)), key=lambda place: (recalls[place], -place))
-        return self.steps[best], {str(step): value for step, value in zip(self.steps, recalls, strict=True)}
+    Args:
+        kind: of the step.
+        classifier: what the step needs to know.
+        groups: head, medium and tail.
+        batches: logits ``(B, C)`` and labels ``(B,)``.
+    """
+    steps = [PostHoc(kind, strength) for strength in TAUS]
+    correct = torch.zeros(len(TAUS), groups.num_classes, dtype=torch.int64)
+    samples = torch.zeros(groups.num_classes, dtype=torch.int64)
+    for logits, labels in batches:
+        samples += torch.bincount(labels, minlength=len(samples))
+        for place, step in enumerate(steps):
+            right = labels[step.apply(logits, classifier).argmax(1) == labels]
+            correct[place] += torch.bincount(right, minlength=len(samples))
+    recalls = [recall(hits, samples, groups).all for hits in correct]
+    best = max(range(len(recalls)), key=lambda place: (recalls[place], -place))
+    return steps[best], {str(step): value for step, value in zip(steps, recalls, strict=True)}

@@ -1,6 +1,7 @@
 """A recipe: every setting of a run. Outside it is flat, as the command line and `recipe.toml` are."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -179,11 +180,11 @@ class Recipe:
             raise TypeError(f"Expected `params` to be {wanted}, but got {self.params!r}; `changed` sets them by name.")
         for name, parameter in method.parameters.items():
             parameter.check(getattr(self.params, name))
-        if self.accumulate > 1 and not method.mixes:
-            raise ValueError(
-                f"Expected `accumulate` = 1 with {self.method}, which compares the images of a batch, "
-                f"but got {self.accumulate}."
-            )
+        for name, off in (("accumulate", 1), ("mixup", 0)):
+            value = getattr(self, name)
+            if value != off and not method.mixes:
+                why = "which compares the images of a batch"
+                raise ValueError(f"Expected `{name}` = {off} with {self.method}, {why}, but got {value}.")
         SCHEDULES.find(self.schedule)
         if self.head is not None:
             HEADS.find(self.head)
@@ -191,8 +192,6 @@ class Recipe:
             raise ValueError(f"Expected no `head` with {self.method}, which has its own, but got {self.head!r}.")
         if self.sampler == "instance" and method.stages[0].sampler is not None:
             raise ValueError(f"Expected no `sampler` with {self.method}, which has its own, but got 'instance'.")
-        if self.mixup and not method.mixes:
-            raise ValueError(f"Expected no `mixup` with {self.method}, which compares images, but got {self.mixup}.")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, unknown_methods: bool = False) -> "Recipe":
@@ -409,12 +408,7 @@ def write_recipe(recipe: Recipe) -> str:
 
 
 def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
-    """The recipe with the precision that ``auto`` stands for on a device.
-
-    Example:
-        >>> with_precision(Recipe(precision="auto"), torch.device("cpu")).precision
-        'fp32'
-    """
+    """The recipe with the precision that ``auto`` stands for on a device."""
     if recipe.precision != "auto":
         return recipe
     ours = not recipe.compile and recipe.kernels != "torch" and checked_for(recipe.model, device)
@@ -428,26 +422,18 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"``: CUDA if torch finds it, else the CPU. Apple's
             ``"mps"`` is refused: it has no float64, which sums and measures need.
         local_rank: the GPU that ``"auto"`` takes.
-
-    Example:
-        >>> pick_device("cpu")
-        device(type='cpu')
     """
     # The number of queues of a GPU, read when CUDA starts. With the default of 8, streams share queues, and loading and
     # the other members of a fleet wait behind a step.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if name == "auto":
         return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from None
-    if device.type not in {"cpu", "cuda"}:
-        why = ", which has no float64" if device.type == "mps" else ""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        why = ", which has no float64" if name.startswith("mps") else ""
         raise ValueError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}{why}.")
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if name != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"Expected a GPU for `device` = {name}, but torch finds none.")
-    return device
+    return torch.device(name)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from longtail.data import Split
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
-from longtail.train.measures import POSTHOCS, Classifier, PostHoc, PostHocSearch, measures
+from longtail.train.measures import POSTHOCS, Classifier, PostHoc, choose_posthoc, measures
 
 __all__ = [
     "evaluate_run",
@@ -169,10 +169,7 @@ def _choose_step(
             f"Expected validation logits in {run.path} to choose the strength of {posthoc}, but the run had no "
             f"validation split; `{posthoc}=1` gives a strength."
         )
-    search = PostHocSearch(posthoc, classifier, groups)
-    for logits, labels in _labelled(run, "val", classifier):
-        search.add(logits, labels)
-    return search.result()
+    return choose_posthoc(posthoc, classifier, groups, _labelled(run, "val", classifier))
 
 
 def _statistics_after(run: RunFolder, split: str, step: PostHoc, classifier: Classifier) -> ClassStatistics:
