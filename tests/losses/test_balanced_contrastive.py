@@ -233,6 +233,7 @@ def test_vmap_over_batches() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+@pytest.mark.slow
 def test_compiled_without_a_graph_break() -> None:
     """Values and gradients."""
     torch._dynamo.reset()

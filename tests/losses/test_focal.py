@@ -119,6 +119,7 @@ def test_unsigned_labels_are_not_taken_for_the_ignored_one() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.slow
 def test_compiled_without_a_graph_break(soft: bool) -> None:
     """Values and gradients."""
     torch._dynamo.reset()

@@ -135,6 +135,7 @@ def test_gradcheck(reduction: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("counts", [[*COUNTS], [5000, 700, 0, 9, 0]])
+@pytest.mark.slow
 def test_compiled_without_a_graph_break(counts: list[int]) -> None:
     """Values and gradients, with classes masked too."""
     torch._dynamo.reset()

@@ -204,6 +204,7 @@ def test_from_groups() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.slow
 def test_compiled_without_a_graph_break(soft: bool) -> None:
     """Values and gradients."""
     torch._dynamo.reset()
