@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._io import import_extra
 from longtail.classes import Groups
 from longtail.data.datasets.catalog import CATALOG, Entry, expected_counts
 from longtail.data.datasets.cifar import read_cifar
@@ -38,11 +39,7 @@ def thirds(num_classes: int) -> Groups:
 
 def _read_digits(_: Path) -> DataSet:
     """Read scikit-learn's digits; the last 50 of each class are the test split, mostly by writers not in training."""
-    try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ImportError("The digits come with scikit-learn: pip install 'longtail[data]'.") from error
-    digits = load_digits()
+    digits = import_extra("sklearn.datasets", "data").load_digits()
     pixels = torch.tensor(digits.images * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
     labels = torch.tensor(digits.target, dtype=torch.int64)
     by_class = [(labels == c).nonzero().flatten() for c in range(10)]

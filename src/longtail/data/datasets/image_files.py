@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from longtail._io import import_extra
 from longtail.data.datasets.splits import FileImages, Split
 
 __all__ = [
@@ -177,16 +178,12 @@ def read_parquet(path: Path, choose: Callable[[list[str]], list[str]] = list) ->
         path: the file.
         choose: selects the columns to read from all names, by default all.
     """
-    try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        from pyarrow import parquet  # noqa: PLC0415
-    except ImportError as error:
-        raise ImportError("Parquet needs pyarrow: pip install pyarrow.") from error
+    parquet, arrow = import_extra("pyarrow.parquet", "parquet"), import_extra("pyarrow", "parquet")
     try:
         with parquet.ParquetFile(path) as file:
             names = choose(file.schema_arrow.names)
             table = file.read(names, use_threads=False)  # Arrow's threads are not needed, and would delay the exit
-    except (pa.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"Expected {path} to be a whole Parquet file, but it is not: {error}.") from None
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

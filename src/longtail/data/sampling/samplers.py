@@ -1,7 +1,8 @@
 """Samplers: the order of samples in an epoch as a pure function of ``(seed, epoch)``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,14 +29,6 @@ class Sampler(Protocol):
         ...
 
 
-class _ByClass(NamedTuple):
-    """Samples sorted by class; classes without samples are left out."""
-
-    members: NDArray[np.int64]  # sample indices, class by class
-    starts: NDArray[np.int64]  # where each class begins in `members`
-    counts: NDArray[np.int64]  # N_c > 0
-
-
 def _check_labels(labels: Vector) -> Tensor:
     """Return ``labels`` as int64 on the CPU."""
     vector = as_tensor("labels", labels, what="class indices").cpu()
@@ -46,11 +39,12 @@ def _check_labels(labels: Vector) -> Tensor:
     return vector.to(torch.int64)
 
 
-def _by_class(labels: Vector) -> _ByClass:
+def _by_class(labels: Vector) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the samples sorted by class, where each class starts, and the counts of classes that have samples."""
     vector = _check_labels(labels)
     counts = class_counts(vector, max(int(vector.max()), 0) + 1).numpy()
     counts = counts[counts > 0]
-    return _ByClass(np.argsort(vector.numpy(), kind="stable"), np.cumsum(counts) - counts, counts)
+    return np.argsort(vector.numpy(), kind="stable"), np.cumsum(counts) - counts, counts
 
 
 def _below(words: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -60,13 +54,16 @@ def _below(words: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[np.int
     return (((words >> half) * factor + lower) >> half).astype(np.int64)
 
 
-def _with_replacement(classes: _ByClass, weights: NDArray[np.float64], draws: Draws) -> Tensor:
-    """Draw as many samples as there are: a class by its weight, then one of its samples uniformly."""
-    words = draws.words(0, classes.members.size, 2, Purpose.PICKS)
-    cumulative = np.cumsum(weights)
+def _with_replacement(
+    labels: Vector, weights: Callable[[NDArray[np.int64]], NDArray[np.float64]], draws: Draws
+) -> Tensor:
+    """Draw as many samples as there are: a class by the weights of all counts, then one of its samples uniformly."""
+    members, starts, counts = _by_class(labels)
+    words = draws.words(0, members.size, 2, Purpose.PICKS)
+    cumulative = np.cumsum(weights(counts))
     fraction = (words[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53  # < 1, hence below the last class's bound
     chosen = np.searchsorted(cumulative / cumulative[-1], fraction, side="right")
-    return torch.from_numpy(classes.members[classes.starts[chosen] + _below(words[:, 1], classes.counts[chosen])])
+    return torch.from_numpy(members[starts[chosen] + _below(words[:, 1], counts[chosen])])
 
 
 @dataclass(frozen=True)
@@ -153,8 +150,7 @@ class SquareRoot:
 
     def order(self, labels: Vector, draws: Draws) -> Tensor:
         """Return as many samples as there are, with replacement, shape ``(samples,)``."""
-        classes = _by_class(labels)
-        return _with_replacement(classes, np.sqrt(classes.counts), draws)
+        return _with_replacement(labels, np.sqrt, draws)
 
 
 @dataclass(frozen=True)
@@ -189,10 +185,8 @@ class Progressive:
         end = self.first + self.total_epochs
         if not self.first <= draws.epoch < end:
             raise ValueError(f"Expected `draws.epoch` to be in {self.first} … {end - 1}, but got {draws.epoch}.")
-        classes = _by_class(labels)
         t = (draws.epoch - self.first) / max(self.total_epochs - 1, 1)
-        weights = (1 - t) * (classes.counts / classes.members.size) + t / classes.counts.size
-        return _with_replacement(classes, weights, draws)
+        return _with_replacement(labels, lambda n: (1 - t) * (n / n.sum()) + t / n.size, draws)
 
 
 def shard(order: Tensor, rank: int, world: int, *, pad: bool) -> Tensor:
