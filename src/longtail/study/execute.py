@@ -15,7 +15,7 @@ from longtail._checks import check_integer
 from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
 from longtail.train.fleet import TOGETHER, Fleet, stoppable
-from longtail.train.recipe import Recipe, pick_device
+from longtail.train.recipe import pick_device
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
 _QUEUE = 16  # fleets' worth of runs that are prepared at once, so that a new run starts whenever one is done
@@ -196,18 +196,6 @@ def _collect(answers: _Answers, failed: dict[str, str], elsewhere: set[str]) -> 
         one, other = answers.get()
         failed.update(one)
         elsewhere |= other
-
-
-def epochs_of(recipe: Recipe) -> int:
-    """Return the epochs of all stages of a run.
-
-    Example:
-        >>> from longtail.train import defaults
-        >>> epochs_of(defaults("digits-lt", "crt"))
-        50
-    """
-    stages = recipe.spec.stages
-    return sum(recipe.epochs if one.epochs is None else int(getattr(recipe.params, one.epochs)) for one in stages)
 
 
 def epochs_done(run: PlannedRun) -> int:

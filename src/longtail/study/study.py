@@ -7,7 +7,7 @@ from typing import Any
 
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans
-from longtail.study.execute import epochs_done, epochs_of, execute
+from longtail.study.execute import epochs_done, execute
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
@@ -213,7 +213,7 @@ class Progress:
 
     def epochs(self) -> tuple[int, int]:
         """Return how many epochs are done, and how many there are."""
-        totals = {run.path: epochs_of(run.recipe) for run in self.runs}
+        totals = {run.path: sum(run.recipe.stage_epochs) for run in self.runs}
         done = [
             totals[run.path] if run.path in self.finished else min(epochs_done(run), totals[run.path])
             for run in self.runs

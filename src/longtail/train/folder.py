@@ -29,8 +29,8 @@ class RunFolder:
     skipped, and ``tensorboard/`` exists if the recipe asks for it.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: "RunFolder | Path | str") -> None:
+        self.path: Path = path.path if isinstance(path, RunFolder) else Path(path)
         self.recipe_file = self.path / "recipe.toml"
         self.log_file = self.path / "log.jsonl"
         self.result_file = self.path / "result.json"

@@ -96,7 +96,7 @@ def resume(
 
     ``settings`` may change only how a run is executed: ``device``, ``root``, ``workers``.
     """
-    found = [folder if isinstance(folder, RunFolder) else RunFolder(folder) for folder in folders]
+    found = [RunFolder(folder) for folder in folders]
 
     def recipes() -> list[Recipe]:
         return [folder.recipe().changed(**settings) for folder in found]
@@ -130,13 +130,11 @@ def _train(
 ) -> list[RunFolder]:
     members: list[Trainer] = []
     with _process_group() as ranks:
-        check_same_folders(
-            folders, ranks
-        )  # before anything is read: an error of one process would leave others waiting
-        recipes = read_recipes()
-        for recipe, folder in zip(recipes, folders, strict=True):
+        check_same_folders(folders, ranks)  # first: an error of one process alone would leave the others waiting
+        runs = list(zip(read_recipes(), folders, strict=True))
+        for recipe, folder in runs:
             folder.check(recipe)
-        waiting = [(recipe, folder) for recipe, folder in zip(recipes, folders, strict=True) if not folder.done]
+        waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
         with lock_folders([folder for _, folder in waiting], ranks), stoppable(members) as received:
             local = int(os.environ.get("LOCAL_RANK", "0"))
             members += [
@@ -160,7 +158,7 @@ def _train(
             except StoppedError as stopped:
                 stopped.failed |= {str(member.folder.path): str(error) for member, error in fleet.failures}
                 raise
-    if fleet.failures and len(recipes) == 1:
+    if fleet.failures and len(runs) == 1:
         raise fleet.failures[0][1]
     if fleet.failures:
         raise FailedRunsError([(member.folder, error) for member, error in fleet.failures])

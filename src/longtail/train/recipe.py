@@ -265,6 +265,11 @@ class Recipe:
         return self.spec.beta_of(self.params)
 
     @property
+    def stage_epochs(self) -> list[int]:
+        """The epochs of each stage of the method."""
+        return [self.epochs if one.epochs is None else getattr(self.params, one.epochs) for one in self.spec.stages]
+
+    @property
     def label(self) -> str:
         """A name for the run: data, imbalance, method, parameters, seed.
 

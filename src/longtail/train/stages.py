@@ -43,6 +43,7 @@ class Stages:
     def __init__(self, loaders: Loaders) -> None:
         self.loaders, self.recipe = loaders, loaders.recipe
         self.method, self.params = self.recipe.spec, self.recipe.params
+        self.epochs = self.recipe.stage_epochs
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
         twice = self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice
         if twice and self._objective(self.method.stages[0], self.epochs[0]).rebalances:
@@ -50,11 +51,6 @@ class Stages:
                 f"Expected `sampler` to be instance with {self.recipe.method}, whose loss corrects for class counts "
                 f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
             )
-
-    @property
-    def epochs(self) -> list[int]:
-        """Epochs of each stage."""
-        return [self.recipe.epochs if s.epochs is None else getattr(self.params, s.epochs) for s in self.method.stages]
 
     def head(self, stage: Stage) -> HeadSpec:
         """The classifier of a stage: the recipe's instead of a linear one, else the method's."""

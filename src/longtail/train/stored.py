@@ -132,7 +132,7 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     Returns:
         plain data, as in ``result.json``.
     """
-    run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    run = RunFolder(folder)
     kept = run.result()
     statistics, classifier = read_statistics(run.statistics_file)
     try:

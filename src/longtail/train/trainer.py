@@ -79,11 +79,13 @@ class Trainer:
         dataset: DataSet | None = None,
         on_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.folder = folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self.folder = RunFolder(folder)
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
         self.device = pick_device(recipe.device) if device is None else device
         self.recipe = recipe = self._with_precision(recipe)
         self.method, self.params = recipe.spec, recipe.params
+        self.epochs = recipe.stage_epochs
+        """Epochs of each stage."""
         self._own_data = dataset is not None
         self.dataset = open_data(recipe, dataset)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
@@ -98,7 +100,7 @@ class Trainer:
         """The stream on which the steps of this stage are replayed, if they are."""
         self.on_log = on_log
         self._listed = 0
-        self._board = TensorBoard(folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
+        self._board = TensorBoard(self.folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
                 "Expected `bad_images` = error with several processes, whose batches must have the same size, but got "
@@ -116,11 +118,6 @@ class Trainer:
             begun = self.folder.recipe()
             return replace(recipe, precision=begun.precision, channels_last=begun.channels_last)
         return with_precision(recipe, self.device)
-
-    @property
-    def epochs(self) -> list[int]:
-        """Epochs of each stage."""
-        return self.stages.epochs
 
     @property
     def epochs_done(self) -> int:
