@@ -29,7 +29,7 @@ def places(tmp_path, monkeypatch):
     """``places-lt`` with four classes, as the function that writes its lists; there are no images."""
     full = CATALOG["places-lt"]
     sizes = {"train": 22, "val": 8, "test": 12}
-    read = partial(full.read, num_classes=4)
+    read = partial(full.read.func, full.read.args[0] | {"num_classes": 4})
     small = replace(full, read=read, num_classes=4, sizes=sizes, train_range=(2, 12), counts=lambda: COUNTS)
     monkeypatch.setitem(CATALOG._entries, "places-lt", small)
     (tmp_path / "places-lt").mkdir()

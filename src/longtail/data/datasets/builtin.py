@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,12 @@ from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileIm
 __all__ = ["thirds"]
 
 GREY = Normalisation((0.5,), (0.5,))
+_Table = dict[str, Any]  # of builtin.toml, with its name
+
+
+def _normalisation(table: _Table) -> Normalisation:
+    given = table.get("normalisation")
+    return IMAGENET if given is None else Normalisation(tuple(given["mean"]), tuple(given["std"]))
 
 
 def thirds(num_classes: int) -> Groups:
@@ -37,7 +43,7 @@ def thirds(num_classes: int) -> Groups:
 # --- digits, CIFAR and Fashion-MNIST
 
 
-def _read_digits(_: Path) -> DataSet:
+def _read_digits(_: _Table, __: Path) -> DataSet:
     """Read scikit-learn's digits; the last 50 of each class are the test split, mostly by writers not in training."""
     digits = import_extra("sklearn.datasets", "data").load_digits()
     pixels = torch.tensor(digits.images * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
@@ -54,21 +60,21 @@ def _read_digits(_: Path) -> DataSet:
     )
 
 
-def _read_cifar(name: Literal["cifar10", "cifar100"], normalisation: Normalisation, root: Path) -> DataSet:
-    train, test = (read_cifar(root, name, train=part) for part in (True, False))
+def _read_cifar(table: _Table, root: Path) -> DataSet:
+    train, test = (read_cifar(root, table["name"], train=part) for part in (True, False))
     return DataSet(
-        name,
+        table["name"],
         train.class_names,
         train=Split(ArrayImages(train.images), train.labels),
         test=Split(ArrayImages(test.images), test.labels),
         cut=thirds(len(train.class_names)),
-        normalisation=normalisation,
+        normalisation=_normalisation(table),
     )
 
 
-def _read_fashion_mnist(files: Sequence[str], root: Path) -> DataSet:
+def _read_fashion_mnist(table: _Table, root: Path) -> DataSet:
     names = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
-    arrays = [read_idx(root / file) for file in files]
+    arrays = [read_idx(root / file) for file in table["files"]]
     train, test = (
         Split(ArrayImages(images.unsqueeze(1)), labels.to(torch.int64)) for images, labels in (arrays[:2], arrays[2:])
     )
@@ -94,13 +100,13 @@ def read_idx(path: Path) -> Tensor:
 # --- folders and lists of image files
 
 
-def _read_tiny_imagenet(root: Path) -> DataSet:
+def _read_tiny_imagenet(_: _Table, root: Path) -> DataSet:
     folder = root / "tiny-imagenet-200"
     train, class_names = read_folder(folder / "train")
     answers = folder / "val" / "val_annotations.txt"
     names, labels = [], []
     for number, line in enumerate(filter(str.strip, read_lines(answers)), 1):
-        name, class_name, *_ = (*line.split("\t"), "")
+        name, class_name, *_rest = (*line.split("\t"), "")
         if class_name not in class_names or not inside(name):
             raise ValueError(f"Expected a file and a class in line {number} of {answers}, but got {line[:80]!r}.")
         names.append(name)
@@ -109,20 +115,18 @@ def _read_tiny_imagenet(root: Path) -> DataSet:
     return DataSet("tiny-imagenet", class_names, train, test)
 
 
-def _read_imagenet(root: Path) -> DataSet:
+def _read_imagenet(_: _Table, root: Path) -> DataSet:
     train, class_names = read_folder(root / "imagenet" / "train")
-    test, _ = read_folder(root / "imagenet" / "val", class_names)
+    test = read_folder(root / "imagenet" / "val", class_names)[0]
     groups = Groups.from_counts(expected_counts("imagenet-lt")["train"]) if len(class_names) == 1000 else None
     return DataSet("imagenet", class_names, train, test, cut=groups)
 
 
-def _read_lists(
-    root: Path, *, name: str, lists: dict[str, str], images: str, num_classes: int, normalisation: Normalisation
-) -> DataSet:
+def _read_lists(table: _Table, root: Path) -> DataSet:
     """Read official text lists."""
-    splits = {part: read_list(root / file, root / images) for part, file in lists.items()}
-    class_names = _folder_names(splits["train"], num_classes)
-    return DataSet(name, class_names, **splits, normalisation=normalisation)  # type: ignore[arg-type]
+    splits = {part: read_list(root / file, root / table["images"]) for part, file in table["lists"].items()}
+    class_names = _folder_names(splits["train"], table["num_classes"])
+    return DataSet(table["name"], class_names, **splits, normalisation=_normalisation(table))  # type: ignore[arg-type]
 
 
 def _folder_names(split: Split, num_classes: int) -> tuple[str, ...]:
@@ -143,46 +147,49 @@ def _fetch_files(url: str, md5: Sequence[str], files: Sequence[str], root: Path)
         download(f"{url}/{PurePosixPath(file).name}", root / file, expected)
 
 
-def _entry(name: str, given: dict[str, Any]) -> Entry:
+_READERS: dict[str, Callable[[_Table, Path], DataSet]] = {
+    "digits": _read_digits,
+    "cifar10": _read_cifar,
+    "cifar100": _read_cifar,
+    "fashion-mnist": _read_fashion_mnist,
+    "tiny-imagenet": _read_tiny_imagenet,
+    "imagenet": _read_imagenet,
+}
+
+
+def _entry(name: str, table: _Table) -> Entry:
     """Return the entry of a table in ``builtin.toml``."""
-    normalisation = given.pop("normalisation", None)
-    normal = IMAGENET if normalisation is None else Normalisation(*map(tuple, normalisation.values()))
-    lists, images, num_classes = given.pop("lists", {}), given.pop("images", ""), given["num_classes"]
-    files = given["files"] = tuple(lists.values() or given.get("files", ()))
-    url, md5 = given.pop("url", ""), given.pop("md5", "")
-    if url:
-        given["steps"] = f"`longtail data get {name}` downloads it."
-        archived = isinstance(md5, str)
-        given["fetch"] = (
-            partial(fetch_archive, url, md5, files[0]) if archived else partial(_fetch_files, url, md5, files)
-        )
+    lists, url, md5 = table.get("lists", {}), table.get("url", ""), table.get("md5", "")
+    files = tuple(lists.values() or table.get("files", ()))
+    steps = table.get("steps", f"`longtail data get {name}` downloads it.")
     if lists:
         where = "https://github.com/facebookresearch/classifier-balancing/tree/main/data"
-        given["steps"] = f"download {', '.join(files)} from {where} into the data folder; {given['steps']}"
-        given["counts"] = partial(expected_counts, name)
-    readers: dict[str, Callable[[Path], DataSet]] = {
-        "digits": _read_digits,
-        "cifar10": partial(_read_cifar, "cifar10", normal),
-        "cifar100": partial(_read_cifar, "cifar100", normal),
-        "fashion-mnist": partial(_read_fashion_mnist, files),
-        "tiny-imagenet": _read_tiny_imagenet,
-        "imagenet": _read_imagenet,
-    }
-    from_lists = partial(
-        _read_lists, name=name, lists=lists, images=images, num_classes=num_classes, normalisation=normal
+        steps = f"download {', '.join(files)} from {where} into the data folder; {steps}"
+    fetch = None
+    if url:
+        one = isinstance(md5, str)
+        fetch = partial(fetch_archive, url, md5, files[0]) if one else partial(_fetch_files, url, md5, files)
+    return Entry(
+        name,
+        partial(_READERS.get(name, _read_lists), {**table, "name": name}),
+        table["num_classes"],
+        table["sizes"],
+        files,
+        steps,
+        fetch,
+        train_range=tuple(table["train_range"]),
+        counts=partial(expected_counts, name) if lists else None,
+        label=table.get("label", ""),
     )
-    given["train_range"] = tuple(given["train_range"])
-    return Entry(name, readers.get(name, from_lists), **given)
 
 
 def _register() -> None:
     text = resources.files("longtail.data.datasets").joinpath("builtin.toml").read_text(encoding="utf-8")
-    for name, given in tomllib.loads(text).items():
-        factor = given.pop("long_tail", None)
-        entry = CATALOG.register(name, _entry(name, given))
-        if factor is not None:
+    for name, table in tomllib.loads(text).items():
+        entry = CATALOG.register(name, _entry(name, table))
+        if "long_tail" in table:
             label = f"{entry.label}-LT" if entry.label else ""
-            made = replace(entry, name=f"{name}-lt", imbalance=float(factor), label=label)
+            made = replace(entry, name=f"{name}-lt", imbalance=float(table["long_tail"]), label=label)
             CATALOG.register(made.name, made)
 
 
