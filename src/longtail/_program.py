@@ -36,7 +36,7 @@ def sentence_of(error: Exception) -> str:
         return str(error)
     in_plugins = [frame for frame in frames if frame.filename in _plugin_files()]
     place = (in_plugins or frames)[-1]
-    return f"{type(error).__name__} in {place.filename}:{place.lineno}: {error}; --debug shows the traceback."
+    return f"{type(error).__name__} in {place.filename}:{place.lineno}: {error}"
 
 
 def _plugin_files() -> list[str]:

@@ -113,7 +113,9 @@ def _run(given: Sequence[str]) -> int:
         if debug:
             traceback.print_exc()
         if not isinstance(error, ModuleNotFoundError):
-            return _fail(sentence_of(error))
+            sentence = sentence_of(error)
+            hint = "; --debug shows the traceback." if sentence.startswith(type(error).__name__) else ""
+            return _fail(sentence + hint)
         extras = _EXTRAS.get(name, "train")
         return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")
     except KeyboardInterrupt:

@@ -1,22 +1,21 @@
 """Training of a plan's runs on the devices of this machine: finished runs are skipped, stopped ones continue."""
 
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.queues import SimpleQueue
-from pathlib import Path
 
 import torch
 import torch.multiprocessing
 
 from longtail._checks import check_integer
+from longtail._program import sentence_of
 from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
 from longtail.train.fleet import TOGETHER, Fleet, stoppable
 from longtail.train.recipe import pick_device
-from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
+from longtail.train.trainer import StoppedError, Trainer
 
 _QUEUE = 16  # fleets' worth of runs that are prepared at once, so that a new run starts whenever one is done
 _WATCH_SECONDS = 0.5
@@ -128,20 +127,12 @@ class _Work:
                     fleet.add(joining)
                     watched = time.monotonic()
         finally:
-            self.failed.update({str(member.folder.path): _explain(error) for member, error in fleet.failures})
+            self.failed.update({str(member.folder.path): sentence_of(error) for member, error in fleet.failures})
             self.members.clear()
             self.watch()
 
     def _trainer(self, run: PlannedRun) -> Trainer:
         return Trainer(run.recipe, run.folder, device=self.device)
-
-
-def _explain(error: Exception) -> str:
-    """The message of an error of ours; of any other error its type and place too."""
-    if isinstance(error, NotFiniteError | ValueError | OSError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}: {error}"
 
 
 def _distribute(
