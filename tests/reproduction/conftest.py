@@ -1,14 +1,13 @@
 """Fixtures for tests of the reproduction: run records without training, and a folder of committed runs."""
 
-import copy
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from tests.study.conftest import record
 
 from longtail.data import CATALOG
-from longtail.study.runs import Run
 from longtail.train import defaults
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +34,7 @@ def made(a_result, tmp_path):
 
     def make(method="cbs", seed=0, recalls=(90.0, 80.0, 70.0, 79.0), *, level=10.0, data="cifar10-lt", imbalance=100):
         recipe = defaults("cifar10-lt", method, imbalance or 100).changed(seed=seed, data=data, imbalance=imbalance)
-        result = copy.deepcopy(a_result)
-        values = dict(zip(("head", "medium", "tail", "all"), (value / 100 for value in recalls), strict=True))
-        for split in result["splits"].values():
-            split["recall"] = dict(values)
-        result["preference_test"]["model_imbalance_level"] = level
-        return Run(tmp_path / recipe.label, recipe, result)
+        return record(tmp_path, recipe, a_result, recalls, level)
 
     return make
 

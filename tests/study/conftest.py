@@ -1,4 +1,4 @@
-"""What tests of studies share: one small study on the embedded digits, run once, and records made by hand."""
+"""Fixtures for tests of studies: a small study on the digits, and records of runs without training."""
 
 import copy
 
@@ -15,7 +15,7 @@ SHORT = {"epochs": 2, "evaluate_every": 0, "checkpoint_epochs": 0, "device": "cp
 
 
 def plan_in(out, **content):
-    """A plan of short runs on the digits."""
+    """Return a plan of short runs on the digits."""
     base = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs"], "seeds": 2, "out": str(out)}
     return make_plan({**base, **content, "recipe": {**SHORT, **content.get("recipe", {})}})
 
@@ -24,6 +24,16 @@ def compare_cells(cells, reference, measure=Run.recall, **options):
     """The contrasts of cells with a reference."""
     others = [cell for cell in cells if cell is not reference]
     return list(contrasts_of([reference, *others], reference.method, measure, **options))
+
+
+def record(folder, recipe, result, recalls, level):
+    """Return a run with these recalls and this imbalance level, without training."""
+    result = copy.deepcopy(result)
+    values = dict(zip(("head", "medium", "tail", "all"), (value / 100 for value in recalls), strict=True))
+    for split in result["splits"].values():
+        split["recall"] = dict(values)
+    result["preference_test"]["model_imbalance_level"] = level
+    return Run(folder / recipe.label, recipe, result)
 
 
 @pytest.fixture(scope="session")
@@ -44,24 +54,20 @@ def a_result(study):
 
 @pytest.fixture
 def made(a_result, tmp_path):
-    """Makes records of runs without running them."""
+    """Return a function that makes the record of a run."""
 
     def make(method="cbs", seed=0, recalls=(90.0, 80.0, 70.0, 79.0), *, level=10.0, data="cifar10-lt", **more):
         imbalance = more.pop("imbalance", 100)
         recipe = defaults(data, method, imbalance).changed(seed=seed, **more)
-        result = copy.deepcopy(a_result) | {"train_stats": recipe.train_stats, "epochs": [recipe.epochs]}
-        values = dict(zip(("head", "medium", "tail", "all"), (value / 100 for value in recalls), strict=True))
-        for split in result["splits"].values():
-            split["recall"] = dict(values)
-        result["preference_test"]["model_imbalance_level"] = level
-        return Run(tmp_path / recipe.label, recipe, result)
+        result = a_result | {"train_stats": recipe.train_stats, "epochs": [recipe.epochs]}
+        return record(tmp_path, recipe, result, recalls, level)
 
     return make
 
 
 @pytest.fixture
 def run(run, monkeypatch, tmp_path):
-    """The command in a folder of its own, on a wide screen, with one thread."""
+    """The command in an empty folder, on a wide screen, with one thread."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
