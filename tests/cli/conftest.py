@@ -43,3 +43,9 @@ def pictures(folder, counts, size, suffix):
 
 
 COLOURS = {"red": (40, (160, 0, 0)), "green": (20, (0, 160, 0)), "blue": (10, (0, 0, 160))}
+
+
+@pytest.fixture(autouse=True)
+def quick_svg(monkeypatch):
+    """Figures are drawn, but not rendered for the page, which takes most of the time."""
+    monkeypatch.setattr("longtail.report.page.inline_svg", lambda *_: "<svg></svg>")

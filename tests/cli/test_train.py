@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.cli.conftest import COLOURS, one_sentence, pictures
 
-from longtail.cli.train import read_recipes
+from longtail.cli.train import make_recipes, read_recipes
 from longtail.data import CATALOG
 from longtail.methods import METHODS
 from longtail.train import RunFolder, defaults, write_recipe
@@ -94,10 +94,10 @@ def test_written_recipe_is_read_as_the_same_recipe(tmp_path):
     path = tmp_path / "recipe.toml"
     for data in (*CATALOG, "photos"):
         for method in METHODS:
-            made = read_recipes(["--data", data, "--method", method])[0][0]
+            made = make_recipes(None, {"data": [data], "method": [method]})[0][0]
             for recipe in (made, made.changed(**none)):
                 path.write_text(write_recipe(recipe))
-                assert read_recipes([str(path)])[0][0] == recipe
+                assert make_recipes(str(path), {})[0][0] == recipe
 
 
 @pytest.mark.parametrize(
