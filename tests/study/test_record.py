@@ -99,7 +99,7 @@ def test_missing_and_failed_runs_are_named(folder):
     recorded = recorded_for([folder], read_runs(folder))
     assert recorded.missing == "2 of 8 planned runs are missing; 1 search for β and the runs with that β are missing"
     assert recorded.failed == ("a",)
-    assert recorded_for([folder / f"{CBS}0"], read_runs(folder / f"{CBS}0")).missing == ""  # one run was asked for
+    assert recorded_for([folder / f"{CBS}0"], read_runs(folder / f"{CBS}0")).missing == ""  # one run alone
     assert missing_of(folder, [StudyRecord("y", "softmax", planned=names(folder))]) == ""
 
 

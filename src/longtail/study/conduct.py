@@ -65,7 +65,7 @@ def conduct(
         the results of each plan's searches, and the outcome of the plans' own runs. A search that lost a run, or cannot
         choose, has no result, and the runs with its beta are left out.
     """
-    searches = _Searches(plans, on_round, command=command)
+    searches = _Searches(plans, on_round, command)
     own: dict[Path, PlannedRun] = {}
     given: set[Path] = set()
 
@@ -73,14 +73,16 @@ def conduct(
         if not searches.advance() and given:
             return []
         if not searches_only:
-            own.update(_own_runs(plans, searches.betas))
-        runs = [*_ordered(searches.trials()), *_ordered(own.values())]
+            own.update(_own_runs(plans, searches.results))
+        trials = [run for runs in searches.current.values() for run in runs]
+        runs = [*_ordered(trials), *_ordered(own.values())]
         new = [run for run in runs if run.path not in given]
         given.update(run.path for run in new)
         return new
 
     runs = more()
-    searches.check()  # before anything is trained
+    if searches.refused:  # before anything is trained
+        raise ValueError("\n".join(searches.refused))
     outcomes = []
     while runs:
         outcomes.append(train(runs, more))
@@ -114,11 +116,11 @@ def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False) -
     return "\n".join(lines)
 
 
-def _own_runs(plans: Sequence[StudyPlan], betas: Sequence[Mapping[SearchKey, float]]) -> dict[Path, PlannedRun]:
+def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[Path, PlannedRun]:
     """The plans' own runs whose betas are known, each once."""
     runs: dict[Path, PlannedRun] = {}
-    for plan, of_plan in zip(plans, betas, strict=True):
-        for run in plan.runs(of_plan):
+    for plan, found in zip(plans, searches, strict=True):
+        for run in plan.runs({key: one.beta for key, one in found.items()}):
             if runs.setdefault(run.path, run) != run:
                 raise ValueError(f"Expected the plans to have one run in {run.path}, but they have two different ones.")
     return runs
@@ -131,13 +133,7 @@ def _ordered(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 class _Searches:
     """The searches of all plans, each at one of its rounds."""
 
-    def __init__(
-        self,
-        plans: Sequence[StudyPlan],
-        on_round: OnRound | None = None,
-        *,
-        command: str | None,
-    ) -> None:
+    def __init__(self, plans: Sequence[StudyPlan], on_round: OnRound | None, command: str | None) -> None:
         self.on_round = on_round
         self.results: list[Searches] = [{} for _ in plans]
         self._going: dict[tuple[int, SearchKey], Generator[list[PlannedRun], None, SearchResult]] = {
@@ -150,42 +146,26 @@ class _Searches:
         self.refused: list[str] = []
         """Why searches cannot continue, one sentence each."""
 
-    @property
-    def betas(self) -> list[dict[SearchKey, float]]:
-        """The betas that the searches of each plan found."""
-        return [{key: one.beta for key, one in of_plan.items()} for of_plan in self.results]
-
-    def check(self) -> None:
-        """Raise an error if a search cannot continue."""
-        if self.refused:
-            raise ValueError("\n".join(self.refused))
-
-    def trials(self) -> list[PlannedRun]:
-        """Return the runs of all current rounds."""
-        return [run for runs in self.current.values() for run in runs]
-
     def advance(self) -> bool:
         """Take searches whose round is done to the next round with something to train, or to their end."""
-        ready = [key for key in self._going if all(run.folder.done for run in self.current.get(key, ()))]
-        for key in ready:
-            self._advance(key)
+        ready = [search for search in self._going if _all_done(self.current.get(search, ()))]
+        for search in ready:
+            number, key = search
+            try:
+                while _all_done(self.current.get(search, ())):
+                    self.current[search] = next(self._going[search])
+            except StopIteration as end:
+                self.results[number][key] = end.value
+            except ValueError as error:  # nothing can be chosen; the other searches continue
+                self.refused.append(str(error))
+            else:
+                if self.on_round is not None:
+                    betas = {run.recipe.beta for run in self.current[search] if run.recipe.beta is not None}
+                    self.on_round(key, sorted(betas))
+                continue
+            del self._going[search]
+            self.current.pop(search, None)
         return bool(ready)
-
-    def _advance(self, key: tuple[int, SearchKey]) -> None:
-        number, place = key
-        try:
-            while all(run.folder.done for run in self.current.get(key, ())):
-                self.current[key] = next(self._going[key])
-            if self.on_round is not None:
-                betas = {run.recipe.beta for run in self.current[key] if run.recipe.beta is not None}
-                self.on_round(place, sorted(betas))
-            return
-        except StopIteration as end:
-            self.results[number][place] = end.value
-        except ValueError as error:  # nothing can be chosen; the other searches continue
-            self.refused.append(str(error))
-        del self._going[key]
-        self.current.pop(key, None)
 
     def unfinished(self, failed: Mapping[str, str]) -> tuple[str, ...]:
         """Return why searches did not finish, one sentence each, once nothing is under way."""
@@ -195,3 +175,7 @@ class _Searches:
             why = failed.get(str(run.path), "another process is training it")
             found.append(f"Expected all runs of a search to finish, but {run.path} did not: {why}")
         return tuple(found)
+
+
+def _all_done(runs: Iterable[PlannedRun]) -> bool:
+    return all(run.folder.done for run in runs)

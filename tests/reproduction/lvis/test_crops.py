@@ -279,20 +279,20 @@ def test_stopped_after_any_image_it_goes_on_to_the_same_bytes(coco, stop, per_sh
     damage(coco)
     Image.new("RGB", SIZES[30], "red").save(coco / "coco" / name_of(30))
     build(coco, "whole", samples_per_shard=per_shard, bad_images="skip")
-    told = []
+    reported = []
 
     def interrupt(name, done, total):
-        told.append((name, done, total))
-        if len(told) == stop:
+        reported.append((name, done, total))
+        if len(reported) == stop:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         build(coco, "cut", samples_per_shard=per_shard, bad_images="skip", progress=interrupt)
     kept = {name: content for name, content in files(coco / "cut").items() if name.startswith("shard")}
-    build(coco, "cut", samples_per_shard=per_shard, bad_images="skip", progress=lambda *now: told.append(now))
+    build(coco, "cut", samples_per_shard=per_shard, bad_images="skip", progress=lambda *now: reported.append(now))
     assert files(coco / "cut") == files(coco / "whole")
     assert kept.items() <= files(coco / "cut").items()
-    assert told[-1] == ("lvis.json", len(BOXES), len(BOXES))
+    assert reported[-1] == ("lvis.json", len(BOXES), len(BOXES))
 
 
 BUILD = """
