@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.train.turns import expected_turns, turns_of
 
 from longtail.study.record import StudyRecord, read_studies, write_study
 from longtail.train.trainer import StoppedError
@@ -195,13 +194,6 @@ def test_a_beta_chosen_on_test_data_stays_so(run, tmp_path):
     code, _, err = run("study", *base, "--betas", "search", "--select-on", "val", *search[4:])
     assert code == 2
     assert "`select_on` val" in err
-
-
-def test_a_study_trains_as_many_runs_at_a_time_as_a_device_takes(run, monkeypatch):
-    taken = turns_of(monkeypatch, 3)
-    code, _, err = run("study", "--data", "digits-lt", "--methods", "cbs", "--seeds", 4, *SHORT, "--out", "out")
-    assert code == 0, err
-    assert taken == expected_turns([f"digits-lt-50-cbs-beta1.5-seed{seed}" for seed in range(4)], 3)
 
 
 ONE = ("--data", "digits-lt", "--methods", "cbs", "--seeds", "1")
