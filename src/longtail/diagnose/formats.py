@@ -3,6 +3,7 @@
 import csv
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,9 +128,9 @@ def _read_csv(path: Path) -> dict[str, Array]:
     for place, row in enumerate(rows, 1):
         if len(row) != len(header):
             raise ValueError(f"Expected {len(header)} values in every line of {path}, but line {place} has {len(row)}.")
-    for name in header:
-        if header.count(name) > 1:
-            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {header.count(name)}.")
+    for name, times in Counter(header).items():
+        if times > 1:
+            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {times}.")
     columns = zip(*rows[1:], strict=True)
     return _join_scores(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)})
 
@@ -138,8 +139,8 @@ def _read_parquet(path: Path) -> dict[str, Array]:
     from longtail.data.datasets.image_files import read_parquet  # noqa: PLC0415
 
     def choose(names: list[str]) -> list[str]:
-        starts = ("label", "predicted", *_PREFIXES.values())
-        return [name for name in names if name.startswith(starts)] or names
+        starts = tuple(_PREFIXES.values())
+        return [name for name in names if name in {"label", "labels", "predicted"} or name.startswith(starts)] or names
 
     return _join_scores(path, {name: np.asarray(values) for name, values in read_parquet(path, choose).items()})
 
@@ -158,6 +159,7 @@ def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
             columns[kind] = np.stack([columns[prefix + name].astype(np.float64) for name in names], 1)
         except ValueError:
             raise ValueError(f"Expected numbers in the columns `{prefix}…` of {path}, but got other text.") from None
+        break  # of logits and probabilities, the logits are used
     return columns
 
 

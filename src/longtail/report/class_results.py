@@ -42,7 +42,7 @@ class ClassResults:
     recalls: Mapping[str, Sequence[float]]
     """Recall per class in per cent, by the titles of the models; NaN for a class without samples."""
     focus: str
-    """The model whose errors are shown."""
+    """The title of the model whose errors are shown."""
     predictions: Mapping[int, Counter[int]] | None = None
     """How often that model predicts which class for the samples of a class; ``None`` if unknown."""
     samples: Sequence[int] = ()
