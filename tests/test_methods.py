@@ -178,7 +178,7 @@ def test_method_of_the_same_name_is_refused_unless_the_same_statement_registers_
 
 def test_mixup_and_micro_batches_are_for_methods_of_single_samples():
     for name in ("bcl", "proco"):
-        with pytest.raises(ValueError, match=f"no `mixup` with {name}"):
+        with pytest.raises(ValueError, match=f"`mixup` .*with {name}"):
             recipe_for(name, mixup=0.2)
     recipe_for("cbs", mixup=0.2)
 
@@ -207,7 +207,7 @@ def test_run_name_has_the_settings_that_differ():
 # --- every method trains
 
 
-FAST = {"cbs", "ldam-drw", "reslt", "crt", "proco"}  # one of each kind
+FAST = {"reslt", "proco"}  # other kinds are trained below and in tests/train
 
 
 @pytest.mark.parametrize("name", mostly_slow(METHODS, FAST))

@@ -61,10 +61,10 @@ class Registry(Mapping[str, T]):
     def find(self, name: str) -> T:
         """Return the object with this name, or raise an error that lists the known names."""
         if name not in self:
-            advice = nearest(name, self._entries) or f"; if a plugin registers this {self.kind}, use --plugin FILE.py"
-            raise ValueError(
-                f"Expected `{self.kind}` to be one of {', '.join(self._entries)}, but got {name!r}{advice}."
-            )
+            advice = f"; if a plugin registers this {self.kind}, import it or use --plugin FILE.py"
+            advice = nearest(name, self._entries) or advice
+            known = ", ".join(self._entries)
+            raise ValueError(f"Expected `{self.kind}` to be one of {known}, but got {name!r}{advice}.")
         return self._entries[name]
 
     def __getitem__(self, name: str) -> T:

@@ -18,7 +18,7 @@ from torch import Tensor
 EPS32 = 2.0**-23
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-property_test = settings(deadline=None, max_examples=80, derandomize=True)
+property_test = settings(deadline=None, max_examples=40, derandomize=True)
 """Settings of every property test: the same examples in every run."""
 
 
