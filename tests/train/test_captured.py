@@ -85,7 +85,7 @@ def plain(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("method", mostly_slow(METHODS, {"lws", "proco"}))
+@pytest.mark.parametrize("method", mostly_slow(METHODS, {"proco"}))
 def test_every_method(tmp_path, gpu, on_gpu, plain, method):
     settings = {"evaluate_every": 1, **EACH.get(method, {})}
     trainer = on_gpu(tmp_path / "run", method, **settings)
@@ -245,6 +245,7 @@ def test_a_fleet(tmp_path, on_gpu, plain, monkeypatch):
         assert_same_run(RunFolder(tmp_path / name), plain(method, **settings))
 
 
+@pytest.mark.slow
 def test_a_fleet_that_is_stopped_and_finished_apart(tmp_path, on_gpu, plain, monkeypatch):
     monkeypatch.setattr(fleets, "join_streams", lambda streams: None)
     fleet = fleet_of(on_gpu, tmp_path)

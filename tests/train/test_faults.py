@@ -95,7 +95,7 @@ def newest(folder):
 # --- killed
 
 
-@pytest.mark.parametrize("number", mostly_slow(range(MOMENTS), {0, 1}))
+@pytest.mark.parametrize("number", mostly_slow(range(MOMENTS), {1}))
 def test_killed_at_a_random_moment(warm, undisturbed, tmp_path, number):
     method = ("proco", "crt")[number % 2]
     reference, seconds = undisturbed(method)
