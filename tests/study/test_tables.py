@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from longtail.study.rendering import Row, Table, Value, show, to_csv, to_markdown, write
+from longtail.study.rendering import Row, Table, Value, print_table, to_csv, to_markdown, write
 from longtail.study.runs import group_runs
 from longtail.study.stats import Summary
 from longtail.study.tables import level_table, sensitivity_table
@@ -213,7 +213,7 @@ def test_captions_repeat_nothing(made):
 
 def test_terminal():
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    show(TABLE, console)
+    print_table(TABLE, console)
     shown = console.file.getvalue()
     assert shown.startswith(TABLE.title)
     assert "81.4±0.2**" in shown
@@ -222,7 +222,7 @@ def test_terminal():
 
 def test_a_narrow_terminal_cuts_nothing_off():
     console = Console(width=20, file=io.StringIO(), force_terminal=False)
-    show(TABLE, console)
+    print_table(TABLE, console)
     shown = console.file.getvalue()
     assert "81.4±0.2**" in shown
     assert "…" not in shown

@@ -20,7 +20,7 @@ from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches, describe_plans
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
-from longtail.study.rendering import FORMATS, show, write
+from longtail.study.rendering import FORMATS, print_table, write
 from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
@@ -79,7 +79,7 @@ def _study(words: Sequence[str], command: str) -> int:
         _print_searches(results.searches, command)
         if results.runs:
             for what in ("recall", "level"):
-                show(results.table(what), console)
+                print_table(results.table(what), console)
             print_line("\n".join(results.sentences()))
             _print_where(Path(plan.out) / "tables", plan)
     return _exit_code(found[0].outcome)
@@ -115,7 +115,7 @@ def _table(words: Sequence[str], command: str) -> int:
         results = replace(results, command=command)
     table = results.table(given.what)
     if given.format == "terminal":
-        show(table, console)
+        print_table(table, console)
     else:
         console.file.write(write(table, given.format))
     return 0
@@ -187,8 +187,8 @@ def _print_round(key: SearchKey, betas: Sequence[float]) -> None:
 
 def _print_searches(searches: Searches, command: str) -> None:
     for searched in searches.values():
-        show(trace_table(searched, command), console)
-        show(searched.sensitivity(command), console)
+        print_table(trace_table(searched, command), console)
+        print_table(searched.sensitivity(command), console)
         print_line(f"{searched.cells[0].data}: {searched.found.choice}")
 
 

@@ -131,7 +131,7 @@ def to_html(table: Table) -> str:
     return "\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(table.full_caption)}</p>", ""])
 
 
-def show(table: Table, console: "rich.console.Console", digits: int = 1) -> None:
+def print_table(table: Table, console: "rich.console.Console", digits: int = 1) -> None:
     """Print a table in a terminal, with one decimal (files have two) and in its full width."""
     from rich import box  # noqa: PLC0415 - an extra
     from rich.measure import Measurement  # noqa: PLC0415
