@@ -59,7 +59,7 @@ def test_sums_and_rows_of_two_ranks(two_ranks, rank):
     found = load_file(two_ranks / f"ranks-{rank}")
     assert found["sum"].tolist() == [3.0, 20.0]
     assert found["rows"].tolist() == [[0.0] * 3] * 2 + [[1.0] * 3] * 2
-    # Rank r weighs row i by (r + 1) times its place; what flows back to a row is what both asked of it.
+    # Rank r weights row i by (r + 1) times its place; the gradient of a row is the sum over both ranks.
     weights = torch.arange(1.0, 13.0, dtype=torch.float64).view(4, 3)
     assert torch.equal(found["gradient"], 3 * weights[2 * rank : 2 * rank + 2])
     assert found["any"].tolist() == [0, 1, 1]
