@@ -18,7 +18,7 @@ from longtail._io import stop_signals
 from longtail._program import sentence_of
 from longtail._registry import load_plugin, nearest
 
-__all__ = ["COMMANDS", "check_interrupted", "main", "sentence_of"]
+__all__ = ["COMMANDS", "check_interrupted", "main"]
 
 _GROUPS = {
     "train and use a model": {
@@ -114,7 +114,8 @@ def _run(given: Sequence[str]) -> int:
             traceback.print_exc()
         if not isinstance(error, ModuleNotFoundError):
             sentence = sentence_of(error)
-            hint = "; --debug shows the traceback." if sentence.startswith(type(error).__name__) else ""
+            placed = sentence.startswith(type(error).__name__)
+            hint = "; --debug shows the traceback." if placed and not debug else ""
             return _fail(sentence + hint)
         extras = _EXTRAS.get(name, "train")
         return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from longtail._io import read_json
-from longtail._program import program
+from longtail._program import program, sentence_of
 from longtail._registry import load_plugins
-from longtail.cli import check_interrupted, sentence_of
+from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import TrainingView, show_result
 from longtail.data.loaders.decode import UnreadableImageError
