@@ -5,7 +5,7 @@ each of them into a copy of a tree and runs the tests that reach it. The same mu
 tree, so two test suites can be compared. Only the standard library is used, besides pytest in the tree.
 
     python tools/mutants.py draw ../old                                 # writes tools/mutants.json
-    python tools/mutants.py locate .                                       # where each mutant is in a tree, or "gone"
+    python tools/mutants.py locate .                           # where each mutant is in a tree, or why it is removed
     python tools/mutants.py apply . --id 17                                # plants one mutant into a tree, in place
     python tools/mutants.py score . --jobs 14 --budget 540 --out $OUT/scores.json
     python tools/mutants.py score . --jobs 14 --budget 540 --out $OUT/more.json --skip scores.json
@@ -16,7 +16,10 @@ where it has a body), the changed statement, and which of several equal statemen
 Statements are compared by their syntax tree, so comments and line breaks do not matter. In another tree, the statement
 is looked for in the function of the same name in any file. A mutant whose statement no longer exists is "gone":
 `report` leaves it out of both scores. Where names of functions and variables were changed, add them to "identifiers" in
-tools/renamed.json, {"old": "new"}; they are renamed in the stored statements first.
+tools/renamed.json, {"old": "new"}; they are renamed in the stored statements. Where code was rewritten,
+tools/mutants_successors.json has, by the number of the mutant, either its successor (the statement that does the same
+job now, and the same fault in it) or why there is none, {"removed": "reason"}. If a tree has the original statement in
+its old place, that one counts.
 
 `score` has two phases. First, every test file runs once without a mutant. This finds the tests that fail anyway, which
 are then left out, how long each file takes, and which mutated statements it executes. Doctests count as tests, one set
@@ -50,13 +53,14 @@ import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 MUTANTS = HERE / "mutants.json"
 RENAMED = HERE / "renamed.json"
+SUCCESSORS = HERE / "mutants_successors.json"
 PACKAGES = ("losses", "metrics", "data", "train", "study")
 PER_PACKAGE = 24
 PER_KIND = 5
@@ -113,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one.add_argument("--mutants", type=Path, default=MUTANTS, help="default: tools/mutants.json")
         if name != "draw":
             one.add_argument("--renamed", type=Path, default=RENAMED, help="has renamed identifiers")
+            one.add_argument("--successors", type=Path, default=SUCCESSORS, help="has successors and reasons")
         if name == "apply":
             one.add_argument("--id", type=int, required=True)
         if name == "score":
@@ -126,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one = commands.add_parser("report", help="scores by package, and survivors")
     one.add_argument("scores", type=Path, nargs="+", help="results of one tree, or of the old one and the new one")
     one.add_argument("--mutants", type=Path, default=MUTANTS)
+    one.add_argument("--successors", type=Path, default=SUCCESSORS)
     given = parser.parse_args(arguments)
     return COMMANDS[given.command](given)
 
@@ -182,6 +188,18 @@ def read_names(file: Path) -> dict[str, str]:
     """Renamed identifiers."""
     content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     found: dict[str, str] = content.get("identifiers", {})
+    return found
+
+
+def read_successors(file: Path) -> dict[int, dict[str, Any]]:
+    """By mutant: the fields of its successor, or ``{"removed": reason}``."""
+    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {int(number): one for number, one in content.items()}
+
+
+def reason(successors: Mapping[int, Mapping[str, Any]], number: int) -> str | None:
+    """Why a mutant has no place in the new code."""
+    found: str | None = successors.get(number, {}).get("removed")
     return found
 
 
@@ -559,7 +577,23 @@ class Sources:
             for place in statements(path, self.root):
                 self.places[fingerprint(place.node)].append(place)
 
-    def find(self, mutant: Mutant) -> Place | None:
+    def settle(
+        self, mutant: Mutant, names: Mapping[str, str], successors: Mapping[int, Mapping[str, Any]]
+    ) -> tuple[Mutant, Place | None]:
+        """A mutant as this tree has it: in its old place, or its successor, or moved or renamed; and where it is."""
+        given = successors.get(mutant.id, {})
+        tried = [(mutant, True)]
+        if "statement" in given:
+            tried.append((replace(mutant, **given), True))
+        else:
+            tried += [(mutant.renamed(names), False), (mutant, False)]
+        for one, exact in tried:
+            place = self.find(one, exact=exact)
+            if place is not None:
+                return one, place
+        return mutant, None
+
+    def find(self, mutant: Mutant, *, exact: bool = False) -> Place | None:
         """Where a mutant's statement is; None if it is gone or there are several that it might be."""
         equal = self.places.get(fingerprint(parsed(mutant.statement)), [])
         bare = mutant.function.rpartition(".")[2].strip("_")
@@ -569,7 +603,7 @@ class Sources:
             lambda place: place.function == mutant.function,
             lambda place: bool(bare) and place.function.rpartition(".")[2].strip("_") == bare,
         ]
-        for rule in rules:
+        for rule in rules[:1] if exact else rules:
             functions: dict[tuple[str, str], list[Place]] = defaultdict(list)
             for place in filter(rule, equal):
                 functions[place.file, place.function].append(place)
@@ -618,25 +652,30 @@ def colon(text: str) -> int:
 
 
 def locate(given: argparse.Namespace) -> int:
-    """Print where each mutant is."""
-    sources, names = Sources(given.tree), read_names(given.renamed)
-    found = 0
+    """Print where each mutant is, or why it is nowhere."""
+    sources, names, successors = Sources(given.tree), read_names(given.renamed), read_successors(given.successors)
+    number: Counter[str] = Counter()
     for mutant in read_mutants(given.mutants):
-        place = sources.find(mutant.renamed(names))
-        found += place is not None
-        where = f"{place.file}:{place.node.lineno}" if place else "gone"
-        say(f"{mutant.id:3} {where}  {mutant.file} {mutant.function}: {mutant.statement}  ->  {mutant.mutated}")
-    say(f"{found} found, {len(read_mutants(given.mutants)) - found} gone")
+        one, place = sources.settle(mutant, names, successors)
+        why = reason(successors, mutant.id)
+        kind = ("found" if one == mutant else "renamed") if place else "removed" if why else "gone"
+        if place and "statement" in successors.get(mutant.id, {}) and one != mutant:
+            kind = "successor"
+        number[kind] += 1
+        where = f"{kind} {place.file}:{place.node.lineno}" if place else f"removed ({why})" if why else "gone"
+        say(f"{mutant.id:3} {where}  {mutant.file} {one.function}: {one.statement}  ->  {one.mutated}")
+    say(", ".join(f"{many} {kind}" for kind, many in number.items()))
     return 0
 
 
 def apply(given: argparse.Namespace) -> int:
     """Plant one mutant."""
     mutant = next(one for one in read_mutants(given.mutants) if one.id == given.id)
-    mutant = mutant.renamed(read_names(given.renamed))
-    place = Sources(given.tree).find(mutant)
+    successors = read_successors(given.successors)
+    mutant, place = Sources(given.tree).settle(mutant, read_names(given.renamed), successors)
     if place is None:
-        say(f"{mutant.id} is gone: {mutant.file} {mutant.function}: {mutant.statement}")
+        why = reason(successors, mutant.id) or "it is gone"
+        say(f"{mutant.id}: {why}: {mutant.file} {mutant.function}: {mutant.statement}")
         return 1
     path = given.tree / place.file
     path.write_text(planted(path.read_text(encoding="utf-8"), place, mutant.mutated), encoding="utf-8")
@@ -880,11 +919,12 @@ class Scoring:
         self.given, self.folder = given, folder
         self.root = given.tree.resolve()
         self.began = time.monotonic()
-        names = read_names(given.renamed)
-        wanted = [one.renamed(names) for one in read_mutants(given.mutants) if not given.ids or one.id in given.ids]
+        names, self.successors = read_names(given.renamed), read_successors(given.successors)
         sources = Sources(self.root)
-        self.places = {one.id: sources.find(one) for one in wanted}
-        self.mutants = {one.id: one for one in wanted}
+        wanted = [one for one in read_mutants(given.mutants) if not given.ids or one.id in given.ids]
+        settled = [sources.settle(one, names, self.successors) for one in wanted]
+        self.places = {one.id: place for one, place in settled}
+        self.mutants = {one.id: one for one, _ in settled}
         self.tests: dict[str, Tests] = {}
         self.done: dict[int, dict[str, Any]] = {}
         self.copies: dict[int, Copy] = {}
@@ -1029,6 +1069,7 @@ class Scoring:
             "seconds": round(time.monotonic() - began, 1),
             "cpu": round(at.cpu - cpu, 1),
             "left_out": [one.path for one in left_out] if by is None else [],
+            "at": f"{place.file} {place.function}: `{mutant.statement}` -> `{mutant.mutated}`",
         }
         self.write(record)
         say(f"{mutant.id} {mutant.package} {record['status']} {record['by']} ({record['seconds']} s)")
@@ -1067,7 +1108,8 @@ def score(given: argparse.Namespace) -> int:
         scoring = Scoring(given, Path(temporary))
         for number, place in scoring.places.items():
             if place is None and number not in scoring.done:
-                scoring.write({"mutant": number, "status": "gone"})
+                why = reason(scoring.successors, number)
+                scoring.write({"mutant": number, "status": "gone" if why is None else "removed"})
         files = [path for path in test_files(scoring.root, given.tests) if path not in scoring.tests]
         scoring.run(files, scoring.measure)
         say(f"{len(scoring.tests)} test files after {time.monotonic() - scoring.began:.0f} s")
@@ -1085,9 +1127,10 @@ def report(given: argparse.Namespace) -> int:
     """Print scores by package and the survivors; of two trees, only of mutants that are in both."""
     mutants = {one.id: one for one in read_mutants(given.mutants)}
     trees = [read_scores(file) for file in given.scores]
-    gone = {number for scores in trees for number, record in scores.items() if record["status"] == "gone"}
+    without = {"gone", "removed"}
+    gone = {number for scores in trees for number, record in scores.items() if record["status"] in without}
     counted = [number for number in mutants if number not in gone and all(number in scores for scores in trees)]
-    say(f"{len(counted)} of {len(mutants)} mutants counted; gone: {sorted(gone)}")
+    say(f"{len(counted)} of {len(mutants)} mutants counted")
     say("| package | mutants | " + " | ".join(f"killed in {file.name}" for file in given.scores) + " |")
     say("| --- | ---: |" + " ---: |" * len(trees))
     for package in (*PACKAGES, "all"):
@@ -1101,7 +1144,16 @@ def report(given: argparse.Namespace) -> int:
             if record["status"] == "survived":
                 more = f" [not run: {', '.join(record['left_out'])}]" if record["left_out"] else ""
                 why = f" ({record['by']})" if record["by"] else ""
-                say(f"- {number} {one.file} {one.function}: `{one.statement}` -> `{one.mutated}`{why}{more}")
+                at = record.get("at") or f"{one.file} {one.function}: `{one.statement}` -> `{one.mutated}`"
+                say(f"- {number} {at}{why}{more}")
+    if gone:
+        successors = read_successors(given.successors)
+        say("\nNot counted, because the new code has nothing like it:")
+        for number in sorted(gone):
+            one, why = mutants[number], reason(successors, number) or "unknown"
+            killed = [scores.get(number, {}).get("status") == "killed" for scores in trees]
+            before = " (killed before)" if killed[0] else ""
+            say(f"- {number} {one.file} {one.function}: `{one.statement}` -> `{one.mutated}`: {why}{before}")
     return 0
 
 
