@@ -13,10 +13,8 @@ tail 80.35), I = 12.87 (training recalls in evaluation mode). Five runs of `long
 """
 
 import argparse
-import pickle
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,11 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail import BalancedSoftmaxLoss, ClassBalancedSoftmaxLoss, Groups, class_counts
+from longtail.data import load
 from longtail.metrics import ClassStatistics, class_statistics, preference_scores, recall
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # the usual values
 BATCH = 128
-FILES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
 
 
 class Block(nn.Module):
@@ -66,14 +64,10 @@ class ResNet32(nn.Module):
         return self.linear(self.blocks(F.relu(self.norm(self.conv(x)))).mean((2, 3)))
 
 
-def read(root: str, names: list[str]) -> tuple[Tensor, Tensor]:
-    """Pixels and labels of CIFAR-10's files. They are pickles: only use files of the publishers."""
-    parts = []
-    for name in names:
-        with (Path(root) / "cifar-10-batches-py" / name).open("rb") as file:
-            parts.append(pickle.load(file, encoding="latin1"))
-    pixels = np.concatenate([part["data"] for part in parts]).reshape(-1, 3, 32, 32)
-    return torch.from_numpy(pixels), torch.tensor([label for part in parts for label in part["labels"]])
+def read(root: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """Pixels and labels of both splits. The files are pickles; longtail reads them without running code."""
+    data = load("cifar10", root)
+    return {name: (split.images.pixels, split.labels) for name, split in data.splits.items()}
 
 
 def long_tailed(labels: Tensor, imbalance: float, seed: int) -> Tensor:
@@ -159,7 +153,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     try:
-        splits = {name: read(arguments.root, files) for name, files in FILES.items()}
+        splits = read(arguments.root)
         kept = long_tailed(splits["train"][1], arguments.imbalance, arguments.seed)
         splits["train"] = (splits["train"][0][kept], splits["train"][1][kept])
         counts = class_counts(splits["train"][1], 10)
@@ -168,9 +162,7 @@ def main() -> None:
             "balanced-softmax": BalancedSoftmaxLoss(counts),
             "cbs": ClassBalancedSoftmaxLoss(counts, beta=arguments.beta),
         }
-    except FileNotFoundError as error:
-        parser.error(f"Expected {arguments.root} to contain CIFAR-10, but {error.filename} does not exist.")
-    except ValueError as error:
+    except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
     groups = Groups.from_indices(head=range(3), medium=range(3, 6), tail=range(6, 10))  # the groups of the paper
     splits = {name: tuple(each.to(arguments.device) for each in split) for name, split in splits.items()}

@@ -1,11 +1,12 @@
 """A classifier from outside the package: one prototype per class, and logits from distances to it.
 
-With the name and options of the head, in Python:
+In Python, from the root of the repository, with options of the head:
 
-    import own_head
+    from longtail.models import HeadSpec, build_model
+    import examples.own_head  # registers the head
     model = build_model("resnet32", 10, head=HeadSpec("prototype", {"temperature": 0.5}))
 
-With its defaults, for every method that trains a linear classifier:
+On the command line with its defaults, for every method that trains a linear classifier:
 
     longtail train --plugin examples/own_head.py --data digits-lt --method cbs --head prototype
 """

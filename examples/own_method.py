@@ -1,10 +1,10 @@
-"""A method from outside the package, with a head of its own and two new parameters.
+"""A method from outside the package, with a new head and two new parameters.
 
 The classifier is a small network: a hidden layer of `mlp_width` units with a leaky ReLU of slope `mlp_slope`, then a
 linear layer, trained on Class-Balanced Softmax:
 
     longtail train --plugin examples/own_method.py --data digits-lt --method cbs-mlp --mlp-width 64
-    longtail study --plugin examples/own_method.py --data digits-lt --methods cbs cbs-mlp --betas 1 1.5
+    longtail study --plugin examples/own_method.py --data digits-lt --methods cbs cbs-mlp --betas 1 1.5 --seeds 3
 """
 
 from dataclasses import dataclass

@@ -63,8 +63,9 @@ class SoftmaxRun:
         self.weights = read_tensors(folder.model_file)[0]
         self.loaders = Loaders(recipe, open_data(recipe), torch.device("cpu"), Ranks())
         self.stages, self.recipe, self.data, self.epochs = Stages(self.loaders), recipe, self.loaders.dataset, epochs
-        assert self.data.test is not None
-        self.test_labels = self.data.test.labels
+        if self.data.test is None:
+            raise SystemExit(f"Expected a run on data with test images, but {recipe.data}, of {path}, has none.")
+        self.test = self.data.test
         self.labels = [batch.labels for batch in self.balanced()]
 
     def model(self) -> Model:
@@ -90,13 +91,12 @@ class SoftmaxRun:
         with torch.no_grad():
             seen = [model.backbone(batch.views[0]) for batch in batches]
             model.eval()
-            assert self.data.test is not None
-            tested = self.loaders.evaluation(self.data.test).evaluation()
+            tested = self.loaders.evaluation(self.test).evaluation()
             return Features(seen, torch.cat([model.backbone(batch.views[0]) for batch in tested]))
 
     def recalls(self, logits: Tensor) -> list[float]:
         """Recall on the test images in per cent: all classes, head, medium, tail."""
-        statistics = class_statistics(logits, self.test_labels)
+        statistics = class_statistics(logits, self.test.labels)
         found = recall(statistics.correct, statistics.samples, self.data.groups)
         return [100 * value for value in (found.all, *found.groups.values())]
 

@@ -6,7 +6,7 @@ with Delta_c = (N_c / N_max)^gamma and iota_c = tau log(N_c / N). Tail classes g
 offsets iota; w_c is proportional to N_c^-power. Use it like a built-in method:
 
     longtail train --plugin examples/vs_loss.py --data digits-lt --method vs --gamma 0.1
-    longtail study --plugin examples/vs_loss.py --data digits-lt --methods softmax vs --betas 1 1.25
+    longtail study --plugin examples/vs_loss.py --data digits-lt --methods softmax vs --betas 1 1.25 --seeds 3
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The commands and the Python code in docs/training.md and docs/new_method.md run as printed."""
+"""The commands and the Python code in docs/training.md, docs/studies.md and docs/new_method.md run as printed."""
 
 import importlib.util
 import json
@@ -108,6 +108,24 @@ def test_training_page(here, capsys):
     assert [space["model"].class_names[label] for label in space["labels"]] == ["cat", "dog"]
     torch.testing.assert_close(space["logits"].softmax(1), space["probabilities"][:1])
     assert len(json.loads((here / "labels.json").read_text())) == 20 + 10 + 6
+
+
+def test_studies_page(here, capsys):
+    space = {}
+    for language, text in blocks("studies.md"):
+        if language == "toml":
+            (here / "plan.toml").write_text(text, encoding="utf-8")
+        if language == "python":
+            exec(text, space)
+        for line in text.splitlines() if language == "bash" else ():
+            assert command(line) == 0, line
+    assert "Traceback" not in capsys.readouterr().err
+    page = (DOCS / "studies.md").read_text(encoding="utf-8")
+    for name in re.findall(r"^\| `([\w./-]+?)/?` \|", page.partition("## Files")[2], re.MULTILINE):
+        assert (here / "runs/plan" / name).exists(), name
+    assert len(space["results"]) == len(space["frame"]) == 9
+    assert len(space["both"]) == 18
+    assert {path.name for path in here.glob("*.html")} == {"report.html", "python.html"}
 
 
 def test_commands_that_are_not_run_have_valid_settings():

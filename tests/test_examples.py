@@ -1,6 +1,8 @@
-"""examples/cifar_lt.py runs on generated images in CIFAR's format, and its parts agree with the library."""
+"""The commands in the headers of examples/ run; the parts of cifar_lt.py agree with the library."""
 
+import ast
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -8,15 +10,58 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from longtail.data import load
+from longtail import _registry, cli
+from longtail.data import CATALOG, load
 from longtail.data.augment import Normalise
 from longtail.data.datasets.cifar import CIFAR10_BATCHES
-from longtail.models import build_model
+from longtail.methods import METHODS
+from longtail.models import HEADS, build_model
 from longtail.train.optimizer import learning_rate
 from longtail.train.recipe import defaults
 from reproduction.cifar10_npm import write_cifar10
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "cifar_lt.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPT = EXAMPLES / "cifar_lt.py"
+
+
+def header(name):
+    """Return the indented lines in the docstring of an example."""
+    text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")), clean=False)
+    return [line[4:] for line in text.splitlines() if line.startswith("    ")]
+
+
+@pytest.fixture
+def root_folder(monkeypatch):
+    """Work in the root of the repository, and forget what a plugin registers."""
+    monkeypatch.chdir(EXAMPLES.parent)
+    monkeypatch.syspath_prepend(EXAMPLES.parent)
+    monkeypatch.setenv("LONGTAIL_PLUGINS", "")
+    monkeypatch.setattr(_registry, "_loaded", set(_registry._loaded))
+    registries = [(registry, set(registry)) for registry in (METHODS, HEADS, CATALOG)]
+    yield
+    for registry, known in registries:
+        for name in set(registry) - known:
+            registry.unregister(name)
+    sys.modules.pop("examples.own_head", None)
+
+
+@pytest.mark.parametrize("name", ["own_dataset", "own_head", "own_method", "vs_loss"])
+@pytest.mark.usefixtures("root_folder")
+def test_header_commands_run(name, tmp_path, capsys):
+    lines = [line for line in header(name) if line.startswith("longtail ")]
+    assert lines
+    for number, line in enumerate(lines):
+        words = shlex.split(line)[1:]
+        if words[0] in {"train", "study"}:
+            words += ["--epochs", "1", "--device", "cpu", "--out", str(tmp_path / str(number))]
+        assert cli.main(words) == 0, capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("root_folder")
+def test_header_code_of_own_head_runs():
+    space = {}
+    exec("\n".join(line for line in header("own_head") if not line.startswith("longtail ")), space)
+    assert space["model"].head.temperature == 0.5
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +131,19 @@ def test_error_is_one_sentence(run, tmp_path):
 @pytest.mark.parametrize(("imbalance", "seed"), [(10, 0), (3.5, 2)])
 def test_images_equal_those_of_the_library(script, root, imbalance, seed):
     data = load("cifar10-lt", root, imbalance=imbalance, subset_seed=seed)
-    pixels, labels = script.read(str(root), script.FILES["train"])
+    splits = script.read(str(root))
+    pixels, labels = splits["train"]
     kept = script.long_tailed(labels, imbalance, seed)
     assert torch.equal(labels[kept], data.train.labels)
     assert torch.equal(pixels[kept], data.train.images.pixels)
-    pixels, labels = script.read(str(root), script.FILES["test"])
+    pixels, labels = splits["test"]
     assert torch.equal(pixels, data.test.images.pixels)
     assert torch.equal(labels, data.test.labels)
 
 
-def test_script_imports_only_losses_and_metrics():
+def test_script_imports_only_losses_metrics_and_data():
     found = re.findall(r"^from (longtail\S*) import (.*)$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [module for module, _ in found] == ["longtail", "longtail.metrics"]
+    assert [module for module, _ in found] == ["longtail", "longtail.data", "longtail.metrics"]
 
 
 def test_network_equals_that_of_the_library(script):

@@ -54,3 +54,10 @@ def test_script_prints_every_row(script, runs, monkeypatch, capsys):
     assert lines[1].startswith("softmax ")
     one, two = lines[1].split()[-2:]
     assert one == two
+
+
+def test_run_without_test_data_is_refused_in_one_sentence(script, runs, monkeypatch):
+    opened = script.open_data
+    monkeypatch.setattr(script, "open_data", lambda recipe: replace(opened(recipe), test=None))
+    with pytest.raises(SystemExit, match="Expected a run on data with test images, but digits-lt"):
+        script.SoftmaxRun(runs["softmax"].path, "data", EPOCHS)

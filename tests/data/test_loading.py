@@ -80,7 +80,7 @@ LEVEL = 1 / 255 / 0.2  # of a uint8 pixel, after NORMALISE
 
 
 def assert_close(first, second, *, share=0.01):
-    """As `assert_same`, but for rounding: sums in another order make another level of a few pixels.
+    """As `assert_same`, except for rounding: sums in another order make another level of a few pixels.
 
     ColorJitter, in the second view, may make eight levels of one: the turned hue up to two, three factors of up to 1.4,
     and levels that are cut off after each.

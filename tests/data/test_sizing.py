@@ -98,6 +98,7 @@ def test_augmentations_that_are_not_a_window_of_a_resized_image():
     assert whole.T.tolist() == [[0, 0, *sides, 24, 30, 0, 0] for sides in SIZES]
 
 
+@pytest.mark.slow
 def test_one_kernel_makes_the_same_windows():
     assert run_interpreted("tests.data.resize_checks") == "the same"
 

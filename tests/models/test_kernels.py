@@ -24,6 +24,7 @@ def run_checks(*names: str) -> Found:
     return checks
 
 
+@pytest.mark.slow
 def test_evaluation_agrees_with_float64_and_changes_nothing() -> None:
     found = run_checks("evaluation")
     assert found["evaluation"]["changed"] == 0

@@ -50,7 +50,7 @@ def test_paired_by_hand():
     [
         ([1.0, 2.0], [1.0, 2.0], True),
         ([2.0, 3.0], [1.0, 2.0], True),
-        ([96.0, 98.7, 94.1], [93.3, 96.0, 91.4], True),  # equal but for rounding
+        ([96.0, 98.7, 94.1], [93.3, 96.0, 91.4], True),  # equal except for rounding
         ([2.0, 2.0], [1.0, 1.0], False),
     ],
 )

@@ -356,9 +356,9 @@ cp -r "$FOLDER/run" "$RESULT"
 """
 
 
-@pytest.mark.skipif(not CHAOS, reason="make chaos: a file system of its own and two cold starts")
+@pytest.mark.skipif(not CHAOS, reason="make chaos: a separate file system and two cold starts")
 def test_a_full_disk(undisturbed, tmp_path):
-    """A file system of 500 kB, in a name space of its own: two checkpoints fit, the third does not."""
+    """A file system of 500 kB, in a separate name space: two checkpoints fit, the third does not."""
     disk, result = tmp_path / "disk", tmp_path / "result"
     disk.mkdir()
     reference, _ = undisturbed("proco")

@@ -15,7 +15,7 @@ KNOWN = {"softmax", "balanced-softmax", "cbs", "logit-adjust", "proco"}
 
 
 def by_autograd(objective, logits, labels, classes):
-    """Reward and penalty of the classifier's bias: the gradient of a class's own samples, and that of all others."""
+    """Reward and penalty of the classifier's bias: the gradient of the samples of a class, and that of all others."""
     logits = logits.double().requires_grad_()
     outputs = Outputs(logits, torch.zeros(len(logits), 1), {})
     (gradient,) = torch.autograd.grad(objective(outputs, labels)["loss"], logits)

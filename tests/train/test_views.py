@@ -19,7 +19,7 @@ GREY = Normalisation((0.0,) * 3, (1.0,) * 3)
 @pytest.mark.parametrize("family", ["cifar", "shift"])
 @pytest.mark.parametrize(("side", "size"), [(64, 16), (16, 64), (24, 24)])
 def test_what_is_padded_and_cropped_is_the_whole_image(family, side, size):
-    """Half of an image is white: so is half of what is seen of it, but for what the crop moves out."""
+    """Half of an image is white: so is half of each view, except what the crop moves out."""
     images = torch.zeros(50, 3, side, side, dtype=torch.uint8)
     images[..., : side // 2] = 255
     views = training_views(family, size, GREY, torch.float32, sized=side == size)

@@ -21,7 +21,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.flag(
         "--posthoc",
-        "tau=0.7 is tau-normalization, adjust=1 is logit adjustment; without a number the strength is chosen on "
+        "tau=0.7 is tau-normalisation, adjust=1 is logit adjustment; without a number the strength is chosen on "
         "validation data",
         metavar="STEP",
     )

@@ -32,7 +32,7 @@ __all__ = ["run"]
 _ABOUT = """Train methods on data sets with several seeds, and compare them. Finished runs are skipped; after a stop,
 the same command continues.
 
-  longtail study --data NAME … --methods NAME … --seeds N [--imbalance N …] [--betas B …]
+  longtail study --data NAME … --methods NAME … [--seeds N] [--imbalance N …] [--betas B …]
   longtail study PLAN.toml … [--dry-run]      plans with the same names and the tables [recipe] and [search]
   longtail study beta --data NAME             only search for beta
   longtail study table RUNS …                 tables of finished runs"""
@@ -59,7 +59,7 @@ def _study(words: Sequence[str], command: str) -> int:
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
     parser.flag("--methods", "as `longtail methods` shows them, with parameters as in bcl:beta=1.8", **_SEVERAL)
     parser.flag("--betas", "for methods with a beta: numbers, `recipe` (of the data set) or `search`", **_SEVERAL)
-    parser.flag("--seeds", "the number of seeds, or the seeds", **_SEVERAL)
+    parser.flag("--seeds", "the number of seeds, or the seeds (default: 3; a plan names its own)", **_SEVERAL)
     parser.flag("--reference", "the method that others are tested against", metavar="NAME")
     given = parser.read(words)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
@@ -68,7 +68,7 @@ def _study(words: Sequence[str], command: str) -> int:
     if len(given.plans) > 1 and given.out is not None:
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
-    plans = [_read_plan(name, content) for name in given.plans] or [make_plan(content)]
+    plans = [_read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans))
         return 0

@@ -16,7 +16,7 @@ _UPWARDS = 60
 """Per cent of the errors that go to more frequent classes, from which on a shift helps."""
 
 _USE_A_SHIFT = (
-    "A shift during training did more than one afterwards in the ImageNet-LT table of the paper (51.1 and 51.6 % "
+    "In the paper's ImageNet-LT table, a shift during training helped more than a post-hoc shift (51.1 and 51.6 % "
     "against 50.3 %): replace the loss with ClassBalancedSoftmaxLoss(counts, beta=…), and choose beta, from 1.0 "
     "upwards, on validation data. Prediction stays as it is."
 )

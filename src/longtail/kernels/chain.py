@@ -43,7 +43,7 @@ class _Saved:
     """As packed."""
     y: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    """After BatchNorm and ReLU, but for the last, which autograd saves; ``y`` if the next layer applies them itself."""
+    """After BatchNorm and ReLU, except the last, which autograd saves; ``y`` if the next layer applies them itself."""
 
     def norm(self, number: int) -> Tensor:
         """Mean and 1/std."""

@@ -117,7 +117,7 @@ class Loss(nn.CrossEntropyLoss):
 
 
 class CountedLoss(Loss):
-    """A loss made from class counts, which are its state. They change by loading a state only.
+    """A loss made from class counts, which are its state. They change only when a state dict is loaded.
 
     What a subclass derives from the counts in :meth:`read_counts` is not a buffer, because libraries such as
     Transformers overwrite buffers that are missing in a checkpoint.

@@ -15,7 +15,7 @@ Pretrained = bool | str | PathLike[str]
 
 
 def load_weights(network: nn.Module, path: str | PathLike[str], classifier: tuple[str, ...] = ()) -> None:
-    """Load the weights in a file into ``network``; the file must hold all of them and, but for a classifier, no others.
+    """Load the weights in a file into ``network``; the file must have all of them, and no others except a classifier.
 
     Args:
         network: a backbone.

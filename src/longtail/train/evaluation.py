@@ -56,7 +56,7 @@ def evaluate(
     """
     transforms = transforms or getattr(model, "transforms", None)
     if transforms is None:
-        raise ValueError("Expected `transforms` for a model that has none of its own, but got None.")
+        raise ValueError("Expected `transforms` for a model without transforms, but got None.")
     device = next(model.parameters()).device
     total: ClassStatistics | None = None
     with evaluation_mode(model):

@@ -314,8 +314,8 @@ class Trainer:
         bad = [name for name, one in statistics.items() if not bool(one.probability_sum.isfinite().all())]
         if bad:  # because of the very last step, after which no loss was computed
             raise NotFiniteError(
-                f"Expected finite logits of the trained model, but on split {bad[0]} some are not, though every loss "
-                f"of its training was; a lower learning rate than {self.recipe.lr:g} may help."
+                f"Expected finite logits of the trained model, but on split {bad[0]} some logits are not finite "
+                f"although all training losses were; a lower learning rate than {self.recipe.lr:g} may help."
             )
         if self.ranks.first:
             chosen = {"posthoc": None if posthoc is None else str(posthoc), "posthoc_chosen_on_val": trace}
