@@ -53,7 +53,7 @@ def test_header_commands_run(name, tmp_path, capsys):
     for number, line in enumerate(lines):
         words = shlex.split(line)[1:]
         if words[0] in {"train", "study"}:
-            words += ["--epochs", "1", "--device", "cpu", "--out", str(tmp_path / str(number))]
+            words += ["--epochs", "1", "--model", "small-cnn", "--out", str(tmp_path / str(number))]
         assert cli.main(words) == 0, capsys.readouterr().err
 
 
