@@ -155,8 +155,7 @@ def beta_drawings(runs: Collection) -> list[Drawing]:
     """Recall per group over the betas of each search."""
     found = []
     for one in runs.searches:
-        on = "TEST data" if one.plan.select_on == "test" else "validation data"
-        drawing = beta_drawing(one.cells, chosen=one.beta, chosen_on=on)
+        drawing = beta_drawing(one.cells, chosen=one.beta, select_on=one.plan.select_on)
         data = one.cells[0].data
         title, caption = f"Sensitivity to β, {data}", f"{data}: {drawing.caption}"
         found.append(Drawing(f"{slug(data)}-beta", title, drawing.figure, caption))

@@ -11,7 +11,7 @@ from longtail.report import report
 from longtail.report.data_results import split_by_data
 from longtail.report.drawings import beta_drawing
 from longtail.report.settings import repeat_command
-from longtail.study.record import StudyRecord, write_study
+from longtail.study.record import Choice, StudyRecord, write_study
 from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
 from longtail.train import defaults
 
@@ -70,14 +70,16 @@ def test_without_images_and_predictions_it_says_so(study, tmp_path):
 def test_a_search_for_beta_is_shown_with_what_was_chosen(study, tmp_path):
     for place, beta in enumerate((1.0, 1.5, 2.0)):
         changed(study / "cbs-0", tmp_path / "search" / str(place), recipe=[("beta = 1.5", f"beta = {beta}")])
-    record = {"beta": 1.5, "select_on": "test", "selected": "β chosen on TEST data", "choice": "beta = 1.5"}
+    record = {"beta": 1.5, "select_on": "test", "choice": "beta = 1.5"}
     (tmp_path / "search" / "beta.json").write_text(json.dumps(record))
     made = report(tmp_path)
     assert re.findall('<section id="([^"]*)"', made.html) == ["beta", "how"]
     text = " ".join(Reader(made.html).text)
     assert "β chosen on TEST data" in text
     (drawing,) = made.drawings.values()
-    assert drawing.caption.endswith("on training data (solid) and test data. 1 run per β. β chosen on TEST data.")
+    assert drawing.caption.endswith(
+        "on training data (solid) and test data. 1 run per β. β chosen on TEST data by recall over all classes."
+    )
 
 
 def run_of(study, method, seed, **changes):
@@ -109,11 +111,11 @@ def test_a_search_on_test_data_draws_test_data_where_there_are_folds_too(study, 
         (tmp_path / "search" / "beta.json").write_text(json.dumps({"beta": 1.5, "select_on": on}))
         (drawing,) = report(tmp_path).drawings.values()
         assert f"(solid) and {drawn}." in drawing.caption
-        assert f"β chosen on {drawn.replace('test', 'TEST')}." in drawing.caption
+        assert f"β chosen on {drawn.replace('test', 'TEST')} by recall" in drawing.caption
 
 
-WAY = "β chosen on TEST data by recall over all classes, 2 runs a β"
-ON_TEST = f"{WAY}: digits-lt 50 1.5"
+WAY = Choice("search", "test", runs=2)
+ON_TEST = f"{WAY}: CBS (β = 1.5) on digits-lt 50"
 
 
 def captions(made):
@@ -133,7 +135,7 @@ def test_every_caption_says_that_beta_was_chosen_on_test_data(study, finished, t
         shutil.copytree(study / name, folder / name)
     names = ("softmax-0", "softmax-1", "cbs-0", "cbs-1")
     write_study(folder, StudyRecord("first", "softmax", planned=names, selected={"cbs-0": [WAY], "cbs-1": [WAY]}))
-    given = {"cbs-0": ["β as given"], "cbs-1": ["β as given"]}
+    given = {"cbs-0": [Choice("given")], "cbs-1": [Choice("given")]}
     write_study(folder, StudyRecord("second", "softmax", planned=names, selected=given))  # hides nothing
     shutil.copytree(finished("softmax", seed=2, evaluate_every=1), tmp_path / "other" / "softmax-2")
     paths = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from longtail.study.record import StudyRecord, read_studies, write_study
+from longtail.study.record import Choice, StudyRecord, read_studies, write_study
 from longtail.train.trainer import StoppedError
 
 SHORT = ("--epochs", 1, "--evaluate-every", 0, "--checkpoint-epochs", 0, "--device", "cpu")
@@ -28,7 +28,7 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
         assert run("study", *SMALL)[0] == 130
     (begun,) = read_studies(tmp_path / "out")  # recorded before the first run
     assert (len(begun.planned), begun.ended) == (4, "")
-    assert begun.selected == {f"digits-lt-50-cbs-beta1.5-seed{n}": ["β of the data set's recipe"] for n in (0, 1)}
+    assert begun.selected == {f"digits-lt-50-cbs-beta1.5-seed{n}": [Choice("recipe")] for n in (0, 1)}
 
     code, out, err = run("study", *SMALL)
     assert code == 0, err
@@ -85,8 +85,8 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     assert place == "digits-lt cbs"
     assert beta in {1.0, 1.1}
     (way,) = kept.selected[f"digits-lt-50-cbs-beta{beta:g}-seed0"]
-    assert way.startswith("β chosen on 2-fold cross-validation within training data")
-    assert kept.selected["digits-lt-50-cbs-beta1.3-seed0"] == ["β as given"]
+    assert way == Choice("search", "val", folds=2, runs=2)
+    assert kept.selected["digits-lt-50-cbs-beta1.3-seed0"] == [Choice("given")]
     code, out, _ = run("study", "table", "out", "--format", "markdown")
     assert code == 0
     assert out.count("| digits-lt 50 |") == 3  # no run on a fold
@@ -183,11 +183,11 @@ def test_a_beta_chosen_on_test_data_stays_so(run, tmp_path):
     code, out, err = run("study", *base, *search)
     assert code == 0, err
     beta = read_studies(tmp_path / "out")[0].searches["digits-lt cbs"]
-    way = f"β chosen on TEST data by recall over all classes, 1 run per β: digits-lt 50 {beta:g}"
+    way = f"β chosen on TEST data by recall over all classes, 1 run per β: CBS (β = {beta:g}) on digits-lt 50"
     assert way in " ".join(out.split())
     code, out, err = run("study", *base, "--betas", beta)
     assert code == 0, err
-    assert f"{way}; β as given: digits-lt 50 {beta:g}" in " ".join(out.split())
+    assert f"{way}; β as given: CBS (β = {beta:g}) on digits-lt 50" in " ".join(out.split())
     assert [len(one.planned) for one in read_studies(tmp_path / "out")] == [1, 1]
     (tmp_path / "out" / "study.json").unlink()  # as if the study had been stopped between its search and its end
     assert way in " ".join(run("study", "table", "out")[1].split())

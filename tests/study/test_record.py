@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from longtail.study.captions import recorded_for
-from longtail.study.record import StudyRecord, missing_of, read_studies, write_study
+from longtail.study.record import Choice, StudyRecord, missing_of, read_studies, write_study
 from longtail.study.runs import group_runs, read_runs
 
-ON_TEST = "β chosen on TEST data by recall over all classes, 1 run per β"
+ON_TEST = Choice("search", "test", runs=2)
+SEARCHED, GIVEN = Choice("search", "val", folds=3, runs=3), Choice("given")
+TITLE = "CBS (β = 1.5) on digits-lt 50"
 CBS = "digits-lt-50-cbs-beta1.5-seed"
 
 
@@ -28,19 +30,25 @@ def test_a_study_replaces_what_it_covers_and_hides_nothing_else(tmp_path):
     begun = StudyRecord("longtail study a", "softmax", planned=["x"], searches={"d cbs": None})
     write_study(tmp_path, begun)
     assert read_studies(tmp_path) == [begun]
-    found = replace(begun, planned=["x", "y"], selected={"y": ["searched"]}, searches={"d cbs": 1.5})
+    found = replace(begun, planned=["x", "y"], selected={"y": [SEARCHED]}, searches={"d cbs": 1.5})
     ended = replace(found, ended="2026-01-03", failed={"y": "why"})
     write_study(tmp_path, ended)
     assert read_studies(tmp_path) == [ended]
     write_study(tmp_path, begun)  # the same command once more, stopped before its search: what was found stays
     assert [one.searches["d cbs"] for one in read_studies(tmp_path)] == [1.5, None]
-    write_study(tmp_path, replace(found, selected={"y": ["as given"]}))  # a plan of the same name that was changed
-    assert [one.selected for one in read_studies(tmp_path)] == [{"y": ["searched"]}, {"y": ["as given"]}]
+    write_study(tmp_path, replace(found, selected={"y": [GIVEN]}))  # a plan of the same name that was changed
+    assert [one.selected for one in read_studies(tmp_path)] == [{"y": [SEARCHED]}, {"y": [GIVEN]}]
     write_study(tmp_path, StudyRecord("longtail study b", "cbs"))
     assert [one.command[-1] for one in read_studies(tmp_path)] == ["a", "a", "b"]
-    write_study(tmp_path, replace(found, command="longtail study c", selected={"y": ["searched", "as given"]}))
+    write_study(tmp_path, replace(found, command="longtail study c", selected={"y": [SEARCHED, GIVEN]}))
     assert [one.command[-1] for one in read_studies(tmp_path)] == ["b", "c"]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_empty_command_keeps_the_recorded_one(tmp_path):
+    write_study(tmp_path, StudyRecord("longtail study a", "softmax"))
+    write_study(tmp_path, StudyRecord("", "softmax", planned=["x"]))
+    assert [one.command for one in read_studies(tmp_path)] == ["longtail study a"]
 
 
 def test_a_file_of_another_version_is_refused(tmp_path):
@@ -55,10 +63,10 @@ def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
     cells = group_runs(runs)
     first = StudyRecord("first", "softmax", names(folder), {f"{CBS}{n}": [ON_TEST] for n in (0, 1)})
     write_study(folder, first)
-    given = {f"{CBS}{n}": ["β as given"] for n in (0, 1)}
+    given = {f"{CBS}{n}": [GIVEN] for n in (0, 1)}
     write_study(folder, StudyRecord("second --betas 1.5", "cbs", planned=list(given), selected=given))
     recorded = recorded_for([folder], runs)
-    assert recorded.selected(cells) == f"{ON_TEST}: digits-lt 50 1.5; β as given: digits-lt 50 1.5"
+    assert recorded.selected(cells) == f"{ON_TEST}: {TITLE}; β as given: {TITLE}"
     assert recorded.selected([cell for cell in cells if cell.method != "cbs"]) == ""
     assert recorded.commands == ("first", "second --betas 1.5")
     assert recorded.reference(cells) == "softmax"  # of more of the runs
@@ -82,9 +90,9 @@ def test_a_choice_on_test_data_is_not_hidden_by_a_later_command(folder):
 def test_the_search_of_a_stopped_study_is_used(folder):
     place = folder / "search" / "digits-lt-50-cbs"
     place.mkdir(parents=True)
-    record = {"beta": 1.5, "data": "digits-lt 50", "method": "cbs", "selected": ON_TEST}
+    record = {"beta": 1.5, "data": "digits-lt 50", "method": "cbs", "select_on": "test", "points": [{"scores": [1, 2]}]}
     for changes, way in (
-        ({}, f"{ON_TEST}: digits-lt 50 1.5"),
+        ({}, f"{ON_TEST}: {TITLE}"),
         ({"beta": 1.2}, ""),
         ({"data": "digits-lt 10"}, ""),
     ):
@@ -106,15 +114,14 @@ def test_missing_and_failed_runs_are_named(folder):
 def test_runs_without_a_study_are_distinguished(study, tmp_path):
     for name in ("a", "b", "c"):
         shutil.copytree(study / f"{CBS}0", tmp_path / name / f"{CBS}0")
-    for name in ("a", "b"):
-        record = StudyRecord(name, "softmax", planned=[f"{CBS}0"], selected={f"{CBS}0": [f"β chosen on {name}"]})
+    for name, choice in (("a", SEARCHED), ("b", GIVEN)):
+        record = StudyRecord(name, "softmax", planned=[f"{CBS}0"], selected={f"{CBS}0": [choice]})
         write_study(tmp_path / name, record)
     runs = read_runs(tmp_path)
     recorded, (cell, *_) = recorded_for([tmp_path], runs), group_runs(runs[:1])
     assert [path.parent.name for path in recorded.unrecorded] == ["c"]
     several = [cell, *group_runs(runs[1:2]), *group_runs(runs[2:])]
     assert recorded.selected(several) == (
-        "β chosen on a: digits-lt 50 1.5; β chosen on b: digits-lt 50 1.5; "
-        "how β was chosen is not recorded: digits-lt 50 1.5"
+        f"{SEARCHED}: {TITLE}; β as given: {TITLE}; how β was chosen is not recorded: {TITLE}"
     )
     assert recorded_for([tmp_path / "c"], read_runs(tmp_path / "c")).selected([cell]) == ""

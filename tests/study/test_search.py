@@ -72,7 +72,7 @@ def test_choosing_on_test_is_in_every_caption_and_other_data_need_another_folder
     found = search(BASE, plan, tmp_path)
     assert found.folds == 0
     assert [p.scores[0].value for p in found.found.trials] == [c.runs[0].recall() for c in found.cells]
-    for caption in (trace_table(found).caption, found.sensitivity().caption, found.selected):
+    for caption in (trace_table(found).caption, found.sensitivity().caption, str(found.selected)):
         assert "TEST data" in caption
     assert "not used" not in found.sensitivity().caption
     assert "Standard error: undefined." in trace_table(found).caption  # one run per beta

@@ -13,7 +13,7 @@ from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.methods import METHODS, param, register_loss
 from longtail.study import Results, Study, run_studies
 from longtail.study.execute import execute
-from longtail.study.record import StudyRecord, read_studies, write_study
+from longtail.study.record import Choice, StudyRecord, read_studies, write_study
 
 PLAN = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs"], "seeds": 2, "recipe": SHORT}
 
@@ -98,8 +98,8 @@ def test_a_registered_method_has_its_beta_searched_by_any_training_function(tmp_
     assert {cell.title for cell in found.cells} == {f"Power (β = {beta:g})" for beta in betas}
     assert (tmp_path / "search" / "digits-lt-power" / "trace.md").exists()
     (record,) = read_studies(tmp_path)
-    assert record.selected["digits-lt-50-power-strength0.7-seed0"] == ["β of the data set's recipe"]
-    assert record.selected["digits-lt-50-power-strength0.2-seed0"] == ["β as given"]
+    assert record.selected["digits-lt-50-power-strength0.7-seed0"] == [Choice("recipe")]
+    assert record.selected["digits-lt-50-power-strength0.2-seed0"] == [Choice("given")]
 
 
 def test_several_studies_are_trained_together_and_recorded_separately(tmp_path):

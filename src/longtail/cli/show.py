@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -150,7 +151,7 @@ def show_result(folder: "RunFolder", result: dict[str, Any] | None = None) -> No
 def show_measures(result: dict[str, Any]) -> None:
     """Print the recall of each group on every split, and the preference scores on test, or else validation data."""
     groups = [name for name, members in result["groups"].items() if members]
-    table = Table("recall %", *groups, "all", box=None, header_style="bold")
+    table = Table(*map(escape, ("recall %", *groups, "all")), box=None, header_style="bold")
     names = {"train": "train", "train_paper": "train, training mode", "val": "val", "test": "test"}
     for split, shown in names.items():
         if split in result["splits"]:

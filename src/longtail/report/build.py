@@ -17,6 +17,7 @@ from longtail.report.settings import repeat_command, settings_grid, versions_gri
 from longtail.study.captions import Recorded, count, recorded_for
 from longtail.study.comparisons import check_reference
 from longtail.study.figures import Drawing
+from longtail.study.record import Choice
 from longtail.study.runs import SEARCH_FILE, Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import level_table, recall_table
 from longtail.train.folder import RunFolder
@@ -116,8 +117,8 @@ def _several_betas(results: DataResults) -> list[Cell]:
     """Cells of one method with three betas or more."""
     found: dict[str, dict[float, Cell]] = {}
     for cell in results.cells:
-        if cell.recipe.beta is not None:
-            found.setdefault(cell.method, {}).setdefault(cell.recipe.beta, cell)
+        if cell.beta is not None:
+            found.setdefault(cell.method, {}).setdefault(cell.beta, cell)
     return next((list(betas.values()) for betas in found.values() if len(betas) > 2), [])
 
 
@@ -172,8 +173,8 @@ def _searches(folders: Sequence[Path | str], runs: Sequence[Run]) -> list[_Searc
     for file in sorted({file.resolve() for path in map(Path, folders) for file in path.rglob(SEARCH_FILE)}):
         by_beta: dict[float, list[Run]] = {}
         for run in runs:
-            if run.path.resolve().parent == file.parent and run.recipe.beta is not None:
-                by_beta.setdefault(run.recipe.beta, []).append(run)
+            if run.path.resolve().parent == file.parent and run.beta is not None:
+                by_beta.setdefault(run.beta, []).append(run)
         if len(by_beta) > 1:
             cells = [one_cell(same_beta, over_folds=True) for same_beta in by_beta.values()]
             found.append((json.loads(file.read_text(encoding="utf-8")), cells))
@@ -183,11 +184,11 @@ def _searches(folders: Sequence[Path | str], runs: Sequence[Run]) -> list[_Searc
 def _search_content(search: _Search, drawings: dict[str, Drawing]) -> dict[str, str]:
     record, cells = search
     chosen, name = record.get("beta"), f"{cells[0].data}, {method_title(cells[0].method)}"
-    on = "TEST data" if record.get("select_on") == "test" else "validation data"
-    selected = str(record.get("selected") or f"β chosen on {on}")
-    drawing = replace(beta_drawing(cells, chosen=chosen, chosen_on=on, selected=selected), title=name)
+    choice = Choice.of_search(record)
+    drawn = beta_drawing(cells, chosen=chosen, select_on=choice.select_on or "val", selected=str(choice))
+    drawing = replace(drawn, title=name)
     (figure,) = _add(drawings, [drawing], name)
-    return {"text": f"{name}: {record.get('choice', f'beta = {chosen}')}. {selected}.", "figure": figure}
+    return {"text": f"{name}: {record.get('choice', f'beta = {chosen}')}. {choice}.", "figure": figure}
 
 
 def _unfinished(folders: Sequence[Path | str], record: Recorded) -> list[str]:

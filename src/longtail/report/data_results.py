@@ -62,9 +62,8 @@ class DataResults:
 
     def warning(self, cells: Sequence[Cell] | None = None) -> str:
         """Return how beta was chosen, for a caption, if that was on test data and a method that is shown has a beta."""
-        selected = self.record.selected(self.cells)
-        has_beta = any(cell.recipe.beta is not None for cell in cells or self.cells)
-        return f" {selected}." if "TEST" in selected and has_beta else ""
+        has_beta = any(cell.beta is not None for cell in cells or self.cells)
+        return f" {self.record.selected(self.cells)}." if has_beta and self.record.on_test(self.cells) else ""
 
     def recall(self, cell: Cell, group: str = "all") -> Summary:
         """Return the recall over the runs of a cell, in per cent."""

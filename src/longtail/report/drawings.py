@@ -116,18 +116,18 @@ def recall_over_epochs(cell: Cell, split: Held = "test") -> Curves | None:
 
 
 def beta_drawing(
-    cells: Sequence[Cell], *, chosen: float | None = None, chosen_on: str = "validation data", selected: str = ""
+    cells: Sequence[Cell], *, chosen: float | None = None, select_on: Held = "val", selected: str = ""
 ) -> Drawing:
     """Return the recall of each group over beta, on training data and on validation data, or else test data.
 
     Args:
         cells: of one method, each with another beta.
         chosen: the beta that was chosen.
-        chosen_on: the data on which it was chosen.
+        select_on: the data on which it was chosen.
         selected: the end of the caption, how it was chosen.
     """
-    ordered = sorted(cells, key=lambda cell: cell.recipe.beta or 0.0)
-    has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs) and chosen_on != "TEST data"
+    ordered = sorted(cells, key=lambda cell: cell.beta or 0.0)
+    has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs) and select_on == "val"
     held: Held = "val" if has_val else "test"
     groups = (*ordered[0].groups, "all")
     recalls: dict[str, dict[str, list[float]]] = {
@@ -137,7 +137,8 @@ def beta_drawing(
         }
         for split, part in (("train", ordered[0].runs[0].trained), (held, held))
     }
-    figure = sensitivity([cell.recipe.beta or 0.0 for cell in ordered], recalls, chosen=chosen, chosen_on=chosen_on)
+    on = "TEST data" if select_on == "test" else "validation data"
+    figure = sensitivity([cell.beta or 0.0 for cell in ordered], recalls, chosen=chosen, chosen_on=on)
     fewest, most = (found(len(cell.runs) for cell in cells) for found in (min, max))
     runs = f"{fewest} to {most} runs" if fewest < most else count(most, "run")
     caption = f"Recall of each group on training data (solid) and {'validation' if has_val else 'test'} data. "

@@ -3,7 +3,7 @@
 ``Study(plan).run()`` returns ``Results``; ``Results.read(folder)`` reads finished runs.
 """
 
-from longtail.study.conduct import Outcome
+from longtail.study.conduct import Outcome, Train, conduct
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan
 from longtail.study.rendering import Table
 from longtail.study.results import Results
@@ -29,7 +29,9 @@ __all__ = [
     "StudyPlan",
     "Summary",
     "Table",
+    "Train",
     "compare",
+    "conduct",
     "holm",
     "make_plan",
     "read_plan",

@@ -8,7 +8,7 @@ from typing import Any
 
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
-from longtail.study.record import STUDY_FILE, StudyRecord, missing_of, read_studies
+from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
 
 NO_DATA = "there is neither test nor validation data"
@@ -23,7 +23,7 @@ class Recorded:
     """The reference of runs that no study has recorded."""
     references: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """The references of the studies of each run."""
-    ways: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    choices: Mapping[Path, Sequence[Choice]] = field(default_factory=dict)
     """How the beta of each run was chosen."""
     commands: tuple[str, ...] = ()
     """The commands of the studies."""
@@ -41,18 +41,22 @@ class Recorded:
         return max(reversed(here), key=here.count, default=self.usual)
 
     def selected(self, cells: Sequence[Cell]) -> str:
-        """Return how the betas of cells were chosen, on test data first; empty if nothing is recorded."""
-        betas: dict[str, list[str]] = {}
+        """Return how the betas of cells were chosen, in words, on test data first; empty if nothing is recorded."""
+        found: dict[Choice | None, list[str]] = {}
         for cell in cells:
-            if cell.recipe.beta is None:
-                continue
-            for run in cell.runs:
-                for way in self.ways.get(run.path) or [_UNKNOWN]:
-                    betas.setdefault(way, []).append(f"{cell.data} {cell.recipe.beta:g}")
-        if not betas.keys() - {_UNKNOWN}:
+            if cell.beta is not None:
+                unknown: list[Choice | None] = [None]
+                for choice in (one for run in cell.runs for one in self.choices.get(run.path) or unknown):
+                    found.setdefault(choice, []).append(f"{cell.title} on {cell.data}")
+        if not found.keys() - {None}:
             return ""
-        ways = sorted(betas, key=lambda way: ("TEST" not in way, way == _UNKNOWN))
-        return "; ".join(f"{way}: {', '.join(dict.fromkeys(betas[way]))}" for way in ways)
+        order = sorted(found, key=lambda one: (one is None, one is not None and one.select_on != "test"))
+        return "; ".join(f"{one or _UNKNOWN}: {', '.join(dict.fromkeys(found[one]))}" for one in order)
+
+    def on_test(self, cells: Sequence[Cell]) -> bool:
+        """Return whether a beta of the cells was chosen on test data."""
+        choices = [one for cell in cells for run in cell.runs for one in self.choices.get(run.path, ())]
+        return any(one.select_on == "test" for one in choices)
 
 
 def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
@@ -65,7 +69,7 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     roots = [Path(path).resolve() for path in paths]
     records: dict[Path, list[StudyRecord]] = {}
     of_runs: dict[Path, list[StudyRecord]] = {}
-    ways: dict[Path, list[str]] = {}
+    choices: dict[Path, list[Choice]] = {}
     for run in runs:
         place, folder = run.path.resolve(), _study_of(run, roots)
         if folder is not None and folder not in records:
@@ -73,8 +77,8 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
         name = "" if folder is None else place.relative_to(folder).as_posix()
         found = [] if folder is None else [one for one in records[folder] if name in one.planned]
         of_runs[run.path] = found
-        chosen = [way for one in found for way in one.selected.get(name, ())]
-        ways[run.path] = list(dict.fromkeys([*chosen, *_searched(run)]))
+        chosen = [choice for one in found for choice in one.selected.get(name, ())]
+        choices[run.path] = list(dict.fromkeys([*chosen, *_searched(run)]))
     used = {id(one) for found in of_runs.values() for one in found}
     studies = [one for of_folder in records.values() for one in of_folder if id(one) in used]
     inside = {folder: one for folder, one in records.items() if any(folder.is_relative_to(root) for root in roots)}
@@ -83,7 +87,7 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     return Recorded(
         usual=default_reference(run.method for run in runs),
         references={path: [one.reference for one in found] for path, found in of_runs.items()},
-        ways=ways,
+        choices=choices,
         commands=tuple(dict.fromkeys(one.command for one in studies if one.command)),
         unrecorded=frozenset(path for path, found in of_runs.items() if not found),
         missing="; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for folder, text in missing.items()),
@@ -98,14 +102,14 @@ def _study_of(run: Run, roots: Sequence[Path]) -> Path | None:
     return next((one for one in folders if (one / STUDY_FILE).exists()), None)
 
 
-def _searched(run: Run) -> list[str]:
+def _searched(run: Run) -> list[Choice]:
     """How a search beside a run chose the run's beta; a study that was stopped has not recorded it."""
     found = []
     for file in sorted(run.path.parent.glob(f"search/*/{SEARCH_FILE}")):
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         of = (record.get("data"), record.get("method"), record.get("beta"))
-        if run.recipe.beta is not None and of == (run.data, run.method, run.recipe.beta):
-            found.append(str(record["selected"]))
+        if run.beta is not None and of == (run.data, run.method, run.beta):
+            found.append(Choice.of_search(record))
     return found
 
 
@@ -176,7 +180,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     if any(shares):
         held = ", ".join(f"{100 * share:g} %" for share in sorted(shares) if share)
         parts.append(f"{held} of training images held out{' in some rows' * (0.0 in shares)}")
-    if selected or any(cell.recipe.beta is not None for cell in cells):
+    if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."

@@ -171,9 +171,9 @@ class _Searches:
         """Return why searches did not finish, one sentence each, once nothing is under way."""
         found = list(self.refused)
         for runs in self.current.values():
-            run = next(run for run in runs if not run.folder.done)
-            why = failed.get(str(run.path), "another process is training it")
-            found.append(f"Expected all runs of a search to finish, but {run.path} did not: {why}")
+            lost = next((run for run in runs if str(run.path) in failed or not run.folder.done), runs[0])
+            why = failed.get(str(lost.path), "another process is training it")
+            found.append(f"Expected all runs of a search to finish, but {lost.path} did not: {why}")
         return tuple(found)
 
 

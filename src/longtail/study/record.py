@@ -2,13 +2,41 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Literal
 
 from longtail._io import write_json
 
 STUDY_FILE = "study.json"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a beta was chosen; as text, the words of a caption."""
+
+    by: Literal["given", "recipe", "search"]
+    select_on: Literal["", "val", "test"] = ""
+    """The data that a search chose on."""
+    folds: int = 0
+    """Of the cross-validation of a search."""
+    runs: int = 0
+    """Of a search, per beta."""
+
+    @classmethod
+    def of_search(cls, record: Mapping[str, Any]) -> "Choice":
+        """Return how a search chose, from its ``beta.json``."""
+        runs = max((len(point["scores"]) for point in record.get("points", ())), default=0)
+        return cls("search", record.get("select_on", "val"), record.get("folds", 0), runs)
+
+    def __str__(self) -> str:
+        if self.by != "search":
+            return {"given": "β as given", "recipe": "β of the data set's recipe"}[self.by]
+        where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
+        where = "TEST data" if self.select_on == "test" else where
+        runs = f", {self.runs} run{'s' * (self.runs > 1)} per β" if self.runs else ""
+        return f"β chosen on {where} by recall over all classes{runs}"
 
 
 @dataclass(frozen=True)
@@ -19,7 +47,7 @@ class StudyRecord:
     reference: str
     planned: Sequence[str] = ()
     """Folders of its runs, relative to the file; those with a searched beta are added when it is found."""
-    selected: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    selected: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
     """How the beta of each run was chosen; several ways may have led to the same beta."""
     searches: Mapping[str, float | None] = field(default_factory=dict)
     """Searches for beta and their results; ``None``: not done."""
@@ -51,7 +79,11 @@ def read_studies(folder: Path) -> list[StudyRecord]:
     known = {one.name for one in fields(StudyRecord)}
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))["studies"]
-        return [StudyRecord(**{name: one[name] for name in known}) for one in entries]
+        found = [StudyRecord(**{name: one[name] for name in known}) for one in entries]
+        return [
+            replace(one, selected={run: [Choice(**way) for way in ways] for run, ways in one.selected.items()})  # type: ignore[arg-type]
+            for one in found
+        ]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"Expected {file} to hold a list of studies, but it is damaged or of another version of longtail; move it "
@@ -60,8 +92,11 @@ def read_studies(folder: Path) -> list[StudyRecord]:
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:
-    """Add a study to the record of a folder, in place of the entries that it covers."""
-    entries = [*(one for one in read_studies(folder) if not record.covers(one)), record]
+    """Add a study to the record of a folder, in place of the entries that it covers; an empty command keeps theirs."""
+    before = read_studies(folder)
+    covered = [one for one in before if record.covers(one)]
+    command = record.command or next((one.command for one in reversed(covered) if one.command), "")
+    entries = [*(one for one in before if one not in covered), replace(record, command=command)]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STUDY_FILE, {"studies": [asdict(one) for one in entries]})
 

@@ -126,7 +126,8 @@ def to_html(table: Table) -> str:
     lines = ["<table>", f"<caption>{html.escape(table.title)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
     for row in table.rows:
         cells = "".join(f"<th>{html.escape(label)}</th>" for label in row.labels)
-        cells += "".join(f"<td>{text}</td>" for text in table.texts(row, "<b>{}</b>"))
+        for text, value in zip(map(html.escape, table.texts(row)), row.values, strict=True):
+            cells += f"<td><b>{text}</b></td>" if value is not None and value.best else f"<td>{text}</td>"
         lines.append(f"<tr>{cells}</tr>")
     return "\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(table.full_caption)}</p>", ""])
 
@@ -140,9 +141,9 @@ def print_table(table: Table, console: "rich.console.Console", digits: int = 1) 
 
     shown = RichTable(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
     for name in table.labels:
-        shown.add_column(name, no_wrap=True)
+        shown.add_column(Text(name), no_wrap=True)
     for name in table.columns:
-        shown.add_column(name, justify="right", no_wrap=True)
+        shown.add_column(Text(name), justify="right", no_wrap=True)
     rounded, before = replace(table, digits=digits), ""
     for row in table.rows:
         values = [

@@ -10,7 +10,7 @@ from longtail.study.captions import NO_DATA, Recorded, measured_on, recorded_for
 from longtail.study.comparisons import Contrast, Contrasts, check_reference, contrasts_of
 from longtail.study.conduct import Outcome, Searches
 from longtail.study.rendering import Table, save
-from longtail.study.runs import Cell, Run, by_data, group_runs, held_out, ordered, read_runs
+from longtail.study.runs import Cell, Run, by_data, group_runs, groups_of, held_out, ordered, read_runs
 from longtail.study.tables import level_table, recall_table
 
 if TYPE_CHECKING:
@@ -115,6 +115,9 @@ class Results:
             check_reference(reference, self.cells)
         if measure not in {"recall", "level"}:
             raise ValueError(f"Expected `measure` to be recall or level, but got {measure!r}.")
+        known = (*groups_of(self.cells), "all")
+        if group not in known:
+            raise ValueError(f"Expected `group` to be one of {', '.join(known)}, but got {group!r}.")
         contrasts: list[Contrast] = []
         notes: list[str] = []
         for data, of_data in by_data(self.cells).items():
@@ -156,11 +159,11 @@ class Results:
         save(self.table("recall"), Path(folder), "recall")
         save(self.table("level"), Path(folder), "level")
 
-    def report(self, path: Path | str, figures: Path | str | None = None) -> Path:
+    def report(self, path: Path | str, figures: Path | str | None = None, *, reference: str | None = None) -> Path:
         """Write a report of the runs as one HTML page, and its figures to the folder ``figures``."""
         from longtail.report import report  # noqa: PLC0415 - it is built on this package
 
-        made = report(*self.folders, runs=self.runs, reference=self.reference, command=self.command)
+        made = report(*self.folders, runs=self.runs, reference=reference or self.reference, command=self.command)
         return made.write(path, figures)
 
     def __len__(self) -> int:

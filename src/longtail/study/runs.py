@@ -49,9 +49,24 @@ class Run:
         return self.recipe.method
 
     @property
+    def beta(self) -> float | None:
+        """The method's beta; that of a method which is not registered here is as its run recorded it."""
+        found: float | None = self.recipe.beta if self.method in METHODS else self.result.get("beta")
+        return found
+
+    @property
+    def title(self) -> str:
+        """The method and its beta, as in tables; of a method which is not registered here, as its run recorded it."""
+        made = self.recipe.spec.label(self.recipe.params)
+        return made if self.method in METHODS else str(self.result.get("label", made))
+
+    @property
     def data(self) -> str:
         """The name of the data set in tables."""
         return data_title(self.recipe.data, self.recipe.imbalance)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.title}, {self.data}, seed {self.recipe.seed})"
 
     @property
     def trained(self) -> Part:
@@ -161,7 +176,12 @@ class Cell:
     @property
     def title(self) -> str:
         """The method and its beta, as in tables."""
-        return self.recipe.spec.label(self.recipe.params)
+        return self.runs[0].title
+
+    @property
+    def beta(self) -> float | None:
+        """The method's beta."""
+        return self.runs[0].beta
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -284,7 +304,7 @@ def ordered(cells: Iterable[Cell]) -> list[Cell]:
     def key(cell: Cell) -> tuple[Any, ...]:
         recipe = cell.recipe
         method = (places.get(recipe.method, len(places)), recipe.method)
-        return recipe.data, recipe.imbalance or 0.0, *method, recipe.beta or 0.0
+        return recipe.data, recipe.imbalance or 0.0, *method, cell.beta or 0.0
 
     return sorted(cells, key=key)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from longtail._io import write_json
 from longtail.data import CATALOG, open_path
-from longtail.study.captions import count
 from longtail.study.planning import PlannedRun
+from longtail.study.record import Choice
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
 from longtail.study.search_rule import BetaSearch, Score, SearchPlan, search_rounds
@@ -32,13 +32,9 @@ class SearchResult:
     folds: int
 
     @property
-    def selected(self) -> str:
-        """How beta was chosen, for captions."""
-        runs = len(self.found.trials[0].scores)
-        where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
-        if self.plan.select_on == "test":
-            where = "TEST data"
-        return f"β chosen on {where} by recall over all classes, {count(runs, 'run')} per β"
+    def selected(self) -> Choice:
+        """How beta was chosen."""
+        return Choice("search", self.plan.select_on, self.folds, len(self.found.trials[0].scores))
 
     @property
     def beta(self) -> float:
@@ -47,7 +43,7 @@ class SearchResult:
 
     def sensitivity(self, command: str = "") -> Table:
         """Return train, validation and test recall of each group for each beta."""
-        note = self.selected
+        note = str(self.selected)
         note += "" if self.plan.select_on == "test" else "; test recall is shown, not used"
         note += f"; each model saw {self.folds - 1} of {self.folds} folds" if self.folds else ""
         return sensitivity_table(self.cells, selected=note, command=command)
@@ -59,7 +55,6 @@ class SearchResult:
             "beta": choice.beta,
             "data": self.cells[0].data,
             "method": self.cells[0].method,
-            "selected": self.selected,
             "select_on": self.plan.select_on,
             "folds": self.folds,
             "choice": str(choice),

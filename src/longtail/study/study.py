@@ -9,7 +9,7 @@ from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans
 from longtail.study.execute import epochs_done, execute
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
-from longtail.study.record import StudyRecord, missing_of, now, write_study
+from longtail.study.record import Choice, StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
 from longtail.study.results import Results
 from longtail.study.runs import Run, read_run
@@ -99,18 +99,15 @@ class Study:
     def _name(self, path: Path | str) -> str:
         return Path(path).relative_to(self.plan.out).as_posix()
 
-    def _selected(self, searches: Searches) -> dict[str, list[str]]:
+    def _selected(self, searches: Searches) -> dict[str, list[Choice]]:
         """How the beta of each run is chosen."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[Choice]] = {}
         for run, key, beta in self.plan.combinations({key: one.beta for key, one in searches.items()}):
             if run.recipe.beta is not None:
-                way = "β as given"
-                if beta == "search":
-                    way = searches[key].selected
-                elif beta == "recipe" and takes_beta(key[2]):
-                    way = "β of the data set's recipe"
-                ways = found.setdefault(self._name(run.path), [])
-                ways += [] if way in ways else [way]
+                of_recipe = beta == "recipe" and takes_beta(key[2])
+                choice = searches[key].selected if beta == "search" else Choice("recipe" if of_recipe else "given")
+                choices = found.setdefault(self._name(run.path), [])
+                choices += [] if choice in choices else [choice]
         return found
 
     def _finish(self, searches: Searches, outcome: Outcome) -> Results:

@@ -88,7 +88,7 @@ def sensitivity_table(cells: Sequence[Cell], *, selected: str = "", command: str
         a table in per cent, the best beta of each split and group in bold; I on validation and test data.
     """
     groups = (*groups_of(cells), "all")
-    given = sorted(cells, key=lambda cell: (cell.data, cell.recipe.beta or 0.0))
+    given = sorted(cells, key=lambda cell: (cell.data, cell.beta or 0.0))
     rows: list[list[Row]] = [[] for _ in given]
     for split in ("train", "val", "test"):
         if split not in given[0].runs[0].result["splits"]:
@@ -98,7 +98,7 @@ def sensitivity_table(cells: Sequence[Cell], *, selected: str = "", command: str
         if split in HELD_WORDS:
             levels = _column(given, partial(Run.level, part=split), min)
         for place, (cell, *values) in enumerate(zip(given, *columns, levels, strict=True)):
-            rows[place].append(Row((f"{cell.recipe.beta:g}", split), tuple(values)))
+            rows[place].append(Row((f"{cell.beta:g}", split), tuple(values)))
     title = f"Sensitivity to β on {given[0].data}: recall, per cent"
     names = (*(name.capitalize() for name in groups), "I")
     found = tuple(row for of_beta in rows for row in of_beta)
@@ -127,7 +127,7 @@ def _column(
 
 def _selected(selected: Selected, cells: Sequence[Cell]) -> str:
     """How the betas of cells were chosen; empty for cells without a beta."""
-    if all(cell.recipe.beta is None for cell in cells):
+    if all(cell.beta is None for cell in cells):
         return ""
     return selected if isinstance(selected, str) else selected(cells)
 

@@ -346,6 +346,8 @@ class Trainer:
         about = {
             "data": self.dataset.name,
             "method": self.recipe.method,
+            "label": self.method.label(self.params),
+            "beta": self.recipe.beta,
             "params": self.method.values(self.params),
             "seed": self.recipe.seed,
             "epochs": self.epochs,
