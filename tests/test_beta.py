@@ -136,6 +136,16 @@ def test_float32_logits_and_lists_are_accepted() -> None:
     assert fit_shift(logits.float(), labels.int(), COUNTS.tolist()).delta == pytest.approx(fit.delta, abs=1e-5)
 
 
+def test_numpy_logits_are_accepted() -> None:
+    logits, labels = _sample(300)
+    assert fit_shift(logits.numpy(), labels.numpy(), COUNTS.numpy()) == fit_shift(logits, labels, COUNTS)
+
+
+def test_one_class_with_samples_is_a_problem() -> None:
+    fit = fit_shift(torch.randn(4, 5), [2, 2, 2, 2], COUNTS)
+    assert fit.problem == "only one class has held-out samples"
+
+
 def test_two_classes() -> None:
     log_p, labels = _sample(20_000, classes=2)
     fit = fit_shift(log_p + 1.2 * torch.tensor([90.0, 10.0]).log(), labels, [90, 10])

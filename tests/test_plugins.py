@@ -1,8 +1,10 @@
 """Methods, losses and heads from a file outside the package: the examples work like built-in methods."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 
 import longtail
 from longtail import ClassBalancedSoftmaxLoss, _registry, cli
+from longtail._program import sentence_of
 from longtail.methods import METHODS, SupervisedLoss, Task, param, register_loss
 from longtail.models import HEADS, Outputs
 from longtail.train import RunFolder, Trainer, defaults
@@ -124,6 +127,33 @@ def test_entry_points_are_loaded_on_any_use(plugin, monkeypatch):
     METHODS.unregister("vs")
     _registry._loaded -= {"my_package.plugin", str(EXAMPLES / "vs_loss.py")}
     assert "vs" in list(METHODS)
+
+
+def test_a_failed_plugin_leaves_nothing_behind(plugin, monkeypatch, tmp_path):
+    """The second use fails in the same way, for a file and for an installed package."""
+    broken = tmp_path / "broken_plugin.py"
+    broken.write_text("value = 1\nraise RuntimeError('broken')\n")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            _registry.load_plugin(broken)
+        assert "broken_plugin" not in sys.modules
+
+    def load():
+        raise ImportError("absent")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_registry, "_installed", lambda: [SimpleNamespace(value="absent.plugin", load=load)])
+        for _ in range(2):
+            with pytest.raises(ImportError, match="absent"):
+                list(METHODS)
+
+
+def test_a_syntax_error_in_a_plugin_names_file_and_line(plugin, tmp_path):
+    broken = tmp_path / "broken_plugin.py"
+    broken.write_text("value = 1\ndef f(:\n")
+    with pytest.raises(SyntaxError) as caught:
+        _registry.load_plugin(broken)
+    assert sentence_of(caught.value) == f"SyntaxError in {broken}:2: invalid syntax"
 
 
 def test_a_plugin_file_may_be_imported_twice(plugin, example):

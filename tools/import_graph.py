@@ -91,18 +91,19 @@ def edges_in(src: Path) -> list[Edge]:
             else:
                 assert node.level == 0, f"{file}: relative import"
                 module = node.module or ""
-                targets = [sub if (sub := f"{module}.{alias.name}") in modules else module for alias in node.names]
+                names = [alias.name for alias in node.names if (module, alias.name) != ("longtail", "__version__")]
+                targets = [sub if (sub := f"{module}.{name}") in modules else module for name in names]
             found += [Edge(name, target, lazy) for target in dict.fromkeys(targets) if target.startswith("longtail")]
     return found
 
 
 def back_edges(edges: list[Edge]) -> list[Edge]:
-    """Return imports that point to a package further down, or to one that :data:`ORDER` does not list."""
+    """Return imports that point to a package further down, or to one that is not in :data:`ORDER`, as ``longtail``."""
     place = {name: number for number, name in enumerate(ORDER)}
     found = []
     for edge in edges:
         source, target = edge.packages
-        if "" in (source, target) or source == target:  # the top-level package imports on use
+        if not source or source == target:  # the top-level package imports on use
             continue
         unknown = source not in place or target not in place
         if unknown or (place[target] > place[source] and not (edge.lazy and (source, target) in LAZY)):

@@ -31,6 +31,8 @@ def sentence_of(error: Exception) -> str:
         temporary = re.fullmatch(r"\.(.+)\.\d+\.part", path.name)
         meant = path.with_name(temporary[1]) if temporary else path
         return f"Expected access to {meant}, but got: {error.strerror[:1].lower()}{error.strerror[1:]}."
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__} in {error.filename}:{error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     if "Expected" in str(error) or isinstance(error, OSError | ImportError) or not frames:
         return str(error)

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -94,9 +95,9 @@ def load_plugins() -> None:
     for path in filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep)):
         _import_file(Path(path))
     for point in _installed():
-        if point.value not in _loaded:
-            _loaded.add(point.value)
-            point.load()
+        with _once(point.value) as first:
+            if first:
+                point.load()
 
 
 @cache
@@ -116,18 +117,32 @@ def load_plugin(path: Path | str) -> None:
 
 
 def _import_file(file: Path) -> None:
-    if str(file) in _loaded:
-        return
-    _loaded.add(str(file))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"Expected a Python file with a plugin, but got {file}.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(file.stem, module)
+    with _once(str(file)) as first:
+        if not first:
+            return
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"Expected a Python file with a plugin, but got {file}.")
+        module = importlib.util.module_from_spec(spec)
+        known = sys.modules.setdefault(file.stem, module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            if known is module:
+                del sys.modules[file.stem]
+            raise
+
+
+@contextmanager
+def _once(plugin: str) -> Iterator[bool]:
+    """Yield whether to load a plugin: not if it is loaded or being loaded. One that fails counts as not loaded."""
+    first = plugin not in _loaded
+    _loaded.add(plugin)
     try:
-        spec.loader.exec_module(module)
+        yield first
     except BaseException:
-        _loaded.discard(str(file))
+        if first:
+            _loaded.discard(plugin)
         raise
 
 

@@ -1,8 +1,8 @@
-r"""Finding beta: how much further to shift a classifier so that it treats all classes alike, measured on held-out data.
+r"""Finding beta: the additional shift that makes a classifier treat all classes alike, estimated on held-out data.
 
-Class-Balanced Softmax trains on :math:`z_c + \beta \log N_c`. Its beta is right if no further shift of the plain logits
-:math:`z` helps on held-out data in which every class counts the same. :func:`fit_shift` measures the shift that would
-help, which is added to beta, or subtracted from the logits of the trained model.
+Class-Balanced Softmax trains on :math:`z_c + \beta \log N_c`. Its beta is right if no additional shift of the plain
+logits :math:`z` helps on held-out data in which every class counts the same. :func:`fit_shift` estimates the shift that
+would help, which is added to beta, or subtracted from the logits of the trained model.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from longtail._checks import Vector, as_counts, as_distribution, as_vector, check_logits, shown
+from longtail._checks import Vector, as_counts, as_distribution, as_tensor, as_vector, check_logits, describe, shown
+from longtail.losses._common import check_label_range
 
 __all__ = ["ShiftFit", "fit_shift"]
 
@@ -21,7 +22,7 @@ _HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
 
 
 class ShiftFit(NamedTuple):
-    r"""The further shift that would help, from :func:`fit_shift`.
+    r"""The additional shift estimated on held-out data, from :func:`fit_shift`.
 
     A balanced posterior is estimated by :math:`\mathrm{softmax}((z - \delta \log N) / T)`.
     """
@@ -38,10 +39,8 @@ class ShiftFit(NamedTuple):
     """Why delta must not be used; ``None`` if it may be."""
 
 
-def fit_shift(
-    logits: Tensor, labels: Tensor | Vector, counts: Vector, *, target_prior: Vector | None = None
-) -> ShiftFit:
-    r"""Return the shift :math:`\delta \log N_c` that held-out data would still subtract from a classifier's logits.
+def fit_shift(logits: Vector, labels: Vector, counts: Vector, *, target_prior: Vector | None = None) -> ShiftFit:
+    r"""Return the additional shift :math:`\delta \log N_c` of a classifier's logits, estimated on held-out data.
 
     Minimises the cross entropy of :math:`\mathrm{softmax}(a z - b \log N)` over :math:`a` and :math:`b`, every class
     weighted alike, and returns :math:`\delta = b / a` and :math:`T = 1 / a`. The problem is convex. At
@@ -51,7 +50,7 @@ def fit_shift(
     Classes without a held-out sample are left out of the softmax: in its denominator they would only be penalised.
 
     Args:
-        logits: plain logits of held-out samples, shape ``(M, C)``.
+        logits: plain logits of held-out samples, shape ``(M, C)``, a tensor or an array.
         labels: their classes, shape ``(M,)``.
         counts: **training** examples per class, shape ``(C,)``; a constant factor changes nothing.
         target_prior: class frequencies where the model will be used, up to a factor; default: all the same.
@@ -68,17 +67,19 @@ def fit_shift(
         (0.62, None)
     """
     counts = as_counts(counts, fractions=True)
+    logits = as_tensor("logits", logits)
     check_logits(logits, counts.numel())
     if logits.ndim != 2 or not len(logits):
         raise ValueError(f"Expected `logits` of shape (M, C) with M >= 1, but got shape {tuple(logits.shape)}.")
     labels = as_vector("labels", labels).to(logits.device)
     if labels.is_floating_point() or len(labels) != len(logits):
-        raise ValueError(f"Expected `labels` to be {len(logits)} class indices, one per row of `logits`.")
+        raise ValueError(
+            f"Expected `labels` to be {len(logits)} class indices, one per row of `logits`, but got {describe(labels)}."
+        )
     labels = labels.long()
     if not bool(logits.isfinite().all()):
         raise ValueError("Expected `logits` to be finite, but some are infinite or NaN.")
-    if int(labels.min()) < 0 or int(labels.max()) >= counts.numel():
-        raise ValueError(f"Expected `labels` to be in 0…{counts.numel() - 1}, but got others.")
+    check_label_range("labels", labels, counts.numel())
     unseen = torch.unique(labels[counts.to(labels.device)[labels] == 0]).tolist()
     if unseen:
         raise ValueError(f"Expected `counts` above 0 for every class in `labels`, but got 0 for class {shown(unseen)}.")
@@ -87,7 +88,7 @@ def fit_shift(
     if not bool(prior[labels].any()):
         raise ValueError("Expected `target_prior` above 0 for a class in `labels`, but got 0 for all of them.")
     held_out = HeldOut(labels, counts, prior)
-    return held_out.describe(held_out.fit(logits.detach()))
+    return held_out.describe(held_out.fit(logits))
 
 
 class Solution(NamedTuple):
@@ -183,7 +184,9 @@ class HeldOut:
         """The fit in numbers, and what is wrong with it; waits for the device."""
         delta, error = float(found.delta), float(found.std_error)
         problem = None
-        if not self.determined:
+        if len(self.present) < 2:
+            problem = "only one class has held-out samples"
+        elif not self.determined:
             problem = "the classes of the held-out data all have the same count, so no shift by it can help"
         elif not bool(found.finite):
             problem = "some logits are infinite or NaN"

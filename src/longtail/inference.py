@@ -14,7 +14,7 @@ from longtail._checks import check_integer, describe
 from longtail._io import read_tensors
 from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.loaders.decode import as_tensor, raw_pixels
+from longtail.data.loaders.decode import pixels_to_tensor, raw_pixels
 from longtail.models import HeadSpec, Model, build_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
@@ -101,7 +101,7 @@ class Transforms:
             float32 ``(B, channels, size, size)``.
         """
         if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
-            images = as_tensor(images).permute(0, 3, 1, 2)
+            images = pixels_to_tensor(images).permute(0, 3, 1, 2)
         if isinstance(images, Tensor) and images.ndim == 4:
             if images.dtype != torch.uint8:
                 raise TypeError(f"Expected `images` to be uint8 pixels, but got {describe(images)}.")

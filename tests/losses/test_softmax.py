@@ -498,8 +498,12 @@ class TestState:
         assert loss.counts.tolist() == [9, 3, 1]
 
     def test_the_state_of_a_prior_shift(self) -> None:
-        """Its shift, in float32, is all it holds."""
+        """The ratio of the priors; the shift is derived, so that Transformers cannot overwrite it."""
         loss = PriorShiftedSoftmaxLoss(P_HAT, P)
+        assert set(loss.state_dict()) == {"counts"}
+        assert torch.nn.utils.parameters_to_vector(loss.buffers()).log().diff().tolist() == pytest.approx(
+            loss.logit_shift.diff().tolist(), abs=1e-6
+        )
         other = PriorShiftedSoftmaxLoss(P, P_HAT)
         other.load_state_dict(loss.state_dict())
         z, y = batch()

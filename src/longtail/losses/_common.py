@@ -47,8 +47,8 @@ class Loss(nn.CrossEntropyLoss):
     """Base class of losses of logits and targets, with the options of ``nn.CrossEntropyLoss`` as attributes.
 
     A loss declares what it does in three properties: :attr:`logit_shift`, :attr:`is_pure_shift`, :attr:`rebalances`.
-    A direct subclass that overrides ``forward`` and nothing else declares no shift, and no rebalancing except by class
-    weights. A subclass of another loss that overrides ``forward`` alone is no longer a pure shift.
+    By default there is no shift, and no rebalancing except by class weights. A subclass of a softmax loss that
+    overrides ``forward`` is not a pure shift unless it says so.
 
     ``.to(device)`` moves the tensors of a loss; ``.half()`` and ``.to_empty()`` leave their values as they are.
     """
@@ -72,15 +72,7 @@ class Loss(nn.CrossEntropyLoss):
 
         Rewards and penalties of :class:`ClassStatistics <longtail.metrics.ClassStatistics>` are its gradient then.
         """
-        computes, declares = (
-            next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in ("forward", "logit_shift")
-        )
-        return (
-            self.logit_shift is not None
-            and issubclass(declares, computes)  # a subclass that computes something else must declare it, too
-            and self.weight is None
-            and not self.label_smoothing
-        )
+        return False
 
     @property
     def rebalances(self) -> bool:
@@ -172,11 +164,10 @@ class CountedLoss(Loss):
     def extra_repr(self) -> str:
         """Number of classes, parameters of the loss, and options that differ from the defaults."""
         zeros = [f"zero_counts={self.zero_counts}"] if self.zero_counts != "error" else []
-        parts = [f"{self.counts.numel()} classes", *self.parameter_repr(), *zeros, super().extra_repr()]
+        parts = [f"{self.counts.numel()} classes", *self._parameter_repr(), *zeros, super().extra_repr()]
         return ", ".join(filter(None, parts))
 
-    def parameter_repr(self) -> list[str]:
-        """The parameters of the loss, for its ``repr``."""
+    def _parameter_repr(self) -> list[str]:
         return []
 
 

@@ -154,6 +154,5 @@ class LDAMLoss(CountedLoss):
         super().read_counts()
         self.margins = ldam_margins(self.counts, self.max_margin, zero_counts=self.zero_counts)
 
-    def parameter_repr(self) -> list[str]:
-        """Margin and scale."""
+    def _parameter_repr(self) -> list[str]:
         return [f"max_margin={self.max_margin:g}", f"scale={self.scale:g}"]

@@ -315,6 +315,5 @@ class ProCoLoss(CountedLoss):
         super().read_counts()
         self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
 
-    def parameter_repr(self) -> list[str]:
-        """Beta and temperature."""
+    def _parameter_repr(self) -> list[str]:
         return [f"beta={self.beta:g}", f"temperature={self.temperature:g}"]

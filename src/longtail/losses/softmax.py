@@ -17,14 +17,12 @@ from longtail._checks import (
     ZeroCounts,
     along_classes,
     as_distribution,
-    as_vector,
     check_logits,
     check_number,
     training_counts,
 )
 from longtail.losses._common import (
     CountedLoss,
-    Loss,
     LossOptions,
     check_batch,
     check_options,
@@ -193,6 +191,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
     """
 
     _shift: Tensor
+    _sized_by = "counts"  # the argument that messages name
 
     def __init__(
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
@@ -211,17 +210,22 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         """:math:`\\beta \\log N_c` minus its mean, float32 ``(C,)``; -inf for a masked class."""
         return self._shift
 
+    @property
+    def is_pure_shift(self) -> bool:
+        """Whether there are no weights, no smoothing and no other ``forward``, see :class:`Loss`."""
+        own = type(self).forward is ClassBalancedSoftmaxLoss.forward
+        return own and self.weight is None and not self.label_smoothing
+
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
-        return _shifted_cross_entropy(logits, target, self._shift, self.present, of="counts", **self.options)
+        return _shifted_cross_entropy(logits, target, self.logit_shift, self.present, of=self._sized_by, **self.options)
 
     def read_counts(self) -> None:
         """Compute the shift from the counts."""
         super().read_counts()
         self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
 
-    def parameter_repr(self) -> list[str]:
-        """Beta."""
+    def _parameter_repr(self) -> list[str]:
         return [f"beta={self.beta:g}"]
 
 
@@ -239,8 +243,7 @@ class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     def __init__(self, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]) -> None:
         super().__init__(counts, beta=1.0, zero_counts=zero_counts, **options)
 
-    def parameter_repr(self) -> list[str]:
-        """None."""
+    def _parameter_repr(self) -> list[str]:
         return []
 
 
@@ -265,12 +268,11 @@ class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
         """How strongly the logits are adjusted."""
         return self.beta
 
-    def parameter_repr(self) -> list[str]:
-        """Tau."""
+    def _parameter_repr(self) -> list[str]:
         return [f"tau={self.tau:g}"]
 
 
-class PriorShiftedSoftmaxLoss(Loss):
+class PriorShiftedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     r"""The paper's general form (theorem "two priors"): the cross entropy of :math:`z_c + \log \hat p(y=c) / p(y=c)`.
 
     A model trained on it has the class probabilities :math:`\hat p`; its plain logits are those of a model with
@@ -282,29 +284,18 @@ class PriorShiftedSoftmaxLoss(Loss):
         p: class probabilities of the desired model, likewise.
         **options: as in :func:`class_balanced_softmax`.
 
+    Its state, ``counts``, are the ratios :math:`\hat p_c / p_c` up to a factor; the shift is derived from them.
+
     Example:
         >>> loss = PriorShiftedSoftmaxLoss(p_hat=[0.9, 0.1], p=[0.5, 0.5])
         >>> loss(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 1]))
         tensor(0.7506)
     """
 
-    shift: Tensor
+    _sized_by = "p_hat"
 
     def __init__(self, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]) -> None:
-        super().__init__(**options)
-        self.register_buffer("shift", prior_shift(p_hat, p))
-        if self.weight is not None:
-            as_vector("weight", self.weight, self.shift.numel())
+        super().__init__(prior_shift(p_hat, p).exp(), beta=1.0, **options)
 
-    @property
-    def logit_shift(self) -> Tensor:
-        """The log ratio of the priors minus its mean, float32 ``(C,)``."""
-        return self.shift
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The loss of plain ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
-        return _shifted_cross_entropy(logits, target, self.shift, None, of="p_hat", **self.options)
-
-    def extra_repr(self) -> str:
-        """Number of classes, and options that differ from the defaults."""
-        return ", ".join(filter(None, [f"{self.shift.numel()} classes", super().extra_repr()]))
+    def _parameter_repr(self) -> list[str]:
+        return []

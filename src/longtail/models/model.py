@@ -14,7 +14,7 @@ from longtail.models.heads import HEADS, Head, HeadSpec, LinearHead, Outputs, bu
 from longtail.models.libraries import build_backbone, explain_size_errors
 from longtail.models.pretrained import Pretrained
 
-Part = Literal["all", "classifier"]
+TrainedPart = Literal["all", "classifier"]
 """The part of a model that trains."""
 
 
@@ -119,7 +119,7 @@ class Model(nn.Module):
             extra["prototypes"] = self.prototypes(self.head.class_vectors)
         return Outputs(outputs.logits, outputs.features, extra)
 
-    def trainable(self, part: Part) -> list[nn.Parameter]:
+    def trainable(self, part: TrainedPart) -> list[nn.Parameter]:
         """Freeze everything but ``part``, and return its parameters for an optimiser.
 
         BatchNorm statistics of a frozen backbone still change in ``train()``, as in cRT and LWS.
@@ -127,7 +127,7 @@ class Model(nn.Module):
         Args:
             part: ``"all"``, or ``"classifier"``: the head's ``classifier_parameters()``.
         """
-        check_choice("part", part, Part)
+        check_choice("part", part, TrainedPart)
         chosen = list(self.parameters()) if part == "all" else self.head.classifier_parameters()
         wanted = {id(parameter) for parameter in chosen}
         for parameter in self.parameters():

@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["BadImages", "UnreadableImageError", "as_tensor", "decode", "image_size", "jpeg_header", "raw_pixels"]
+__all__ = ["BadImages", "UnreadableImageError", "pixels_to_tensor", "decode", "image_size", "jpeg_header", "raw_pixels"]
 
 BadImages = Literal["error", "skip"]
 """What to do with images that cannot be decoded: stop and name them, or leave them out and list them."""
@@ -85,11 +85,11 @@ def raw_pixels(image: Any) -> Tensor | None:
     if hasattr(image, "convert") and image.mode != "F":  # a PIL image; the range of floating-point pixels is unknown
         return rgb(image)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
-        return as_tensor(image[..., None] if image.ndim == 2 else image).permute(2, 0, 1)
+        return pixels_to_tensor(image[..., None] if image.ndim == 2 else image).permute(2, 0, 1)
     return image if isinstance(image, Tensor) and image.ndim == 3 and image.dtype == torch.uint8 else None
 
 
-def as_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
+def pixels_to_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
     """Return a tensor, copied only if the array is read-only, like the pixels of a PIL image."""
     return torch.from_numpy(np.require(pixels, requirements=["C", "W"]))
 
