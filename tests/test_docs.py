@@ -57,9 +57,9 @@ def command(line, more=()):
 def quick(line):
     """Return flags that shorten the training of a line."""
     if line.startswith("longtail train pets"):
-        return ["--epochs", "10", "--batch-size", "8", "--model", "small-cnn"]
+        return ["--epochs", "5", "--batch-size", "8", "--model", "small-cnn"]
     trains = line.startswith("longtail train") and not any(word in line for word in ("--resume", "--epochs"))
-    return ["--epochs", "3"] if trains else []
+    return ["--epochs", "2"] if trains else []
 
 
 def results(folder):

@@ -22,7 +22,7 @@ def run(words: Sequence[str]) -> int:
         epilog=FORMATS_HELP,
     )
     parser.flag("--test", "predictions on test data", type=Path, metavar="FILE", required=True)
-    parser.flag("--train", "predictions on training data, for the generalization gap", type=Path, metavar="FILE")
+    parser.flag("--train", "predictions on training data, for the generalisation gap", type=Path, metavar="FILE")
     parser.flag("--val", "predictions on validation data, to choose a post-hoc shift", type=Path, metavar="FILE")
     counts = "training samples per class (default: counted in --train, or those of the run)"
     parser.flag("--counts", counts, type=Path, metavar="FILE.json")

@@ -22,7 +22,7 @@ _GROUPS = {
     "method": "method and its parameters",
     "model": "model",
     "augment": "images",
-    "epochs": "optimization",
+    "epochs": "optimisation",
     "seed": "randomness and hardware",
     "train_stats": "evaluation and files",
 }
