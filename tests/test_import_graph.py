@@ -27,6 +27,16 @@ def test_back_edge_is_found(tmp_path):
     assert [edge.packages for edge in GRAPH["back_edges"](edges)] == [("losses", "train")]
 
 
+def test_import_from_the_top_level_package_is_found(tmp_path):
+    """It has every name, so it would hide a back edge; only the version may come from there."""
+    files = {
+        "__init__.py": "",
+        "losses/a.py": "from longtail import Study",
+        "cli/b.py": "from longtail import __version__",
+    }
+    assert [edge.source for edge in GRAPH["back_edges"](write(tmp_path, files))] == ["longtail.losses.a"]
+
+
 def test_import_inside_a_function_counts_unless_it_is_listed(tmp_path):
     lazy = "def f():\n    from longtail.{} import x\n"
     edges = write(tmp_path, {"study/a.py": lazy.format("report"), "data/b.py": lazy.format("cli")})

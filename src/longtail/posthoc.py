@@ -20,6 +20,9 @@ from longtail._checks import (
 
 __all__ = ["adjust_logits", "tau_normalize", "tau_normalize_logits"]
 
+TAUS = tuple(tenth / 10 for tenth in range(21))
+"""Strengths that a search tries: 0 to 2 in steps of 0.1."""
+
 
 def adjust_logits(
     logits: Tensor,

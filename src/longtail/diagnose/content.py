@@ -5,7 +5,7 @@ from typing import Any
 
 from longtail import __version__
 from longtail.diagnose.diagnosis import Diagnosis
-from longtail.diagnose.shift import TAUS
+from longtail.posthoc import TAUS
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
 from longtail.study.captions import count, some_of

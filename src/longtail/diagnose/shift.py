@@ -9,10 +9,7 @@ from torch import Tensor
 from longtail.classes import Groups
 from longtail.diagnose.inputs import SplitPredictions
 from longtail.metrics import recall
-from longtail.posthoc import adjust_logits
-
-TAUS = tuple(tenth / 10 for tenth in range(21))
-"""The strengths that are tried: 0 to 2 in steps of 0.1."""
+from longtail.posthoc import TAUS, adjust_logits
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from longtail.metrics import (
     probability_shift,
     recall,
 )
-from longtail.posthoc import adjust_logits, tau_normalize_logits
+from longtail.posthoc import TAUS, adjust_logits, tau_normalize_logits
 
-__all__ = ["POSTHOCS", "TAUS", "Classifier", "PostHoc", "choose_posthoc", "measures"]
+__all__ = ["POSTHOCS", "Classifier", "PostHoc", "choose_posthoc", "measures"]
 
 TrainStats = Literal["eval", "paper"]
 
@@ -112,9 +112,6 @@ def _preference(train: ClassStatistics, other: ClassStatistics, groups: Groups) 
 
 
 # Post-hoc steps
-
-TAUS = tuple(tenth / 10 for tenth in range(21))
-"""Strengths that a search tries: 0 to 2 in steps of 0.1."""
 
 
 @dataclass(frozen=True, eq=False)
