@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -239,3 +240,10 @@ def test_numbers_from_a_million_on_have_a_power_of_ten():
     table = Table("T", ("Data",), ("A",), (), "")
     assert table.text(Value(Summary(999_999.0, 0.5, 2))) == "999999.00 ± 0.50"
     assert table.text(Value(Summary(1e6, 2.5e6, 2))) == "1.0e6 ± 2.5e6"
+
+
+def test_a_table_in_a_shell_is_short_and_its_html_is_escaped(cells):
+    table = replace(recall_table(cells), columns=("<i>", *recall_table(cells).columns[1:]))
+    assert str(table) == to_markdown(table)
+    assert len(repr(table)) < 120
+    assert "<th>&lt;i&gt;</th>" in table._repr_html_()

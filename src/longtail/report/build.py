@@ -14,7 +14,7 @@ from longtail.report.headlines import headline_cards, headlines, limits
 from longtail.report.mistakes import images_of_mistakes, read_predicted
 from longtail.report.page import Report, grid_from_table, slug
 from longtail.report.settings import repeat_command, settings_grid, versions_grid
-from longtail.study.captions import Recorded, count, recorded_for
+from longtail.study.captions import Recorded, count, recorded_for, some_of
 from longtail.study.comparisons import check_reference
 from longtail.study.figures import Drawing
 from longtail.study.record import Choice
@@ -74,10 +74,10 @@ def _heading(all_results: Sequence[DataResults], runs: Sequence[Run]) -> dict[st
     data = list(dict.fromkeys([*(one.cells[0].data for one in all_results), *(run.data for run in runs)]))
     titles = list(dict.fromkeys(method_title(cell.method) for one in all_results for cell in one.cells))
     methods = f"{len(titles)} methods" if len(titles) > 1 else titles[0] if titles else "Search for β"
-    more = f" and {len(data) - 3} more" if len(data) > 3 else ""
-    subtitle = f"{count(len(runs), 'run')}. Recall is the share of the images of a class that are recognised, as a "
-    subtitle += "mean over classes. Head, medium and tail are the frequent, middle and rare classes."
-    return {"title": f"{methods} on {', '.join(data[:3])}{more}", "subtitle": subtitle}
+    subtitle = f"{count(len(runs), 'run')}. Recall of a class is the share of its images that are recognised; "
+    subtitle += "recall of a group is the mean over its classes. "
+    subtitle += "Head, medium and tail are the frequent, middle and rare classes."
+    return {"title": f"{methods} on {some_of(data)}", "subtitle": subtitle}
 
 
 def _add(drawings: dict[str, Drawing], new: Sequence[Drawing], prefix: str) -> list[str]:

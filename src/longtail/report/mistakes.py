@@ -55,7 +55,7 @@ def images_of_mistakes(
         return {}, f"There are no example images, because the data is not on this machine: {error}"
     images = dataset.splits.get(split)
     if images is None or predicted is None or len(images) != len(predicted.labels):
-        return {}, ""
+        return {}, "There are no example images, because the run did not keep its predictions or its data has changed."
     found: dict[int, list[Example]] = {}
     for c in classes:
         wrong = ((predicted.labels == c) & (predicted.classes != c)).nonzero().flatten()

@@ -72,8 +72,7 @@ class Report:
         path = Path(path)
         if path.suffix != ".html":
             raise ValueError(f"Expected `out` to end in .html, but got {path}.")
-        if not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"Expected `out` to be in an existing folder, but got {path}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
         if figures is not None:
             for name, drawing in self.drawings.items():
                 save_figure(drawing.figure, Path(figures) / name)

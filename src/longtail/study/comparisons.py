@@ -72,6 +72,9 @@ class Contrasts:
     def __len__(self) -> int:
         return len(self.contrasts)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return "\n".join([*(f"{one.cell.data}: {one}" for one in self.contrasts), *self.without])
 

@@ -84,6 +84,12 @@ class Table:
             found.append(text)
         return found
 
+    def __str__(self) -> str:
+        return to_markdown(self)
+
+    def __repr__(self) -> str:
+        return f"Table({self.title!r}, {len(self.rows)} rows)"
+
     def _repr_html_(self) -> str:
         return to_html(self)
 

@@ -43,6 +43,9 @@ class Study:
         """Return the study of a plan in a TOML file; ``options`` as for the class."""
         return cls(read_plan(path), **{"command": f"longtail study {path}", **options})
 
+    def __repr__(self) -> str:
+        return f"Study({str(self.plan.out)!r}, {len(self.plan.runs())} runs)"
+
     def describe(self) -> str:
         """Return which runs are done and which are left."""
         return describe_plans([self.plan])
