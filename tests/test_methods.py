@@ -201,7 +201,7 @@ def test_run_name_has_the_settings_that_differ():
     reslt = defaults("cifar10-lt", "reslt", 100)
     assert reslt.label == "cifar10-lt-100-reslt-seed0"
     assert reslt.changed(alpha=0.9).label == "cifar10-lt-100-reslt-alpha0.9-seed0"
-    assert defaults("some/pets", "logit-adjust").label == "pets-logit-adjust-tau1-seed0"
+    assert defaults("some/pets", "logit-adjust", small=False).label == "pets-logit-adjust-tau1-seed0"
 
 
 # --- every method trains

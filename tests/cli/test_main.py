@@ -151,6 +151,15 @@ def test_error_in_a_plugin_names_its_file_and_line(run, plugin):
     assert "--debug" in err
 
 
+@pytest.mark.parametrize(("code", "said"), [("{}['a']", "KeyError in {}:1: 'a'"), ("def", "SyntaxError in {}:1: ")])
+def test_every_error_of_a_plugin_is_one_sentence(run, tmp_path, code, said):
+    file = tmp_path / "broken.py"
+    file.write_text(code + "\n")
+    status, _, err = run("methods", "--plugin", file)
+    assert status == 2
+    assert said.format(file) in one_sentence(err)
+
+
 def test_debug_shows_the_traceback(capsys, plugin):
     assert cli.main(["data", "--debug", "list"]) == 2
     err = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 import weakref
 from dataclasses import replace
 
@@ -23,9 +24,12 @@ from longtail.data import (
 )
 from longtail.data.loaders import resident_files
 from longtail.ranks import Ranks
+from longtail.study.planning import make_plan
 from longtail.train import RunFolder, Trainer
-from longtail.train.dataset import in_memory, is_small, open_data
+from longtail.train.dataset import in_memory, open_data
+from longtail.train.launch import make_recipe
 from longtail.train.loaders import Loaders
+from longtail.train.own import is_small
 from longtail.train.recipe import defaults
 
 
@@ -53,7 +57,7 @@ def folder(root, *sizes):
 def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     path = folder(tmp_path / "pets", *sizes)
     assert is_small(path) is small
-    recipe = defaults(str(path), "cbs", small=small)
+    recipe = defaults(str(path), "cbs")
     assert recipe.model == ("resnet32" if small else "resnet50")
     dataset = open_data(replace(recipe, validation=0.0))
     assert (in_memory(dataset) is not None) is small
@@ -61,7 +65,7 @@ def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
 
 def test_own_images_can_be_made_long_tailed(tmp_path):
     path = folder(tmp_path / "pets", (16, 16))
-    recipe = replace(defaults(str(path), "cbs", 4.0, small=True), validation=0.0)
+    recipe = replace(defaults(str(path), "cbs", 4.0), validation=0.0)
     assert open_data(recipe).counts.tolist() == [8, 2]
 
 
@@ -132,7 +136,7 @@ def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_p
 
 def test_runs_share_small_images_until_a_file_changes(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
-    recipe = replace(defaults(str(path), "cbs", small=True), validation=0.0)
+    recipe = replace(defaults(str(path), "cbs"), validation=0.0)
     first, second = (open_data(replace(recipe, seed=seed)).train.images for seed in (0, 1))
     assert first.stored is second.stored
     Image.fromarray(np.full((32, 32, 3), 255, dtype=np.uint8)).save(path / "a" / "0.png")
@@ -171,7 +175,7 @@ def test_a_gpu_decodes_jpegs_and_workers_the_rest(tmp_path, suffixes, where):
     for name in names:
         Image.new("RGB", (40, 30)).save(tmp_path / name)
     split = Split(FileImages(tmp_path, names), torch.zeros(len(names), dtype=torch.int64))
-    recipe = replace(defaults("mine", "cbs"), image_size=16)
+    recipe = replace(defaults("mine", "cbs", small=False), image_size=16)
     loader = Loaders(recipe, DataSet("mine", ("a",), split), torch.device("cuda"), Ranks()).evaluation(split)
     assert isinstance(loader, Streaming)
     assert loader.decode_in == where
@@ -184,7 +188,7 @@ def test_a_split_without_an_image_is_none(tmp_path):
     path = folder(tmp_path / "pets" / "train", (16, 16)).parent
     (path / "val").mkdir()
     (path / "test" / "a").mkdir(parents=True)
-    result = Trainer(replace(defaults(str(path), "cbs", small=True), **SMALL), tmp_path / "run").run()
+    result = Trainer(replace(defaults(str(path), "cbs"), **SMALL), tmp_path / "run").run()
     assert result["splits"].keys() == {"train", "train_paper", "val"}  # held out, since the folder has none
     assert result["counts"] == [7, 7]
 
@@ -193,7 +197,7 @@ def test_classes_of_one_image_each_have_none_to_hold_out(tmp_path):
     for name in "ab":
         (tmp_path / "pets" / name).mkdir(parents=True)
         Image.new("RGB", (16, 16)).save(tmp_path / "pets" / name / "1.png")
-    recipe = replace(defaults(str(tmp_path / "pets"), "cbs", small=True), **SMALL)
+    recipe = replace(defaults(str(tmp_path / "pets"), "cbs"), **SMALL)
     assert recipe.validation > 0
     assert Trainer(recipe, tmp_path / "run").run()["splits"].keys() == {"train", "train_paper"}
 
@@ -202,9 +206,7 @@ def test_classes_of_one_image_each_have_none_to_hold_out(tmp_path):
 def test_small_images_of_which_some_cannot_be_read_are_seen_as_they_are(tmp_path, shown):
     path = folder(tmp_path / "pets", (16, 16))
     (path / "a" / "0.png").write_bytes(b"")
-    recipe = replace(
-        defaults(str(path), "cbs", small=True), **SMALL, bad_images="skip", validation=0.0, image_size=shown
-    )
+    recipe = replace(defaults(str(path), "cbs"), **SMALL, bad_images="skip", validation=0.0, image_size=shown)
     assert recipe.augment == "cifar"
     run = RunFolder(tmp_path / "run")
     result = Trainer(recipe, run).run()
@@ -216,7 +218,7 @@ def test_small_images_of_which_some_cannot_be_read_are_seen_as_they_are(tmp_path
 @pytest.mark.parametrize("augment", ["cifar", "shift"])
 def test_images_of_many_sizes_are_brought_to_one_by_every_family(tmp_path, augment):
     path = folder(tmp_path / "pets", (20, 30), (16, 16), (40, 24))
-    recipe = replace(defaults(str(path), "cbs", small=True), **SMALL, augment=augment, image_size=16, validation=0.0)
+    recipe = replace(defaults(str(path), "cbs"), **SMALL, augment=augment, image_size=16, validation=0.0)
     assert Trainer(recipe, tmp_path / "run").run()["counts"] == [8, 8]
 
 
@@ -244,7 +246,7 @@ def test_unreadable_files_of_a_whole_split_are_listed(tmp_path):
         file.write_bytes(b"")
     run = RunFolder(tmp_path / "run")
     with pytest.raises(ValueError, match="a split with a sample"):
-        Trainer(replace(defaults(str(path), "cbs", small=True), **SMALL, bad_images="skip"), run).run()
+        Trainer(replace(defaults(str(path), "cbs"), **SMALL, bad_images="skip"), run).run()
     assert len(json.loads(run.unreadable_file.read_text())) == 16
 
 
@@ -275,6 +277,25 @@ def test_a_run_folder_is_not_a_data_set(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.begin(defaults("digits-lt", "cbs"), torch.device("cpu"), 1)
     said = r"but it is a run folder: `longtail train --resume .*run` continues the run\.$"
-    for ask in (is_small, lambda path: open_data(defaults(str(path), "cbs"))):
-        with pytest.raises(ValueError, match=said):
-            ask(run.path)
+    with pytest.raises(ValueError, match=said):
+        defaults(str(run.path), "cbs")
+
+
+def test_small_images_have_their_recipe_everywhere(tmp_path):
+    path = str(folder(tmp_path / "pets", (32, 32)))
+    recipe = defaults(path, "cbs")
+    assert recipe == make_recipe({"data": path, "method": "cbs"}) == defaults(path, "cbs", small=True)
+    bcl = recipe.changed(method="bcl")
+    assert bcl.params == make_recipe({"data": path, "method": "bcl"}).params
+    assert bcl.label == "pets-bcl-beta1-seed0"
+    shutil.rmtree(path)  # a finished run can be read without its data
+    assert bcl.label == "pets-bcl-beta1-seed0"
+    with pytest.raises(ValueError, match="or a path, but got"):
+        defaults(path, "cbs")
+
+
+def test_headers_are_read_once_per_plan(tmp_path, monkeypatch):
+    path, read = folder(tmp_path / "pets", (32, 32)), []
+    monkeypatch.setattr("longtail.train.own.image_size", lambda file: read.append(file) or (32, 32))
+    make_plan({"data": str(path), "methods": ["softmax", "cbs"], "betas": [1, 2], "seeds": 2})
+    assert len(read) == len(set(read)) > 0

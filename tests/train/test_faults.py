@@ -515,7 +515,7 @@ def test_a_checkpoint_of_other_samples_of_a_data_set_from_python_is_refused(tmp_
     train = from_dataset(samples)
     some, others = (DataSet("mine", ("a", "b"), train.subset(range(begin, begin + 20))) for begin in (0, 20))
     small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    recipe = replace(defaults("mine", "cbs"), **small)
+    recipe = replace(defaults("mine", "cbs", small=False), **small)
     folder = stopped_run(tmp_path / "run", recipe, some)
     with pytest.raises(ValueError, match="some were added, removed, renamed or replaced"):
         Trainer(recipe, folder, dataset=others).run()

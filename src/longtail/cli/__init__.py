@@ -109,7 +109,7 @@ def _run(given: Sequence[str]) -> int:
             return int(command.run(words[1:]))
     except BrokenPipeError:
         raise
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except Exception as error:  # of a plugin too
         if debug:
             traceback.print_exc()
         if not isinstance(error, ModuleNotFoundError):

@@ -14,7 +14,6 @@ from longtail.data import CATALOG, long_tail_counts
 from longtail.methods import METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
-from longtail.train.dataset import is_small
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe, defaults, name_in_label, pick_device
 
@@ -75,7 +74,7 @@ class StudyPlan:
     def base(self, data: str, imbalance: float | None, method: str, beta: float | None = None) -> Recipe:
         """Return the recipe of a method on a data set, with the plan's settings, for the first seed."""
         known, given = parse_method(method)
-        made = defaults(data, known.name, imbalance, small=data not in CATALOG and is_small(data))
+        made = defaults(data, known.name, imbalance)
         others = _parameter_names() - known.parameters.keys()
         settings = {name: value for name, value in self.recipe.items() if name not in others} | given
         if known.beta is not None and beta is not None:

@@ -13,7 +13,7 @@ from longtail.data import data_title
 from longtail.methods import METHODS, parse_method
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, settings_of
+from longtail.train.recipe import Recipe, settings_of, usual_recipe
 
 Held = Literal["val", "test"]
 Part = Literal["train", "train_paper", Held]
@@ -251,15 +251,15 @@ def _shared(cell: Cell) -> dict[str, Any]:
     """
     recipe = cell.recipe
     shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
-    plain = _shipped(recipe.data, None, recipe.imbalance)
-    own = _shipped(recipe.data, recipe.method, recipe.imbalance) if recipe.method in METHODS else plain
+    plain = _shipped(recipe, None)
+    own = _shipped(recipe, recipe.method) if recipe.method in METHODS else plain
     shared = {n: v for n, v in shared.items() if n not in {*recipe.spec.parameters, "method", "seed"}}
     return {name: plain[name] if value == own[name] != plain[name] else value for name, value in shared.items()}
 
 
 @cache
-def _shipped(data: str, method: str | None, imbalance: float | None) -> dict[str, Any]:
-    return settings_of(defaults(data, method, imbalance)) | {"validation": 0.0}  # what is held out always counts
+def _shipped(recipe: Recipe, method: str | None) -> dict[str, Any]:
+    return settings_of(usual_recipe(recipe, method=method)) | {"validation": 0.0}  # what is held out always counts
 
 
 def same_settings(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -16,7 +16,7 @@ from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
 from longtail.study.search_rule import BetaSearch, Score, SearchPlan, search_rounds
 from longtail.study.stats import Summary
 from longtail.study.tables import sensitivity_table
-from longtail.train.recipe import Recipe, defaults
+from longtail.train.recipe import Recipe, usual_recipe
 
 DEFAULT_FOLDS = 5
 
@@ -78,7 +78,7 @@ def folds_of(recipe: Recipe, plan: SearchPlan) -> int:
     """
     if plan.folds is not None:
         return plan.folds
-    default = defaults(recipe.data, recipe.method, recipe.imbalance).validation
+    default = usual_recipe(recipe, method=recipe.method).validation
     held_out = _has_split(recipe) or (recipe.validation != default and recipe.validation > 0)
     return 0 if plan.select_on == "test" or held_out else DEFAULT_FOLDS
 

@@ -1,13 +1,10 @@
 """The data set of a recipe: by name or from your own files, with its validation split."""
 
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from longtail._program import program
 from longtail.data import (
     CATALOG,
     ArrayImages,
@@ -19,17 +16,13 @@ from longtail.data import (
     hold_out_fold,
     load,
     long_tailed,
-    open_path,
 )
 from longtail.data.datasets.own import empty_folders
-from longtail.data.loaders.decode import UnreadableImageError, image_size
-from longtail.train.folder import RunFolder
+from longtail.data.loaders.decode import UnreadableImageError
+from longtail.train.own import all_small, open_own
 from longtail.train.recipe import Recipe
 
-__all__ = ["in_memory", "is_small", "open_data"]
-
-SMALL = 64
-"""Images up to this side are small."""
+__all__ = ["in_memory", "open_data"]
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
@@ -48,7 +41,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
             seed=recipe.seed,
         )
     else:
-        dataset = _without_empty_splits(_open_own(recipe.data) if own is None else own)
+        dataset = _without_empty_splits(open_own(recipe.data) if own is None else own)
         dataset = in_memory(dataset) or dataset
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
@@ -81,26 +74,12 @@ def _without_empty_splits(dataset: DataSet) -> DataSet:
     return replace(dataset, val=dataset.val or None, test=dataset.test or None)  # an empty split is false
 
 
-def is_small(path: Path | str) -> bool:
-    """Whether your own images are small, square and of one size: then they are trained on like CIFAR."""
-    return _all_small(_open_own(path))
-
-
-def _open_own(path: Path | str) -> DataSet:
-    if RunFolder(path).begun:
-        raise ValueError(
-            f"Expected {path} to have class folders, but it is a run folder: `{program()} train --resume {path}` "
-            "continues the run."
-        )
-    return open_path(path)
-
-
 def in_memory(dataset: DataSet) -> DataSet | None:
     """The data set with its images in memory if they are small, square and of one size; else ``None``.
 
     The runs of a study share what was read last, unless a file has changed since.
     """
-    if not _all_small(dataset, most=1):
+    if not all_small(dataset, most=1):
         return None
     stamps = _stamps(dataset)
     found = _read.get(stamps) or _decoded(dataset)
@@ -132,7 +111,7 @@ def _stamps(dataset: DataSet) -> _Stamps | None:
 
 
 def _decoded(dataset: DataSet) -> dict[str, ArrayImages] | None:
-    if not _all_small(dataset):
+    if not all_small(dataset):
         return None
     first = first_image(dataset.train.images)
     found: dict[str, ArrayImages] = {}
@@ -159,21 +138,3 @@ def first_image(images: Images) -> Tensor:
         except UnreadableImageError as error:  # treated as `bad_images` says
             refused = refused or error
     raise refused or ValueError("Expected a training image, but there is none.")
-
-
-def _all_small(dataset: DataSet, most: int | None = None) -> bool:
-    """Whether images are small, square and of one size; reads headers, up to the first that is not, or ``most``."""
-    first: tuple[int, int] | None = None
-    every = ((split.images, place) for split in dataset.splits.values() for place in range(len(split)))
-    for images, place in islice(every, most):
-        if isinstance(images, FileImages):
-            try:
-                size = image_size(images.path(place))
-            except UnreadableImageError:
-                continue  # treated as `bad_images` says
-        else:
-            size = (int(images[place].shape[1]), int(images[place].shape[2]))
-        first = first or size
-        if size != first or size[0] != size[1] or size[0] > SMALL:
-            return False
-    return first is not None

@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
-from longtail._registry import nearest
-from longtail.data import CATALOG, DataSet
+from longtail.data import DataSet
 from longtail.ranks import Ranks
-from longtail.train.dataset import is_small
 from longtail.train.fleet import Fleet, stoppable
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.recipe import Recipe, defaults, pick_device, setting_types
@@ -41,12 +39,7 @@ def make_recipe(settings: Mapping[str, Any]) -> Recipe:
         3
     """
     given = {"data": Recipe.data, "method": Recipe.method, **settings}
-    data = given["data"]
-    if data not in CATALOG and not Path(data).exists():
-        near = nearest(data, CATALOG)
-        raise ValueError(f"Expected a data set that `longtail data list` shows, or a path, but got {data!r}{near}.")
-    small = data not in CATALOG and is_small(data)
-    return defaults(data, given["method"], given.get("imbalance"), small=small).changed(**given)
+    return defaults(given["data"], given["method"], given.get("imbalance")).changed(**given)
 
 
 def train(
@@ -94,7 +87,8 @@ def resume(
 ) -> list[RunFolder]:
     """Finish runs with the recipes in their folders; arguments as for :func:`train`.
 
-    ``settings`` may change only how a run is executed: ``device``, ``root``, ``workers``.
+    ``settings`` may change only how a run is executed and kept: those in
+    :data:`longtail.train.recipe.HOUSEKEEPING`.
     """
     found = [RunFolder(folder) for folder in folders]
 

@@ -37,7 +37,8 @@ from longtail.data.loaders.resident_files import NoRoomError
 from longtail.data.sampling.samplers import Instance, Sampler
 from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks
-from longtail.train.dataset import SMALL, first_image
+from longtail.train.dataset import first_image
+from longtail.train.own import SMALL
 from longtail.train.recipe import Family, Recipe
 
 __all__ = ["Loader", "Loaders", "evaluation_view", "training_views"]

@@ -21,6 +21,7 @@ from longtail.methods import METHODS, Method, UnknownParams, find_method, unknow
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 from longtail.train.optimizer import SCHEDULES
+from longtail.train.own import is_small
 
 __all__ = [
     "HELD_OUT",
@@ -34,6 +35,7 @@ __all__ = [
     "setting_help",
     "setting_types",
     "settings_of",
+    "usual_recipe",
     "with_precision",
     "write_recipe",
 ]
@@ -241,8 +243,9 @@ class Recipe:
             lacking = [
                 n for n, p in method.parameters.items() if new.get(n) is None and not (n in new and p.may_be_none)
             ]
-            usual = defaults(new["data"], method.name, new["imbalance"]).params if lacking else None
-            new |= {name: getattr(usual, name) for name in lacking}
+            if lacking:
+                usual = usual_recipe(self, method=method.name, data=new["data"], imbalance=new["imbalance"]).params
+                new |= {name: getattr(usual, name) for name in lacking}
         return type(self).from_settings(new, unknown_methods=unknown)
 
     @property
@@ -278,7 +281,7 @@ class Recipe:
         parts = [name_in_label(self.data), *([f"{self.imbalance:g}"] if self.imbalance else []), self.method]
         usual: dict[str, Any] = {}
         if not isinstance(self.params, UnknownParams):
-            usual = self.spec.values(defaults(self.data, self.method, self.imbalance).params)
+            usual = self.spec.values(usual_recipe(self, method=self.method).params)
         for name, value in self.spec.values(self.params).items():
             if value is not None and (name in self.spec.identifying or value != usual.get(name)):
                 parts.append(f"{name}{value:g}" if isinstance(value, int | float) else f"{name}{value}")
@@ -330,7 +333,10 @@ def setting_help(name: str) -> str:
     """Return the help text of a setting; that of a method's parameter names the methods that have it."""
     methods = _all_parameters().get(name, [])
     if methods:
-        return f"{METHODS[methods[0]].parameters[name].help} ({', '.join(methods)})"
+        texts: dict[str, list[str]] = {}
+        for method in methods:
+            texts.setdefault(METHODS[method].parameters[name].help, []).append(method)
+        return "; ".join(f"{text} ({', '.join(sharing)})" for text, sharing in texts.items())
     return _fields()[name].help
 
 
@@ -364,14 +370,15 @@ def _shipped(name: str) -> dict[str, Any]:
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
-def defaults(data: str, method: str | None, imbalance: float | None = None, *, small: bool = False) -> Recipe:
+def defaults(data: str, method: str | None, imbalance: float | None = None, *, small: bool | None = None) -> Recipe:
     """The recipe that ships with a data set, for one method.
 
     Args:
         data: a data set by name, or the path of your own.
         method: a method by name; the recipe may have special settings for it. ``None``: without special settings.
         imbalance: the recipe may have special settings for it.
-        small: of your own data: images are small, and all have one size.
+        small: of your own data: images are small, and all have one size; default: looked up in the files. Give it if
+            ``data`` is only a name, because you pass a ``dataset`` to the trainer.
 
     Example:
         >>> defaults("cifar10-lt", "cbs", 100).beta
@@ -379,6 +386,8 @@ def defaults(data: str, method: str | None, imbalance: float | None = None, *, s
     """
     if method is not None:
         find_method(method)
+    if data not in CATALOG and small is None:
+        small = is_small(data)
     content = _shipped(data if data in CATALOG else "own-small" if small else "own")
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
     special = content.get("method", {}).get(method, {})
@@ -390,6 +399,18 @@ def defaults(data: str, method: str | None, imbalance: float | None = None, *, s
         settings["imbalance"] = float(imbalance)
     settings |= {"data": data} if method is None else {"data": data, "method": method}
     return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
+
+
+def usual_recipe(
+    recipe: Recipe, *, method: str | None, data: str | None = None, imbalance: float | None = None
+) -> Recipe:
+    """The recipe that ships with the data set of another recipe, or with other data, for a method.
+
+    If the path of your own images is gone, the augmentation tells whether they are small.
+    """
+    data, imbalance = (recipe.data, recipe.imbalance) if data is None else (data, imbalance)
+    gone = data not in CATALOG and not Path(data).exists()
+    return defaults(data, method, imbalance, small=recipe.augment in {"cifar", "shift"} if gone else None)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:

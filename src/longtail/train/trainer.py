@@ -108,8 +108,8 @@ class Trainer:
             )
         if self.method.chooses_tau(self.params) and self.dataset.val is None:
             raise ValueError(
-                f"Expected `tau` for {recipe.method}, or validation data on which to choose it, but got neither; "
-                "`validation` = 0.1 holds out a tenth of the training data."
+                f"Expected `{self.method.tau}` for {recipe.method}, or validation data on which to choose it, but got "
+                "neither; `validation` = 0.1 holds out a tenth of the training data."
             )
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
