@@ -138,13 +138,13 @@ def test_tables_of_finished_runs(run, study, form):
 def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
     shutil.copytree(study, tmp_path / "s")
     planned = [path.name for path in study.iterdir() if path.is_dir()]
-    chosen = {name: ["β chosen on TEST data"] for name in planned if "cbs" in name}
+    chosen = {name: [Choice("search", "test")] for name in planned if "cbs" in name}
     write_study(tmp_path / "s", StudyRecord("longtail study x", "softmax", planned, chosen))
 
     def table(*flags):
         code, out, err = run("study", "table", *flags, "--format", "markdown")
         assert code == 0, err
-        assert "β chosen on TEST data: digits-lt 50 1.5" in out
+        assert "β chosen on TEST data by recall over all classes: CBS (β = 1.5) on digits-lt 50" in out
         return out
 
     plain = table("s")
