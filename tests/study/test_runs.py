@@ -1,5 +1,6 @@
 """Finished runs and cells: only runs that differ in nothing but their seed are averaged."""
 
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -41,7 +42,11 @@ def test_runs_of_an_unknown_method_are_read(study, tmp_path):
     shutil.copytree(study, tmp_path / "runs")
     _rename_softmax(tmp_path / "runs")
     cells = ordered(group_runs(read_runs(tmp_path / "runs")))
-    assert distinct_titles(cells) == ["Balanced Softmax", "CBS (β = 1.5)", "mine"]  # the unknown last
+    assert distinct_titles(cells) == ["Balanced Softmax", "CBS (β = 1.5)", "Mine (β = 0.5)"]  # the unknown last
+    assert cells[2].beta == 0.5
+    result = cells[2].runs[0].result
+    del result["label"], result["beta"]  # as in a run of an earlier version
+    assert (cells[2].title, cells[2].beta) == ("mine", None)
     assert same_settings(cells) == [cells]
     assert cells[2].recipe.params.gamma == 0.5
     known = cells[0].runs[0].path / "recipe.toml"
@@ -58,6 +63,9 @@ def _rename_softmax(folder):
         if "balanced" not in file.parent.name:
             text = file.read_text("utf-8")
             file.write_text(text.replace('method = "softmax"', 'method = "mine"\ngamma = 0.5'), "utf-8")
+            result = file.with_name("result.json")
+            recorded = json.loads(result.read_text("utf-8")) | {"label": "Mine (β = 0.5)", "beta": 0.5}
+            result.write_text(json.dumps(recorded), "utf-8")
 
 
 def test_the_same_folder_twice_is_one_run(study):
