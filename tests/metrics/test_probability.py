@@ -182,7 +182,7 @@ def test_negative_sums_are_refused():
 
 def test_mean_target_probability():
     groups = Groups.from_indices(head=[0], medium=[1, 2], tail=[3])
-    result = mean_target_probability([80.0, 3.0, 1.5, 0.0], [100, 10, 2, 0], groups)
+    result = mean_target_probability([80.0, 3.0, 0.75, 0.0], [100, 10, 1, 0], groups)
     means, by_group = result.per_class, result.groups
     assert means[:3].tolist() == pytest.approx([0.8, 0.3, 0.75])
     assert means.dtype == torch.float64

@@ -41,7 +41,7 @@ COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in gro
 
 _OPTIONS = {
     "--help": "show the flags of the command",
-    "--plugin FILE.py": "import a file that registers methods, heads or data sets; repeat the flag for several files",
+    "--plugin FILE.py": "import a file that registers methods and more; repeatable",
     "--debug": "show the traceback of an error",
 }
 
