@@ -5,6 +5,7 @@ logits :math:`z` helps on held-out data in which every class counts the same. :f
 would help, which is added to beta, or subtracted from the logits of the trained model.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -197,7 +198,7 @@ class HeldOut:
         elif not error < _HUGE:
             problem = f"its standard error, {error:.2g}, is too large: more held-out samples are needed"
         if not self.determined:
-            delta, error = float("nan"), float("inf")
+            return ShiftFit(math.nan, math.nan, math.inf, 0, problem)
         return ShiftFit(delta, 1 / float(found.theta[0]), error, int(found.steps), problem)
 
     def _sums(self, z: Tensor, theta: Tensor) -> Tensor:
