@@ -12,8 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from longtail.beta import AutoBeta
 from longtail.classes import Groups
 from longtail.data.sampling.batch_plan import Batch
+from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.methods import METHODS, Objective, Task
 from longtail.models import HeadSpec, Model, build_model, replace_head
 from longtail.ranks import Ranks
@@ -115,6 +117,27 @@ def taken(name: str, number: int, steps: list[list[Batch]], ranks: Ranks | None 
     return found | {"loss": step.loss_sum} | {f"state.{k}": v for k, v in objective.state_dict().items()}
 
 
+def updated(cut: slice) -> dict[str, Tensor]:
+    """What AutoBeta has after four updates with a part of the held-out data; the last one has a NaN."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(5).repeat_interleave(30)
+    logits = torch.randn(150, 5, generator=generator, dtype=torch.float64)
+    logits[torch.arange(150), labels] += 1.5
+    loss = ClassBalancedSoftmaxLoss(COUNTS, beta=1.0)
+    auto = AutoBeta(loss)
+    own = labels[cut]
+    for number in (3, 2, 1):
+        auto.update((logits + number / 4 * COUNTS.log())[cut], own)
+    logits[7] = torch.nan
+    auto.update(logits[cut], own)
+    return {
+        "beta": auto.beta,
+        "shift": loss.logit_shift,
+        "trace": torch.tensor([row[:4] for row in auto.trace[:3]], dtype=torch.float64),
+        "problems": torch.tensor([row.problem is not None for row in auto.trace]).long(),
+    }
+
+
 def main(rank: int, folder: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=2)
     ranks = Ranks.of_this_process()
@@ -139,6 +162,8 @@ def main(rank: int, folder: Path) -> None:
         "agreed": agreed,
     }
     save_file(found, folder / f"ranks-{rank}")
+    for name, end in {"beta": 40, "beta-alone": 150}.items():  # the first rank has one class and a part, or everything
+        save_file(updated(slice(end) if rank == 0 else slice(end, None)), folder / f"{name}-{rank}")
     ranks.wait()
     os._exit(0)  # torch keeps gloo's threads once DDP was made, and they may abort an ordinary exit
 

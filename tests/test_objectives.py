@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from tests import contract
-from tests.contract import COUNTS, EPOCHS, STAGES, joined, model_of, objective_of, rank_batches, taken
+from tests.contract import COUNTS, EPOCHS, STAGES, joined, model_of, objective_of, rank_batches, taken, updated
 from tests.train.conftest import mostly_slow
 from tests.waiting import no_waiting
 
@@ -72,6 +72,15 @@ def test_two_ranks_equal_one_process_with_the_whole_batch(two_ranks, name, numbe
     assert any(value.abs().max() > 1e-6 for key, value in alone.items() if key.startswith("gradient"))
     for rank in range(2):
         assert_same(load_file(two_ranks / f"{name}-{number}-{rank}"), alone)
+
+
+@pytest.mark.parametrize("name", ["beta", "beta-alone"])
+def test_auto_beta_of_two_ranks_equals_that_of_one_process(two_ranks, name):
+    first, second = (load_file(two_ranks / f"{name}-{rank}") for rank in range(2))
+    assert first["beta"] > 1.2
+    assert first["problems"].tolist() == [0, 0, 0, 1]
+    assert_same(first, second, rtol=0, atol=0)
+    assert_same(first, updated(slice(None)), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", contract.ACCUMULATED)

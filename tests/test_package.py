@@ -60,6 +60,7 @@ METRICS = {
     "wilson_interval",
 }
 TOP = LOSSES | {
+    "AutoBeta",
     "GroupValues",
     "Groups",
     "ShiftFit",

@@ -12,7 +12,7 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from longtail import metrics
-    from longtail.beta import ShiftFit, fit_shift
+    from longtail.beta import AutoBeta, ShiftFit, fit_shift
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
     from longtail.diagnose import diagnose as diagnose
     from longtail.inference import load as load
@@ -41,6 +41,7 @@ if _typing.TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AutoBeta",
     "BalancedSoftmaxLoss",
     "ClassBalancedSoftmaxLoss",
     "FocalLoss",

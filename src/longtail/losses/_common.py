@@ -43,14 +43,28 @@ class LossOptions(TypedDict, total=False):
 _DEFAULTS: LossOptions = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0, "check_labels": None}
 
 
-class Loss(nn.CrossEntropyLoss):
+class KeepsValues(nn.Module):
+    """A module whose buffers are moved by ``.to(device)`` and never rounded: only the device of a change is used."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in before.items():
+            moved = self._buffers[name]
+            if tensor is not None and moved is not None and not tensor.is_meta:
+                self._buffers[name] = tensor.to(moved.device)
+        return self
+
+
+class Loss(KeepsValues, nn.CrossEntropyLoss):
     """Base class of losses of logits and targets, with the options of ``nn.CrossEntropyLoss`` as attributes.
 
     A loss declares what it does in three properties: :attr:`logit_shift`, :attr:`is_pure_shift`, :attr:`rebalances`.
     By default there is no shift, and no rebalancing except by class weights. A subclass of a softmax loss that
     overrides ``forward`` is not a pure shift unless it says so.
 
-    ``.to(device)`` moves the tensors of a loss; ``.half()`` and ``.to_empty()`` leave their values as they are.
+    ``.to(device)`` moves the tensors of a loss; ``.half()`` and ``.to_empty()`` leave their values as they are: a shift
+    of 30 in half precision would be off by 0.01.
     """
 
     weight: Tensor | None
@@ -96,16 +110,6 @@ class Loss(nn.CrossEntropyLoss):
         if self.weight is not None:
             changed["weight"] = f"({self.weight.numel()} classes)"
         return ", ".join(f"{name}={value}" for name, value in changed.items())
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # A shift of 30 in half precision would be off by 0.01, so only the device of fn's result is used.
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, tensor in before.items():
-            moved = self._buffers[name]
-            if tensor is not None and moved is not None and not tensor.is_meta:
-                self._buffers[name] = tensor.to(moved.device)
-        return self
 
 
 class CountedLoss(Loss):

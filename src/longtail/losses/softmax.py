@@ -50,13 +50,17 @@ def class_shift(counts: Vector, beta: float, *, zero_counts: ZeroCounts = "error
     """
     beta = check_number("beta", beta)
     counts = training_counts(counts, zero_counts)
-    log_counts = counts.to("cpu", torch.float64).log()
-    present = log_counts.isfinite()
-    shift = beta * (log_counts[present] - log_counts[present].mean())
-    if not shift.to(torch.float32).isfinite().all():
+    shift = scaled_log_counts(counts.cpu(), beta).to(torch.float32)
+    if not shift[counts.cpu() > 0].isfinite().all():
         raise ValueError(f"Expected `beta` to give a finite shift, but got {beta:g}.")
-    shift = torch.full_like(log_counts, -torch.inf).masked_scatter(present, shift)
-    return shift.to(counts.device, torch.float32)
+    return shift.to(counts.device)
+
+
+def scaled_log_counts(counts: Tensor, beta: float | Tensor) -> Tensor:
+    """Return ``beta`` log N minus its mean, in float64; -inf for a class without examples. Reads nothing back."""
+    log_counts, present = counts.double().log(), counts > 0
+    mean = log_counts.where(present, 0.0).sum() / present.sum()
+    return (beta * (log_counts - mean)).where(present, -torch.inf)
 
 
 def prior_shift(p_hat: Vector, p: Vector) -> Tensor:
@@ -181,6 +185,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
 
     The ``counts`` are its state; ``logit_shift`` is computed from them once, in float32, and stays so under
     ``.half()`` and autocast. On CUDA it reads nothing back, so a captured graph can contain the loss.
+    :class:`AutoBeta <longtail.AutoBeta>` finds beta during training.
 
     Example:
         >>> loss = ClassBalancedSoftmaxLoss([500, 50, 5], beta=1.5)
@@ -190,8 +195,10 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         tensor(3.2200)
     """
 
+    _beta: float | Tensor
     _shift: Tensor
     _sized_by = "counts"  # the argument that messages name
+    _beta_varies = True
 
     def __init__(
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
@@ -202,8 +209,24 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
 
     @property
     def beta(self) -> float:
-        """How strongly the logits are shifted. Read-only: make another loss for another beta."""
-        return self._beta
+        """How strongly the logits are shifted; :meth:`set_beta` changes it."""
+        return float(self._beta)
+
+    def set_beta(self, beta: float | Tensor) -> None:
+        """Change beta, and the shift in place, so that a captured CUDA graph and a compiled loss use the new value.
+
+        Beta is not part of the state dict. A tensor is not read back: nothing waits for its device, or checks it.
+        """
+        if not self._beta_varies:
+            raise TypeError(
+                f"Expected a loss whose beta may change, but got {type(self).__name__}; use ClassBalancedSoftmaxLoss."
+            )
+        if isinstance(beta, Tensor):
+            self._beta = beta.detach().clone()
+            self._shift.copy_(scaled_log_counts(self.counts, self._beta.to(self.counts.device)))
+        else:
+            self._shift.copy_(class_shift(self.counts, beta, zero_counts=self.zero_counts))
+            self._beta = float(beta)
 
     @property
     def logit_shift(self) -> Tensor:
@@ -221,9 +244,11 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         return _shifted_cross_entropy(logits, target, self.logit_shift, self.present, of=self._sized_by, **self.options)
 
     def read_counts(self) -> None:
-        """Compute the shift from the counts."""
+        """Compute the shift from the counts, in place unless the loss was moved."""
         super().read_counts()
-        self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
+        shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
+        old: Tensor = getattr(self, "_shift", shift)
+        self._shift = old.copy_(shift) if (old.shape, old.device) == (shift.shape, shift.device) else shift
 
     def _parameter_repr(self) -> list[str]:
         return [f"beta={self.beta:g}"]
@@ -239,6 +264,8 @@ class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
         >>> loss(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]]), torch.tensor([0, 2]))
         tensor(2.1085)
     """
+
+    _beta_varies = False
 
     def __init__(self, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]) -> None:
         super().__init__(counts, beta=1.0, zero_counts=zero_counts, **options)
@@ -293,6 +320,7 @@ class PriorShiftedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     """
 
     _sized_by = "p_hat"
+    _beta_varies = False
 
     def __init__(self, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]) -> None:
         super().__init__(prior_shift(p_hat, p).exp(), beta=1.0, **options)
