@@ -24,7 +24,7 @@ def test_page_is_written_and_the_summary_is_printed(run, files):
     given = [f"--{name}={files / f'{name}.npz'}" for name in ("train", "val", "test")]
     code, out, err = run("diagnose", *given, f"--counts={files / 'counts.json'}", f"--out={files / 'd.html'}")
     assert (code, err) == (0, "")
-    assert "Apply a post-hoc shift, without training again: logit adjustment with τ = " in out
+    assert "Apply a post-hoc shift, without training again: `longtail.adjust_logits(logits, counts, tau=" in out
     text = (files / "d.html").read_text(encoding="utf-8")
     assert "What to try next" in text
     assert "cow" in text

@@ -2,19 +2,18 @@
 
 import inspect
 import json
-import math
 import re
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
 from tests.diagnose.predictions import COUNTS, make, write_columns
 
 import longtail
-from longtail import adjust_logits
 from longtail.classes import Groups
 from longtail.diagnose import diagnose
-from longtail.diagnose.shift import _error
 from longtail.metrics import preference_scores, recall
 from longtail.study.figures.style import SPLITS
 
@@ -85,76 +84,160 @@ def test_group_without_test_data_is_not_compared(tmp_path, files):
     assert "can gain little" not in text
 
 
-def test_shift_is_chosen_on_validation_data_and_helps_the_tail(files):
-    found = diagnose(files["test"], files["train"], files["val"], files["counts"])
+def gaussian(seed, samples, s, classes=10, separation=2.0, *, counts=None):
+    """Predictions ``log balanced posterior + s log N`` for unit Gaussians around orthogonal means, and counts."""
+    counts = np.geomspace(500, 5, classes).round().astype(int) if counts is None else np.array(counts)
+    labels = np.repeat(np.arange(classes), samples)
+    x = np.random.default_rng(seed).normal(size=(len(labels), classes))
+    x[np.arange(len(labels)), labels] += separation
+    return {"labels": labels, "logits": separation * x + s * np.log(counts)}, counts.tolist()
+
+
+def recall_by_hand(split, counts, tau):
+    predicted = (split["logits"] - tau * np.log(counts)).argmax(1)
+    return 100 * np.mean([np.mean(predicted[split["labels"] == c] == c) for c in range(len(counts))])
+
+
+@pytest.mark.parametrize(("classes", "samples", "s"), [(10, 60, 0.8), (10, 60, -0.5), (300, 2, 1.0), (3, 100, 0.9)])
+def test_known_shift_is_found_and_measured(classes, samples, s):
+    separation = 3.5 if classes > 10 else 2.0
+    (val, counts), (test, _) = (gaussian(seed, samples, s, classes, separation) for seed in (3, 4))
+    found = diagnose(test, val=val, counts=counts)
     shift = found.shift
-    assert 0.5 <= shift.strength <= 1.2  # the logits were made with 0.9 log N too much
-    assert shift.change("test", "tail") > 10
-    assert shift.change("test", "head") < 0
-    with np.load(files["test"]) as file:
-        labels, logits = torch.from_numpy(file["labels"]), torch.from_numpy(file["logits"])
-    predicted = adjust_logits(logits, COUNTS, shift.strength).argmax(1)
-    by_class = [100 * float((predicted[labels == c] == c).double().mean()) for c in range(4)]
-    assert shift.after["test"]["all"] == pytest.approx(sum(by_class) / 4)
-    assert shift.after["test"]["tail"] == pytest.approx(by_class[3])
-    text = found.next_steps[0]
-    assert f"τ = {shift.strength:g}, chosen on 1,600 validation samples" in text
-    assert re.search(r"tail by \+\d+\.\d points, head by -\d+\.\d points", text)
+    assert shift.recommended
+    assert shift.tau == pytest.approx(s, abs=3 * shift.std_error)
+    assert shift.std_error < 0.1
+    for name, split in (("val", val), ("test", test)):
+        assert shift.before[name]["all"] == pytest.approx(recall_by_hand(split, counts, 0))
+        assert shift.after[name]["all"] == pytest.approx(recall_by_hand(split, counts, shift.tau))
+    text = " ".join(found.next_steps)
+    assert f"adjust_logits(logits, counts, tau={shift.tau:g})`, fitted on {classes * samples} validation" in text
+    assert ("prefers rare classes" in text) == (s < 0)
+    assert ("lower the beta" if s < 0 else f"ClassBalancedSoftmaxLoss(counts, beta={shift.tau:.2f})") in text
+    assert re.search(r"tail by [+-]\d+\.\d points, head by [+-]\d+\.\d points", text)
+    page = found.report()
+    assert f"tau={shift.tau:g})  # then argmax" in page.html
+    line = page.drawings["shift"].figure.axes[0].get_lines()[0].get_xdata()
+    assert min(line) < min(0, shift.tau)
+    assert max(line) > max(0, shift.tau)
 
 
-def test_largest_strength_is_named(tmp_path, files):
-    inside = diagnose(files["test"], val=files["val"], counts=files["counts"])
-    assert "the largest" not in inside.next_steps[0]
-    for place, name in enumerate(("val", "test")):
-        labels, logits = make(place, 300, bias=4.0, separation=1.5)
-        np.savez(tmp_path / f"{name}.npz", labels=labels, logits=logits)
-    found = diagnose(tmp_path / "test.npz", val=tmp_path / "val.npz", counts=files["counts"])
-    assert 0 < found.shift.strength <= found.shift.best == 2
-    assert "τ = 2, the largest strength that was tried, has the highest recall" in found.next_steps[0]
+def test_shift_is_the_optimum_of_scipy(files):
+    with np.load(files["val"]) as file:
+        labels, z = file["labels"], file["logits"].astype(np.float64)
+
+    def loss(theta):  # 400 samples of every class, so that weights are equal
+        u = theta[0] * z - theta[1] * np.log(COUNTS)
+        return np.mean(logsumexp(u, axis=1) - u[np.arange(len(u)), labels])
+
+    a, b = minimize(loss, [1.0, 0.0]).x
+    assert diagnose(files["test"], val=files["val"], counts=files["counts"]).shift.tau == pytest.approx(
+        b / a, abs=0.006
+    )
 
 
-def test_test_data_is_not_used_to_choose_the_shift(files, tmp_path):
-    first = diagnose(files["test"], counts=files["counts"], val=files["val"]).shift
-    labels, logits = make(7, 50, bias=-2.0)
-    np.savez(tmp_path / "other.npz", labels=labels, logits=logits)
-    second = diagnose(tmp_path / "other.npz", counts=files["counts"], val=files["val"])
-    assert second.shift.strength == first.strength
-    assert second.shift.trace == first.trace
+def advice(val, test, counts):
+    found = diagnose(test, val=val, counts=counts)
+    assert found.correction == ""
+    assert "adjust_logits" not in found.report().html
+    return " ".join(found.next_steps)
+
+
+def test_no_shift_is_recommended_without_evidence():
+    (val, counts), (test, _) = (gaussian(seed, 50, 0.0) for seed in (1, 2))
+    assert "is less than two standard errors from zero" in advice(val, test, counts)  # a balanced model
+    (val, counts), (test, _) = (gaussian(seed, 50, 0.0, counts=[70] * 10) for seed in (1, 2))
+    assert "the classes of the held-out data all have the same count" in advice(val, test, counts)
+    (val, counts), (test, _) = (gaussian(seed, 50, 0.0, separation=20.0) for seed in (1, 2))
+    assert "All validation samples are classified correctly" in advice(val, test, counts)
+    for seed in range(4):  # scores without information, which prefer frequent classes or do not
+        val, test = ({"labels": np.repeat(np.arange(10), 50)} for _ in range(2))
+        for split in (val, test):
+            noise = np.random.default_rng([seed, split is val]).normal(size=(500, 10))
+            split["logits"] = noise + (seed % 2) * np.log(counts := gaussian(0, 1, 0)[1])
+        assert re.fullmatch(r"The scores predict .* no better than guessing, .*", advice(val, test, counts))
+
+
+def test_shift_must_raise_the_recall_on_validation_data():
+    """A clear shift that changes no prediction is not recommended."""
+    (val, counts), (test, _) = (gaussian(seed, 300, 0.0, 3, 3.0) for seed in (1, 2))
+    keep = np.abs(np.diff(np.sort(val["logits"], 1)[:, -2:])).ravel() > 2  # no sample near a decision boundary
+    val = {"labels": val["labels"][keep], "logits": val["logits"][keep]}
+    val["logits"] += 0.2 * np.log(counts)
+    found = diagnose(test, val=val, counts=counts)
+    assert found.shift.clear
+    assert found.shift.change("val", "all") <= 0
+    assert "does not raise recall over all classes there" in found.next_steps[0]
+
+
+def test_tail_that_is_behind_a_balanced_model_needs_no_shift():
+    """Rare classes are harder, and the logits are the balanced posterior: a shift cannot help, more data can."""
+    sizes = np.geomspace(500, 5, 10).round().astype(int)
+    splits = []
+    for seed in (0, 1):
+        labels = np.repeat(np.arange(10), 400)
+        hard = np.linspace(4.0, 1.0, 10)
+        x = np.random.default_rng(seed).normal(size=(4000, 10))
+        x[np.arange(4000), labels] += hard[labels]
+        splits.append({"labels": labels, "logits": hard * x - hard**2 / 2})
+    found = diagnose(splits[0], val=splits[1], counts=sizes.tolist())
+    assert found.gap > 0.05
+    assert abs(found.shift.tau) < 2 * found.shift.std_error
+    assert "The fitted shift is small, so a shift in the loss helps the tail little." in found.next_steps[1]
+
+
+def test_classes_without_training_samples_are_left_out_of_the_fit_and_masked():
+    (val, counts), (test, _) = (gaussian(seed, 60, 0.8) for seed in (3, 4))
+    some = val["labels"] != 9
+    expected = diagnose(test, val={name: values[some] for name, values in val.items()}, counts=counts).shift
+    shift = (found := diagnose(test, val=val, counts=[*counts[:9], 0])).shift
+    assert (shift.tau, shift.samples, shift.left_out) == (expected.tau, 540, 60)
+    by_hand = (test["logits"] - shift.tau * np.log([*counts[:9], 1]))[:, :9].argmax(1)
+    recalls = [np.mean(by_hand[test["labels"] == c] == c) for c in range(10)]
+    assert shift.after["test"]["all"] == pytest.approx(100 * np.mean(recalls))
+    assert "60 samples of classes without training samples are left out)" in found.next_steps[0]
+    assert 'zero_counts="mask")' in found.next_steps[0]
+
+
+def test_rounded_probabilities_give_nearly_the_shift_of_exact_ones():
+    (val, counts), (test, _) = (gaussian(seed, 20, 1.0, 100) for seed in (0, 1))
+    found = {}
+    for digits in (3, 12):
+        rounded = [softmax(one["logits"], 1).round(digits) for one in (val, test)]
+        for one, scores in zip((val, test), rounded, strict=True):
+            one["probabilities"] = scores / scores.sum(1, keepdims=True)
+        without_logits = [{name: one[name] for name in ("labels", "probabilities")} for one in (val, test)]
+        found[digits] = diagnose(without_logits[1], val=without_logits[0], counts=counts).shift
+    assert found[12].tau == pytest.approx(1.0, abs=3 * found[12].std_error)
+    assert found[3].tau == pytest.approx(1.0, abs=0.2)  # 46 % of the probabilities are 0; as 1e-30 they give 3.8
+    assert found[3].change("test", "all") > 0.9 * found[12].change("test", "all")
+
+
+def test_masked_logits_do_not_prevent_a_fit():
+    (val, counts), (test, _) = (gaussian(seed, 60, 0.8) for seed in (3, 4))
+    expected = diagnose(test, val=val, counts=counts).shift.tau
+    lowest = val["logits"].argmin(1)
+    val["logits"][np.arange(600), lowest] = np.where(lowest == val["labels"], val["logits"].min(1), -np.inf)
+    assert diagnose(test, val=val, counts=counts).shift.tau == pytest.approx(expected, abs=0.05)
+
+
+def test_test_data_is_not_used_to_choose_the_shift():
+    (val, counts), (test, _), (other, _) = (gaussian(seed, 60, s) for seed, s in ((0, 0.8), (1, 0.8), (2, -2.0)))
+    first, second = (diagnose(one, val=val, counts=counts) for one in (test, other))
+    assert second.correction == first.correction
     assert second.shift.change("test", "all") < 0
-    assert "That is worse than before" in second.next_steps[0]
+    assert "lower on test data than before" in second.next_steps[0]
+    assert "lower on test data" not in first.next_steps[0]
 
 
 def test_no_shift_without_validation_data(files):
     found = diagnose(files["test"], files["train"], counts=files["counts"])
     assert found.shift is None
     assert found.next_steps[0].startswith("Without validation data, no post-hoc shift was chosen")
+    assert "hold out a tenth of every class before training" in found.next_steps[0]
     page = found.report().html
     assert "τ =" not in page
     assert "adjust_logits" not in page
-
-
-def test_one_sample_does_not_choose_a_shift(tmp_path, files):
-    labels = np.array([0] * 40 + [1] * 40 + [2] * 10 + [3])
-    logits = np.zeros((len(labels), 4)) + 0.01 * np.log(COUNTS)
-    logits[np.arange(len(labels)), labels] += 9
-    logits[-1] = [0.5 + np.log(COUNTS)[0], 0, 0, np.log(COUNTS)[3]]  # one sample, which a shift of more than 0.5 wins
-    np.savez(tmp_path / "val.npz", labels=labels, logits=logits)
-    found = diagnose(files["test"], counts=files["counts"], val=tmp_path / "val.npz")
-    assert found.shift.strength == 0
-    assert found.shift.best > 0
-    assert found.shift.lead == pytest.approx(25)
-    assert (
-        f"gains 25.0 points, which is within two standard errors ({2 * found.shift.error:.1f})" in found.next_steps[0]
-    )
-
-
-def test_standard_error_by_hand():
-    labels = torch.tensor([0] * 4 + [1])
-    one = torch.tensor([True, True, True, False, True])
-    other = torch.tensor([True, True, False, True, False])
-    # class 0 has 4: one right alone, one wrong alone, p = q = 1.5 / 5.5, variance 2p / 4; class 1: p = 0.6, q = 0.2
-    expected = 100 * math.sqrt(2 * 1.5 / 5.5 / 4 + (0.6 + 0.2 - 0.4**2)) / 2
-    assert _error(labels, one, other, 2) == pytest.approx(expected)
 
 
 def test_predicted_classes_are_enough_for_a_report(tmp_path, files):
@@ -194,7 +277,7 @@ def test_errors_within_the_tail_get_other_advice(tmp_path):
     assert "Only 0 % of the errors on the tail go to more frequent classes" in " ".join(found.next_steps)
     even = diagnose(write_columns(tmp_path / "b.csv", labels, predicted=labels), counts=tmp_path / "c.json")
     assert "The tail is not behind the head" in " ".join(even.next_steps)
-    assert "recall is 0.0 points higher on the tail" in " ".join(even.findings)
+    assert "recall is the same on the tail and the head" in " ".join(even.findings)
 
 
 def test_validation_data_must_not_be_the_test_data(files):
@@ -227,3 +310,14 @@ def test_arrays_are_like_files_and_names_are_escaped(files):
     assert f"<dt>Tail recall</dt><dd><strong>{100 * found.recall_of('test').groups['tail']:.1f}\u00a0%" in page
     with pytest.raises(ValueError, match="the same predictions for `train` and `test`"):
         diagnose(arrays["test"], arrays["test"])
+    with pytest.raises(TypeError, match=r"^Expected `test` to be a file, .* a mapping .* of type tuple\.$"):
+        diagnose(([0, 1], [[1.0, 0.0], [0.0, 1.0]]), counts=[5, 1])
+
+
+def test_worst_classes_are_explained():
+    labels = np.repeat(np.arange(9), 10)
+    predicted = np.where((labels < 3) | (labels == 8), 4, labels)  # classes 0, 1, 2 and 8 are never recognised
+    found = diagnose({"labels": labels, "predicted": predicted}, counts=[90, 80, 70, 60, 50, 40, 30, 20, 10])
+    page = found.report()
+    assert page.content["classes"].worst == [8, 2, 1]
+    assert "3 of 9 classes: the lowest recalls on test data, all below the mean over the classes. Of" in page.html

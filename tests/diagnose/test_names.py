@@ -22,7 +22,7 @@ def summary(found):
         measured[split] = dict(zip(found.names, recalls, strict=True))
     counts = dict(zip(found.names, found.counts.tolist(), strict=True))
     groups = {name: {found.names[c] for c in found.groups.members(name)} for name in found.groups.names}
-    shift = found.shift and (found.shift.strength, found.shift.trace, found.shift.after)
+    shift = found.shift and (found.shift.tau, found.shift.after)
     return measured, counts, groups, shift, found.calibration, found.upwards, found.findings, found.next_steps
 
 
@@ -191,7 +191,7 @@ def test_counts_of_the_run_are_the_default(finished, tmp_path):
     own = diagnose(file, counts=tmp_path / "c.json")
     assert own.names[3] == "digit 3"
     assert own.groups == Groups.from_counts(result["counts"])
-    assert own.notes == ()
+    assert own.notes == (f"{file.parent / 'result.json'} was not used: it has other classes.",)
 
 
 def test_posthoc_step_of_the_run_is_noted(finished):
@@ -199,17 +199,39 @@ def test_posthoc_step_of_the_run_is_noted(finished):
     assert "The stored logits do not include the post-hoc step of the run, adjust=1." in diagnose(file).notes
 
 
+def test_run_folder_has_all_splits(finished):
+    folder = finished("softmax", validation=0.2)
+    file = folder / "predictions.safetensors"
+    assert summary(diagnose(folder)) == summary(diagnose(file, file, file))
+    assert set(diagnose(str(folder), val=file).splits) == {"train", "val", "test"}
+    assert set(diagnose(finished("softmax")).splits) == {"train", "test"}
+    with pytest.raises(
+        FileNotFoundError, match=r"^Expected predictions in .*checkpoints/predictions\.safetensors, but"
+    ):
+        diagnose(folder / "checkpoints")
+
+
 @pytest.mark.parametrize("content", ["{", '{"classes": 3, "groups": 4, "counts": 5}'])
-def test_other_result_json_is_ignored(files, content):
-    expected = summary(diagnose(files["test"], files["train"]))
-    (files["test"].parent / "result.json").write_text(content)
-    assert summary(diagnose(files["test"], files["train"])) == expected
+def test_damaged_result_json_is_not_used(files, content):
+    expected = diagnose(files["test"], files["train"])
+    record = files["test"].parent / "result.json"
+    record.write_text(content)
+    found = diagnose(files["test"], files["train"])
+    assert summary(found) == summary(expected)
+    assert expected.notes == ()
+    assert found.notes == (f"{record} was not used: it is damaged, or not the record of a run.",)
+    with pytest.raises(
+        ValueError, match=r"^Expected `train` or `counts`, .*; .*result\.json was not used: it is damaged"
+    ):
+        diagnose(files["test"])
 
 
-def test_run_with_other_classes_is_ignored(files, finished):
+def test_run_with_other_classes_is_not_used(files, finished):
     expected = summary(diagnose(files["test"], files["train"]))
     shutil.copy(finished("softmax", validation=0.2) / "result.json", files["test"].parent)
-    assert summary(diagnose(files["test"], files["train"])) == expected  # four classes, and the run has ten
+    found = diagnose(files["test"], files["train"])
+    assert summary(found) == expected  # four classes, and the run has ten
+    assert found.notes[0].endswith("result.json was not used: it has other classes.")
 
 
 def test_arrays_have_no_run(finished, monkeypatch):
@@ -228,14 +250,15 @@ def test_one_file_for_two_splits_is_refused(files):
 # The method of a run
 
 
-def _in_run(folder, method, params, *, ahead=False):
+def _in_run(folder, method, params, *, ahead=False, val=None):
     """Advice for predictions in the folder of a run, whose tail is behind or ahead of the head."""
     labels, logits = make(0, 400, bias=-1.5 if ahead else 0.9)
     np.savez(folder / "predictions.npz", labels=labels, logits=logits)
     groups = {"head": [0, 1], "medium": [2], "tail": [3]}
     record = {"classes": NAMES, "groups": groups, "counts": COUNTS, "method": method, "params": params}
     (folder / "result.json").write_text(json.dumps(record), "utf-8")
-    return " ".join(diagnose(folder / "predictions.npz").next_steps)
+    found = diagnose(folder / "predictions.npz", val=val)
+    return found.next_steps[1] if val is None else (found.next_steps[1], found.shift.tau)
 
 
 @pytest.mark.parametrize(
@@ -271,3 +294,21 @@ def test_run_without_a_shift_should_use_one(tmp_path, method, params):
     text = _in_run(tmp_path, method, params)
     assert "replace the loss with ClassBalancedSoftmaxLoss(counts, beta=…)" in text
     assert "The tail is not behind the head" in _in_run(tmp_path, method, params, ahead=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "said"),
+    [
+        (
+            "cbs",
+            {"beta": 1.5},
+            "trained with CBS (beta = 1.5): to train again without the post-hoc shift, use beta = {}.",
+        ),
+        ("balanced-softmax", {}, "Softmax (beta = 1): {}use ClassBalancedSoftmaxLoss(counts, beta={})."),
+        ("softmax", {}, "replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={}), or add"),
+    ],
+)
+def test_fitted_shift_is_added_to_that_of_the_run(tmp_path, files, method, params, said):
+    text, tau = _in_run(tmp_path, method, params, val=files["val"])
+    beta = f"{ {'cbs': 1.5, 'balanced-softmax': 1.0}.get(method, 0.0) + tau:.2f}"
+    assert said.format(*["to train again without the post-hoc shift, "] * (said.count("{}") - 1), beta) in text

@@ -21,9 +21,9 @@ def run(words: Sequence[str]) -> int:
         "Find out from its predictions which classes a classifier fails on, why, and what to try next.",
         epilog=FORMATS_HELP,
     )
-    parser.flag("--test", "predictions on test data", type=Path, metavar="FILE", required=True)
+    parser.flag("--test", "predictions on test data, or a run folder", type=Path, metavar="PATH", required=True)
     parser.flag("--train", "predictions on training data, for the generalisation gap", type=Path, metavar="FILE")
-    parser.flag("--val", "predictions on validation data, to choose a post-hoc shift", type=Path, metavar="FILE")
+    parser.flag("--val", "predictions on validation data, to fit a post-hoc shift", type=Path, metavar="FILE")
     counts = "training samples per class (default: counted in --train, or those of the run)"
     parser.flag("--counts", counts, type=Path, metavar="FILE.json")
     parser.flag("--out", "the page", type=Path, default=Path("diagnosis.html"), metavar="FILE.html")

@@ -3,7 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
-from longtail.methods import METHODS
+from longtail.diagnose.shift import USELESS
+from longtail.methods import METHODS, Method
 
 if TYPE_CHECKING:
     from longtail.diagnose.diagnosis import Diagnosis
@@ -29,7 +30,8 @@ def findings(found: "Diagnosis") -> list[str]:
     test = found.recall_of("test").groups
     if found.gap is not None:
         side = f"{100 * abs(found.gap):.1f} points {'lower' if found.gap > 0 else 'higher'}"
-        lines.append(f"On test data, recall is {side} on the {last} than on the {first}.")
+        same = f"On test data, recall is the same on the {last} and the {first}."
+        lines.append(f"On test data, recall is {side} on the {last} than on the {first}." if found.gap else same)
     if found.preference is not None:
         train = found.recall_of("train").groups
         if last in train and last in test:
@@ -46,7 +48,7 @@ def findings(found: "Diagnosis") -> list[str]:
         if found.preference.undefined:
             missed = ", ".join(found.preference.undefined)
             lines.append(f"The imbalance level is undefined, because no training sample of {missed} is recognised.")
-    if not math.isnan(found.upwards):
+    if not math.isnan(found.upwards) and max(counts) > min(counts):
         lines.append(f"{found.upwards:.0f} % of the errors on {last} classes go to classes with more training samples.")
     error = found.calibration.get(last, 0.0)
     if error > 10:
@@ -57,7 +59,10 @@ def findings(found: "Diagnosis") -> list[str]:
 def next_steps(found: "Diagnosis") -> list[str]:
     """Return what to try, the cheapest first, with the evidence for it."""
     last, test = found.rarest, found.recall_of("test").groups
-    lines = [_posthoc(found), _in_training(found)]
+    if found.why_no_shift == USELESS:
+        return [USELESS]
+    use = found.shift is not None and found.shift.recommended
+    lines = [_posthoc(found), _same_in_training(found) if use else _in_training(found)]
     train = found.recall_of("train").groups if "train" in found.splits else {}
     if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
@@ -72,44 +77,50 @@ def _posthoc(found: "Diagnosis") -> str:
     shift = found.shift
     if shift is None:
         return found.why_no_shift
-    samples = f"{len(found.splits['val'].labels):,} validation samples"
-    if shift.strength == 0:
-        text = f"No post-hoc shift is clearly better than none on {samples}: "
-        if shift.best == 0:
-            return text + "no strength of logit adjustment has a higher recall."
-        text += f"the best strength of logit adjustment, τ = {shift.best:g}, gains {shift.lead:.1f} points, which is "
-        return text + f"within two standard errors ({2 * shift.error:.1f})."
-    before, after = shift.before["test"], shift.after["test"]
-    text = f"Apply a post-hoc shift, without training again: logit adjustment with τ = {shift.strength:g}, chosen on "
-    text += f"{samples}. On test data, recall over all classes changes from {before['all']:.1f} to {after['all']:.1f} %"
+    fitted = f"fitted on {shift.samples:,} validation samples (standard error {shift.std_error:.2f}"
+    fitted += (
+        f"; {shift.left_out:,} samples of classes without training samples are left out)" if shift.left_out else ")"
+    )
+    val, val_after = (recalls["val"]["all"] for recalls in (shift.before, shift.after))
+    if not shift.recommended:
+        text = f"No post-hoc shift is recommended: τ = {shift.tau:.2f}, {fitted}, "
+        if not shift.clear:
+            return f"{text}is less than two standard errors from zero."
+        return f"{text}does not raise recall over all classes there ({val:.1f} % before, {val_after:.1f} % after)."
+    test, test_after = (recalls["test"]["all"] for recalls in (shift.before, shift.after))
+    text = "" if shift.tau > 0 else "The model prefers rare classes too much. "
+    text += f"Apply a post-hoc shift, without training again: `{found.correction}`, {fitted}. Recall over all classes "
+    text += f"changes from {val:.1f} to {val_after:.1f} % there, and from {test:.1f} to {test_after:.1f} % on test data"
     if found.gap is not None:
         groups = (found.rarest, found.commonest)
-        text += "".join(f", {group} by {shift.change('test', group):+.1f} points" for group in groups)
+        changes = [f"{group} by {shift.change('test', group):+.1f} points" for group in groups]
+        text += f" ({', '.join(changes)})"
     text += "."
-    if shift.best == 2:
-        text += " τ = 2, the largest strength that was tried, has the highest recall on validation data."
-    if shift.change("test", "all") < 0:
-        text += " That is worse than before, so the shift does not carry over to test data: do not use it."
+    if test_after < test - 1:
+        text += " It is lower on test data than before: check whether validation and test data are alike."
     return text
 
 
 def _in_training(found: "Diagnosis") -> str:
-    """Advice on a shift in the loss, given how far the rarest group is behind."""
+    """Advice on a shift in the loss if no post-hoc shift is recommended, given how far the rarest group is behind."""
     first, last, gap = found.commonest, found.rarest, found.gap
+    small = found.shift is not None and found.shift.small
     if first == last:
         return _one_group(found)
     if gap is None:
         unseen = last if last not in found.recall_of("test").groups else first
         return f"There are no test samples of the {unseen}, so the effect of a shift on the {last} is unknown."
-    if gap > _BEHIND and found.upwards <= _UPWARDS:
+    if gap > _BEHIND and (small or found.upwards <= _UPWARDS):
+        few = f"Only {found.upwards:.0f} % of the errors on the {last} go to more frequent classes"
+        why = "The fitted shift is small" if small else few
         return (
-            f"Only {found.upwards:.0f} % of the errors on the {last} go to more frequent classes, so a shift helps "
-            "little. Check the classes that it is mistaken for, check labels, and try more data or augmentation."
+            f"{why}, so a shift in the loss helps the {last} little. Check the classes that it is mistaken for, check "
+            "labels, and try more data or augmentation."
         )
     if gap > _BEHIND:
         advice = _other_strength(found, "higher") or _USE_A_SHIFT
         return f"The errors go to frequent classes, which a shift corrects. {advice}"
-    other = _other_strength(found, "lower") if gap < -_BEHIND else ""
+    other = _other_strength(found, "lower") if gap < -_BEHIND and not small else ""
     if other:
         return f"The {last} is ahead of the {first} by {-100 * gap:.1f} points. {other}"
     return f"The {last} is not behind the {first}, so a shift can gain little."
@@ -125,15 +136,41 @@ def _one_group(found: "Diagnosis") -> str:
     return text + (", or to neither for the defaults (100 and 20, or thirds of the classes)." if thirds else ".")
 
 
-def _other_strength(found: "Diagnosis", direction: str) -> str:
-    """Advice for a run whose loss already has a shift; empty for all others."""
+def _trained_shift(found: "Diagnosis") -> tuple[Method, str, float] | None:
+    """The method of a run, the parameter that is its shift, and its value; ``None`` if the loss has no known shift."""
     method = None if found.run is None else METHODS.get(found.run.method)
     if method is None or found.run is None:
-        return ""
+        return None
     strength = method.shift_factor(method.make_params(found.run.params))
-    if not strength:
+    return (method, method.shift if isinstance(method.shift, str) else "beta", strength) if strength else None
+
+
+def _same_in_training(found: "Diagnosis") -> str:
+    """Advice on the loss that makes the post-hoc shift unnecessary."""
+    trained, tau = _trained_shift(found), 0.0 if found.shift is None else found.shift.tau
+    if trained is not None:
+        method, name, strength = trained
+        new = max(0.0, strength + tau)
+        use = f"{name} = {new:.2f}" if method.shift == name else f"ClassBalancedSoftmaxLoss(counts, beta={new:.2f})"
+        text = (
+            f"The model was trained with {method.title} ({name} = {strength:g}): to train again without the post-hoc "
+        )
+        return f"{text}shift, use {use}."
+    text = "To train again without the post-hoc shift, "
+    if tau < 0:
+        return f"{text}lower the beta or tau of the loss by {-tau:.2f}."
+    return (
+        f"{text}replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={tau:.2f}), or add {tau:.2f} to "
+        "the beta of a loss that has one. Prediction stays as it is."
+    )
+
+
+def _other_strength(found: "Diagnosis", direction: str) -> str:
+    """Advice for a run whose loss already has a shift; empty for all others."""
+    trained = _trained_shift(found)
+    if trained is None:
         return ""
-    name = method.shift if isinstance(method.shift, str) else "beta"
+    method, name, strength = trained
     text = f"The model was trained with {method.title} ({name} = {strength:g}): try a {direction} {name}, chosen on "
     searched = method if method.beta else next((one for one in METHODS.values() if one.beta == one.shift == name), None)
     if searched is None:

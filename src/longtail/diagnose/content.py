@@ -5,7 +5,7 @@ from typing import Any
 
 from longtail import __version__
 from longtail.diagnose.diagnosis import Diagnosis
-from longtail.posthoc import TAUS
+from longtail.diagnose.shift import shifted_recalls, strengths
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
 from longtail.study.captions import count, some_of
@@ -92,15 +92,17 @@ def _notes(found: Diagnosis) -> list[str]:
 
 def _shift_grid(found: Diagnosis) -> Grid | None:
     shift = found.shift
-    if shift is None or not shift.strength:
+    if shift is None or not shift.recommended:
         return None
     groups = [*(name for name in found.groups.names if name in shift.before["test"]), "all"]
     rows: list[list[GridCell]] = []
     for split in ("val", "test"):
-        for label, values in (("no shift", shift.before[split]), (f"τ = {shift.strength:g}", shift.after[split])):
+        for label, values in (("no shift", shift.before[split]), (f"τ = {shift.tau:g}", shift.after[split])):
             rows.append([f"{_WORDS[split]} data, {label}", *(values.get(group, math.nan) for group in groups)])
-    caption = "τ is the smallest strength whose recall over all classes on validation data is within one standard "
-    caption += "error of the highest, which is more than two above that without a shift. Test data was not used."
+    caption = (
+        f"τ was fitted on validation data (standard error {shift.std_error:.2f}), with cross entropy in which all "
+    )
+    caption += "classes count the same. Test data was not used."
     columns = [Column("Data"), *(Column(name.capitalize(), 2) for name in groups)]
     return Grid("shift-table", "Effect of the shift: recall, per cent", columns, rows, caption)
 
@@ -122,7 +124,6 @@ def _class_results(found: Diagnosis) -> ClassResults:
         mark_best=False,
         caption="Recall in per cent on each split; precision on test data.",
         mistakes_caption="Per cent of the test samples of each class.",
-        worst_text="The classes with the lowest recall on test data.",
     )
 
 
@@ -130,8 +131,12 @@ def _drawings(found: Diagnosis) -> list[Drawing]:
     counts, names, test = found.counts.tolist(), found.names, found.recall_of("test")
     drawings = []
     if found.shift is not None:
-        figure = sensitivity(TAUS, {"val": found.shift.trace}, chosen=found.shift.strength or None, what="τ")
-        caption = "Recall of each group on validation data for every strength of the shift z - τ log prior."
+        tau, val = found.shift.tau, found.splits["val"]
+        taus = strengths(tau)
+        shifted = [shifted_recalls(val, strength, found.counts, found.groups) for strength in taus]
+        trace = {group: [values[group] for values in shifted] for group in shifted[0]}
+        figure = sensitivity(taus, {"val": trace}, chosen=tau if found.shift.recommended else None, what="τ")
+        caption = "Recall of each group on validation data for every strength of the shift z - τ log N."
         drawings.append(Drawing("shift", "Strengths of the shift", figure, caption))
     recalls = {"test": (100 * test.per_class).tolist()}
     if "train" in found.splits:

@@ -1,7 +1,7 @@
 """A diagnosis of a classifier from its predictions: which classes it fails on, why, and what to try next."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail.classes import Groups, class_counts
 from longtail.diagnose import advice
-from longtail.diagnose.formats import Source
+from longtail.diagnose.formats import PREDICTIONS, Source
 from longtail.diagnose.inputs import Counts, RunRecord, SplitPredictions, read_inputs
 from longtail.diagnose.shift import Shift, recommend_shift
 from longtail.metrics import (
@@ -113,6 +113,14 @@ class Diagnosis:
         return {"all": 100 * error.all, **{name: 100 * value for name, value in error.groups.items()}}
 
     @property
+    def correction(self) -> str:
+        """The line of code that applies the shift; empty if none is recommended."""
+        if self.shift is None or not self.shift.recommended:
+            return ""
+        masked = "" if bool((self.counts > 0).all()) else ', zero_counts="mask"'
+        return f"longtail.adjust_logits(logits, counts, tau={self.shift.tau:g}{masked})"
+
+    @property
     def findings(self) -> list[str]:
         """What is wrong, and by how much, in sentences."""
         return advice.findings(self)
@@ -143,15 +151,15 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose a classifier from its predictions.
 
-    Predictions are a file (npz, safetensors, CSV or Parquet; ``longtail diagnose --help`` describes the formats) or a
-    mapping of arrays with ``labels`` and one of ``logits``, ``probabilities`` or ``predicted``, and optionally
-    ``classes`` (their names). A file in the folder of a run has the class names and groups of the run, and its counts
-    if neither ``train`` nor ``counts`` is given.
+    Predictions are a file (npz, safetensors, CSV or Parquet; ``longtail diagnose --help`` describes the formats), a run
+    folder, or a mapping of arrays with ``labels`` and one of ``logits``, ``probabilities`` or ``predicted``, and
+    optionally ``classes`` (their names). A file in the folder of a run has the class names and groups of the run, and
+    its counts if neither ``train`` nor ``counts`` is given.
 
     Args:
-        test: predictions on test data.
+        test: predictions on test data. A run folder also has those on training and validation data, if they were kept.
         train: predictions on training data, for the generalisation gap and the imbalance level.
-        val: predictions on validation data, to choose a post-hoc shift; never the test data.
+        val: predictions on validation data, to fit a post-hoc shift; never the test data.
         counts: training samples per class, by name or in the order of the classes (default: counted in ``train``).
         head_over: classes with more training samples are head (default: 100).
         tail_under: classes with fewer training samples are tail (default: 20).
@@ -162,10 +170,13 @@ def diagnose(
         >>> print(found.findings[1])
         On test data, recall is 66.7 points lower on the tail than on the head.
     """
+    if isinstance(test, str | Path) and Path(test).is_dir():
+        stored = _splits_of_run(Path(test))
+        train, val = (test if one is None and name in stored else one for name, one in (("train", train), ("val", val)))
     sources = {name: source for name, source in (("train", train), ("val", val), ("test", test)) if source is not None}
     given = read_inputs(sources, counts)
     _check_different(given.splits)
-    run, notes = given.run, [given.note] if given.note else []
+    run, notes = given.run, given.notes
     if run is not None and head_over is None and tail_under is None:
         groups, groups_from = run.groups, f"those of the run ({run.path})"
         notes.append(f"Class names and groups come from the run ({run.path}).")
@@ -185,6 +196,14 @@ def diagnose(
         run,
         tuple(notes),
     )
+
+
+def _splits_of_run(folder: Path) -> Collection[str]:
+    """The splits whose predictions a run kept."""
+    from longtail.train.stored import stored_splits  # noqa: PLC0415 - needs extras
+
+    file = folder / PREDICTIONS
+    return stored_splits(file) if file.is_file() else ()
 
 
 def _check_different(splits: Mapping[str, SplitPredictions]) -> None:

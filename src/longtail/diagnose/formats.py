@@ -14,9 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._checks import describe
+
 Array = np.ndarray[Any, Any]
 Source = Path | str | Mapping[str, Any]
-"""A file of predictions, or arrays by name."""
+"""A file of predictions, the folder of a run, or arrays by name."""
+
+PREDICTIONS = "predictions.safetensors"
+"""The predictions in the folder of a run."""
 
 IGNORED = -100
 """The label of samples that are ignored."""
@@ -31,7 +36,8 @@ _MISSING_SPLIT = {
 FORMATS_HELP = """The suffix of a file says its format:
 
   .npz, .safetensors  `labels` (N,) and one of `logits` (N, C), `probabilities` (N, C) or `predicted` (N,);
-                      also the predictions.safetensors of a run folder
+                      also the predictions.safetensors of a run
+  a run folder        its predictions.safetensors; as --test, with the validation and training data in it
   .csv, .parquet      one row per sample: a column `label`, and one column per class called `logit_NAME` or
                       `probability_NAME`, or a single column `predicted`
 
@@ -77,7 +83,13 @@ def read_file(source: Source, split: str) -> RawPredictions:
     """The predictions on one split from a file, or from arrays."""
     if isinstance(source, Mapping):
         return _check_arrays(f"`{split}`", None, {name: _array(value) for name, value in source.items()})
+    if not isinstance(source, str | Path):
+        raise TypeError(
+            f"Expected `{split}` to be a file, a run folder or a mapping such as {{'labels': …, 'logits': …}}, but got "
+            f"{describe(source)}."
+        )
     path = Path(source)
+    path = path / PREDICTIONS if path.is_dir() else path
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".csv": _read_csv, ".parquet": _read_parquet}
     suffix = path.suffix.lower()
     if suffix not in readers:

@@ -1,6 +1,7 @@
 """The input of a diagnosis: predictions and counts from files or arrays, with classes as indices in one order."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from longtail.diagnose.formats import IGNORED, Array, RawPredictions, Source, ar
 
 Counts = Path | str | Mapping[str, int] | Sequence[int] | Tensor
 """A JSON file of training samples per class, or the numbers in the order of the classes or by name."""
+LOG_ZERO = math.log(1e-30)
+"""The logarithm that stands for a probability of 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +60,8 @@ class Inputs:
     splits: Mapping[str, SplitPredictions]
     names: tuple[str, ...] | None
     """Class names; ``None`` if the classes have only indices."""
-    note: str
-    """Where the names come from, if no source lists them."""
+    notes: list[str]
+    """Where the names come from, if no source lists them, and what was not used."""
     counts: Tensor
     """Training samples per class."""
     counts_from: str
@@ -71,15 +74,16 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     raw = {split: read_file(source, split) for split, source in sources.items()}
     given, count_names = (None, None) if counts is None else read_counts(counts)
     counts_source = str(counts) if isinstance(counts, Path | str) else "`counts`"
-    run = _read_run(raw, count_names)
+    run, unused = _read_run(raw, count_names)
     if run is None and given is None and "train" not in raw:
-        raise ValueError("Expected `train` or `counts`, to know the training samples per class, but got neither.")
+        hint = f"; {unused}" if unused else "."
+        raise ValueError(f"Expected `train` or `counts`, to know the training samples per class, but got neither{hint}")
     if run is not None:
         inside = [split for split, one in raw.items() if one.folder == run.path.parent]
         raw |= {split: replace(raw[split], names=run.names) for split in inside}
     listed = {} if run is None else {str(run.path): run.names}
     listed |= {one.source: one.names for one in raw.values() if one.names is not None}
-    names, note = _class_names(raw.values(), listed, count_names, given is not None)
+    names, guessed = _class_names(raw.values(), listed, count_names, given is not None)
     if given is not None and count_names is not None and names is not None:
         _check_counts(raw.values(), names, count_names, counts_source)
         by_name = dict(zip(count_names, given, strict=True))
@@ -94,17 +98,17 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
             raise ValueError(
                 f"Expected the same number of classes, but got {expected} in {first} and {size} in {source}."
             )
-    num_classes = next(iter(sizes.values()), None)
+    num_classes, notes = next(iter(sizes.values()), None), [note for note in (guessed, unused) if note]
     splits = {split: to_predictions(one, names, num_classes) for split, one in raw.items()}
     if num_classes is None:
         num_classes = max(2, 1 + max(int(max(one.labels.max(), one.predicted.max())) for one in splits.values()))
 
     if given is not None:
-        return Inputs(splits, names, note, given, f"from {counts_source}", run)
+        return Inputs(splits, names, notes, given, f"from {counts_source}", run)
     if run is not None and "train" not in splits:
-        return Inputs(splits, names, note, run.counts, f"from {run.path}", run)
+        return Inputs(splits, names, notes, run.counts, f"from {run.path}", run)
     found = class_counts(splits["train"].labels, num_classes)
-    return Inputs(splits, names, note, found, "counted in the training predictions", run)
+    return Inputs(splits, names, notes, found, "counted in the training predictions", run)
 
 
 def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
@@ -128,12 +132,12 @@ def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
     return as_counts([by_name[name] for name in names]), tuple(names)
 
 
-def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | None) -> RunRecord | None:
-    """The run beside the test predictions; ``None`` if there is none or it has other classes."""
+def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | None) -> tuple[RunRecord | None, str]:
+    """The run beside the test predictions; ``None`` and a note if its record is damaged or has other classes."""
     test = raw["test"]
-    if test.folder is None:
-        return None
-    path = test.folder / "result.json"
+    path = test.folder / "result.json" if test.folder is not None else None
+    if path is None or not path.exists():
+        return None, ""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
@@ -141,11 +145,13 @@ def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | 
         posthoc, method = (str(found.get(name) or "") for name in ("posthoc", "method"))
         params = dict(found.get("params") or {})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+        return None, f"{path} was not used: it is damaged, or not the record of a run."
     same_names = all(one.names in {None, names} for one in raw.values())
     same_names &= count_names is None or sorted(count_names) == sorted(names)
     same_size = groups.num_classes == len(names) and (not test.has_scores or test.values.shape[1] == len(names))
-    return RunRecord(path, names, groups, counts, posthoc, method, params) if same_names and same_size else None
+    if not (same_names and same_size):
+        return None, f"{path} was not used: it has other classes."
+    return RunRecord(path, names, groups, counts, posthoc, method, params), ""
 
 
 def _class_names(
@@ -250,4 +256,4 @@ def _logits(raw: RawPredictions) -> Tensor:
             f"Expected {subject} to be in 0…1 with sum 1, but those of sample {row} sum to {sums[row]:.4g}; give "
             "logits as `logits`."
         )
-    return found.double().clamp_min(1e-30).log()
+    return found.double().log().clamp_min(LOG_ZERO)

@@ -1,35 +1,56 @@
 """The post-hoc shift that validation data supports, and its effect on test data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from longtail.beta import fit_shift
 from longtail.classes import Groups
-from longtail.diagnose.inputs import SplitPredictions
+from longtail.diagnose.inputs import LOG_ZERO, SplitPredictions
 from longtail.metrics import recall
-from longtail.posthoc import TAUS, adjust_logits
+
+USELESS = (
+    "The scores predict the classes of the validation data no better than guessing, so neither a shift nor another "
+    "loss is recommended: check the labels, and that the classes have the same order in the labels and in the scores."
+)
+_SMALL = 0.5
+"""A shift that is certainly smaller gains little."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """The strength of logit adjustment that validation data supports; recalls are in per cent per group."""
+    """A shift ``z - tau log N`` of the logits, fitted on validation data; recalls are in per cent per group."""
 
-    strength: float
-    """The chosen strength; 0 if no shift is clearly better than none."""
-    best: float
-    """The strength with the highest recall on validation data."""
-    lead: float
-    """How much higher its recall is than without a shift, in points."""
-    error: float
-    """Standard error of that lead, in points."""
-    trace: Mapping[str, list[float]]
-    """Recall on validation data at every strength."""
+    tau: float
+    """Rounded to two decimals. Positive: the model prefers frequent classes; negative: it prefers rare ones."""
+    std_error: float
+    """Standard error of tau."""
+    samples: int
+    """Validation samples that it was fitted on."""
+    left_out: int
+    """Validation samples that were left out, because their classes have no training samples."""
     before: Mapping[str, Mapping[str, float]]
     """Recall on ``val`` and ``test`` without a shift."""
     after: Mapping[str, Mapping[str, float]]
     """The same with the shift."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether tau differs from zero by more than two standard errors."""
+        return abs(self.tau) > 2 * self.std_error
+
+    @property
+    def recommended(self) -> bool:
+        """Whether tau is clear and raises the recall over all classes on validation data."""
+        return self.clear and self.change("val", "all") > 0
+
+    @property
+    def small(self) -> bool:
+        """Whether tau is small even two standard errors away from zero."""
+        return abs(self.tau) + 2 * self.std_error < _SMALL
 
     def change(self, split: str, group: str) -> float:
         """Return the effect of the shift on a group, in points."""
@@ -37,69 +58,83 @@ class Shift:
 
 
 def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, groups: Groups) -> tuple[Shift | None, str]:
-    r"""Choose a shift on validation data and measure it on test data; without a shift, say why.
+    r"""Fit a shift on validation data and measure it on validation and test data; without a shift, say why.
 
-    The shift is logit adjustment, ``z - tau log prior``, with tau in 0, 0.1, …, 2. A few tail samples often decide
-    which tau has the highest recall over all classes. So a shift is only chosen if the best tau is better than none by
-    more than two standard errors, and then it is the smallest tau within one standard error of the best. The error is
-    that of a difference on the same samples: if :math:`b_c` and :math:`w_c` of the :math:`n_c` samples of a class are
-    right with only one of two taus, :math:`p = (b + 0.5) / (n + 1.5)` and :math:`q = (w + 0.5) / (n + 1.5)`, it is
-    :math:`\sqrt{\sum_c (p + q - (p - q)^2) / n_c} / C`. The halves keep a class with one sample from looking certain.
+    The shift is :func:`longtail.beta.fit_shift`. In the fit, a probability of 0 counts as half the smallest positive
+    one, because it may be rounded.
     """
+    problem = _missing(splits)
+    if problem:
+        return None, problem
+    val, trained = splits["val"], counts[splits["val"].labels] > 0
+    if not bool(trained.any()):
+        return None, "A post-hoc shift needs validation samples of classes with training samples, and there are none."
+    if torch.equal(val.labels, val.predicted):
+        return None, "All validation samples are classified correctly, so a post-hoc shift can gain nothing."
+    fit = fit_shift(_scores(val)[trained], val.labels[trained], counts)
+    if fit.problem is not None:
+        return None, USELESS if fit.temperature <= 0 else f"No post-hoc shift is recommended: {fit.problem}."
+    tau, measured = round(fit.delta, 2), {name: splits[name] for name in ("val", "test")}
+    shift = Shift(
+        tau,
+        fit.std_error,
+        int(trained.sum()),
+        int((~trained).sum()),
+        before={name: _recalls(one.labels, one.predicted, groups) for name, one in measured.items()},
+        after={name: shifted_recalls(one, tau, counts, groups) for name, one in measured.items()},
+    )
+    return (shift, "") if shift.after["val"]["all"] > 100 * _guessing(val.labels) else (None, USELESS)
+
+
+def _missing(splits: Mapping[str, SplitPredictions]) -> str:
+    """What a shift needs and is not given, in a sentence."""
     only_classes = [splits[name].source for name in ("val", "test") if name in splits and splits[name].logits is None]
     if only_classes:
         has = "has" if len(only_classes) == 1 else "have"
-        return None, (
+        return (
             "A post-hoc shift needs logits or probabilities on validation and test data, but "
             f"{' and '.join(only_classes)} {has} only predicted labels."
         )
-    if "val" not in splits:
-        return None, (
-            "Without validation data, no post-hoc shift was chosen: chosen on test data, it would look too good. Give "
-            "--val predictions on data that was used neither for training nor for testing."
-        )
-    if not bool((counts > 0).any()):
-        return None, "A post-hoc shift needs the training samples per class, and all are 0."
-    labels = splits["val"].labels
-    predicted = [_shifted(splits["val"], tau, counts) for tau in TAUS]
-    recalls = [_recalls(labels, guess, groups) for guess in predicted]
-    best = max(range(len(TAUS)), key=lambda place: (recalls[place]["all"], -place))
-    errors = [_error(labels, predicted[best] == labels, guess == labels, groups.num_classes) for guess in predicted]
-    behind = [recalls[best]["all"] - found["all"] for found in recalls]
-    chosen = 0
-    if behind[0] > 2 * errors[0]:
-        chosen = next((place for place in range(best) if behind[place] <= errors[place]), best)
-    test, shifted = splits["test"], _shifted(splits["test"], TAUS[chosen], counts)
-    shift = Shift(
-        strength=TAUS[chosen],
-        best=TAUS[best],
-        lead=behind[0],
-        error=errors[0],
-        trace={name: [found[name] for found in recalls] for name in recalls[0]},
-        before={"val": recalls[0], "test": _recalls(test.labels, test.predicted, groups)},
-        after={"val": recalls[chosen], "test": _recalls(test.labels, shifted, groups)},
+    if "val" in splits:
+        return ""
+    return (
+        "Without validation data, no post-hoc shift was chosen: chosen on test data, it would look too good. Give "
+        "--val predictions on data that was used neither for training nor for testing: hold out a tenth of every class "
+        "before training (`longtail train --validation 0.1`), or, without training again, give half of the test "
+        "samples of every class as --val and the other half as --test."
     )
-    return shift, ""
 
 
-def _shifted(split: SplitPredictions, tau: float, counts: Tensor) -> Tensor:
-    if tau == 0 or split.logits is None:
-        return split.predicted
-    return adjust_logits(split.logits, counts, tau, zero_counts="mask").argmax(1)
+def _guessing(labels: Tensor) -> float:
+    """The recall over all classes that guessing reaches, plus two standard errors."""
+    samples = labels.bincount()
+    samples = samples[samples > 0].double()
+    chance = 1 / len(samples)
+    return chance + 2 * chance * math.sqrt(chance * (1 - chance) * float(samples.reciprocal().sum()))
+
+
+def shifted_recalls(split: SplitPredictions, tau: float, counts: Tensor, groups: Groups) -> dict[str, float]:
+    """Return recall in per cent per group and ``all`` with the shift; classes without training samples are masked."""
+    assert split.logits is not None
+    shift = torch.where(counts > 0, tau * counts.double().log(), torch.inf)
+    return _recalls(split.labels, (split.logits - shift.to(split.logits.dtype)).argmax(1), groups)
+
+
+def strengths(tau: float) -> Sequence[float]:
+    """Return 31 strengths around 0 and tau, for a figure."""
+    return torch.linspace(min(0.0, tau) - 0.5, max(0.0, tau) + 0.5, 31, dtype=torch.float64).tolist()
+
+
+def _scores(split: SplitPredictions) -> Tensor:
+    """Logits without the values that stand for a probability of 0."""
+    assert split.logits is not None
+    zero = split.logits <= (LOG_ZERO if split.kind == "probabilities" else -torch.inf)
+    return (
+        split.logits.masked_fill(zero, float(split.logits[~zero].min()) - math.log(2)) if zero.any() else split.logits
+    )
 
 
 def _recalls(labels: Tensor, predicted: Tensor, groups: Groups) -> dict[str, float]:
     right = labels[labels == predicted].bincount(minlength=groups.num_classes)
     found = recall(right, labels.bincount(minlength=groups.num_classes), groups)
     return {**{name: 100 * value for name, value in found.groups.items()}, "all": 100 * found.all}
-
-
-def _error(labels: Tensor, one: Tensor, other: Tensor, num_classes: int) -> float:
-    """Standard error, in points, of the difference in recall over all classes between two predictions."""
-    n, b, w = (
-        labels[which].bincount(minlength=num_classes).double() for which in (labels >= 0, one & ~other, ~one & other)
-    )
-    p, q = (b + 0.5) / (n + 1.5), (w + 0.5) / (n + 1.5)
-    present = n > 0
-    variance = ((p + q - (p - q) ** 2) / n)[present]
-    return 100 * math.sqrt(float(variance.sum())) / int(present.sum())

@@ -148,7 +148,6 @@ def _class_results(results: DataResults) -> ClassResults | None:
         split=on,
         caption=caption + results.warning(),
         mistakes_caption=f"Per cent of the {on} images of each class with {title}{together}.{results.warning()}",
-        worst_text=f"The classes with the lowest recall on {on} data with {title}{mean}.",
     )
     if not found.worst:
         return found

@@ -57,8 +57,6 @@ class ClassResults:
     """Of the table of all classes."""
     mistakes_caption: str = ""
     """Of the tables of mistakes."""
-    worst_text: str = ""
-    """What the worst classes are."""
     examples: Mapping[int, Sequence[Example]] = field(default_factory=dict)
     """Images of mistakes, by class."""
     examples_title: str = ""
@@ -98,6 +96,15 @@ class ClassResults:
         mean = math.fsum(recall[c] for c in known) / max(1, len(known))
         below = [c for c in known if recall[c] < mean - 1e-9]
         return sorted(below, key=lambda c: (recall[c], self.counts[c], c))[: min(6, max(1, len(known) // 3))]
+
+    @property
+    def worst_text(self) -> str:
+        """Which classes are the worst."""
+        model = "" if self.focus == f"{self.split} data" else f" with {self.focus}"
+        return (
+            f"{len(self.worst)} of {len(self.names):,} classes: the lowest recalls on {self.split} data{model}, all "
+            "below the mean over the classes. Of classes with the same recall, the rarer come first."
+        )
 
     def rank(self, c: int) -> int:
         """Return the place of a class by frequency; 1 is the most frequent."""
