@@ -35,14 +35,15 @@ def describe(value: object) -> str:
 
 def check_number(name: str, value: object, *, minimum: float = 0.0, below: float = math.inf) -> float:
     """Return ``value`` as a float in [minimum, below)."""
-    bound = f"a number >= {minimum:g}" + (f" and < {below:g}" if below < math.inf else "")
+    bound = f"a number >= {minimum:g}" if minimum > -math.inf else "a finite number"
+    bound += f" and < {below:g}" if below < math.inf else ""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"Expected `{name}` to be {bound}, but got {describe(value)}.")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
-    if not (minimum <= number < below):  # NaN fails every comparison
+    if not (minimum <= number < below and number > -math.inf):  # NaN fails every comparison
         raise ValueError(f"Expected `{name}` to be {bound}, but got {value}.")
     return number
 

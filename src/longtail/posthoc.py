@@ -1,5 +1,6 @@
 """Corrections of a trained classifier: logit adjustment, a known target prior, tau-normalisation."""
 
+import math
 from typing import overload
 
 import torch
@@ -38,12 +39,13 @@ def adjust_logits(
 
     with the class prior :math:`\pi` of the training data and the target prior :math:`q` (uniform by default, which
     changes nothing). Use it for a model trained with plain softmax. A model trained with a shifted loss is adjusted
-    already: use ``tau=0`` and a target prior, if one is known.
+    already: use ``tau=0`` and a target prior, if one is known, or measure what is left with :func:`longtail.fit_shift`.
 
     Args:
         logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
         counts: training examples per class, shape ``(C,)``, or sums of sample weights.
-        tau: how strongly to adjust, >= 0; 1 is the paper's "Adjust logit".
+        tau: how strongly to adjust; 1 is the paper's "Adjust logit", and :func:`longtail.fit_shift` measures what
+            held-out data needs. A negative number favours frequent classes.
         target_prior: class probabilities where the model will be used, up to a constant factor. A class with
             probability 0 is never predicted: its logit becomes -inf.
         zero_counts: how to treat a class without examples: ``"error"``, ``"mask"`` (never predicted: its logit becomes
@@ -59,7 +61,7 @@ def adjust_logits(
         >>> adjust_logits(logits, [90, 10], tau=1.0, target_prior=[0.9, 0.1])
         tensor([[2., 1.]])
     """
-    tau = check_number("tau", tau)
+    tau = check_number("tau", tau, minimum=-math.inf)
     counts = training_counts(counts, zero_counts).cpu()
     check_logits(logits, counts.numel())
     number = counts.to(torch.float64)

@@ -111,7 +111,7 @@ class TrainingView:
         parts += [f"{failed} failed"] if failed else []
         if not running:
             return "  ".join([*parts, "evaluating"])
-        one, epochs = running[0], sum(running[0].epochs)
+        one, epochs = running[0], running[0].epochs_total
         parts.append(f"epoch {min(one.epochs_done + 1, epochs)}/{epochs}")
         live = one.live
         if live.get("loss") is not None:

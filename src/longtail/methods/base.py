@@ -1,7 +1,7 @@
 """A method as data: title, parameters, stages, head, beta and post-hoc step. Nothing else knows a method by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import asdict, dataclass, make_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
@@ -14,6 +14,9 @@ from longtail.losses import Loss, LossOptions
 from longtail.methods.objective import Objective, SupervisedLoss
 from longtail.methods.params import NoParams, Parameter, UnknownParams, parameters_of, parse_setting
 from longtail.models import HeadSpec
+
+AUTO = "auto"
+"""The value of a beta that is measured on held-out data."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class Method:
     params: type = NoParams
     """A frozen dataclass whose fields are made with :func:`param <longtail.methods.param>`."""
     beta: str | None = None
-    """The parameter that ``study --betas`` varies and searches for."""
+    """The parameter that ``study --betas`` varies and searches for. If its type allows ``"auto"``, beta can be measured
+    on held-out data."""
     shift: str | float | None = None
     """b where the loss adds ``b * log N_c`` to the logits: a number, or the name of the parameter."""
     posthoc: str | None = None
@@ -131,8 +135,16 @@ class Method:
         return asdict(params)
 
     def beta_of(self, params: Any) -> float | None:
-        """The value of beta; ``None`` if the method has no beta."""
-        return None if self.beta is None else getattr(params, self.beta)
+        """The value of beta; ``None`` if the method has no beta, or measures it."""
+        return None if self.beta is None or self.is_auto(params) else getattr(params, self.beta)
+
+    def is_auto(self, params: Any) -> bool:
+        """Whether beta is measured on held-out data."""
+        return self.beta is not None and getattr(params, self.beta) == AUTO
+
+    def training_params(self, params: Any) -> Any:
+        """The parameters to train with: a beta that will be measured is 1 until then."""
+        return replace(params, **{str(self.beta): 1.0}) if self.is_auto(params) else params
 
     def tau_of(self, params: Any) -> float | None:
         """The strength of the post-hoc step; ``None`` if the method has no such step, or chooses it."""
@@ -151,12 +163,15 @@ class Method:
         """
         if self.label_of is not None:
             return self.label_of(params)
+        if self.is_auto(params):
+            return f"{self.title} (β auto)"
         beta = self.beta_of(params)
         return self.title if beta is None else f"{self.title} (β = {beta:g})"
 
     def shift_factor(self, params: Any) -> float | None:
         """b where the loss adds ``b * log N_c`` to the logits; ``None`` if the loss has no such shift."""
-        return float(getattr(params, self.shift)) if isinstance(self.shift, str) else self.shift
+        used = self.training_params(params)
+        return float(getattr(used, self.shift)) if isinstance(self.shift, str) else self.shift
 
     @property
     def takes_any_head(self) -> bool:

@@ -1,7 +1,7 @@
 """BCL and ProCo: a balanced classifier on one view of an image, and a contrastive loss on two more."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,7 +105,11 @@ class ProbabilisticContrastive(_Contrastive):
 class BCLParams:
     """Parameters of BCL."""
 
-    beta: float = param(1.0, "beta of the classifier's loss: 0 softmax, 1 Balanced Softmax, else CBS", at_least=0)
+    beta: float | Literal["auto"] = param(
+        1.0,
+        "beta of the classifier's loss: 0 softmax, 1 Balanced Softmax, else CBS; auto: measured on held-out data",
+        at_least=0,
+    )
     temperature: float = param(0.1, "of the similarities (large data sets: 0.07)", above=0)
     classifier_weight: float = param(2.0, "weight of the classifier's loss", at_least=0)
     contrast_weight: float = param(0.6, "weight of the contrastive loss", at_least=0)
@@ -148,7 +152,9 @@ def _projection(params: Any) -> tuple[int, int]:
     return params.hidden, params.projection
 
 
-def _classifier_label(beta: float) -> str:
+def _classifier_label(beta: float | Literal["auto"]) -> str:
+    if isinstance(beta, str):
+        return "CBS (β auto)"
     return {0.0: "Softmax", 1.0: "Balanced Softmax"}.get(beta, f"CBS (β = {beta:g})")
 
 

@@ -1,7 +1,7 @@
 """Methods that train a linear classifier in one stage: softmax losses, class weights and class-aware sampling."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -58,8 +58,10 @@ def _weighted(task: Task) -> SupervisedLoss:
 class CBSParams:
     """Parameters of Class-Balanced Softmax."""
 
-    beta: float = param(
-        DEFAULT_BETA, "exponent of the class counts in the shift; 0 is softmax, 1 Balanced Softmax", at_least=0
+    beta: float | Literal["auto"] = param(
+        DEFAULT_BETA,
+        "exponent of the class counts in the shift; 0 is softmax, 1 Balanced Softmax; auto: measured on held-out data",
+        at_least=0,
     )
 
 

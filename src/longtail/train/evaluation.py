@@ -181,12 +181,17 @@ class Evaluator:
                     write(*row)
         return on_cpu
 
-    def choose_posthoc(self, model: Model, kind: str, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
-        """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
+    def validation_rows(self, model: Model) -> list[tuple[Tensor, Tensor]]:
+        """Logits and labels of the validation split, in parts, on the CPU of the first rank."""
         rows: list[tuple[Tensor, Tensor]] = []
         with self._pass(model, "val") as (forward, batches):
             write = lambda _, logits, labels: rows.append((logits.cpu(), labels.cpu()))  # noqa: E731
             add_statistics(forward, batches, ranks=self.ranks, write=write)
+        return rows
+
+    def choose_posthoc(self, model: Model, kind: str, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
+        """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
+        rows = self.validation_rows(model)
         best, recalls = PostHoc(kind, 0.0), dict[str, float]()
         if self.ranks.first:
             best, recalls = choose_posthoc(kind, classifier, self.dataset.groups, rows)

@@ -1,5 +1,6 @@
 """The measures of a run from its class statistics, and post-hoc steps on its logits."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -170,7 +171,7 @@ class PostHoc:
             number = float(strength)
         except ValueError:
             raise ValueError(f"Expected `posthoc` to be like tau=0.7 or adjust=1, but got {text!r}.") from None
-        return cls(kind, check_number("posthoc", number))
+        return cls(kind, check_number("posthoc", number, minimum=-math.inf if kind == "adjust" else 0.0))
 
     def __str__(self) -> str:
         short = f"{self.strength:g}"

@@ -42,7 +42,8 @@ class Stages:
 
     def __init__(self, loaders: Loaders) -> None:
         self.loaders, self.recipe = loaders, loaders.recipe
-        self.method, self.params = self.recipe.spec, self.recipe.params
+        self.method = self.recipe.spec
+        self.params = self.method.training_params(self.recipe.params)
         self.epochs = self.recipe.stage_epochs
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
         twice = self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from longtail._io import write_json, write_tensors
+from longtail.beta import ShiftFit
 from longtail.data import ArrayImages, DataSet
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
+from longtail.train.auto_beta import ENOUGH, FOLDS, MOST_PILOTS, NOT_MEASURED, PILOT, fit_held_out
 from longtail.train.checkpoint import (
     Position,
     fingerprint,
@@ -31,7 +33,7 @@ from longtail.train.loaders import Loaders
 from longtail.train.measures import Classifier, PostHoc, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
-from longtail.train.stored import write_statistics
+from longtail.train.stored import stored_batches, write_statistics
 
 __all__ = ["NotFiniteError", "StoppedError", "Trainer"]
 
@@ -111,6 +113,9 @@ class Trainer:
                 f"Expected `{self.method.tau}` for {recipe.method}, or validation data on which to choose it, but got "
                 "neither; `validation` = 0.1 holds out a tenth of the training data."
             )
+        self._given_data = dataset
+        self.pilots: list[Trainer] = []
+        """Runs that measure beta = auto, trained first, if there is no validation split."""
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -121,18 +126,26 @@ class Trainer:
 
     @property
     def epochs_done(self) -> int:
-        """Finished epochs of all stages."""
-        return sum(self.epochs[: self.position.stage]) + self.position.epoch
+        """Finished epochs of all stages; those of pilots come first."""
+        own = sum(self.epochs[: self.position.stage]) + self.position.epoch
+        return own + sum(pilot.epochs_done for pilot in self.pilots)
+
+    @property
+    def epochs_total(self) -> int:
+        """Epochs of all stages, and of the pilots so far."""
+        return sum(self.epochs) * (1 + len(self.pilots))
 
     @property
     def steps_total(self) -> int:
-        """Steps of all stages."""
-        return sum(self.epochs) * self.loaders.steps_per_epoch
+        """Steps of all stages, and of the pilots so far."""
+        return sum(self.epochs) * self.loaders.steps_per_epoch + sum(pilot.steps_total for pilot in self.pilots)
 
     @property
     def steps_done(self) -> int:
-        """Finished steps of all stages."""
-        return self.epochs_done * self.loaders.steps_per_epoch + self.position.step
+        """Finished steps of all stages; those of pilots come first."""
+        epochs = self.epochs_done - sum(pilot.epochs_done for pilot in self.pilots)
+        own = epochs * self.loaders.steps_per_epoch + self.position.step
+        return own + sum(pilot.steps_done for pilot in self.pilots)
 
     def run(self) -> dict[str, Any]:
         """Train to the end and return the result."""
@@ -146,12 +159,48 @@ class Trainer:
         self.folder.check(self.recipe)
         if not self.folder.done:
             with lock_folders([self.folder], self.ranks):
+                yield from self._pilot_steps()
                 yield from self._steps()
         elif self._own_data and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
             raise ValueError(
                 f"Expected the data set that the finished run in {self.folder.path} was trained on, but got other "
                 "images or labels; choose another folder."
             )
+
+    def _pilot_steps(self) -> Iterator[None]:
+        """Train pilots on all but a tenth of the images, each time another, until they measure beta well enough."""
+        if not self.method.is_auto(self.params) or self.dataset.val is not None:
+            return
+        while len(self.pilots) < MOST_PILOTS and not self.ranks.any(self._measured_well()):
+            fold = len(self.pilots)
+            recipe = self.recipe.changed(
+                **{str(self.method.beta): 1.0, "folds": FOLDS, "fold": fold, "tensorboard": False}
+            )
+            folder = self.folder.path / f"{PILOT}{fold}"
+            pilot = Trainer(recipe, folder, ranks=self.ranks, device=self.device, dataset=self._given_data)
+            if pilot.dataset.val is None:  # no class has two images
+                return
+            self.pilots.append(pilot)
+            for _ in pilot.steps():
+                if self.ranks.first and not self.folder.begun:  # the pilot has checked all settings
+                    images = fingerprint(self.dataset, self.recipe)["images"]
+                    self.folder.begin(self.recipe, self.device, self.ranks.world, images)
+                self.stream, self.live = pilot.stream, pilot.live
+                yield
+                pilot.stop_requested = self.stop_requested
+            self.stream = None
+            pilot.position = Position(len(pilot.epochs))  # also if it was finished before
+
+    def _measured_well(self) -> bool:
+        """Whether more pilots would not help; only the first rank reads their files."""
+        if not self.ranks.first or not self.pilots:
+            return False
+        fit = self._fit_pilots()
+        return fit.problem is None and fit.std_error < ENOUGH
+
+    def _fit_pilots(self) -> ShiftFit:
+        rows = (row for pilot in self.pilots for row in stored_batches(pilot.folder.predictions_file, "val"))
+        return fit_held_out(rows, self.dataset.counts)
 
     def _steps(self) -> Iterator[None]:
         data = fingerprint(self.dataset, self.recipe)
@@ -301,7 +350,7 @@ class Trainer:
         """Evaluate the model and write all files of a finished run, the result last."""
         self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
         classifier = Classifier.of(model.head.weight, model.head.bias, self.dataset.counts)
-        posthoc, trace = self._posthoc(model, classifier)
+        posthoc, chosen = self._posthoc(model, classifier)
         statistics = yield from self.evaluator.final(
             model,
             sum(self.epochs),
@@ -318,7 +367,7 @@ class Trainer:
                 f"although all training losses were; a lower learning rate than {self.recipe.lr:g} may help."
             )
         if self.ranks.first:
-            chosen = {"posthoc": None if posthoc is None else str(posthoc), "posthoc_chosen_on_val": trace}
+            chosen = {"posthoc": None if posthoc is None else str(posthoc), "posthoc_chosen_on_val": {}, **chosen}
             self._write(model, running, statistics, classifier, chosen)
         self.ranks.wait()  # no process leaves before everything is written
 
@@ -360,15 +409,31 @@ class Trainer:
         if self.stop_requested and self.ranks.world == 1:
             raise StoppedError("Stopped in the last evaluation.")
 
-    def _posthoc(self, model: Model, classifier: Classifier) -> tuple[PostHoc | None, dict[str, float]]:
-        """The method's step after training; its strength is chosen on validation data unless given."""
+    def _posthoc(self, model: Model, classifier: Classifier) -> tuple[PostHoc | None, dict[str, Any]]:
+        """The step after training, its strength chosen on held-out data unless given, and how it was chosen."""
+        if self.method.is_auto(self.params):
+            return self._auto_beta(model)
         kind = self.method.posthoc
         if kind is None:
             return None, {}
         tau = self.method.tau_of(self.params)
         if tau is not None:
             return PostHoc(kind, tau), {}
-        return self.evaluator.choose_posthoc(model, kind, classifier)
+        posthoc, trace = self.evaluator.choose_posthoc(model, kind, classifier)
+        return posthoc, {"posthoc_chosen_on_val": trace}
+
+    def _auto_beta(self, model: Model) -> tuple[PostHoc | None, dict[str, Any]]:
+        """The shift that is still needed after training with beta = 1, from the validation split or the pilot."""
+        rows = self.evaluator.validation_rows(model) if self.dataset.val is not None else []
+        fit = NOT_MEASURED
+        if self.ranks.first and rows:
+            fit = fit_held_out(rows, self.dataset.counts)
+        elif self.ranks.first and self.pilots:
+            fit = self._fit_pilots()
+        delta = 0.0 if fit.problem else fit.delta
+        delta = float(self.ranks.sum(torch.tensor(delta, dtype=torch.float64)))
+        found = {"beta": 1.0 + delta, **fit._asdict(), "pilots": len(self.pilots)}
+        return PostHoc("adjust", delta) if delta else None, {"auto_beta": found}
 
     def _card(self, running: Running) -> dict[str, Any]:
         """What is needed to use the model."""
