@@ -126,7 +126,7 @@ def test_without_gain_delta_is_measured_for_adjust() -> None:
         ([7, 7, 5], _logits(1.0)[:250], HELD_Y[:250], "same count"),  # the third has no sample
         (COUNTS, _logits(1.0)[:200], HELD_Y[:200], "one class"),
         (COUNTS, torch.zeros(0, 3), HELD_Y[:0], "one class"),
-        (COUNTS, torch.eye(3), torch.arange(3), "correctly"),
+        (COUNTS, torch.eye(3), torch.arange(3), "misclassified"),
         ([102, 101, 100], _logits(1.0)[170:230], HELD_Y[170:230], "more held-out samples"),
     ],
 )

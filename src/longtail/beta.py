@@ -35,12 +35,13 @@ __all__ = ["AutoBeta", "BetaUpdate", "ShiftFit", "fit_shift"]
 _STEPS = 60  # at most; four to ten are usual
 _ELEMENTS = 2**19  # of the logits that are worked on together: 4 MB in float64
 _HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
+_ERRORS = 10  # misclassified samples that a fit needs: fewer are fitted by accident, with a small standard error
 _TRACE = 1000  # updates that AutoBeta keeps
 _PROBLEMS = (  # in the order of HeldOut.problems
     "only one class has held-out samples",
     "the classes of the held-out data all have the same count, so no shift by it can help",
     "some logits are infinite or NaN",
-    "a shift classifies every held-out sample correctly, so many shifts are equally good",
+    f"fewer than {_ERRORS} held-out samples are misclassified, too few to measure the shift",
     "the logits do not predict the held-out labels",
     "its standard error, {:.2g}, is too large: more held-out samples are needed",
 )
@@ -82,11 +83,11 @@ def fit_shift(logits: Vector, labels: Vector, counts: Vector, *, target_prior: V
 
     Returns:
         the fit, computed in float64. Its ``problem`` says why delta is not to be used, for example because all classes
-        have the same count, or because the samples are too few.
+        have the same count, because some logits are not finite, or because the samples are too few.
 
     Example:
-        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
-        >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]])
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1]).repeat(10)
+        >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]]).repeat(10, 1)
         >>> fit = fit_shift(logits, labels, counts=[100, 10])
         >>> round(fit.delta, 2), fit.problem
         (0.62, None)
@@ -102,8 +103,6 @@ def fit_shift(logits: Vector, labels: Vector, counts: Vector, *, target_prior: V
             f"Expected `labels` to be {len(logits)} class indices, one per row of `logits`, but got {describe(labels)}."
         )
     labels = labels.long()
-    if not bool(logits.isfinite().all()):
-        raise ValueError("Expected `logits` to be finite, but some are infinite or NaN.")
     check_label_range("labels", labels, counts.numel())
     unseen = torch.unique(labels[counts.to(labels.device)[labels] == 0]).tolist()
     if unseen:
@@ -124,8 +123,8 @@ class Solution(NamedTuple):
     covariance: Tensor
     """Of a and b, ``(2, 2)``."""
     steps: Tensor
-    separated: Tensor
-    """Whether a and b classify every sample correctly: then there is no optimum."""
+    wrong: Tensor
+    """Samples that are misclassified at the optimum; if none is, there is no optimum."""
     finite: Tensor
 
     @property
@@ -142,7 +141,7 @@ class Solution(NamedTuple):
     @property
     def usable(self) -> Tensor:
         """Whether delta may be used."""
-        return self.finite & ~self.separated & (self.theta[0] > 0) & (self.std_error < _HUGE)
+        return self.finite & (self.wrong >= _ERRORS) & (self.theta[0] > 0) & (self.std_error < _HUGE)
 
 
 class HeldOut:
@@ -203,20 +202,20 @@ class HeldOut:
                 break
         inverse = torch.linalg.inv_ex(_square(at[3:6])).inverse
         gradients, wrong = self._gradients(z, theta)
-        return Solution(theta, inverse @ self._spread(gradients) @ inverse, taken, self.reduce(wrong) == 0, finite)
+        return Solution(theta, inverse @ self._spread(gradients) @ inverse, taken, self.reduce(wrong), finite)
 
     def problems(self, found: Solution) -> Tensor:
         """Which of ``_PROBLEMS`` the fit has, as booleans on the device."""
         few, equal = (torch.full_like(found.finite, flag) for flag in (len(self.present) < 2, not self.determined))
         useless = ~(found.theta[0] > 0) | found.std_error.isnan()  # NaN: the logits of each row are all the same
-        return torch.stack([few, equal, ~found.finite, found.separated, useless, ~(found.std_error < _HUGE)])
+        return torch.stack([few, equal, ~found.finite, found.wrong < _ERRORS, useless, ~(found.std_error < _HUGE)])
 
     def describe(self, found: Solution) -> ShiftFit:
         """The fit in numbers, and what is wrong with it; waits for the device."""
         delta, error = float(found.delta), float(found.std_error)
         there = self.problems(found).tolist()
         problem = _PROBLEMS[there.index(True)].format(error) if any(there) else None
-        if not self.determined:
+        if not (self.determined and bool(found.finite)):
             return ShiftFit(math.nan, math.nan, math.inf, 0, problem)
         return ShiftFit(delta, 1 / float(found.theta[0]), error, int(found.steps), problem)
 
@@ -314,8 +313,8 @@ class AutoBeta(KeepsValues):
     Example:
         >>> loss = ClassBalancedSoftmaxLoss([100, 10], beta=1.0)
         >>> auto = AutoBeta(loss)
-        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])  # of held-out data
-        >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]])
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1]).repeat(10)  # of held-out data
+        >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]]).repeat(10, 1)
         >>> auto.update(logits, labels)
         >>> auto.trace[-1].moved, round(loss.beta, 2)
         (True, 1.31)

@@ -178,5 +178,16 @@ def show_measures(result: dict[str, Any]) -> None:
         shown_level = "undefined" if level is None else f"{level:.2f}"
         mode = "training mode, as in the paper" if result["train_stats"] == "paper" else "evaluation mode"
         print_line(f"model imbalance level I{where} {shown_level} (training recalls in {mode})")
-    if result.get("posthoc"):
+    if "auto_beta" in result:
+        print_line(_measured_beta(result["auto_beta"]))
+    elif result.get("posthoc"):
         print_line(f"after {result['posthoc']}")
+
+
+def _measured_beta(found: dict[str, Any]) -> str:
+    """How beta = auto was measured."""
+    if "problem" in found:
+        return f"beta = 1, because it could not be measured: {found['problem']}"
+    pilots = found["pilots"]
+    where = f"the held-out images of {pilots} pilot run{'s' * (pilots > 1)}" if pilots else "validation data"
+    return f"beta = {found['beta']:.2f} ± {found['std_error']:.2f}, measured on {where}"

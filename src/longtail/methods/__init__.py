@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from longtail.methods import contrastive, ldam, reslt, softmax, two_stage
 from longtail.methods.base import (
+    AUTO,
     METHODS,
     Method,
     Stage,
@@ -18,6 +19,7 @@ from longtail.methods.objective import Objective, SupervisedLoss
 from longtail.methods.params import NoParams, Parameter, UnknownParams, param
 
 __all__ = [
+    "AUTO",
     "METHODS",
     "Method",
     "NoParams",

@@ -18,8 +18,6 @@ from longtail.methods.base import Method, Stage, Task
 from longtail.methods.objective import SupervisedLoss
 from longtail.methods.params import param
 
-DEFAULT_BETA = 1.5
-
 
 def softmax(task: Task, weight: Tensor | None = None) -> SupervisedLoss:
     """Cross entropy, with class weights if given: Class-Balanced Softmax with beta = 0."""
@@ -59,7 +57,7 @@ class CBSParams:
     """Parameters of Class-Balanced Softmax."""
 
     beta: float | Literal["auto"] = param(
-        DEFAULT_BETA,
+        "auto",
         "exponent of the class counts in the shift; 0 is softmax, 1 Balanced Softmax; auto: measured on held-out data",
         at_least=0,
     )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from longtail.methods import default_reference
@@ -182,8 +183,27 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
         parts.append(f"{held} of training images held out{' in some rows' * (0.0 in shares)}")
     if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
+    parts += [text for cell in cells if (text := _measured_beta(cell))]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
+
+
+def _measured_beta(cell: Cell) -> str:
+    """How beta = auto was measured, and what came out; empty for other cells."""
+    found: list[dict[str, Any]] = [run.result["auto_beta"] for run in cell.runs if "auto_beta" in run.result]
+    if not found:
+        return ""
+    betas = [one["beta"] for one in found]
+    value = f"{betas[0]:.2f}" if len(set(betas)) == 1 else f"{mean(betas):.2f} ({min(betas):.2f} to {max(betas):.2f})"
+    pilots = sorted({one["pilots"] for one in found})
+    held = (
+        f"{'–'.join(map(str, pilots))} pilot run{'s' * (pilots != [1])} per run, a tenth held out"
+        if any(pilots)
+        else "validation data"
+    )
+    failed = [one["problem"] for one in found if "problem" in one]
+    problem = f"; not measurable in {count(len(failed), 'run')}: {failed[0]}" if failed else ""
+    return f"{cell.title} on {cell.data}: β = {value}, measured on {held}{problem}"
 
 
 def how_measured(cells: Sequence[Cell]) -> str:

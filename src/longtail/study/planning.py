@@ -11,7 +11,7 @@ from typing import Any
 
 from longtail._checks import check_integer, check_number
 from longtail.data import CATALOG, long_tail_counts
-from longtail.methods import METHODS, default_reference, parse_method
+from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
 from longtail.train.folder import RunFolder
@@ -44,7 +44,7 @@ class StudyPlan:
     seeds: tuple[int, ...]
     imbalance: tuple[float, ...] = ()
     betas: tuple[float | str, ...] = ("recipe",)
-    """Numbers, ``"recipe"`` (the data set's recipe) or ``"search"``; for methods with a beta."""
+    """Numbers, ``"auto"``, ``"recipe"`` (the data set's recipe) or ``"search"``; for methods with a beta."""
     out: str = "runs/study"
     reference: str = ""
     """The method that others are tested against."""
@@ -71,7 +71,7 @@ class StudyPlan:
             for factor in ((self.imbalance if takes_imbalance(name) else ()) or (None,))
         ]
 
-    def base(self, data: str, imbalance: float | None, method: str, beta: float | None = None) -> Recipe:
+    def base(self, data: str, imbalance: float | None, method: str, beta: float | str | None = None) -> Recipe:
         """Return the recipe of a method on a data set, with the plan's settings, for the first seed."""
         known, given = parse_method(method)
         made = defaults(data, known.name, imbalance)
@@ -100,7 +100,7 @@ class StudyPlan:
                     value = (found or {}).get(key) if beta == "search" else beta
                     if value is None:
                         continue
-                    base = self.base(*key, None if isinstance(value, str) else value)
+                    base = self.base(*key, None if value == "recipe" else value)
                     label, _, _ = base.label.rpartition("seed")
                     for seed in self.seeds:
                         yield PlannedRun(replace(base, seed=seed), Path(self.out) / f"{label}seed{seed}"), key, beta
@@ -153,7 +153,7 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
         >>> plan = make_plan({"data": "digits-lt", "imbalance": [10, 50], "methods": ["softmax", "cbs"], "seeds": 2})
         >>> [str(run.path) for run in plan.runs()][:3]
         ['runs/study/digits-lt-10-softmax-seed0', 'runs/study/digits-lt-10-softmax-seed1',
-         'runs/study/digits-lt-10-cbs-beta1.5-seed0']
+         'runs/study/digits-lt-10-cbs-beta-auto-seed0']
     """
     search: dict[str, Any]
     recipe: dict[str, Any]
@@ -218,8 +218,8 @@ def _check(plan: StudyPlan) -> None:
     if len(set(plan.seeds)) < len(plan.seeds):
         raise ValueError(f"Expected `seeds` to be different, but got {', '.join(map(str, plan.seeds))}.")
     for beta in plan.betas:
-        if isinstance(beta, str) and beta not in {"recipe", "search"}:
-            raise ValueError(f"Expected `betas` to be numbers, `recipe` or `search`, but got {beta!r}.")
+        if isinstance(beta, str) and beta not in {AUTO, "recipe", "search"}:
+            raise ValueError(f"Expected `betas` to be numbers, `auto`, `recipe` or `search`, but got {beta!r}.")
         if not isinstance(beta, str):
             check_number("betas", beta)
     if plan.betas != ("recipe",) and not any(map(takes_beta, plan.methods)):

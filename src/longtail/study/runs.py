@@ -1,6 +1,5 @@
 """Finished runs, and cells: the runs of a table row, which differ only in the seed."""
 
-import json
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -96,9 +95,7 @@ class Run:
 
     def log(self) -> list[dict[str, Any]]:
         """Return the log, one entry per epoch; empty if the log was not kept."""
-        file = RunFolder(self.path).log_file
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        return [json.loads(line) for line in lines]
+        return RunFolder(self.path).log_lines()
 
     def _number(self, *place: str) -> float:
         found: Any = self.result

@@ -1,31 +1,51 @@
-"""beta = "auto": how much further to shift the logits of a model that was trained with beta = 1.
+"""``beta = "auto"``: train with beta = 1, measure the shift that held-out data still needs, and subtract it.
 
-The shift is measured on the validation split. Without one, pilots are trained before the run: each holds out another
-tenth of the images, and their held-out logits are pooled. One is enough unless rare classes have only a few images.
+Held-out data is the validation split. Without one, pilots are trained before the run: each holds out another tenth of
+the images, and their held-out logits are pooled. One is enough unless the held-out images are few.
 """
 
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longtail.beta import ShiftFit, fit_shift
 
-__all__ = ["ENOUGH", "FOLDS", "MOST_PILOTS", "NOT_MEASURED", "PILOT", "fit_held_out"]
+__all__ = ["FOLDS", "MOST_PILOTS", "PILOT", "is_enough", "not_measurable", "pooled_fit", "summary"]
 
 FOLDS = 10
 """A pilot holds out one of so many parts of the images."""
 MOST_PILOTS = 5
-ENOUGH = 0.25
-"""The standard error of delta below which no further pilot is trained."""
 PILOT = "pilot"
-"""What the folders of pilots, in that of the run, are called, with a number."""
+"""The folders of pilots, in that of the run, have this name and a number."""
+_ENOUGH = 0.25  # the standard error below which no further pilot is trained
 
-NOT_MEASURED = ShiftFit(0.0, math.nan, math.inf, 0, "no class has an image to hold out")
+Rows = tuple[Tensor, Tensor]
+"""Logits and labels."""
 
 
-def fit_held_out(rows: Iterable[tuple[Tensor, Tensor]], counts: Tensor) -> ShiftFit:
-    """The shift that held-out logits need; samples whose image could not be read have a negative label."""
+def not_measurable(counts: Tensor) -> str | None:
+    """Why beta cannot be measured for these training examples per class; ``None`` if it can be."""
+    if int(counts.min()) == int(counts.max()):
+        return "all classes have the same count"
+    return "no class has two images, so none can be held out" if int(counts.max()) < 2 else None
+
+
+def pooled_fit(rows: Sequence[Rows], counts: Tensor) -> ShiftFit:
+    """The shift that held-out logits need, all rows together; a label below 0 marks an image that was not read."""
     logits, labels = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    return fit_shift(logits[labels >= 0], labels[labels >= 0], counts)
+    read = labels >= 0
+    return fit_shift(logits[read], labels[read], counts)
+
+
+def is_enough(fit: ShiftFit) -> bool:
+    """Whether the held-out data measures beta well enough."""
+    return fit.problem is None and fit.std_error < _ENOUGH
+
+
+def summary(fit: ShiftFit) -> dict[str, Any]:
+    """What a log and a result say about a measurement: beta, or why it stays at 1."""
+    if fit.problem is not None:
+        return {"beta": 1.0, "problem": fit.problem}
+    return {"beta": 1.0 + fit.delta, "std_error": fit.std_error}

@@ -181,17 +181,22 @@ class Evaluator:
                     write(*row)
         return on_cpu
 
-    def validation_rows(self, model: Model) -> list[tuple[Tensor, Tensor]]:
+    def validation_rows(self, model: Model) -> Generator[None, None, list[tuple[Tensor, Tensor]]]:
         """Logits and labels of the validation split, in parts, on the CPU of the first rank."""
         rows: list[tuple[Tensor, Tensor]] = []
-        with self._pass(model, "val") as (forward, batches):
-            write = lambda _, logits, labels: rows.append((logits.cpu(), labels.cpu()))  # noqa: E731
-            add_statistics(forward, batches, ranks=self.ranks, write=write)
-        return rows
+        with self._pass(model, "val") as (forward, batches), torch.no_grad():
+            for _ in _outputs(forward, batches, self.ranks, lambda _, *part: rows.append((part[0].clone(), part[1]))):
+                pass
+        if self.replays:
+            yield
+        self.wait()
+        return [(logits.cpu(), labels.cpu()) for logits, labels in rows]
 
-    def choose_posthoc(self, model: Model, kind: str, classifier: Classifier) -> tuple[PostHoc, dict[str, float]]:
+    def choose_posthoc(
+        self, model: Model, kind: str, classifier: Classifier
+    ) -> Generator[None, None, tuple[PostHoc, dict[str, float]]]:
         """A post-hoc step with its strength chosen on validation data, and the recall at each strength."""
-        rows = self.validation_rows(model)
+        rows = yield from self.validation_rows(model)
         best, recalls = PostHoc(kind, 0.0), dict[str, float]()
         if self.ranks.first:
             best, recalls = choose_posthoc(kind, classifier, self.dataset.groups, rows)

@@ -117,6 +117,11 @@ class RunFolder:
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(line), allow_nan=False) + "\n")
 
+    def log_lines(self) -> list[dict[str, Any]]:
+        """The log, one entry per epoch; empty if it was not kept."""
+        lines = self.log_file.read_text(encoding="utf-8").splitlines() if self.log_file.exists() else []
+        return [json.loads(line) for line in lines]
+
     def cut_log(self, length: int) -> None:
         """Remove lines that were logged after a checkpoint was written: they will be logged again."""
         if self.log_file.exists() and self.log_file.stat().st_size > length:

@@ -284,7 +284,7 @@ class Recipe:
             usual = self.spec.values(usual_recipe(self, method=self.method).params)
         for name, value in self.spec.values(self.params).items():
             if value is not None and (name in self.spec.identifying or value != usual.get(name)):
-                parts.append(f"{name}{value:g}" if isinstance(value, int | float) else f"{name}{value}")
+                parts.append(f"{name}{value:g}" if isinstance(value, int | float) else f"{name}-{value}")
         return "-".join([*parts, f"seed{self.seed}"]).replace("/", "_")
 
 

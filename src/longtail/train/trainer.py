@@ -1,7 +1,7 @@
 """The trainer: takes one model through the stages of a method, and leaves a run folder."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,16 @@ from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
-from longtail.train.auto_beta import ENOUGH, FOLDS, MOST_PILOTS, NOT_MEASURED, PILOT, fit_held_out
+from longtail.train.auto_beta import (
+    FOLDS,
+    MOST_PILOTS,
+    PILOT,
+    Rows,
+    is_enough,
+    not_measurable,
+    pooled_fit,
+    summary,
+)
 from longtail.train.checkpoint import (
     Position,
     fingerprint,
@@ -115,7 +124,10 @@ class Trainer:
             )
         self._given_data = dataset
         self.pilots: list[Trainer] = []
-        """Runs that measure beta = auto, trained first, if there is no validation split."""
+        """Runs that are trained before this one, to measure beta."""
+        self._auto = self.method.is_auto(self.params)
+        self._unmeasurable = not_measurable(self.dataset.counts)
+        self._needs_pilots = self._auto and self.dataset.val is None and self._unmeasurable is None
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -127,25 +139,28 @@ class Trainer:
     @property
     def epochs_done(self) -> int:
         """Finished epochs of all stages; those of pilots come first."""
-        own = sum(self.epochs[: self.position.stage]) + self.position.epoch
-        return own + sum(pilot.epochs_done for pilot in self.pilots)
+        return self._own_epochs_done + sum(pilot.epochs_done for pilot in self.pilots)
 
     @property
     def epochs_total(self) -> int:
-        """Epochs of all stages, and of the pilots so far."""
-        return sum(self.epochs) * (1 + len(self.pilots))
+        """Epochs of all stages, and of the pilots as far as they are known."""
+        return sum(self.epochs) * (1 + max(len(self.pilots), self._needs_pilots))
 
     @property
     def steps_total(self) -> int:
-        """Steps of all stages, and of the pilots so far."""
-        return sum(self.epochs) * self.loaders.steps_per_epoch + sum(pilot.steps_total for pilot in self.pilots)
+        """Steps of all stages, and of the pilots as far as they are known."""
+        return self.epochs_total * self.loaders.steps_per_epoch
 
     @property
     def steps_done(self) -> int:
         """Finished steps of all stages; those of pilots come first."""
-        epochs = self.epochs_done - sum(pilot.epochs_done for pilot in self.pilots)
-        own = epochs * self.loaders.steps_per_epoch + self.position.step
-        return own + sum(pilot.steps_done for pilot in self.pilots)
+        own = self._own_epochs_done * self.loaders.steps_per_epoch + self.position.step
+        pilots = sum(pilot.steps_done / pilot.steps_total for pilot in self.pilots)  # they take fewer steps per epoch
+        return own + round(pilots * sum(self.epochs) * self.loaders.steps_per_epoch)
+
+    @property
+    def _own_epochs_done(self) -> int:
+        return sum(self.epochs[: self.position.stage]) + self.position.epoch
 
     def run(self) -> dict[str, Any]:
         """Train to the end and return the result."""
@@ -169,17 +184,11 @@ class Trainer:
 
     def _pilot_steps(self) -> Iterator[None]:
         """Train pilots on all but a tenth of the images, each time another, until they measure beta well enough."""
-        if not self.method.is_auto(self.params) or self.dataset.val is not None:
-            return
-        while len(self.pilots) < MOST_PILOTS and not self.ranks.any(self._measured_well()):
+        while self._needs_pilots and len(self.pilots) < MOST_PILOTS and not self._measured_well():
             fold = len(self.pilots)
-            recipe = self.recipe.changed(
-                **{str(self.method.beta): 1.0, "folds": FOLDS, "fold": fold, "tensorboard": False}
-            )
+            recipe = self.recipe.changed(folds=FOLDS, fold=fold, tensorboard=False)
             folder = self.folder.path / f"{PILOT}{fold}"
             pilot = Trainer(recipe, folder, ranks=self.ranks, device=self.device, dataset=self._given_data)
-            if pilot.dataset.val is None:  # no class has two images
-                return
             self.pilots.append(pilot)
             for _ in pilot.steps():
                 if self.ranks.first and not self.folder.begun:  # the pilot has checked all settings
@@ -193,14 +202,12 @@ class Trainer:
 
     def _measured_well(self) -> bool:
         """Whether more pilots would not help; only the first rank reads their files."""
-        if not self.ranks.first or not self.pilots:
-            return False
-        fit = self._fit_pilots()
-        return fit.problem is None and fit.std_error < ENOUGH
+        found = self.ranks.first and bool(self.pilots) and is_enough(self._fit_pilots())
+        return self.ranks.any(found)
 
     def _fit_pilots(self) -> ShiftFit:
-        rows = (row for pilot in self.pilots for row in stored_batches(pilot.folder.predictions_file, "val"))
-        return fit_held_out(rows, self.dataset.counts)
+        rows = [row for pilot in self.pilots for row in stored_batches(pilot.folder.predictions_file, "val")]
+        return pooled_fit(rows, self.pilots[0].dataset.counts)
 
     def _steps(self) -> Iterator[None]:
         data = fingerprint(self.dataset, self.recipe)
@@ -275,9 +282,11 @@ class Trainer:
             seconds = time.monotonic() - began
             self._update_live(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
             recalls: dict[str, dict[str, float]] | None = None
+            fit: ShiftFit | None = None
             if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
                 recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
-            self._log(running, seconds, recalls)
+                fit = (yield from self._fit_validation(model)) if self._auto else None
+            self._log(running, seconds, recalls, fit)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
             if (every and (epoch + 1) % every == 0) or epoch + 1 == running.epochs:
@@ -327,11 +336,19 @@ class Trainer:
             "images_per_second": round(rate * len(self.dataset.train) / self.loaders.steps_per_epoch, 1),
         }
 
-    def _log(self, running: Running, seconds: float, recalls: dict[str, dict[str, float]] | None) -> None:
+    def _log(
+        self,
+        running: Running,
+        seconds: float,
+        recalls: dict[str, dict[str, float]] | None,
+        fit: ShiftFit | None,
+    ) -> None:
         self._list_unreadable()
         line: dict[str, Any] = {"stage": self.position.stage, **self.live, "seconds": round(seconds, 3)}
         if recalls is not None:
             line["recall"] = recalls
+        if fit is not None:
+            line["auto_beta"] = summary(fit)
         if self.ranks.first:
             self.folder.log(line)
             if self.on_log is not None:
@@ -350,7 +367,7 @@ class Trainer:
         """Evaluate the model and write all files of a finished run, the result last."""
         self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
         classifier = Classifier.of(model.head.weight, model.head.bias, self.dataset.counts)
-        posthoc, chosen = self._posthoc(model, classifier)
+        posthoc, chosen = yield from self._posthoc(model, classifier)
         statistics = yield from self.evaluator.final(
             model,
             sum(self.epochs),
@@ -409,31 +426,40 @@ class Trainer:
         if self.stop_requested and self.ranks.world == 1:
             raise StoppedError("Stopped in the last evaluation.")
 
-    def _posthoc(self, model: Model, classifier: Classifier) -> tuple[PostHoc | None, dict[str, Any]]:
+    def _posthoc(
+        self, model: Model, classifier: Classifier
+    ) -> Generator[None, None, tuple[PostHoc | None, dict[str, Any]]]:
         """The step after training, its strength chosen on held-out data unless given, and how it was chosen."""
-        if self.method.is_auto(self.params):
-            return self._auto_beta(model)
+        if self._auto:
+            return (yield from self._auto_beta(model))
         kind = self.method.posthoc
         if kind is None:
             return None, {}
         tau = self.method.tau_of(self.params)
         if tau is not None:
             return PostHoc(kind, tau), {}
-        posthoc, trace = self.evaluator.choose_posthoc(model, kind, classifier)
+        posthoc, trace = yield from self.evaluator.choose_posthoc(model, kind, classifier)
         return posthoc, {"posthoc_chosen_on_val": trace}
 
-    def _auto_beta(self, model: Model) -> tuple[PostHoc | None, dict[str, Any]]:
-        """The shift that is still needed after training with beta = 1, from the validation split or the pilot."""
-        rows = self.evaluator.validation_rows(model) if self.dataset.val is not None else []
-        fit = NOT_MEASURED
-        if self.ranks.first and rows:
-            fit = fit_held_out(rows, self.dataset.counts)
-        elif self.ranks.first and self.pilots:
+    def _auto_beta(self, model: Model) -> Generator[None, None, tuple[PostHoc | None, dict[str, Any]]]:
+        """Logit adjustment by the shift that is still needed after training with beta = 1, and how it was measured."""
+        fit = yield from self._fit_validation(model)
+        if self.pilots and self.ranks.first:
             fit = self._fit_pilots()
-        delta = 0.0 if fit.problem else fit.delta
+        delta = 0.0 if fit is None or fit.problem else fit.delta
         delta = float(self.ranks.sum(torch.tensor(delta, dtype=torch.float64)))
-        found = {"beta": 1.0 + delta, **fit._asdict(), "pilots": len(self.pilots)}
+        found = {"beta": 1.0, "problem": self._unmeasurable} if fit is None else summary(fit)
+        log = self.pilots[0].folder.log_lines() if self.pilots else self.folder.log_lines()
+        trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in enumerate(log, 1) if "auto_beta" in line]
+        found |= {"pilots": len(self.pilots), "trace": trace}
         return PostHoc("adjust", delta) if delta else None, {"auto_beta": found}
+
+    def _fit_validation(self, model: Model) -> Generator[None, None, ShiftFit | None]:
+        """The shift that the validation split needs, on the first rank; ``None`` if it cannot be measured there."""
+        if self.dataset.val is None or self._unmeasurable is not None:
+            return None
+        rows: list[Rows] = yield from self.evaluator.validation_rows(model)
+        return pooled_fit(rows, self.dataset.counts) if self.ranks.first else None
 
     def _card(self, running: Running) -> dict[str, Any]:
         """What is needed to use the model."""
