@@ -58,9 +58,7 @@ def _study(words: Sequence[str], command: str) -> int:
     parser = _parser("longtail study", _ABOUT, "[PLAN.toml …] [--FLAG VALUE …]")
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
     parser.flag("--methods", "as `longtail methods` shows them, with parameters as in bcl:beta=1.8", **_SEVERAL)
-    parser.flag(
-        "--betas", "for methods with a beta: numbers, auto, recipe (of the data set) or search", **_SEVERAL
-    )
+    parser.flag("--betas", "for methods with a beta: numbers, auto, recipe (of the data set) or search", **_SEVERAL)
     parser.flag("--seeds", "the number of seeds, or the seeds (default: 3; a plan names its own)", **_SEVERAL)
     parser.flag("--reference", "the method that others are tested against", metavar="NAME")
     given = parser.read(words)
