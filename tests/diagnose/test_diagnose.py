@@ -221,6 +221,18 @@ def test_masked_logits_do_not_prevent_a_fit():
     assert diagnose(test, val=val, counts=counts).shift.tau == pytest.approx(expected, abs=0.05)
 
 
+def test_confidence_is_compared_with_accuracy():
+    (wrong, counts), (right, _) = (gaussian(0, 60, s) for s in (0.8, 0.0))
+    rare = wrong["labels"] >= np.sum(np.array(counts) >= 20)
+    p = softmax(wrong["logits"], 1)[rare]
+    accuracy = np.mean(p.argmax(1) == wrong["labels"][rare])
+    text = (
+        f"mean probability of {100 * p.max(1).mean():.1f} %, and {100 * accuracy:.1f} % of the predictions are right."
+    )
+    assert diagnose(wrong, counts=counts).findings[-1].endswith(text)
+    assert "Probabilities" not in " ".join(diagnose(right, counts=counts).findings)  # the true posterior
+
+
 def test_test_data_is_not_used_to_choose_the_shift():
     (val, counts), (test, _), (other, _) = (gaussian(seed, 60, s) for seed, s in ((0, 0.8), (1, 0.8), (2, -2.0)))
     first, second = (diagnose(one, val=val, counts=counts) for one in (test, other))

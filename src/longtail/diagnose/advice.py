@@ -50,10 +50,23 @@ def findings(found: "Diagnosis") -> list[str]:
             lines.append(f"The imbalance level is undefined, because no training sample of {missed} is recognised.")
     if not math.isnan(found.upwards) and max(counts) > min(counts):
         lines.append(f"{found.upwards:.0f} % of the errors on {last} classes go to classes with more training samples.")
-    error = found.calibration.get(last, 0.0)
-    if error > 10:
-        lines.append(f"Probabilities on the {last} are unreliable: confidence is off by {error:.1f} points.")
-    return lines
+    return lines + _confidence(found)
+
+
+def _confidence(found: "Diagnosis") -> list[str]:
+    """A sentence on the rarest group's probabilities, if they are clearly off."""
+    if "test" not in found.statistics:
+        return []
+    one, rare = found.statistics["test"], list(found.groups.members(found.rarest))
+    samples = max(1, int(one.samples[rare].sum()))
+    right, confidence = (float(sums[rare].sum()) / samples for sums in (one.bin_correct, one.bin_confidence))
+    off = confidence - right
+    if abs(off) < max(0.1, 1 / math.sqrt(samples)):  # a share of n samples has a standard error below 0.5 / sqrt(n)
+        return []
+    return [
+        f"Probabilities on the {found.rarest} are too {'high' if off > 0 else 'low'}: the predicted class has a mean "
+        f"probability of {100 * confidence:.1f} %, and {100 * right:.1f} % of the predictions are right."
+    ]
 
 
 def next_steps(found: "Diagnosis") -> list[str]:

@@ -83,7 +83,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
         raw |= {split: replace(raw[split], names=run.names) for split in inside}
     listed = {} if run is None else {str(run.path): run.names}
     listed |= {one.source: one.names for one in raw.values() if one.names is not None}
-    names, guessed = _class_names(raw.values(), listed, count_names, given is not None)
+    names, note = _class_names(raw.values(), listed, count_names, given is not None)
     if given is not None and count_names is not None and names is not None:
         _check_counts(raw.values(), names, count_names, counts_source)
         by_name = dict(zip(count_names, given, strict=True))
@@ -98,7 +98,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
             raise ValueError(
                 f"Expected the same number of classes, but got {expected} in {first} and {size} in {source}."
             )
-    num_classes, notes = next(iter(sizes.values()), None), [note for note in (guessed, unused) if note]
+    num_classes, notes = next(iter(sizes.values()), None), [text for text in (note, unused) if text]
     splits = {split: to_predictions(one, names, num_classes) for split, one in raw.items()}
     if num_classes is None:
         num_classes = max(2, 1 + max(int(max(one.labels.max(), one.predicted.max())) for one in splits.values()))

@@ -121,8 +121,8 @@ def shifted_recalls(split: SplitPredictions, tau: float, counts: Tensor, groups:
 
 
 def strengths(tau: float) -> Sequence[float]:
-    """Return 31 strengths around 0 and tau, for a figure."""
-    return torch.linspace(min(0.0, tau) - 0.5, max(0.0, tau) + 0.5, 31, dtype=torch.float64).tolist()
+    """Return 21 strengths around 0 and tau, for a figure."""
+    return torch.linspace(min(0.0, tau) - 0.5, max(0.0, tau) + 0.5, 21, dtype=torch.float64).tolist()
 
 
 def _scores(split: SplitPredictions) -> Tensor:
