@@ -150,6 +150,8 @@ def test_no_shift_is_recommended_without_evidence():
     assert "the classes of the held-out data all have the same count" in advice(val, test, counts)
     (val, counts), (test, _) = (gaussian(seed, 50, 0.0, separation=20.0) for seed in (1, 2))
     assert "All validation samples are classified correctly" in advice(val, test, counts)
+    constant = {"labels": val["labels"], "logits": np.ones((500, 10))}
+    assert "no better than guessing" in advice(constant, test, counts)
     for seed in range(4):  # scores without information, which prefer frequent classes or do not
         val, test = ({"labels": np.repeat(np.arange(10), 50)} for _ in range(2))
         for split in (val, test):
@@ -160,7 +162,7 @@ def test_no_shift_is_recommended_without_evidence():
 
 def test_shift_must_raise_the_recall_on_validation_data():
     """A clear shift that changes no prediction is not recommended."""
-    (val, counts), (test, _) = (gaussian(seed, 300, 0.0, 3, 3.0) for seed in (1, 2))
+    (val, counts), (test, _) = (gaussian(seed, 3000, 0.0, 3, 2.0) for seed in (1, 2))
     keep = np.abs(np.diff(np.sort(val["logits"], 1)[:, -2:])).ravel() > 2  # no sample near a decision boundary
     val = {"labels": val["labels"][keep], "logits": val["logits"][keep]}
     val["logits"] += 0.2 * np.log(counts)

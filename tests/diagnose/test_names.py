@@ -194,9 +194,27 @@ def test_counts_of_the_run_are_the_default(finished, tmp_path):
     assert own.notes == (f"{file.parent / 'result.json'} was not used: it has other classes.",)
 
 
-def test_posthoc_step_of_the_run_is_noted(finished):
-    file = finished("logit-adjust-posthoc", validation=0.2) / "predictions.safetensors"
-    assert "The stored logits do not include the post-hoc step of the run, adjust=1." in diagnose(file).notes
+@pytest.mark.parametrize("method", ["logit-adjust-posthoc", "tau-norm"])
+def test_posthoc_step_of_the_run_is_applied(finished, tmp_path, method):
+    folder = finished(method, validation=0.2)
+    result = json.loads((folder / "result.json").read_text())
+    found = diagnose(folder)
+    assert f"The predictions include the post-hoc step of the run, {result['posthoc']}." in found.notes
+    for split in ("train", "val", "test"):
+        recalls = found.recall_of(split)
+        assert {"all": recalls.all, **recalls.groups} == pytest.approx(result["splits"][split]["recall"])
+    for name in ("result.json", "predictions.safetensors"):  # without what the step needs
+        shutil.copy(folder / name, tmp_path)
+    note = f"The predictions do not include the post-hoc step of the run, {result['posthoc']}."
+    assert note in diagnose(tmp_path).notes
+
+
+def test_measured_beta_needs_no_further_shift(finished):
+    """A run with beta = "auto" fits the shift on the same validation data."""
+    found = diagnose(finished("cbs", beta="auto", validation=0.2))
+    assert found.run.adjusted != 0
+    assert found.shift.tau == pytest.approx(0, abs=0.011)
+    assert "is less than two standard errors from zero" in found.next_steps[0]
 
 
 def test_run_folder_has_all_splits(finished):
@@ -297,18 +315,14 @@ def test_run_without_a_shift_should_use_one(tmp_path, method, params):
 
 
 @pytest.mark.parametrize(
-    ("method", "params", "said"),
+    ("method", "params", "beta", "said"),
     [
-        (
-            "cbs",
-            {"beta": 1.5},
-            "trained with CBS (beta = 1.5): to train again without the post-hoc shift, use beta = {}.",
-        ),
-        ("balanced-softmax", {}, "Softmax (beta = 1): {}use ClassBalancedSoftmaxLoss(counts, beta={})."),
-        ("softmax", {}, "replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={}), or add"),
+        ("cbs", {"beta": 1.5}, 1.5, "CBS (beta = 1.5): to train again without a post-hoc shift, use beta = {:.2f}."),
+        ("balanced-softmax", {}, 1.0, "without a post-hoc shift, use ClassBalancedSoftmaxLoss(counts, beta={:.2f})."),
+        ("softmax", {}, 0.0, "replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={:.2f}), or add"),
     ],
 )
-def test_fitted_shift_is_added_to_that_of_the_run(tmp_path, files, method, params, said):
-    text, tau = _in_run(tmp_path, method, params, val=files["val"])
-    beta = f"{ {'cbs': 1.5, 'balanced-softmax': 1.0}.get(method, 0.0) + tau:.2f}"
-    assert said.format(*["to train again without the post-hoc shift, "] * (said.count("{}") - 1), beta) in text
+def test_fitted_shift_is_added_to_that_of_the_run(files, method, params, beta, said):
+    text, tau = _in_run(files["val"].parent, method, params, val=files["val"])
+    assert tau > 0.5
+    assert said.format(beta + tau) in text

@@ -96,7 +96,7 @@ def _posthoc(found: "Diagnosis") -> str:
     )
     val, val_after = (recalls["val"]["all"] for recalls in (shift.before, shift.after))
     if not shift.recommended:
-        text = f"No post-hoc shift is recommended: τ = {shift.tau:.2f}, {fitted}, "
+        text = f"No post-hoc shift is recommended: τ = {shift.tau:z.2f}, {fitted}, "
         if not shift.clear:
             return f"{text}is less than two standard errors from zero."
         return f"{text}does not raise recall over all classes there ({val:.1f} % before, {val_after:.1f} % after)."
@@ -160,16 +160,18 @@ def _trained_shift(found: "Diagnosis") -> tuple[Method, str, float] | None:
 
 def _same_in_training(found: "Diagnosis") -> str:
     """Advice on the loss that makes the post-hoc shift unnecessary."""
-    trained, tau = _trained_shift(found), 0.0 if found.shift is None else found.shift.tau
+    trained, adjusted = _trained_shift(found), 0.0 if found.run is None else found.run.adjusted
+    tau = adjusted + (0.0 if found.shift is None else found.shift.tau)
+    afterwards = f", with {adjusted:.2f} log N subtracted afterwards" if adjusted else ""
     if trained is not None:
         method, name, strength = trained
         new = max(0.0, strength + tau)
         use = f"{name} = {new:.2f}" if method.shift == name else f"ClassBalancedSoftmaxLoss(counts, beta={new:.2f})"
         text = (
-            f"The model was trained with {method.title} ({name} = {strength:g}): to train again without the post-hoc "
+            f"The model was trained with {method.title} ({name} = {strength:g}){afterwards}: to train again without a "
         )
-        return f"{text}shift, use {use}."
-    text = "To train again without the post-hoc shift, "
+        return f"{text}post-hoc shift, use {use}."
+    text = "To train again without a post-hoc shift, "
     if tau < 0:
         return f"{text}lower the beta or tau of the loss by {-tau:.2f}."
     return (

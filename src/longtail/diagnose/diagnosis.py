@@ -184,7 +184,8 @@ def diagnose(
         groups, groups_from = _groups(given.counts, head_over, tail_under)
         notes += [f"Class names come from the run ({run.path})."] if run is not None else []
     if run is not None and run.posthoc:
-        notes.append(f"The stored logits do not include the post-hoc step of the run, {run.posthoc}.")
+        does = "include" if run.applied else "do not include"
+        notes.append(f"The predictions {does} the post-hoc step of the run, {run.posthoc}.")
     return Diagnosis(
         given.splits,
         given.names or tuple(f"class {c}" for c in range(len(given.counts))),

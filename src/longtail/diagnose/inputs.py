@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail._checks import as_counts
 from longtail.classes import Groups, class_counts
-from longtail.diagnose.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
+from longtail.diagnose.formats import IGNORED, PREDICTIONS, Array, RawPredictions, Source, are_indices, read_file
 
 Counts = Path | str | Mapping[str, int] | Sequence[int] | Tensor
 """A JSON file of training samples per class, or the numbers in the order of the classes or by name."""
@@ -48,9 +48,17 @@ class RunRecord:
     counts: Tensor
     """Training samples per class."""
     posthoc: str
-    """The post-hoc step of the run, which its stored logits do not include; empty without one."""
+    """The post-hoc step of the run; empty without one."""
     method: str
     params: Mapping[str, Any]
+    applied: bool = False
+    """Whether the post-hoc step was applied to the predictions here."""
+
+    @property
+    def adjusted(self) -> float:
+        """The strength of the logit adjustment that the predictions include; 0 without one."""
+        kind, _, strength = self.posthoc.partition("=")
+        return float(strength) if kind == "adjust" and self.applied else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +89,9 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     if run is not None:
         inside = [split for split, one in raw.items() if one.folder == run.path.parent]
         raw |= {split: replace(raw[split], names=run.names) for split in inside}
+        stored = {split: raw[split] for split in inside if Path(raw[split].source).name == PREDICTIONS}
+        changed = _after_step(run, stored) if run.posthoc else {}
+        raw, run = raw | changed, replace(run, applied=bool(changed))
     listed = {} if run is None else {str(run.path): run.names}
     listed |= {one.source: one.names for one in raw.values() if one.names is not None}
     names, note = _class_names(raw.values(), listed, count_names, given is not None)
@@ -152,6 +163,19 @@ def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | 
     if not (same_names and same_size):
         return None, f"{path} was not used: it has other classes."
     return RunRecord(path, names, groups, counts, posthoc, method, params), ""
+
+
+def _after_step(run: RunRecord, stored: Mapping[str, RawPredictions]) -> dict[str, RawPredictions]:
+    """The stored predictions of a run after its post-hoc step; empty if the step or what it needs is not available."""
+    from longtail.train.measures import PostHoc  # noqa: PLC0415 - needs extras
+    from longtail.train.stored import read_statistics  # noqa: PLC0415
+
+    try:
+        step, classifier = PostHoc.parse(run.posthoc), read_statistics(run.path.parent / "statistics.safetensors")[1]
+    except (OSError, ValueError):
+        return {}
+    after = {split: step.apply(torch.from_numpy(one.values), classifier).numpy() for split, one in stored.items()}
+    return {split: replace(one, values=after[split]) for split, one in stored.items()}
 
 
 def _class_names(

@@ -73,7 +73,8 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
         return None, "All validation samples are classified correctly, so a post-hoc shift can gain nothing."
     fit = fit_shift(_scores(val)[trained], val.labels[trained], counts)
     if fit.problem is not None:
-        return None, USELESS if fit.temperature <= 0 else f"No post-hoc shift is recommended: {fit.problem}."
+        useless = fit.temperature <= 0 or math.isnan(fit.std_error)  # NaN: the scores of every sample are all the same
+        return None, USELESS if useless else f"No post-hoc shift is recommended: {fit.problem}."
     tau, measured = round(fit.delta, 2), {name: splits[name] for name in ("val", "test")}
     shift = Shift(
         tau,
