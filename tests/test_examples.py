@@ -64,6 +64,18 @@ def test_header_code_of_own_head_runs():
     assert space["model"].head.temperature == 0.5
 
 
+def test_auto_beta_prints_a_row_per_choice(example, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["auto_beta.py", "--seeds", "1", "--epochs", "3"])
+    example("auto_beta").main()
+    rows = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["beta", "recall %", "after adjust", "beta at the end"]
+    assert [name for name, *_ in rows] == [re.split(r"  +", line)[0] for line in header("auto_beta")[:8]]
+    ends = [float(row[3].split()[0]) for row in rows[1:]]
+    assert ends[:4] == [0, 1, 1.5, 2]
+    assert ends[4] > 0
+    assert ends[6] != 2
+
+
 @pytest.fixture(scope="module")
 def script(example):
     return example("cifar_lt")
