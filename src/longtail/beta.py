@@ -365,7 +365,7 @@ class AutoBeta(KeepsValues):
             found = held_out.fit(logits)
         else:
             none = logits.new_full((2, 2), math.nan, dtype=torch.float64)
-            found = Solution(none[0], none, none[0, 0], none[0, 0] > 0, none[0, 0].isnan())
+            found = Solution(none[0], none, none[0, 0], none[0, 0], none[0, 0].isnan())
         problems = held_out.problems(found)
         code = torch.cat([problems, torch.ones_like(problems[:1])]).int().argmax()  # the first one
         measured = torch.stack([found.delta, found.std_error, code.double()])
