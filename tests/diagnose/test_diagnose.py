@@ -191,7 +191,9 @@ def test_tail_that_is_behind_a_balanced_model_needs_no_shift():
 def test_classes_without_training_samples_are_left_out_of_the_fit_and_masked():
     (val, counts), (test, _) = (gaussian(seed, 60, 0.8) for seed in (3, 4))
     some = val["labels"] != 9
-    expected = diagnose(test, val={name: values[some] for name, values in val.items()}, counts=counts).shift
+    without = diagnose(test, val={name: values[some] for name, values in val.items()}, counts=counts)
+    assert "1 class without validation samples (left out of the fit): class 9." in without.report().html
+    expected = without.shift
     shift = (found := diagnose(test, val=val, counts=[*counts[:9], 0])).shift
     assert (shift.tau, shift.samples, shift.left_out) == (expected.tau, 540, 60)
     by_hand = (test["logits"] - shift.tau * np.log([*counts[:9], 1]))[:, :9].argmax(1)

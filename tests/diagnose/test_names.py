@@ -310,7 +310,7 @@ def test_run_with_a_shift_should_change_its_strength(tmp_path, method, params, l
 )
 def test_run_without_a_shift_should_use_one(tmp_path, method, params):
     text = _in_run(tmp_path, method, params)
-    assert "replace the loss with ClassBalancedSoftmaxLoss(counts, beta=…)" in text
+    assert "replace the loss with ClassBalancedSoftmaxLoss(counts, beta=1.0)" in text
     assert "The tail is not behind the head" in _in_run(tmp_path, method, params, ahead=True)
 
 

@@ -18,8 +18,8 @@ _UPWARDS = 60
 
 _USE_A_SHIFT = (
     "In the paper's ImageNet-LT table, a shift during training helped more than a post-hoc shift (51.1 and 51.6 % "
-    "against 50.3 %): replace the loss with ClassBalancedSoftmaxLoss(counts, beta=…), and choose beta, from 1.0 "
-    "upwards, on validation data. Prediction stays as it is."
+    "against 50.3 %): replace the loss with ClassBalancedSoftmaxLoss(counts, beta=1.0); on validation data, "
+    "`longtail.fit_shift` estimates what to add to beta. Prediction stays as it is."
 )
 
 

@@ -80,6 +80,7 @@ def _notes(found: Diagnosis) -> list[str]:
             notes.append(f"{count(split.ignored, f'{_WORDS[name]} sample')} without a label (-100) ignored.")
     for without, classes in (
         ("test samples (left out of all means)", found.recall_of("test").absent),
+        ("validation samples (left out of the fit)", found.recall_of("val").absent if found.shift is not None else ()),
         ("training samples", (found.counts == 0).nonzero().flatten().tolist()),
     ):
         if classes:
