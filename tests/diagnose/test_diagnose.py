@@ -152,7 +152,7 @@ def test_no_shift_is_recommended_without_evidence():
     assert "All validation samples are classified correctly" in advice(val, test, counts)
     constant = {"labels": val["labels"], "logits": np.ones((500, 10))}
     assert "no better than guessing" in advice(constant, test, counts)
-    for seed in range(4):  # scores without information, which prefer frequent classes or do not
+    for seed in (0, 1, 12, 13):  # scores without information, with and without log N; a fit alone accepts 12 and 13
         val, test = ({"labels": np.repeat(np.arange(10), 50)} for _ in range(2))
         for split in (val, test):
             noise = np.random.default_rng([seed, split is val]).normal(size=(500, 10))
