@@ -5,6 +5,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -38,7 +39,8 @@ SMALL = {"projection": 8, "hidden": 16}
 
 def params_of(name: str, **given: object) -> object:
     method = METHODS[name]
-    return method.make_params({key: value for key, value in SMALL.items() if key in method.parameters} | given)
+    params = method.make_params({key: value for key, value in SMALL.items() if key in method.parameters} | given)
+    return replace(params, beta=1.5) if method.is_auto(params) else params  # a beta that makes a difference
 
 
 def head_of(name: str, number: int = 0) -> HeadSpec:
