@@ -386,6 +386,8 @@ def measure(regime: Regime) -> Iterator[dict[str, Any]]:
 @style()
 def figure_of(parts: dict[str, Any]) -> Any:
     """Excess error and beta over n, a row of panels per regime."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - an extra
+
     names = {
         "softmax": "softmax (β = 0)",
         "Balanced Softmax": "Balanced Softmax (β = 1)",
@@ -414,6 +416,10 @@ def figure_of(parts: dict[str, Any]) -> Any:
             axes.set_xscale("log")
             axes.set_xlabel("training samples")
             axes.set_title(title[0].upper() + title[1:])
+        for axis in (left.xaxis, left.yaxis, right.xaxis):
+            axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            axis.set_minor_formatter(NullFormatter())
     legend_below(figure, flat[0], columns=3)
     return figure
 
@@ -426,6 +432,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figure", type=Path, help="path of the figure without extension")
     given = parser.parse_args()
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Any] = {}
     tiny = {"smallest": (3, 6), "test": 100, "seeds": 2, "steps": (20, 20)}
 
