@@ -435,7 +435,7 @@ def main() -> None:
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Any] = {}
-    tiny = {"smallest": (3, 6), "test": 100, "seeds": 2, "steps": (20, 20)}
+    tiny = {"smallest": (3, 6), "dim": 5, "test": 100, "seeds": 2, "steps": (20, 20)}
 
     def run() -> None:
         for name in given.only:
