@@ -22,8 +22,8 @@ the standard error of delta is below 0.25, at most five; the final model uses al
 measures delta of the final model on 20 new samples per class instead.
 
 Error: the test sample has 3000 points per class; a prediction c at x is wrong with probability 1 - p(c | x), which is
-known, so labels add no noise, and no excess is negative. Seeds start at 100: 20 of them, and from n = 20,000 on 10, or
-5 of the MLP. Regimes were chosen after five trials of linear models and two of the MLP on seeds 0-9.
+known, so labels add no noise, and no excess is negative. Seeds 100-119 (100-109 from n = 20,000 on) were fixed
+beforehand. Regimes were chosen after five trials of linear models and two of the MLP on seeds 0-9.
 
 Why logistic regression needs a beta above 1 at all: its bias absorbs any shift, so training with beta gives the weights
 of beta 1 and a bias that is lower by (beta - 1) log N, and beta_auto is the same from every start. But this bias is
@@ -31,7 +31,16 @@ right for *training* samples. Each of them pulls the weights of its class toward
 are (about d / N_c): on new data the logits of rare classes are lower, and a further shift is needed. This vanishes as
 n grows.
 
-Hardware: one core of a CPU; 15 minutes.
+Result (results/auto_beta/gaussian.json). H1: beta_auto tends to 1 (0.98 to 1.01 at the largest n) and auto's excess
+falls with n everywhere. The last criterion holds for `linear` (0.14 points; beta 1.5: 1.86), but not for `linear-10`
+(0.36; 0.69) and `mlp` (2.54; 4.43), whose own excess at the largest n is still too large. H2 holds at the smallest n of
+every regime (gains over Balanced Softmax of 0.4 to 2.9 points) and in `linear-10` also at n = 690; it fails at n = 4215
+of `linear` and n = 2325 of `linear-10`, where auto is as good as Balanced Softmax, not better. Where the best beta is
+within 0.25 of 1, auto costs 0.0 to 0.35 points. The reason is noise: with one or two held-out samples of rare classes
+the standard error is too low, and pilots end too early (`linear`, n = 4215: median 0.21, but beta_auto has SD 0.45).
+`decay` was cut to the three smallest n, before it was run, for lack of time.
+
+Hardware: one core of a CPU, shared with other jobs; about 25 minutes of CPU time.
 
     python benchmarks/gaussian_mixtures.py --out results/auto_beta/gaussian.json --figure docs/images/gaussian_mixtures
     python benchmarks/gaussian_mixtures.py --quick  # seconds; says nothing about the hypotheses
@@ -88,9 +97,9 @@ class Regime:
 UNEQUAL = {"dim": 20, "spread": math.log(2.0)}
 REGIMES = {
     "linear": Regime("logistic regression, imbalance 100"),
-    "mlp": Regime("MLP, unequal covariances, imbalance 100", model="mlp", decay=1e-4, seeds=(20, 5), **UNEQUAL),
+    "mlp": Regime("MLP, unequal covariances, imbalance 100", model="mlp", decay=1e-4, **UNEQUAL),
     "linear-10": Regime("logistic regression, imbalance 10", imbalance=10.0),
-    "decay": Regime("logistic regression, tenfold weight decay, imbalance 100", decay=1.0),
+    "decay": Regime("logistic regression, tenfold weight decay, imbalance 100", decay=1.0, smallest=(5, 17, 57)),
     "misspecified": Regime("logistic regression, unequal covariances, imbalance 100", **UNEQUAL),
 }
 
@@ -343,16 +352,18 @@ def one_size(regime: Regime, smallest: int) -> dict[str, Any]:
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Whether the criteria of H1 and H2 hold; H2 per cell where it applies."""
+    """Whether the criteria of H1 (a statement about the largest n) and H2 (per cell where it applies) hold."""
     excess = [row["excess"]["auto"][0] for row in rows]
     last = rows[-1]
     others = [last["excess"][name][0] for name in ("softmax", "beta 1.5", "beta 2")]
-    return {
+    first = {
         "H1": {
             "beta within 0.1 of 1": abs(last["beta"]["auto"][0] - 1) <= 0.1,
             "excess falls": all(a > b for a, b in pairwise(excess)),
             "less than half that of other betas": 2 * excess[-1] < min(others),
-        },
+        }
+    }
+    return (first if last["smallest"] == 640 else {}) | {
         "H2": {
             str(row["n"]): {
                 "better than Balanced Softmax": row["gain_over_balanced"][0] > 0 and row["gain_p"] < 0.05,

@@ -77,9 +77,26 @@ def test_quick_run(command, tmp_path):
         assert row["excess"]["auto"][0] - row["loss_to_best"][0] == pytest.approx(
             row["excess"]["best fixed beta (oracle)"][0], abs=1e-4
         )
-    assert part["verdicts"]["H1"].keys() == {
-        "beta within 0.1 of 1",
-        "excess falls",
-        "less than half that of other betas",
-    }
+    assert part["verdicts"].keys() == {"H2"}  # H1 needs the largest n
     assert figure.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_verdicts(module):
+    def row(smallest, auto, best, gain, p):
+        others = {name: [0.05, 0.0] for name in ("softmax", "beta 1.5", "beta 2")}
+        return {
+            "smallest": smallest,
+            "n": smallest,
+            "excess": {"auto": [auto, 0.0], **others},
+            "beta": {"auto": [1.05, 0.0]},
+            "best_fixed": best,
+            "gain_over_balanced": [gain, 0.0],
+            "gain_p": p,
+            "loss_to_best": [0.004, 0.0],
+        }
+
+    found = module.verdicts(
+        [row(5, 0.1, 1.5, 0.01, 0.01), row(17, 0.06, 1.3, 0.01, 0.2), row(640, 0.03, 1.0, 0.0, 1.0)]
+    )
+    assert list(found["H1"].values()) == [True, True, False]
+    assert {n: list(cell.values()) for n, cell in found["H2"].items()} == {"5": [True, True], "17": [False, True]}
