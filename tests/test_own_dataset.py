@@ -35,7 +35,7 @@ def test_title():
 
 
 def test_defaults_have_the_recipe_and_imbalance_of_the_data_set():
-    recipe = defaults("stripes", "cbs")
+    recipe = defaults("stripes", "balanced-softmax")
     assert (recipe.data, recipe.imbalance, recipe.epochs, recipe.batch_size, recipe.model) == (
         "stripes",
         50.0,

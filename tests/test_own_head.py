@@ -43,7 +43,9 @@ def test_one_step_and_the_model_header(tmp_path):
 
 
 def test_run_is_trained_and_loaded(tmp_path):
-    recipe = defaults("digits-lt", "cbs").changed(epochs=1, evaluate_every=0, device="cpu", head="prototype")
+    recipe = defaults("digits-lt", "balanced-softmax").changed(
+        epochs=1, evaluate_every=0, device="cpu", head="prototype"
+    )
     Trainer(recipe, tmp_path / "run").run()
     loaded = longtail.load(tmp_path / "run")
     assert type(loaded.model.head).__name__ == "PrototypeHead"

@@ -269,7 +269,7 @@ class HeldOut:
 
 def _square(upper: Tensor) -> Tensor:
     """The symmetric matrix of ``(aa, ab, bb)``."""
-    return upper[[0, 1, 1, 2]].view(2, 2)
+    return torch.stack([upper[0], upper[1], upper[1], upper[2]]).view(2, 2)  # an index would be copied to the device
 
 
 class BetaUpdate(NamedTuple):

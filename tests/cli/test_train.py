@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("_here")
 
 def test_folder_of_small_images(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (16, 16), "png")
-    code, out, err = run("train", "photos", "--method", "cbs", "--epochs", 3)
+    code, out, err = run("train", "photos", "--method", "balanced-softmax", "--epochs", 3)
     assert (code, err) == (0, "")
     assert "photos-cbs" in out
     (folder,) = (RunFolder(path) for path in (tmp_path / "runs").iterdir())
@@ -51,7 +51,7 @@ def test_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, loading, 
     pictures(tmp_path / "photos", COLOURS, lambda g: (int(g.integers(70, 90)), int(g.integers(66, 99))), "jpg")
     (tmp_path / "photos" / bad).write_bytes(b"not a picture")
     settings = ["--model", "timm:resnet10t", "--image-size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 0]
-    settings += ["--method", "cbs", "--loading", loading]
+    settings += ["--method", "balanced-softmax", "--loading", loading]
     code, _, err = run("train", "photos", *settings, "--out", "a", "--validation", 0)
     assert code == 2
     assert f"photos/{bad}" in one_sentence(err)
@@ -71,7 +71,7 @@ def test_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, loading, 
 
 
 def test_recipe_file_repeats_its_run(run, tmp_path):
-    assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "first")[0] == 0
+    assert run("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 2, "--out", "first")[0] == 0
     assert run("train", tmp_path / "first" / "recipe.toml", "--out", "again")[0] == 0
     for name in ("result.json", "model.safetensors", "predictions.safetensors", "recipe.toml"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
@@ -261,7 +261,7 @@ def test_data_comes_before_the_flags(run, tmp_path):
         assert read_recipes(words)[0][0].data == "photos"
     (tmp_path / "1").mkdir()  # not a data set here
     assert len(read_recipes(["--data", "digits-lt", "--seed", "0", "1"])[0]) == 2
-    for words in (["--method", "cbs", "photos"], ["--model", "resnet20", "photos"]):
+    for words in (["--method", "balanced-softmax", "photos"], ["--model", "resnet20", "photos"]):
         assert "Expected data before the flags, but got photos" in one_sentence(run("train", *words)[2])
     assert "data comes before the flags" in one_sentence(run("train", "--epochs", "2", "photos")[2])
 

@@ -133,7 +133,7 @@ def test_log_has_one_line_per_interval(tmp_path, monkeypatch):
 
 
 def test_results_are_printed(run):
-    code, out, err = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
+    code, out, err = run("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 1, "--out", "run")
     assert (code, err) == (0, "")
     assert "run: cbs on digits-lt" in out
     assert "model imbalance level I" in out

@@ -41,7 +41,7 @@ def test_folder_of_runs_cannot_be_resumed(run):
 
 
 def test_device_workers_and_root_of_a_resumed_run_are_not_recorded(run, tmp_path):
-    arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
+    arguments = ("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 1, "--out", "run")
     assert run(*arguments)[0] == 0
     before = {name: (tmp_path / "run" / name).read_bytes() for name in ("recipe.toml", "result.json")}
     (tmp_path / "run" / "result.json").unlink()
@@ -55,7 +55,7 @@ def test_device_workers_and_root_of_a_resumed_run_are_not_recorded(run, tmp_path
 
 
 def test_existing_run_is_not_started_again(run, tmp_path):
-    arguments = ("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 1, "--out", "run")
+    arguments = ("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 1, "--out", "run")
     assert run(*arguments)[0] == 0
     code, _, err = run(*arguments)
     assert code == 0
@@ -81,11 +81,11 @@ def test_signal_whose_exception_was_swallowed(run, tmp_path, monkeypatch, number
         return Trainer(*arguments, **settings)
 
     monkeypatch.setattr(launch, "Trainer", swallow)
-    answer = run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")
+    answer = run("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 2, "--out", "run")
     assert answer == (code, "", "longtail: Stopped; resume with the same command.\n")
     assert not RunFolder(tmp_path / "run").begun
     monkeypatch.setattr(launch, "Trainer", Trainer)
-    assert run("train", "--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "run")[0] == 0
+    assert run("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 2, "--out", "run")[0] == 0
 
 
 def test_signal_while_data_are_opened(run, tmp_path, monkeypatch):

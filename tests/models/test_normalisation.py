@@ -94,7 +94,7 @@ def published(monkeypatch):
 @pytest.mark.usefixtures("published")
 def test_a_run_and_its_model_use_the_values_of_the_weights(photos, tmp_path, model, pretrained, expected):
     recipe = replace(
-        defaults(str(photos), "cbs", small=True),
+        defaults(str(photos), "balanced-softmax", small=True),
         model=model,
         pretrained=pretrained,
         image_size=48,  # not the size of the ViT

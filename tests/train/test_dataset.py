@@ -57,7 +57,7 @@ def folder(root, *sizes):
 def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     path = folder(tmp_path / "pets", *sizes)
     assert is_small(path) is small
-    recipe = defaults(str(path), "cbs")
+    recipe = defaults(str(path), "balanced-softmax")
     assert recipe.model == ("resnet32" if small else "resnet50")
     dataset = open_data(replace(recipe, validation=0.0))
     assert (in_memory(dataset) is not None) is small
@@ -65,13 +65,13 @@ def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
 
 def test_own_images_can_be_made_long_tailed(tmp_path):
     path = folder(tmp_path / "pets", (16, 16))
-    recipe = replace(defaults(str(path), "cbs", 4.0), validation=0.0)
+    recipe = replace(defaults(str(path), "balanced-softmax", 4.0), validation=0.0)
     assert open_data(recipe).counts.tolist() == [8, 2]
 
 
 def test_a_data_set_that_is_not_long_tailed_takes_no_imbalance():
     with pytest.raises(ValueError, match="no `imbalance` for digits, but got 100; digits-lt takes it"):
-        open_data(defaults("digits", "cbs", 100.0))
+        open_data(defaults("digits", "balanced-softmax", 100.0))
 
 
 @pytest.mark.parametrize("side", [16, 80])
@@ -92,7 +92,7 @@ def test_a_data_set_from_python(tmp_path, side):
     )
     own = DataSet("mine", ("a", "b"), train=from_dataset(rows, image="picture", label="kind"))
     settings = {"model": "small-cnn", "epochs": 1, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    recipe = replace(defaults("mine", "cbs", small=side == 16), **settings)
+    recipe = replace(defaults("mine", "balanced-softmax", small=side == 16), **settings)
     folder = RunFolder(tmp_path / "run")
     result = Trainer(recipe, folder, dataset=own).run()
     assert result["data"] == "mine"
@@ -107,7 +107,7 @@ def test_an_empty_class_folder_is_named(tmp_path):
     with pytest.raises(
         ValueError, match=r"but there is none of 'none'; .*pets/none has no image: fill or remove it\.$"
     ):
-        open_data(defaults(str(path), "cbs"))
+        open_data(defaults(str(path), "balanced-softmax"))
 
 
 def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_path, monkeypatch):
@@ -115,7 +115,11 @@ def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_p
     folder(tmp_path / "photos" / "train", (90, 80))
     folder(tmp_path / "photos" / "test", (90, 80))
     recipe = replace(
-        defaults(str(tmp_path / "photos"), "cbs"), loading="resident", image_size=32, workers=0, device="cpu"
+        defaults(str(tmp_path / "photos"), "balanced-softmax"),
+        loading="resident",
+        image_size=32,
+        workers=0,
+        device="cpu",
     )
     recipe = replace(recipe, validation=0.0)
     asked = []
@@ -136,7 +140,7 @@ def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_p
 
 def test_runs_share_small_images_until_a_file_changes(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
-    recipe = replace(defaults(str(path), "cbs"), validation=0.0)
+    recipe = replace(defaults(str(path), "balanced-softmax"), validation=0.0)
     first, second = (open_data(replace(recipe, seed=seed)).train.images for seed in (0, 1))
     assert first.stored is second.stored
     Image.fromarray(np.full((32, 32, 3), 255, dtype=np.uint8)).save(path / "a" / "0.png")
@@ -150,7 +154,9 @@ def test_a_split_is_held_once_and_released_when_the_run_is_done(tmp_path, monkey
     """The trainers of a study's runs all stay until the last is done; their images may not."""
     path = folder(tmp_path / "photos", (side, side))
     settings = {"model": "small-cnn", "epochs": 1, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    recipe = replace(defaults(str(path), "cbs", small=side == 32), **settings, loading="resident", evaluate_every=1)
+    recipe = replace(
+        defaults(str(path), "balanced-softmax", small=side == 32), **settings, loading="resident", evaluate_every=1
+    )
     made = []
     begin = held.__init__
 
@@ -175,7 +181,7 @@ def test_a_gpu_decodes_jpegs_and_workers_the_rest(tmp_path, suffixes, where):
     for name in names:
         Image.new("RGB", (40, 30)).save(tmp_path / name)
     split = Split(FileImages(tmp_path, names), torch.zeros(len(names), dtype=torch.int64))
-    recipe = replace(defaults("mine", "cbs", small=False), image_size=16)
+    recipe = replace(defaults("mine", "balanced-softmax", small=False), image_size=16)
     loader = Loaders(recipe, DataSet("mine", ("a",), split), torch.device("cuda"), Ranks()).evaluation(split)
     assert isinstance(loader, Streaming)
     assert loader.decode_in == where
@@ -188,7 +194,7 @@ def test_a_split_without_an_image_is_none(tmp_path):
     path = folder(tmp_path / "pets" / "train", (16, 16)).parent
     (path / "val").mkdir()
     (path / "test" / "a").mkdir(parents=True)
-    result = Trainer(replace(defaults(str(path), "cbs"), **SMALL), tmp_path / "run").run()
+    result = Trainer(replace(defaults(str(path), "balanced-softmax"), **SMALL), tmp_path / "run").run()
     assert result["splits"].keys() == {"train", "train_paper", "val"}  # held out, since the folder has none
     assert result["counts"] == [7, 7]
 
@@ -197,7 +203,7 @@ def test_classes_of_one_image_each_have_none_to_hold_out(tmp_path):
     for name in "ab":
         (tmp_path / "pets" / name).mkdir(parents=True)
         Image.new("RGB", (16, 16)).save(tmp_path / "pets" / name / "1.png")
-    recipe = replace(defaults(str(tmp_path / "pets"), "cbs"), **SMALL)
+    recipe = replace(defaults(str(tmp_path / "pets"), "balanced-softmax"), **SMALL)
     assert recipe.validation > 0
     assert Trainer(recipe, tmp_path / "run").run()["splits"].keys() == {"train", "train_paper"}
 
@@ -206,7 +212,9 @@ def test_classes_of_one_image_each_have_none_to_hold_out(tmp_path):
 def test_small_images_of_which_some_cannot_be_read_are_seen_as_they_are(tmp_path, shown):
     path = folder(tmp_path / "pets", (16, 16))
     (path / "a" / "0.png").write_bytes(b"")
-    recipe = replace(defaults(str(path), "cbs"), **SMALL, bad_images="skip", validation=0.0, image_size=shown)
+    recipe = replace(
+        defaults(str(path), "balanced-softmax"), **SMALL, bad_images="skip", validation=0.0, image_size=shown
+    )
     assert recipe.augment == "cifar"
     run = RunFolder(tmp_path / "run")
     result = Trainer(recipe, run).run()
@@ -218,14 +226,14 @@ def test_small_images_of_which_some_cannot_be_read_are_seen_as_they_are(tmp_path
 @pytest.mark.parametrize("augment", ["cifar", "shift"])
 def test_images_of_many_sizes_are_brought_to_one_by_every_family(tmp_path, augment):
     path = folder(tmp_path / "pets", (20, 30), (16, 16), (40, 24))
-    recipe = replace(defaults(str(path), "cbs"), **SMALL, augment=augment, image_size=16, validation=0.0)
+    recipe = replace(defaults(str(path), "balanced-softmax"), **SMALL, augment=augment, image_size=16, validation=0.0)
     assert Trainer(recipe, tmp_path / "run").run()["counts"] == [8, 8]
 
 
 def test_own_grey_images_are_normalised_as_one_channel(tmp_path):
     rows = [(np.full((16, 16), 30 * c + number, dtype=np.uint8), c) for c in range(2) for number in range(8)]
     own = DataSet("grey", ("a", "b"), train=from_dataset(rows))
-    recipe = replace(defaults("grey", "cbs", small=True), **SMALL, validation=0.0)
+    recipe = replace(defaults("grey", "balanced-softmax", small=True), **SMALL, validation=0.0)
     loaders = Loaders(recipe, open_data(recipe, own), torch.device("cpu"), Ranks())
     assert loaders.normalisation.mean == pytest.approx((np.mean([0.485, 0.456, 0.406]),))
     assert loaders.normalisation.std == pytest.approx((np.mean([0.229, 0.224, 0.225]),))
@@ -237,7 +245,7 @@ def test_labels_that_begin_at_one_are_reported(tmp_path):
     rows = [f"pets/{name}/{number}.png,{label}" for label, name in ((1, "a"), (2, "b")) for number in range(8)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
     with pytest.raises(ValueError, match=r"none of '0'; labels that are whole numbers are indices of classes, from 0"):
-        open_data(defaults(str(tmp_path / "list.csv"), "cbs"))
+        open_data(defaults(str(tmp_path / "list.csv"), "balanced-softmax"))
 
 
 def test_unreadable_files_of_a_whole_split_are_listed(tmp_path):
@@ -246,13 +254,13 @@ def test_unreadable_files_of_a_whole_split_are_listed(tmp_path):
         file.write_bytes(b"")
     run = RunFolder(tmp_path / "run")
     with pytest.raises(ValueError, match="a split with a sample"):
-        Trainer(replace(defaults(str(path), "cbs"), **SMALL, bad_images="skip"), run).run()
+        Trainer(replace(defaults(str(path), "balanced-softmax"), **SMALL, bad_images="skip"), run).run()
     assert len(json.loads(run.unreadable_file.read_text())) == 16
 
 
 def test_a_finished_run_is_not_taken_for_that_of_other_data(tmp_path):
     rows = [(np.full((16, 16, 3), 30 * c + number, dtype=np.uint8), c) for c in range(2) for number in range(8)]
-    recipe = replace(defaults("mine", "cbs", small=True), **SMALL, validation=0.0)
+    recipe = replace(defaults("mine", "balanced-softmax", small=True), **SMALL, validation=0.0)
 
     def run(some):
         data = DataSet("mine", ("a", "b"), train=from_dataset(some))
@@ -275,23 +283,23 @@ def test_a_finished_run_is_not_taken_for_that_of_other_data(tmp_path):
 
 def test_a_run_folder_is_not_a_data_set(tmp_path):
     run = RunFolder(tmp_path / "run")
-    run.begin(defaults("digits-lt", "cbs"), torch.device("cpu"), 1)
+    run.begin(defaults("digits-lt", "balanced-softmax"), torch.device("cpu"), 1)
     said = r"but it is a run folder: `longtail train --resume .*run` continues the run\.$"
     with pytest.raises(ValueError, match=said):
-        defaults(str(run.path), "cbs")
+        defaults(str(run.path), "balanced-softmax")
 
 
 def test_small_images_have_their_recipe_everywhere(tmp_path):
     path = str(folder(tmp_path / "pets", (32, 32)))
-    recipe = defaults(path, "cbs")
-    assert recipe == make_recipe({"data": path, "method": "cbs"}) == defaults(path, "cbs", small=True)
+    recipe = defaults(path, "balanced-softmax")
+    assert recipe == make_recipe({"data": path, "method": "cbs"}) == defaults(path, "balanced-softmax", small=True)
     bcl = recipe.changed(method="bcl")
     assert bcl.params == make_recipe({"data": path, "method": "bcl"}).params
     assert bcl.label == "pets-bcl-beta1-seed0"
     shutil.rmtree(path)  # a finished run can be read without its data
     assert bcl.label == "pets-bcl-beta1-seed0"
     with pytest.raises(ValueError, match="or a path, but got"):
-        defaults(path, "cbs")
+        defaults(path, "balanced-softmax")
 
 
 def test_headers_are_read_once_per_plan(tmp_path, monkeypatch):

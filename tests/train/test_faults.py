@@ -143,7 +143,7 @@ def test_killed_in_the_last_evaluation(warm, undisturbed, tmp_path):
 def test_killed_with_several_runs_under_way(warm, tmp_path):
     """The same command goes on with them, with what they had logged, and begins the one that had to wait."""
     values = ("--beta", 1.0, 1.5, "--seed", 0, 1)
-    some = ("train", "--data", "digits-lt", "--method", "cbs", *values, "--epochs", 8, "--device", "cpu")
+    some = ("train", "--data", "digits-lt", "--method", "balanced-softmax", *values, "--epochs", 8, "--device", "cpu")
     assert warm.run(*some, "--together", 1, "--out", tmp_path / "undisturbed").code == 0
     references = [RunFolder(path) for path in (tmp_path / "undisturbed").iterdir()]
     folders = [RunFolder(tmp_path / "killed" / reference.path.name) for reference in references]
@@ -280,7 +280,9 @@ def test_a_lock_is_not_held_on_by_workers_of_a_killed_process(warm, tmp_path):
     folder = RunFolder(tmp_path / "run")
     settings = ("--model", "timm:resnet10t", "--image-size", 32, "--epochs", 200, "--workers", 2, "--precision", "fp32")
     often = ("--checkpoint-minutes", 0, "--evaluate-every", 0, "--batch-size", 2)
-    process = warm.start("train", tmp_path / "photos", "--method", "cbs", *settings, *often, "--out", folder.path)
+    process = warm.start(
+        "train", tmp_path / "photos", "--method", "balanced-softmax", *settings, *often, "--out", folder.path
+    )
     until(lambda: process.over or (newest(folder) and len(children_of(process)) == 2))
     process.send(signal.SIGSTOP)
     children = children_of(process)
@@ -385,7 +387,7 @@ def test_a_full_disk(undisturbed, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path):
-    code, out, err = run("train", "--data", "digits-lt", "--method", "cbs", "--lr", 1e30, "--out", "run")
+    code, out, err = run("train", "--data", "digits-lt", "--method", "balanced-softmax", "--lr", 1e30, "--out", "run")
     assert code == 1
     assert out == ""
     said = one_sentence(err)
@@ -405,7 +407,19 @@ def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path):
 
 def test_a_last_step_that_ruins_the_model_ends_the_run(run, tmp_path):
     """Its own loss was taken before it, and there is none after it."""
-    line = ["train", "--data", "digits-lt", "--method", "cbs", "--lr", 1e30, "--batch-size", 800, "--epochs", 1]
+    line = [
+        "train",
+        "--data",
+        "digits-lt",
+        "--method",
+        "balanced-softmax",
+        "--lr",
+        1e30,
+        "--batch-size",
+        800,
+        "--epochs",
+        1,
+    ]
     code, _, err = run(*line, "--warmup", 0, "--out", "run")
     assert code == 1
     said = one_sentence(err)
@@ -497,7 +511,7 @@ def test_a_checkpoint_of_other_images_is_refused(run, tmp_path, side, what):
     """Their number in each class, without those that are held out, may be the same."""
     root = pictures(tmp_path / "pictures", side)
     small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "cbs", small=side == 16), **small))
+    folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "balanced-softmax", small=side == 16), **small))
     first = root / "b" / "00.png"
     if what == "removed":
         first.unlink()
@@ -515,7 +529,7 @@ def test_a_checkpoint_of_other_samples_of_a_data_set_from_python_is_refused(tmp_
     train = from_dataset(samples)
     some, others = (DataSet("mine", ("a", "b"), train.subset(range(begin, begin + 20))) for begin in (0, 20))
     small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    recipe = replace(defaults("mine", "cbs", small=False), **small)
+    recipe = replace(defaults("mine", "balanced-softmax", small=False), **small)
     folder = stopped_run(tmp_path / "run", recipe, some)
     with pytest.raises(ValueError, match="some were added, removed, renamed or replaced"):
         Trainer(recipe, folder, dataset=others).run()
@@ -525,7 +539,7 @@ def test_a_checkpoint_of_other_samples_of_a_data_set_from_python_is_refused(tmp_
 def test_a_run_continues_after_its_images_have_moved(run, tmp_path):
     root = pictures(tmp_path / "one" / "pictures", 80)
     small = {"model": "small-cnn", "epochs": 2, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "cbs"), **small))
+    folder = stopped_run(tmp_path / "run", replace(defaults(str(root), "balanced-softmax"), **small))
     root.rename(tmp_path / "pictures")
     change(folder, data=f'"{tmp_path / "pictures"}"')
     code, _, err = run("train", "--resume", folder.path)
@@ -559,7 +573,9 @@ def test_a_checkpoint_of_other_classes_is_refused(own):
 @pytest.fixture
 def own(tmp_path):
     """A stopped run on own data, the data, and a function that continues with given data."""
-    recipe = replace(defaults("mine", "cbs", small=True), model="small-cnn", epochs=1, device="cpu", validation=0.0)
+    recipe = replace(
+        defaults("mine", "balanced-softmax", small=True), model="small-cnn", epochs=1, device="cpu", validation=0.0
+    )
     mine = replace(load("digits-lt"), name="mine")
     folder = stopped_run(tmp_path / "run", recipe, mine)
     return folder, mine, lambda data: Trainer(recipe, folder, dataset=data).run()

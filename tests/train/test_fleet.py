@@ -385,7 +385,7 @@ def test_several_values_are_trained_as_many_at_a_time_as_a_device_takes(run, mon
 
 
 def test_the_same_command_continues_unfinished_runs(run, tmp_path):
-    some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--seed", 0, 1, "--out", "all")
+    some = ("--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 2, "--seed", 0, 1, "--out", "all")
     assert run("train", *some)[0] == 0
     (first,) = (path for path in (tmp_path / "all").iterdir() if path.name.endswith("seed1"))
     result = (first / "result.json").read_bytes()
@@ -396,8 +396,8 @@ def test_the_same_command_continues_unfinished_runs(run, tmp_path):
 
 def test_a_folder_of_another_run_is_refused(run, tmp_path):
     some = ("--data", "digits-lt", "--epochs", 1, "--out", "run")
-    assert run("train", *some, "--method", "cbs")[0] == 0
-    code, _, err = run("train", *some, "--method", "cbs", "--lr", 0.2)
+    assert run("train", *some, "--method", "balanced-softmax")[0] == 0
+    code, _, err = run("train", *some, "--method", "balanced-softmax", "--lr", 0.2)
     assert code == 2
     assert "its recipe.toml differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "cbs"
@@ -412,7 +412,7 @@ def test_a_wrong_number_together_is_refused(run, tmp_path, number):
 
 
 def test_all_failures_and_results_are_shown(run):
-    some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--out", "all")
+    some = ("--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 2, "--out", "all")
     code, out, err = run("train", *some, "--lr", 0.1, 1e25, 0.05, 1e26)
     assert code == 1
     assert out.count("recall %") == 2
@@ -423,7 +423,7 @@ def test_all_failures_and_results_are_shown(run):
 
 
 def test_resume_continues_the_others_if_one_run_is_damaged(run, tmp_path):
-    some = ("--data", "digits-lt", "--method", "cbs", "--epochs", 2, "--seed", 0, 1, "--out", "all")
+    some = ("--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 2, "--seed", 0, 1, "--out", "all")
     assert run("train", *some)[0] == 0
     one, other = sorted((tmp_path / "all").iterdir())
     for folder in (one, other):
@@ -450,7 +450,7 @@ def test_a_stop_is_reported_though_a_member_failed_with_an_unexpected_error(run,
 
     monkeypatch.setattr(Trainer, "steps", some)
     code, _, err = run(
-        "train", "--data", "digits-lt", "--method", "cbs", "--seed", 1, 0, "--together", 2, "--out", "all"
+        "train", "--data", "digits-lt", "--method", "balanced-softmax", "--seed", 1, 0, "--together", 2, "--out", "all"
     )
     assert code == 143
     failed, stopped = err.strip().split("\n")

@@ -92,7 +92,7 @@ def test_torchrun(tmp_path):
 @pytest.fixture(scope="module")
 def undisturbed(warm, tmp_path_factory):
     folder = RunFolder(tmp_path_factory.mktemp("two") / "run")
-    for rank in warm.start_two("train", *SHORT, *NEVER, "--method", "cbs", "--out", folder.path):
+    for rank in warm.start_two("train", *SHORT, *NEVER, "--method", "balanced-softmax", "--out", folder.path):
         assert rank.wait().code == 0, rank.said
     return folder
 
@@ -106,14 +106,14 @@ def test_what_two_ranks_leave(undisturbed):
 def test_both_ranks_stop_if_one_receives_the_signal(warm, undisturbed, tmp_path):
     folder = RunFolder(tmp_path / "run")
     often = ("--checkpoint-minutes", 0)
-    ranks = warm.start_two("train", *SHORT, *NEVER, *often, "--method", "cbs", "--out", folder.path)
+    ranks = warm.start_two("train", *SHORT, *NEVER, *often, "--method", "balanced-softmax", "--out", folder.path)
     until(lambda: any(rank.over for rank in ranks) or latest_checkpoint(folder.checkpoints))
     ranks[1].send(signal.SIGTERM)
     assert [rank.wait().code for rank in ranks] == [143, 143]
     assert "Stopped; resume with the same command." in one_sentence(ranks[0].said)
     assert ranks[1].said == ""
     assert not folder.done
-    for rank in warm.start_two("train", *SHORT, *NEVER, "--method", "cbs", "--out", folder.path):
+    for rank in warm.start_two("train", *SHORT, *NEVER, "--method", "balanced-softmax", "--out", folder.path):
         assert rank.wait().code == 0, rank.said
     assert_same_run(folder, undisturbed)
 
@@ -138,7 +138,7 @@ def test_a_strength_that_is_chosen_is_one_for_all_ranks(warm, tmp_path):
 
 def test_not_finite_on_two_ranks(warm, tmp_path):
     folder = RunFolder(tmp_path / "run")
-    ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--lr", 1e30, "--out", folder.path)
+    ranks = warm.start_two("train", *SHORT, "--method", "balanced-softmax", "--lr", 1e30, "--out", folder.path)
     assert [rank.wait().code for rank in ranks] == [1, 1]
     assert "epoch 0, step 1" in one_sentence(ranks[0].said)
     assert ranks[1].said == ""
@@ -202,7 +202,7 @@ def test_a_trainer_refuses_two_disks(tmp_path, monkeypatch):
 def test_a_folder_that_is_taken_is_refused_on_both_ranks(warm, tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.lock():
-        ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--out", folder.path)
+        ranks = warm.start_two("train", *SHORT, "--method", "balanced-softmax", "--out", folder.path)
         assert [rank.wait().code for rank in ranks] == [2, 2]
     assert one_sentence(ranks[0].said) == f"Expected {folder.path} to be free, but another process is training there."
     assert one_sentence(ranks[1].said) == "Expected free run folders, but the first process could not lock one."
@@ -210,6 +210,8 @@ def test_a_folder_that_is_taken_is_refused_on_both_ranks(warm, tmp_path):
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(warm, tmp_path):
-    ranks = warm.start_two("train", *SHORT, "--method", "cbs", "--batch-size", 63, "--out", tmp_path / "run")
+    ranks = warm.start_two(
+        "train", *SHORT, "--method", "balanced-softmax", "--batch-size", 63, "--out", tmp_path / "run"
+    )
     assert [rank.wait().code for rank in ranks] == [2, 2]
     assert "Expected `batch_size` to be divisible by 2 processes" in one_sentence(ranks[0].said)
