@@ -116,7 +116,7 @@ def test_a_run_from_files_is_fed(tmp_path, photographs, monkeypatch):
     groups = Groups.from_indices(head=range(5), tail=range(5, 10))
     data = DataSet("photographs", tuple("abcdefghij"), split, split, cut=groups)
     recipe = replace(
-        defaults("imagenet-lt", "balanced-softmax"), model="resnet18", image_size=32, batch_size=8, epochs=3, device="cuda",
+        defaults("imagenet-lt", "softmax"), model="resnet18", image_size=32, batch_size=8, epochs=3, device="cuda",
         lr=0.001, precision="fp32", workers=2, evaluate_every=1, compile=False, checkpoint_minutes=0.0,
     )  # fmt: skip
     made, replayed, replay = [], [], StepGraphs.replay
