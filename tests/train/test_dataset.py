@@ -292,7 +292,11 @@ def test_a_run_folder_is_not_a_data_set(tmp_path):
 def test_small_images_have_their_recipe_everywhere(tmp_path):
     path = str(folder(tmp_path / "pets", (32, 32)))
     recipe = defaults(path, "balanced-softmax")
-    assert recipe == make_recipe({"data": path, "method": "cbs"}) == defaults(path, "balanced-softmax", small=True)
+    assert (
+        recipe
+        == make_recipe({"data": path, "method": "balanced-softmax"})
+        == defaults(path, "balanced-softmax", small=True)
+    )
     bcl = recipe.changed(method="bcl")
     assert bcl.params == make_recipe({"data": path, "method": "bcl"}).params
     assert bcl.label == "pets-bcl-beta1-seed0"

@@ -43,7 +43,8 @@ def driver_of(kind, device, method="cbs", mixup=0.0, sampler=None):
     augment = Compose((RandomCrop(8, padding=1), Normalise((0.3,), (0.4,))))
     method = METHODS[method]
     params = method.make_params({name: 16 for name in ("hidden", "projection") if name in method.parameters})
-    objective = method.stages[0].objective(Task(dataset.counts, dataset.groups, 2, params)).to(device)
+    task = Task(dataset.counts, dataset.groups, 2, method.training_params(params))
+    objective = method.stages[0].objective(task).to(device)
     plan = BatchPlan(dataset.train.labels, (augment,) * len(objective.views), 48, sampler or ClassAware(1))
     loader = Resident(dataset.train, plan, device)
     projection = (16, 16) if method.projection else None

@@ -29,12 +29,14 @@ from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Train
 from longtail.train.checkpoint import latest_checkpoint
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
-MOMENTS = CHAOS or 4
+MOMENTS = CHAOS or 6
 EPOCHS = 6
 ARGUMENTS = {
-    # ProCo's objective has state; cRT has two stages. Checkpoints come every 50 ms, in the middle of epochs.
+    # ProCo's objective has state; cRT has two stages; beta of CBS is measured by pilots.
+    # Checkpoints come every 50 ms, in the middle of epochs.
     "proco": ("--method", "proco", "--epochs", EPOCHS),
     "crt": ("--method", "crt", "--epochs", EPOCHS, "--classifier-epochs", 2),
+    "cbs": ("--method", "cbs", "--epochs", 3),
 }
 OFTEN = ("--evaluate-every", 3, "--checkpoint-epochs", 2)
 
@@ -95,9 +97,9 @@ def newest(folder):
 # --- killed
 
 
-@pytest.mark.parametrize("number", mostly_slow(range(MOMENTS), {1}))
+@pytest.mark.parametrize("number", mostly_slow(range(MOMENTS), {1, 2}))
 def test_killed_at_a_random_moment(warm, undisturbed, tmp_path, number):
-    method = ("proco", "crt")[number % 2]
+    method = ("proco", "crt", "cbs")[number % 3]
     reference, seconds = undisturbed(method)
     moment = random.Random(number).uniform(0.15, 0.95) * seconds
     folder = RunFolder(tmp_path / "run")

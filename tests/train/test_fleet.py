@@ -400,7 +400,7 @@ def test_a_folder_of_another_run_is_refused(run, tmp_path):
     code, _, err = run("train", *some, "--method", "balanced-softmax", "--lr", 0.2)
     assert code == 2
     assert "its recipe.toml differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "cbs"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "balanced-softmax"
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "some"])

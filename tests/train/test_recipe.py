@@ -92,9 +92,9 @@ def test_recipes_name_registered_methods_only():
         assert content.get("method", {}).keys() <= METHODS.keys()
 
 
-@pytest.mark.parametrize(("imbalance", "beta"), [(10, 1.6), (50, 1.5), (100, 1.8), (20, 1.5)])
+@pytest.mark.parametrize(("imbalance", "beta"), [(10, 1.6), (50, 1.5), (100, 1.8), (20, "auto")])
 def test_the_authors_betas_on_cifar_10(imbalance, beta):
-    assert defaults("cifar10-lt", "cbs", imbalance).beta == beta
+    assert defaults("cifar10-lt", "cbs", imbalance).params.beta == beta
 
 
 @pytest.mark.parametrize("data", ["cifar10-lt", "cifar100-lt"])

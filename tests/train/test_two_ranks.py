@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, logged, mostly_slow, one_sentence, recipe_for
 from tests.train.warm import until
 
+from longtail import fit_shift
 from longtail._io import read_tensors
 from longtail.data import load
 from longtail.metrics import class_statistics, recall
@@ -134,6 +135,24 @@ def test_a_strength_that_is_chosen_is_one_for_all_ranks(warm, tmp_path):
     assert int(classifier.counts.sum()) == 307
     for name in ("train", "train_paper"):
         assert torch.equal(statistics[name].samples, classifier.counts)
+
+
+@pytest.mark.parametrize("validation", mostly_slow([0, 0.2], {0.2}))
+def test_a_measured_beta_is_one_for_all_ranks(warm, tmp_path, validation):
+    folder = RunFolder(tmp_path / "run")
+    for rank in warm.start_two("train", *SHORT, "--method", "cbs", "--validation", validation, "--out", folder.path):
+        assert rank.wait().code == 0, rank.said
+    result, stored = folder.result(), load_file(folder.predictions_file)
+    found = result["auto_beta"]
+    assert found["pilots"] == (0 if validation else 5)
+    counts = load("digits-lt").counts - (torch.bincount(stored["val.labels"], minlength=10) if validation else 0)
+    logits = stored["test.logits"].double() - (found["beta"] - 1) * counts.log()
+    again = class_statistics(logits, stored["test.labels"])
+    statistics, _ = read_statistics(folder.statistics_file)
+    assert torch.equal(statistics["test"].correct, again.correct)
+    if validation:
+        fit = fit_shift(stored["val.logits"], stored["val.labels"], counts)
+        assert found["beta"] == pytest.approx(1 + fit.delta, abs=1e-9)
 
 
 def test_not_finite_on_two_ranks(warm, tmp_path):

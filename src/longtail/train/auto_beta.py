@@ -1,9 +1,10 @@
 """``beta = "auto"``: train with beta = 1, measure the shift that held-out data still needs, and subtract it.
 
 Held-out data is the validation split. Without one, pilots are trained before the run: each holds out another tenth of
-the images, and their held-out logits are pooled. One is enough unless the held-out images are few.
+the images, and their held-out logits are pooled.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,24 +13,38 @@ from torch import Tensor
 
 from longtail.beta import ShiftFit, fit_shift
 
-__all__ = ["FOLDS", "MOST_PILOTS", "PILOT", "is_enough", "not_measurable", "pooled_fit", "summary"]
+__all__ = ["FOLDS", "NO_PILOTS", "PILOT", "Rows", "pilots_needed", "pooled_fit", "summary"]
 
 FOLDS = 10
 """A pilot holds out one of so many parts of the images."""
-MOST_PILOTS = 5
 PILOT = "pilot"
 """The folders of pilots, in that of the run, have this name and a number."""
-_ENOUGH = 0.25  # the standard error below which no further pilot is trained
+NO_PILOTS = "all classes that have two images or more have the same count"
+"""Why no pilot is trained."""
+_MOST = 5  # pilots
+_SAMPLES = 100  # held-out samples that a slope needs
 
 Rows = tuple[Tensor, Tensor]
 """Logits and labels."""
 
 
-def not_measurable(counts: Tensor) -> str | None:
-    """Why beta cannot be measured for these training examples per class; ``None`` if it can be."""
-    if int(counts.min()) == int(counts.max()):
-        return "all classes have the same count"
-    return "no class has two images, so none can be held out" if int(counts.max()) < 2 else None
+def pilots_needed(counts: Tensor) -> int:
+    r"""The number of pilots for these training examples per class: one, or up to five if rare classes have few.
+
+    A pilot holds out :math:`n_c` samples of a class, none of a class with a single one. The shift is a slope against
+    :math:`\ell_c = \log N_c`, less its mean, and as certain as with :math:`C \sum_c \ell_c^2 / \sum_c (\ell_c^2 /
+    n_c)` samples that are spread evenly over C classes. Pilots are trained until there are 100 of these; none is
+    trained if all classes have the same count.
+
+    Example:
+        >>> [pilots_needed(torch.tensor(counts)) for counts in ([9000, 900], [5000, 500, 50], [90, 9], [7, 7])]
+        [1, 4, 5, 0]
+    """
+    several = counts[counts > 1].double()
+    held = torch.where(several < FOLDS, 1.0, several / FOLDS)
+    leverage = (several.log() - several.log().mean()).square()
+    samples = len(held) * leverage.sum() / (leverage / held).sum()  # NaN if all counts are the same
+    return 0 if not samples > 0 else min(_MOST, math.ceil(_SAMPLES / float(samples)))
 
 
 def pooled_fit(rows: Sequence[Rows], counts: Tensor) -> ShiftFit:
@@ -37,11 +52,6 @@ def pooled_fit(rows: Sequence[Rows], counts: Tensor) -> ShiftFit:
     logits, labels = (torch.cat(parts) for parts in zip(*rows, strict=True))
     read = labels >= 0
     return fit_shift(logits[read], labels[read], counts)
-
-
-def is_enough(fit: ShiftFit) -> bool:
-    """Whether the held-out data measures beta well enough."""
-    return fit.problem is None and fit.std_error < _ENOUGH
 
 
 def summary(fit: ShiftFit) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from longtail.models import Model
 from longtail.ranks import Ranks
 from longtail.train.auto_beta import (
     FOLDS,
-    MOST_PILOTS,
+    NO_PILOTS,
     PILOT,
     Rows,
-    is_enough,
-    not_measurable,
+    pilots_needed,
     pooled_fit,
     summary,
 )
@@ -126,8 +125,7 @@ class Trainer:
         self.pilots: list[Trainer] = []
         """Runs that are trained before this one, to measure beta."""
         self._auto = self.method.is_auto(self.params)
-        self._unmeasurable = not_measurable(self.dataset.counts)
-        self._needs_pilots = self._auto and self.dataset.val is None and self._unmeasurable is None
+        self._pilots_needed = pilots_needed(self.dataset.counts) if self._auto and self.dataset.val is None else 0
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -143,19 +141,19 @@ class Trainer:
 
     @property
     def epochs_total(self) -> int:
-        """Epochs of all stages, and of the pilots as far as they are known."""
-        return sum(self.epochs) * (1 + max(len(self.pilots), self._needs_pilots))
+        """Epochs of all stages, and of the pilots."""
+        return sum(self.epochs) * (1 + self._pilots_needed)
 
     @property
     def steps_total(self) -> int:
-        """Steps of all stages, and of the pilots as far as they are known."""
+        """Steps of all stages; a step of a pilot counts a little more, because it has fewer of them."""
         return self.epochs_total * self.loaders.steps_per_epoch
 
     @property
     def steps_done(self) -> int:
         """Finished steps of all stages; those of pilots come first."""
         own = self._own_epochs_done * self.loaders.steps_per_epoch + self.position.step
-        pilots = sum(pilot.steps_done / pilot.steps_total for pilot in self.pilots)  # they take fewer steps per epoch
+        pilots = sum(pilot.steps_done / pilot.steps_total for pilot in self.pilots)
         return own + round(pilots * sum(self.epochs) * self.loaders.steps_per_epoch)
 
     @property
@@ -183,9 +181,8 @@ class Trainer:
             )
 
     def _pilot_steps(self) -> Iterator[None]:
-        """Train pilots on all but a tenth of the images, each time another, until they measure beta well enough."""
-        while self._needs_pilots and len(self.pilots) < MOST_PILOTS and not self._measured_well():
-            fold = len(self.pilots)
+        """Train pilots on all but a tenth of the images, each time another, to measure beta."""
+        for fold in range(self._pilots_needed):
             recipe = self.recipe.changed(folds=FOLDS, fold=fold, tensorboard=False)
             folder = self.folder.path / f"{PILOT}{fold}"
             pilot = Trainer(recipe, folder, ranks=self.ranks, device=self.device, dataset=self._given_data)
@@ -199,11 +196,6 @@ class Trainer:
                 pilot.stop_requested = self.stop_requested
             self.stream = None
             pilot.position = Position(len(pilot.epochs))  # also if it was finished before
-
-    def _measured_well(self) -> bool:
-        """Whether more pilots would not help; only the first rank reads their files."""
-        found = self.ranks.first and bool(self.pilots) and is_enough(self._fit_pilots())
-        return self.ranks.any(found)
 
     def _fit_pilots(self) -> ShiftFit:
         rows = [row for pilot in self.pilots for row in stored_batches(pilot.folder.predictions_file, "val")]
@@ -448,15 +440,15 @@ class Trainer:
             fit = self._fit_pilots()
         delta = 0.0 if fit is None or fit.problem else fit.delta
         delta = float(self.ranks.sum(torch.tensor(delta, dtype=torch.float64)))
-        found = {"beta": 1.0, "problem": self._unmeasurable} if fit is None else summary(fit)
+        found = {"beta": 1.0, "problem": NO_PILOTS} if fit is None else summary(fit)
         log = self.pilots[0].folder.log_lines() if self.pilots else self.folder.log_lines()
         trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in enumerate(log, 1) if "auto_beta" in line]
         found |= {"pilots": len(self.pilots), "trace": trace}
         return PostHoc("adjust", delta) if delta else None, {"auto_beta": found}
 
     def _fit_validation(self, model: Model) -> Generator[None, None, ShiftFit | None]:
-        """The shift that the validation split needs, on the first rank; ``None`` if it cannot be measured there."""
-        if self.dataset.val is None or self._unmeasurable is not None:
+        """The shift that the validation split needs, on the first rank; ``None`` if there is no such split."""
+        if self.dataset.val is None:
             return None
         rows: list[Rows] = yield from self.evaluator.validation_rows(model)
         return pooled_fit(rows, self.dataset.counts) if self.ranks.first else None

@@ -1,0 +1,160 @@
+"""beta = "auto": train with beta 1, measure the rest on held-out data, subtract it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from tests.train.conftest import assert_same_run, logged, recipe_for, trained
+
+import longtail
+from longtail.data import ArrayImages, DataSet, Split, load
+from longtail.study import Results
+from longtail.train import RunFolder, StoppedError, Trainer
+from longtail.train.auto_beta import pilots_needed
+from longtail.train.measures import PostHoc
+
+EPOCHS = 8
+
+
+def delta_by_scipy(parts, counts):
+    """b / a at the minimum of the class-balanced cross entropy of a z - b log N."""
+    logits, labels = (np.concatenate(one) for one in zip(*parts, strict=True))
+    weights = 1 / np.bincount(labels, minlength=len(counts))[labels]
+
+    def loss(theta):
+        u = theta[0] * logits.astype(float) - theta[1] * np.log(counts)
+        return weights @ (logsumexp(u, axis=1) - u[np.arange(len(u)), labels])
+
+    a, b = minimize(loss, [0.5, 0.1], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000}).x
+    return b / a
+
+
+def held_out(folder):
+    stored = load_file(folder.predictions_file)
+    return stored["val.logits"].numpy(), stored["val.labels"].numpy()
+
+
+@pytest.fixture(scope="module")
+def auto(tmp_path_factory):
+    torch.set_num_threads(1)
+    return trained(tmp_path_factory.mktemp("auto") / "run", "cbs", beta="auto", imbalance=50, epochs=EPOCHS)
+
+
+def test_the_model_is_that_of_balanced_softmax(auto, tmp_path):
+    folder, _ = auto
+    other, _ = trained(tmp_path / "run", "balanced-softmax", imbalance=50, epochs=EPOCHS)
+    ours, theirs = load_file(folder.model_file), load_file(other.model_file)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_beta_is_measured_on_the_held_out_images_of_pilots(auto):
+    folder, result = auto
+    found = result["auto_beta"]
+    pilots = [RunFolder(folder.path / f"pilot{number}") for number in range(found["pilots"])]
+    assert not (folder.path / f"pilot{len(pilots)}").exists()
+    counts = load("digits-lt", imbalance=50).counts
+    parts = [held_out(pilot) for pilot in pilots]
+    held = np.bincount(parts[0][1], minlength=10)
+    delta = delta_by_scipy(parts, counts.numpy() - held)
+    assert found["beta"] == pytest.approx(1 + delta, abs=1e-5)
+    posthoc = PostHoc.parse(result["posthoc"])
+    assert (posthoc.kind, posthoc.strength) == ("adjust", pytest.approx(delta, abs=1e-5))
+
+
+def test_the_measured_shift_is_subtracted(auto):
+    folder, result = auto
+    stored, counts = load_file(folder.predictions_file), load("digits-lt", imbalance=50).counts
+    delta = result["auto_beta"]["beta"] - 1
+    predicted = (stored["test.logits"].double() - delta * counts.double().log()).argmax(1)
+    recalls = [float((predicted[stored["test.labels"] == c] == c).double().mean()) for c in range(10)]
+    assert result["splits"]["test"]["recall"]["all"] == pytest.approx(sum(recalls) / 10, abs=1e-9)
+    assert not math.isclose(delta, 0, abs_tol=0.01)
+    images = load("digits-lt", imbalance=50).test.images.pixels
+    assert torch.equal(longtail.load(folder.path).predict(images).labels, predicted)
+
+
+def test_a_validation_split_needs_no_pilot(tmp_path):
+    folder, result = trained(tmp_path / "run", "cbs", beta="auto", imbalance=10, epochs=4, validation=0.2)
+    assert result["auto_beta"]["pilots"] == 0
+    assert not list(folder.path.glob("pilot*"))
+    counts = load("digits-lt", imbalance=10).counts.numpy()
+    logits, labels = held_out(folder)
+    delta = delta_by_scipy([(logits, labels)], counts - np.bincount(labels, minlength=10))
+    assert result["auto_beta"]["beta"] == pytest.approx(1 + delta, abs=1e-5)
+
+
+def test_the_trace_is_in_the_log_and_in_the_result(tmp_path):
+    folder, result = trained(
+        tmp_path / "run", "cbs", beta="auto", imbalance=10, epochs=4, validation=0.2, evaluate_every=2
+    )
+    lines = [line["auto_beta"] for line in logged(folder) if "auto_beta" in line]
+    assert [one["epoch"] for one in result["auto_beta"]["trace"]] == [2, 4]
+    assert [{"epoch": epoch, **line} for epoch, line in zip((2, 4), lines, strict=True)] == result["auto_beta"]["trace"]
+    assert result["auto_beta"]["trace"][-1]["beta"] == result["auto_beta"]["beta"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "why", "pilots"), [([9, 9, 9], "same count", 0), ([9, 9, 1], "same count", 0), ([30, 3], "misclass", 5)]
+)
+def test_beta_is_1_if_it_cannot_be_measured(tmp_path, counts, why, pilots):
+    """Grey squares, one shade per class, are easy: no held-out image is misclassified."""
+    labels = torch.repeat_interleave(torch.tensor(counts))
+    pixels = (80 * labels).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 8, 8).contiguous()
+    split = Split(ArrayImages(pixels), labels)
+    dataset = DataSet("squares", tuple("abc"[: len(counts)]), split, split)
+    recipe = recipe_for("cbs", beta="auto").changed(imbalance=None, batch_size=8, epochs=5, lr=0.01)
+    result = Trainer(recipe, tmp_path / "run", dataset=dataset).run()
+    assert result["auto_beta"]["beta"] == 1
+    assert result["auto_beta"]["pilots"] == pilots
+    assert why in result["auto_beta"]["problem"]
+    assert result["posthoc"] is None
+
+
+@pytest.mark.parametrize("counts", [[5000, 500, 50], [700, 300, 200, 40, 11], [60, 30, 2, 1]])
+def test_pilots_give_a_slope_the_certainty_of_a_hundred_even_samples(counts):
+    """The variance of a weighted mean of class means, the weights being those of a regression slope."""
+    n = np.array([count for count in counts if count > 1], float)
+    held = np.where(n < 10, 1, n / 10)
+    weights = np.log(n) - np.log(n).mean()
+    even = (weights**2 / (100 / len(n))).sum()
+    pilots = next((k for k in range(1, 5) if (weights**2 / (k * held)).sum() <= even), 5)
+    assert pilots_needed(torch.tensor(counts)) == pilots
+
+
+def _stop_after(trainer, steps):
+    for number, _ in enumerate(trainer.steps()):
+        trainer.stop_requested = number == steps
+
+
+def test_a_stopped_pilot_continues(auto, tmp_path):
+    folder, _ = auto
+    recipe = recipe_for("cbs", beta="auto", imbalance=50, epochs=EPOCHS)
+    for steps in (3, 60):
+        trainer = Trainer(recipe, tmp_path / "run")
+        with pytest.raises(StoppedError):
+            _stop_after(trainer, steps)
+        assert trainer.folder.begun
+    Trainer(trainer.folder.recipe(), trainer.folder).run()
+    assert_same_run(trainer.folder, folder)
+
+
+def test_progress_counts_the_pilots(tmp_path):
+    trainer = Trainer(recipe_for("cbs", beta="auto", imbalance=10), tmp_path / "run")
+    assert trainer.epochs_total == 2 * (1 + pilots_needed(trainer.dataset.counts))
+    done = [trainer.steps_done for _ in trainer.steps()]
+    assert done == sorted(done)
+    assert trainer.steps_done == trainer.steps_total
+    assert trainer.epochs_done == trainer.epochs_total
+
+
+def test_a_study_reads_the_run_and_not_its_pilots(auto):
+    folder, result = auto
+    results = Results.read(folder.path.parent)
+    assert len(results) == 1
+    assert "CBS (β auto)" in str(results.table())
+    assert f"β = {result['auto_beta']['beta']:.2f}" in results.table().caption
