@@ -23,7 +23,7 @@ from longtail.study.runs import (
 )
 from longtail.study.search import SearchResult, search_runs
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, differing_settings, settings_of, write_recipe
+from longtail.train.recipe import Recipe, differing_settings, settings_of, write_recipe
 from reproduction import paper
 from reproduction.measure import BALANCED_FILE, REDRAWN_FILE, UNTRAINED_FILE, is_balanced
 
@@ -47,6 +47,7 @@ def keep(source: Path, target: Path) -> int:
         the number of copied runs.
     """
     results = sorted(source.rglob("result.json")) if source.is_dir() else []
+    results = [result for result in results if not RunFolder(result.parent).is_pilot]
     for result in results:
         folder = target / result.parent.relative_to(source)
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,6 +183,8 @@ class Collection:
     searches: tuple[SearchResult, ...]
     planned: frozenset[Path]
     """Folders of the plans' runs."""
+    given: frozenset[Path]
+    """Those whose beta is a number in the plan."""
 
     def is_planned(self, cell: Cell) -> bool:
         """Whether any of a cell's runs is in a plan."""
@@ -212,13 +215,17 @@ class Collection:
         data = {cell.data for cell in cells if cell.recipe.beta is not None}
         theirs = [f"{name} {beta:g}" for name in by_data(cells) if name in data and (beta := paper.beta(name))]
         parts = [f"the authors’ β: {', '.join(theirs)}"] if theirs else []
-        usual = dict.fromkeys(f"{cell.data} {cell.recipe.beta:g}" for cell in ordered(cells) if _has_default_beta(cell))
-        parts += [f"β of the data set's recipe: {', '.join(usual)}"] if usual else []
+        given = dict.fromkeys(f"{cell.data} {cell.recipe.beta:g}" for cell in ordered(cells) if self._is_given(cell))
+        parts += [f"β as given: {', '.join(given)}"] if given else []
         of_data = [one for one in self.searches if one.cells[0].data in data]
         if of_data:
             betas = ", ".join(f"{one.cells[0].data} {one.beta:g}" for one in of_data)
             parts.append(f"{of_data[0].selected}: {betas}")
         return "; ".join(parts)
+
+    def _is_given(self, cell: Cell) -> bool:
+        """Whether a plan has the beta of a cell, and the authors do not have one."""
+        return paper.beta(cell.data) is None and any(run.path in self.given for run in cell.runs)
 
 
 def collect(states: Sequence[PlanState]) -> Collection:
@@ -236,15 +243,8 @@ def collect(states: Sequence[PlanState]) -> Collection:
         tuple(ordered(group_runs(run for run in planned if not _in_paper(run) and not is_balanced(run.recipe)))),
         tuple(one.found[place] for one in states for place in one.plan.searches if place in one.found),
         frozenset(run.path for run in planned),
+        frozenset(run.path for one in states for run, _, beta in one.plan.combinations() if not isinstance(beta, str)),
     )
-
-
-def _has_default_beta(cell: Cell) -> bool:
-    """Whether a cell has the beta of its data set's recipe, and the authors do not have one."""
-    recipe = cell.recipe
-    if recipe.beta is None or paper.beta(cell.data) is not None:
-        return False
-    return bool(recipe.beta == defaults(recipe.data, "cbs", recipe.imbalance).beta)
 
 
 def _in_paper(run: Run) -> bool:

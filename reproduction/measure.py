@@ -31,7 +31,7 @@ from longtail.study.planning import is_here
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults
+from longtail.train.recipe import Recipe
 from longtail.train.trainer import Trainer
 from reproduction import paper
 
@@ -158,7 +158,8 @@ def _redrawn(run: Run) -> list[str]:
 def _untrained(run: Run) -> list[str]:
     if is_measured(run, UNTRAINED_FILE):
         return []
-    cbs = defaults(run.recipe.data, "cbs", run.recipe.imbalance).beta or 0.0
+    cbs = paper.beta(run.data)
+    assert cbs is not None  # the paper has the data set
     betas = {"softmax": 0.0, "balanced-softmax": 1.0, "cbs": cbs}
     with model_of(run, trained=False) as (trainer, model):
         counts, groups = trainer.dataset.counts, trainer.dataset.groups

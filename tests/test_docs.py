@@ -88,7 +88,7 @@ def test_training_page(here, capsys):
     left = results(here)
     assert len(left) == 12
     assert {name for name in left if name.startswith("runs/sweep/")} == {
-        f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "cbs-beta1.5") for seed in (0, 1)
+        f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "balanced-softmax") for seed in (0, 1)
     }
     assert left["runs/cbs"]["params"] == left["runs/again"]["params"] == {"beta": 1.5}
     assert left["runs/again"]["seed"] == 1
@@ -96,7 +96,9 @@ def test_training_page(here, capsys):
     # The files of the run folder are those of the page's table.
     table = re.findall(r"^\| `([\w./]+?)/?` \|", (DOCS / "training.md").read_text(encoding="utf-8"), re.MULTILINE)
     found = [path.name for path in (here / "runs/softmax").iterdir() if path.name[0] != "."]
-    assert sorted(table) == sorted([*found, "unreadable.json"])  # every image could be read here
+    assert sorted(table) == sorted(
+        [*found, "pilot0", "unreadable.json"]
+    )  # every image could be read here, and beta is fixed
     # The post-hoc step is chosen on validation data.
     chosen = json.loads((here / "tau.json").read_text())
     assert chosen["posthoc"].startswith("tau=")

@@ -59,7 +59,10 @@ def test_predict_returns_the_best_label_and_probabilities(finished):
     assert float((labels == LABELS).double().mean()) == recall
 
 
-@pytest.mark.parametrize(("method", "changes"), [("tau-norm", {"validation": 0.2}), ("logit-adjust-posthoc", {})])
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("tau-norm", {"validation": 0.2}), ("logit-adjust-posthoc", {}), ("cbs", {"beta": "auto"})],
+)
 def test_posthoc_step_of_the_run_is_applied(finished, method, changes):
     folder = finished(method, **changes)
     kind, strength = json.loads((folder / "result.json").read_text())["posthoc"].split("=")

@@ -70,11 +70,13 @@ def test_labels_say_beta():
     def label(name, **given):
         return METHODS[name].label(METHODS[name].make_params(given))
 
+    assert label("cbs") == "CBS (β auto)"
     assert label("cbs", beta=1.8) == "CBS (β = 1.8)"
     assert label("softmax") == "Softmax"
     assert label("logit-adjust", tau=2.0) == "Logit adjustment"
     assert label("bcl") == "BCL + Balanced Softmax"
     assert label("bcl", beta=1.8) == "BCL + CBS (β = 1.8)"
+    assert label("bcl", beta="auto") == "BCL + CBS (β auto)"
     assert label("proco", beta=0) == "ProCo + Softmax"
 
 
@@ -132,7 +134,7 @@ def test_method_with_parameters_as_text():
         ("softmax:beta=1", "`beta`"),
         ("cbs:beta", "NAME:PARAMETER=VALUE"),
         ("cbs:beta=1,beta=2", "NAME:PARAMETER=VALUE"),
-        ("cbs:beta=x", "`beta` to be a number >= 0, but got 'x'"),
+        ("cbs:beta=x", "`beta` to be a number >= 0 or one of auto, but got 'x'"),
         ("bcl+cbs", "`method`"),
     ]:
         with pytest.raises(ValueError, match=said):
@@ -196,6 +198,7 @@ def test_run_of_a_method_that_is_not_registered_can_be_read():
 
 
 def test_run_name_has_the_settings_that_differ():
+    assert defaults("digits-lt", "cbs").label == "digits-lt-50-cbs-beta-auto-seed0"
     assert defaults("cifar10-lt", "cbs", 100).label == "cifar10-lt-100-cbs-beta1.8-seed0"
     assert defaults("cifar10-lt", "bcl", 100).changed(seed=2).label == "cifar10-lt-100-bcl-beta1-seed2"
     reslt = defaults("cifar10-lt", "reslt", 100)

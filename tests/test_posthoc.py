@@ -25,7 +25,7 @@ class TestAdjustLogits:
     @property_test
     @given(
         counts=st.lists(st.integers(1, 10**9), min_size=1, max_size=8),
-        tau=st.floats(0, 3, allow_subnormal=False),
+        tau=st.floats(-3, 3, allow_subnormal=False),
         samples=st.sampled_from([(), (0,), (4,), (3, 2), (2, 2, 3)]),
         dtype=st.sampled_from(DTYPES),
         known=st.booleans(),
@@ -157,9 +157,11 @@ class TestAdjustLogits:
             adjust_logits(logits, COUNTS, 1)
 
 
-@pytest.mark.parametrize("tau", [-1, float("nan"), "1"], ids=repr)
+@pytest.mark.parametrize("tau", [float("nan"), float("inf"), "1"], ids=repr)
 def test_wrong_tau_is_refused(tau: Any) -> None:
-    """tau is a number >= 0 in all functions."""
+    """tau is a finite number in all functions, and that of tau-normalisation is not negative."""
+    with refused(ValueError, "`tau`", -1):
+        tau_normalize(torch.randn(3, 4), -1)
     error = ValueError if isinstance(tau, (int, float)) and not isinstance(tau, bool) else TypeError
     with refused(error, "`tau`", tau):
         adjust_logits(torch.randn(2, 3), COUNTS, tau)

@@ -39,6 +39,7 @@ def copy(finished, tmp_path):
     [
         ("softmax", {"validation": 0.2}),
         ("cbs", {"train_stats": "paper"}),
+        ("cbs", {"beta": "auto"}),
         ("tau-norm", {"validation": 0.2}),
         ("reslt", {}),
     ],

@@ -26,7 +26,7 @@ def test_folder_of_small_images(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (16, 16), "png")
     code, out, err = run("train", "photos", "--method", "balanced-softmax", "--epochs", 3)
     assert (code, err) == (0, "")
-    assert "photos-cbs" in out
+    assert "photos-balanced-softmax" in out
     (folder,) = (RunFolder(path) for path in (tmp_path / "runs").iterdir())
     recipe, result = folder.recipe(), folder.result()
     assert (recipe.model, recipe.augment, recipe.validation) == ("resnet32", "cifar", 0.1)
@@ -160,10 +160,18 @@ def test_flags_override_a_file_which_overrides_the_recipe(run, tmp_path):
 
 
 def test_default_method_is_cbs(run, tmp_path):
-    assert run("train", "--data", "digits-lt", "--epochs", 1)[0] == 0
+    code, out, _ = run("train", "--data", "digits-lt", "--epochs", 1)
+    assert code == 0
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name == "digits-lt-50-cbs-beta1.5-seed0"
-    assert json.loads((folder / "result.json").read_text())["params"] == {"beta": 1.5}
+    assert folder.name == "digits-lt-50-cbs-beta-auto-seed0"
+    assert 'beta = "auto"' in (folder / "recipe.toml").read_text()
+    found = json.loads((folder / "result.json").read_text())
+    assert (found["params"], found["label"]) == ({"beta": "auto"}, "CBS (β auto)")
+    beta, error, pilots = (found["auto_beta"][name] for name in ("beta", "std_error", "pilots"))
+    assert f"beta = {beta:.2f} ± {error:.2f}, measured on the held-out images of {pilots} pilot run" in out
+    assert len(list(folder.glob("pilot*"))) == pilots
+    name, _, delta = found["posthoc"].partition("=")
+    assert (name, 1 + float(delta)) == ("adjust", pytest.approx(beta, abs=1e-9))
 
 
 # --- mistakes

@@ -24,6 +24,7 @@ def member(done, live=(), label="cifar100-lt-100-balanced-softmax-tau1.5-seed123
         recipe=SimpleNamespace(label=label),
         folder=SimpleNamespace(done=False),
         epochs=[150, 50],
+        epochs_total=200,
         steps_total=20_000,
         steps_done=done,
         epochs_done=done // 100,
@@ -96,7 +97,7 @@ def test_status_of_several_runs(clock):
 
 
 def drive(folder, console, epochs=1):
-    recipe = read_recipes(["--data", "digits-lt", "--epochs", str(epochs)])[0][0]
+    recipe = read_recipes(["--data", "digits-lt", "--beta", "1.5", "--epochs", str(epochs)])[0][0]
     trainer = Trainer(recipe, folder)
     fleet = Fleet([trainer])
     with show.TrainingView(console) as view:
@@ -135,7 +136,7 @@ def test_log_has_one_line_per_interval(tmp_path, monkeypatch):
 def test_results_are_printed(run):
     code, out, err = run("train", "--data", "digits-lt", "--method", "balanced-softmax", "--epochs", 1, "--out", "run")
     assert (code, err) == (0, "")
-    assert "run: cbs on digits-lt" in out
+    assert "run: balanced-softmax on digits-lt" in out
     assert "model imbalance level I" in out
     assert "\x1b" not in out
 

@@ -35,8 +35,8 @@ def test_folder_of_runs_cannot_be_resumed(run):
     assert run("train", "--data", "digits-lt", "--epochs", 1, "--seed", 0, 1, "--out", "several")[0] == 0
     code, _, err = run("train", "--resume", "several")
     assert code == 2
-    names = [f"several/digits-lt-50-cbs-beta1.5-seed{seed}" for seed in (0, 1)]
-    assert one_sentence(err).endswith(f"the runs are below it: {', '.join(names)}.")
+    names = [f"several/digits-lt-50-cbs-beta-auto-seed{seed}" for seed in (0, 1)]
+    assert one_sentence(err).endswith(f"the runs are below it: {', '.join(names)}.")  # without their pilots
     assert run("train", "--resume", *names)[0] == 0
 
 

@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
     for name, recipe in {
         "balanced": replace(defaults("digits", "softmax"), epochs=4, train_stats="paper", **short),
         "softmax": replace(defaults("digits-lt", "softmax"), epochs=5, batch_size=16, subset_seed="run", **short),
-        "cbs": replace(defaults("digits-lt", "cbs"), epochs=1, **short),
+        "cbs": defaults("digits-lt", "cbs").changed(beta=1.5, epochs=1, **short),
     }.items():
         Trainer(recipe, RunFolder(out / name)).run()
     return out
@@ -63,6 +63,7 @@ def known(monkeypatch):
     monkeypatch.setattr(paper, "tables", lambda: tables)
     rows = dict.fromkeys(("softmax", "balanced-softmax", "cbs"), values)
     monkeypatch.setattr(paper, "gradient_balance", lambda data: rows if data == "digits-lt 50" else {})
+    monkeypatch.setattr(paper, "beta", lambda data: 1.5 if data == "digits-lt 50" else None)
 
 
 def test_each_is_taken_once(folder, known):
@@ -136,11 +137,7 @@ def test_a_larger_beta_favours_the_tail_of_an_untrained_network(folder, known):
     run = read_run(folder / "softmax")
     measure([run])
     found = json.loads((folder / "softmax" / UNTRAINED_FILE).read_text("utf-8"))
-    assert found["betas"] == {
-        "softmax": 0.0,
-        "balanced-softmax": 1.0,
-        "cbs": defaults("digits-lt", "cbs", 50).beta,
-    }
+    assert found["betas"] == {"softmax": 0.0, "balanced-softmax": 1.0, "cbs": 1.5}
     assert sum(found["probability"]) == pytest.approx(1, abs=1e-5)
     tails = [found["gradient_balance"][name]["tail"] for name in ("softmax", "balanced-softmax", "cbs")]
     assert tails == sorted(tails)

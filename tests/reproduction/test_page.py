@@ -62,6 +62,9 @@ def test_from_plans_to_the_page_and_back(run, tmp_path, monkeypatch, capsys):
     page = Path("results/README.md").read_text("utf-8")
     for part in ("## Rows for a CPU", "The search for β on digits-lt 50", "Sensitivity to β on digits-lt 50"):
         assert part in page
+    assert "CBS (β auto) on digits-lt 50: β = " in page
+    assert list(Path("runs").rglob("pilot0"))
+    assert not list(Path("results").rglob("pilot*"))  # a pilot is not a result
     for file in Path("results").rglob("*"):
         assert file.is_dir() or file.suffix in {".toml", ".json", ".jsonl", ".md", ".png"}
     kept = json.loads(Path("results/digits/digits-softmax-seed0/balanced.json").read_text("utf-8"))
@@ -179,7 +182,7 @@ def test_the_committed_runs_are_complete():
         assert state.is_complete
         assert state.describe_missing() == ""
         if file.stem == "digits-lt":
-            assert len(state.runs) == 5 * (3 + 4)  # on imbalance 10 the search ended at the recipe's beta
+            assert len(state.runs) == 5 * (3 + 4)  # on imbalance 10 the search ended at 1.5 too
             assert state.other_settings() == []
 
 
@@ -233,7 +236,7 @@ def test_the_page_explains_its_rows():
         assert part in methods
     for part in (
         "CBS is shown with one β, the authors’ where it was run.",
-        "β of the data set's recipe: digits-lt 10 1.5, digits-lt 50 1.5; β chosen on",
+        "β as given: digits-lt 10 1.5, digits-lt 50 1.5; β chosen on",
         "Models: C10-LT10 3 (seeds 2…4), C10-LT50 2 (seeds 3, 4), C10-LT100 2 (seeds 3, 4).",
     ):
         assert part in page

@@ -16,7 +16,12 @@ SHORT = {"epochs": 2, "evaluate_every": 0, "checkpoint_epochs": 0, "device": "cp
 
 def plan_in(out, **content):
     """Return a plan of short runs on the digits."""
-    base = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs"], "seeds": 2, "out": str(out)}
+    base = {
+        "data": "digits-lt",
+        "methods": ["softmax", "balanced-softmax", "cbs:beta=1.5"],
+        "seeds": 2,
+        "out": str(out),
+    }
     return make_plan({**base, **content, "recipe": {**SHORT, **content.get("recipe", {})}})
 
 

@@ -1,5 +1,6 @@
 """``longtail study`` on the command line."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ from longtail.study.record import Choice, StudyRecord, read_studies, write_study
 from longtail.train.trainer import StoppedError
 
 SHORT = ("--epochs", 1, "--evaluate-every", 0, "--checkpoint-epochs", 0, "--device", "cpu")
-SMALL = ("--data", "digits-lt", "--methods", "balanced-softmax", "cbs", "--seeds", 2, "--out", "out", *SHORT)
+SMALL = ("--data", "digits-lt", "--methods", "balanced-softmax", "cbs:beta=1.5", "--seeds", 2, "--out", "out", *SHORT)
 
 
 def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkeypatch):
@@ -28,7 +29,7 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
         assert run("study", *SMALL)[0] == 130
     (begun,) = read_studies(tmp_path / "out")  # recorded before the first run
     assert (len(begun.planned), begun.ended) == (4, "")
-    assert begun.selected == {f"digits-lt-50-cbs-beta1.5-seed{n}": [Choice("recipe")] for n in (0, 1)}
+    assert begun.selected == {f"digits-lt-50-cbs-beta1.5-seed{n}": [Choice("given")] for n in (0, 1)}
 
     code, out, err = run("study", *SMALL)
     assert code == 0, err
@@ -159,6 +160,27 @@ def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
     table("s", "other")  # several folders
     shutil.copytree(study, tmp_path / "t" / "u")
     assert "against Balanced Softmax (paired t-test, two-sided" in run("study", "table", "t", "--format", "markdown")[1]
+
+
+def test_a_measured_beta_is_in_every_caption(run, tmp_path):
+    flags = ("--data", "digits-lt", "--methods", "softmax", "cbs", "--seeds", 2, "--out", "out", *SHORT)
+    code, out, err = run("study", *flags)
+    assert code == 0, err
+    assert "4/4 digits-lt-50-cbs-beta-auto-seed1: recall" in err  # a pilot is no run of the study
+    (kept,) = read_studies(tmp_path / "out")
+    assert kept.selected == {}  # nothing was chosen
+    found = [
+        json.loads((tmp_path / "out" / f"digits-lt-50-cbs-beta-auto-seed{seed}" / "result.json").read_text("utf-8"))
+        for seed in (0, 1)
+    ]
+    betas, pilots = zip(*((one["auto_beta"]["beta"], one["auto_beta"]["pilots"]) for one in found), strict=True)
+    number = re.escape("–".join(map(str, sorted(set(pilots)))))
+    shown = f"{sum(betas) / 2:.2f} ({min(betas):.2f} to {max(betas):.2f})"
+    said = rf"CBS \(β auto\) on digits-lt 50: β = {re.escape(shown)}, measured on {number} pilot runs? per run, a tenth"
+    for what in ("recall", "level"):
+        code, out, _ = run("study", "table", "out", "--what", what, "--format", "markdown")
+        assert re.search(said, out), out
+        assert out.count("| digits-lt 50 |") == 2
 
 
 def test_images_without_test_data_are_measured_on_validation_data(run, tmp_path):

@@ -32,7 +32,7 @@ def test_finished_runs_are_not_run_again(study):
 
 def test_after_a_stop_the_results_are_the_same(tmp_path, study, monkeypatch):
     monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
-    runs = plan_in(tmp_path, methods=["softmax", "cbs"]).runs()
+    runs = plan_in(tmp_path, methods=["softmax", "cbs:beta=1.5"]).runs()
     sent = []
 
     def watch():
@@ -105,7 +105,7 @@ def test_several_devices_share_the_runs(tmp_path, study):
 
 def test_runs_for_different_devices_are_refused(tmp_path):
     one = plan_in(tmp_path, methods=["softmax"]).runs()
-    other = plan_in(tmp_path, methods=["cbs"], recipe={"device": "auto"}).runs()
+    other = plan_in(tmp_path, methods=["balanced-softmax"], recipe={"device": "auto"}).runs()
     assert devices(one) == [torch.device("cpu")]
     with pytest.raises(ValueError, match="`device`"):
         execute([*one, *other])
@@ -131,7 +131,7 @@ def test_each_device_trains_as_many_runs_at_a_time_as_it_takes(tmp_path, monkeyp
     taken = turns_of(monkeypatch, number)
     for places in (1, 2):
         taken.clear()
-        runs = plan_in(tmp_path / str(places), methods=["cbs"], seeds=4, recipe={"epochs": 1}).runs()
+        runs = plan_in(tmp_path / str(places), methods=["softmax"], seeds=4, recipe={"epochs": 1}).runs()
         outcome = execute(runs, on=[torch.device("cpu")] * places)
         assert (len(outcome.done), outcome.failed) == (4, {})
         shares = [[run.path.name for run in runs[device::places]] for device in range(places)]

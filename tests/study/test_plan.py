@@ -17,20 +17,21 @@ def test_a_plan_is_every_combination_once(tmp_path):
             "data": ["digits-lt", "digits"],
             "imbalance": [10, 50],
             "methods": ["softmax", "cbs", "bcl"],
-            "betas": [1.2, "recipe", 1.5],
+            "betas": [1.0, "recipe", "auto"],
             "seeds": [3, 4],
             "out": str(tmp_path),
             "recipe": {"epochs": 3, "subset_seed": "run"},
         }
     )
     runs = plan.runs()
-    # digits-lt with two factors, and digits; softmax, cbs with two betas (1.5 is the recipe's too), bcl with three
-    assert len(runs) == 3 * (1 + 2 + 3) * 2
+    # digits-lt with two factors, and digits; softmax, cbs (the recipe's beta is auto), bcl (the recipe's beta is 1)
+    assert len(runs) == 3 * (1 + 2 + 2) * 2
     assert len({run.path for run in runs}) == len(runs)
     assert {run.recipe.epochs for run in runs} == {3}
     assert {run.recipe.seed for run in runs} == {3, 4}
     assert {run.recipe.imbalance for run in runs} == {10.0, 50.0, None}
-    assert {run.recipe.beta for run in runs if run.recipe.method == "bcl"} == {1.0, 1.2, 1.5}
+    for method in ("cbs", "bcl"):
+        assert {run.recipe.params.beta for run in runs if run.recipe.method == method} == {1.0, "auto"}
     assert {run.recipe.subset_seed for run in runs} == {"run"}
 
 

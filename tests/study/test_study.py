@@ -15,7 +15,7 @@ from longtail.study import Results, Study, run_studies
 from longtail.study.execute import execute
 from longtail.study.record import Choice, StudyRecord, read_studies, write_study
 
-PLAN = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs"], "seeds": 2, "recipe": SHORT}
+PLAN = {"data": "digits-lt", "methods": ["softmax", "balanced-softmax", "cbs:beta=1.5"], "seeds": 2, "recipe": SHORT}
 
 
 @pytest.fixture(autouse=True)
@@ -113,12 +113,12 @@ def test_several_studies_are_trained_together_and_recorded_separately(tmp_path):
         Study(
             {**PLAN, "methods": [method], "seeds": 1, "out": str(tmp_path / method), "recipe": {**SHORT, "epochs": 1}}
         )
-        for method in ("softmax", "cbs")
+        for method in ("softmax", "balanced-softmax")
     ]
     one, other = run_studies(studies, train=train)
     assert calls == [2]
-    assert [cell.method for cell in one.cells + other.cells] == ["softmax", "cbs"]
-    assert [len(read_studies(tmp_path / method)[0].planned) for method in ("softmax", "cbs")] == [1, 1]
+    assert [cell.method for cell in one.cells + other.cells] == ["softmax", "balanced-softmax"]
+    assert [len(read_studies(tmp_path / method)[0].planned) for method in ("softmax", "balanced-softmax")] == [1, 1]
 
 
 def test_a_study_from_a_file(tmp_path):

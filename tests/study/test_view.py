@@ -84,7 +84,7 @@ def test_recall_is_on_validation_data_if_there_is_no_test_data(view, study, tmp_
 
 
 def test_recall_of_a_run_on_a_fold_is_that_of_the_held_out_fold(view, study, tmp_path):
-    base, own = plan_in(study).base("digits-lt", None, "cbs"), plan_in(study, methods=["cbs"], seeds=1).runs()
+    base, own = plan_in(study).base("digits-lt", None, "cbs"), plan_in(study, methods=["cbs:beta=1.5"], seeds=1).runs()
     trials = [PlannedRun(recipe, tmp_path / str(recipe.fold)) for recipe in fold_recipes(base, 1.5, 2, [0])]
     for run in trials:
         shutil.copytree(own[0].path, run.path)

@@ -72,9 +72,7 @@ class Parameter:
             fits = math.isfinite(value) and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
         if not fits:
             range_ = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
-            raise ValueError(
-                f"Expected `{self.name}` to be {_described(self.hint)}{range_ and ' '}{range_}, but got {value!r}."
-            )
+            raise ValueError(f"Expected `{self.name}` to be {_described(self.hint, range_)}, but got {value!r}.")
 
 
 def parameters_of(kind: type) -> dict[str, Parameter]:
@@ -132,12 +130,13 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, int | float if kind is float else kind)
 
 
-def _described(hint: Any) -> str:
+def _described(hint: Any, range_: str) -> str:
     names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
     found = []
     for kind in _kinds(hint):
         if get_origin(kind) is Literal:
             found.append(f"one of {', '.join(get_args(kind))}")
         elif kind is not NoneType:
-            found.append("a list of numbers" if get_origin(kind) is tuple else names.get(kind, str(kind)))
+            name = "a list of numbers" if get_origin(kind) is tuple else names.get(kind, str(kind))
+            found.append(f"{name} {range_}".rstrip())
     return " or ".join(found)

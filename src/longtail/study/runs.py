@@ -132,7 +132,7 @@ def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
         if not path.is_dir():
             raise FileNotFoundError(f"Expected a folder of runs, but {path} does not exist.")
         for result in sorted(path.rglob("result.json")):
-            if (result.parent.parent / "recipe.toml").exists():  # a pilot, which belongs to the run around it
+            if RunFolder(result.parent).is_pilot:
                 continue
             run = read_run(result.parent)
             if searches or not (run.recipe.folds or (run.path.parent / SEARCH_FILE).exists()):

@@ -54,6 +54,11 @@ class RunFolder:
         """Whether the folder holds a run."""
         return self.recipe_file.exists()
 
+    @property
+    def is_pilot(self) -> bool:
+        """Whether the run is a pilot of ``beta = "auto"``: it is in the folder of the run that it belongs to."""
+        return RunFolder(self.path.parent).begun
+
     def recipe(self) -> Recipe:
         """The recipe of the run."""
         return Recipe.from_settings(self.settings())
@@ -76,7 +81,7 @@ class RunFolder:
     def _missing(self, what: str, name: str) -> FileNotFoundError:
         """The error for a folder without a run, which names the runs below it."""
         found = (file.parent for depth in ("*", "*/*", "*/*/*") for file in sorted(self.path.glob(f"{depth}/{name}")))
-        below = [str(path) for path in found if RunFolder(path).begun]
+        below = [str(path) for path in found if RunFolder(path).begun and not RunFolder(path).is_pilot]
         more = f" and {len(below) - 3} more" if len(below) > 3 else ""
         hint = f"; the runs are below it: {', '.join(below[:3])}{more}" if below else ""
         return FileNotFoundError(f"Expected {what} in {self.path}, but there is no {name}{hint}.")

@@ -144,7 +144,9 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     except KeyError as error:
         raise ValueError(f"Expected {run.result_file} to hold the measures of a run, but it has no {error}.") from None
     more: dict[str, Any] = {}
-    if posthoc is not None:
+    if posthoc is None:
+        more = {"auto_beta": kept["auto_beta"]} if "auto_beta" in kept else {}
+    else:
         step, trace = _choose_step(run, posthoc, classifier, groups)
         done = str(step)
         stored = stored_splits(run.predictions_file)
