@@ -6,7 +6,26 @@ import shlex
 import traceback
 from pathlib import Path
 
-__all__ = ["program", "sentence_of"]
+__all__ = ["printable", "program", "sentence_of"]
+
+
+def printable(text: str) -> str:
+    r"""Return a text with its control characters, and the bytes of a file name that are not UTF-8, as escapes.
+
+    Example:
+        >>> print(printable("caf\udce9 \x1b[2J"))
+        caf\xe9 \x1b[2J
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+# All but tabs and line ends; characters that change the direction of the text; surrogates.
+_CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code & 0xFF:02x}" if code < 0x100 or 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def program() -> str:

@@ -2,7 +2,10 @@
 
 import contextlib
 import io
+import json
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -198,17 +201,36 @@ def test_truncated_png(tmp_path):
     assert refused >= len(file.getvalue()) - 24  # the end chunk, and check sums
 
 
-@pytest.mark.parametrize("times", [1, 3])  # Pillow warns from once, and refuses from twice its limit on
-def test_a_decompression_bomb_is_not_decoded(tmp_path, monkeypatch, times):
-    path = saved(tmp_path / "bomb.png", Image.new("RGB", (40, 10 * times + 1)))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 400)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a program lets pass does not matter
-        assert "pixels" in refusal(path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40 * (10 * times + 1))
-    assert decode(path).shape == (3, 10 * times + 1, 40)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert decode(path).shape == (3, 10 * times + 1, 40)
+@pytest.mark.parametrize("width", [8193, 12000, 30000])  # Pillow warns from 10922 on, and refuses from 21845 on
+def test_a_decompression_bomb_is_not_decoded(tmp_path, width):
+    path = saved(tmp_path / "bomb.png", Image.new("1", (width, 8192)))
+    assert "pixels" in refusal(path)
+
+
+def test_a_large_image_needs_little_memory_besides_its_pixels(tmp_path):
+    """The largest image that is decoded; a copy in float64 would take 0.5 GB."""
+    wide = np.arange(8192, dtype=np.uint16)[:, None] * np.ones(8192, dtype=np.uint16) * 8
+    path = saved(tmp_path / "wide.png", Image.fromarray(wide), compress_level=1)
+    code = f"""
+import resource, pathlib
+from longtail.data import decode
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+pixels = decode(pathlib.Path({str(path)!r}))
+print(pixels[2, :, 8191].tolist())
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    column, peak = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.splitlines()
+    assert json.loads(column) == (wide[:, 0] / 257).round().tolist()
+    assert float(peak) < 400  # MB: 192 for the result, 128 in Pillow
+
+
+def test_only_documented_formats_are_read(tmp_path):
+    """Pillow would start Ghostscript for the first."""
+    (tmp_path / "eps.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    saved(tmp_path / "pcx.png", Image.fromarray(RGB), format="PCX")
+    for name in ("eps.jpg", "pcx.png"):
+        Image.open(tmp_path / name).close()
+        assert "cannot identify" in refusal(tmp_path / name)
 
 
 def test_the_error_can_be_pickled(tmp_path):

@@ -1,5 +1,6 @@
 """User data on disk: folders and lists in all formats."""
 
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,28 @@ def listed(split):
 
 
 # --- folders
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"a/caf\xe9.png", b"a/caf\xe9/1.png"])
+def test_names_that_are_not_utf8_are_refused_at_once(tmp_path, name):
+    """Results could not be written after training."""
+    touch(tmp_path, "a/1.png", "b/1.png")
+    path = tmp_path / os.fsdecode(name)
+    if path.suffix:
+        touch(tmp_path, os.fsdecode(name))
+    else:
+        path.mkdir()
+    with pytest.raises(ValueError, match=r"^Expected .* to be UTF-8, but got (a/)?caf\\xe9.*; rename it\.$") as caught:
+        open_path(tmp_path)
+    str(caught.value).encode()
+
+
+def test_a_list_in_a_folder_that_is_not_utf8_is_refused(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "list.txt").write_text("a.png 0\nb.png 1\n")
+    with pytest.raises(ValueError, match=r"caf\\xe9; rename it"):
+        open_path(folder / "list.txt")
 
 
 def test_a_folder_of_class_folders(tmp_path):

@@ -12,6 +12,7 @@ import torch
 
 from longtail._io import import_extra
 from longtail.data.datasets.splits import FileImages, Split
+from longtail.data.loaders.decode import IMAGE_FORMATS
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -28,7 +29,7 @@ __all__ = [
     "read_table",
 ]
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+IMAGE_SUFFIXES = frozenset(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
 
 # --- folders

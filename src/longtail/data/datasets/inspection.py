@@ -191,7 +191,9 @@ def _digest(split: Split, index: int) -> bytes | UnreadableImageError:
         pixels = split.images[index]
     except UnreadableImageError as error:
         return error
-    return hashlib.sha1(str(tuple(pixels.shape)).encode() + pixels.numpy().tobytes(), usedforsecurity=False).digest()
+    digest = hashlib.sha1(str(tuple(pixels.shape)).encode(), usedforsecurity=False)
+    digest.update(pixels.contiguous().numpy().data)
+    return digest.digest()
 
 
 def _name(dataset: DataSet, part: str, index: int) -> str:

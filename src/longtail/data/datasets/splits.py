@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, check_integer, check_number, positive_counts
+from longtail._program import printable
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.long_tail import (
     ClassOrder,
@@ -170,7 +171,10 @@ class DataSet:
     """Counts that define the groups if images of the training split were held out."""
 
     def __post_init__(self) -> None:
+        _check_names("class names", self.class_names)
         for name, split in self.splits.items():
+            if isinstance(split.images, FileImages):
+                _check_names("paths of images", [str(split.images.root), *split.images.names])
             outside = (split.labels < 0) | (split.labels >= self.num_classes)
             if outside.any():
                 raise ValueError(
@@ -200,6 +204,15 @@ class DataSet:
         if self.cut is not None:
             return self.cut
         return Groups.from_counts(self.counts if self.cut_by is None else self.cut_by)
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    """Raise if a name is not UTF-8: the results could not be written."""
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        bad = next(name for name in names if name.encode(errors="replace").decode() != name)
+        raise ValueError(f"Expected {what} to be UTF-8, but got {printable(bad)}; rename it.") from None
 
 
 def hold_out(dataset: DataSet, fraction: float = 0.1, seed: int = 0) -> DataSet:

@@ -15,12 +15,37 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["BadImages", "UnreadableImageError", "pixels_to_tensor", "decode", "image_size", "jpeg_header", "raw_pixels"]
+__all__ = [
+    "IMAGE_FORMATS",
+    "MAX_PIXELS",
+    "BadImages",
+    "UnreadableImageError",
+    "decode",
+    "image_size",
+    "jpeg_header",
+    "pixels_to_tensor",
+    "raw_pixels",
+]
+
+IMAGE_FORMATS = {
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "JPEG": (".jpg", ".jpeg"),
+    "PNG": (".png",),
+    "PPM": (".ppm",),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+"""The formats that are read, by Pillow's names, and the suffixes of their files. Others (EPS) may start programs."""
+
+MAX_PIXELS = 2**26
+"""The largest image that is decoded, for example 8192 x 8192: 0.5 GB while it is decoded, 1 GB while it is resized."""
 
 BadImages = Literal["error", "skip"]
 """What to do with images that cannot be decoded: stop and name them, or leave them out and list them."""
 
 _NAMED = 5  # files that a message names
+_BAND = 2**20  # pixels that are converted together
 
 
 class UnreadableImageError(ValueError):
@@ -59,8 +84,8 @@ def decode(path: Path) -> Tensor:
     """Return an image file as RGB pixels, uint8 ``(3, height, width)``.
 
     Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is used.
-    A file that is truncated, empty, not an image, larger than Pillow's limit against decompression bombs, or has
-    floating-point pixels, whose range is unknown, raises :class:`UnreadableImageError`.
+    A file that is truncated, empty, not an image, in another format than ``IMAGE_FORMATS``, larger than
+    ``MAX_PIXELS``, or has floating-point pixels, whose range is unknown, raises :class:`UnreadableImageError`.
     """
     with _opened(path) as image:
         return rgb(image)
@@ -68,12 +93,17 @@ def decode(path: Path) -> Tensor:
 
 def rgb(image: "Image.Image") -> Tensor:
     """Return a PIL image as RGB pixels, uint8 ``(3, height, width)``; 16 bits become 8."""
-    if image.mode.startswith("I"):  # grey, 16 bits per pixel
-        grey = np.clip(np.asarray(image, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
-        pixels = np.repeat(grey[..., None], 3, axis=2)
-    else:
-        pixels = np.array(image.convert("RGB"))
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    pixels = torch.empty((3, image.height, image.width), dtype=torch.uint8)
+    rows = max(_BAND // max(image.width, 1), 1)
+    for top in range(0, image.height, rows):  # a band at a time: copies of a large image would need much memory
+        bottom = min(top + rows, image.height)
+        band = image if rows >= image.height else image.crop((0, top, image.width, bottom))
+        if band.mode.startswith("I"):  # grey, 16 bits per pixel
+            grey = np.clip(np.asarray(band, dtype=np.float64) / 257, 0, 255).round().astype(np.uint8)
+            pixels[:, top:bottom] = torch.from_numpy(grey)
+        else:
+            pixels[:, top:bottom] = torch.from_numpy(np.array(band.convert("RGB"))).permute(2, 0, 1)
+    return pixels
 
 
 def raw_pixels(image: Any) -> Tensor | None:
@@ -108,9 +138,10 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     try:
         if path.stat().st_size == 0:
             raise UnreadableImageError(path, "it is empty")
-        with _quiet(), Image.open(path) as image:
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
-                raise UnreadableImageError(path, f"it has {image.width} x {image.height} pixels")
+        with _quiet(), Image.open(path, formats=tuple(IMAGE_FORMATS)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                size = f"{image.width} x {image.height} pixels"
+                raise UnreadableImageError(path, f"it has {size}, more than {MAX_PIXELS:,}; make it smaller")
             if image.mode == "F":
                 raise UnreadableImageError(path, "its pixels are floating-point numbers of unknown range")
             yield image
@@ -166,10 +197,8 @@ _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 def jpeg_header(content: bytes | bytearray) -> JpegHeader | None:
     """Return the header of a JPEG from the first bytes of the file.
 
-    It is ``None`` if the file is not such a JPEG, if it has more pixels than Pillow allows, or if its size comes later.
+    It is ``None`` if the file is not such a JPEG, if it has more than ``MAX_PIXELS``, or if its size comes later.
     """
-    from PIL import Image  # noqa: PLC0415 - an extra
-
     if not content.startswith(_START):
         return None
     place, transformed = len(_START), True
@@ -179,8 +208,7 @@ def jpeg_header(content: bytes | bytearray) -> JpegHeader | None:
             transformed = False
         if marker in _FRAMES:
             bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
-            limit = Image.MAX_IMAGE_PIXELS or height * width
-            plain = bits == 8 and channels in {1, 3} and 0 < height * width <= limit
+            plain = bits == 8 and channels in {1, 3} and 0 < height * width <= MAX_PIXELS
             return JpegHeader(height, width, transformed) if plain else None
         place += 1 if marker == _FILL else 2 + length
     return None

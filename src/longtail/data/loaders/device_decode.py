@@ -139,7 +139,7 @@ def _on_cpu(path: Path) -> Tensor | UnreadableImageError:
 
 
 def _suits_the_gpu(content: bytearray) -> bool:
-    """Whether a file is a whole JPEG, grey or YCbCr, with no more pixels than Pillow allows.
+    """Whether a file is a whole JPEG, grey or YCbCr, with no more than ``MAX_PIXELS``.
 
     nvJPEG completes truncated files, misreads CMYK and has no limit, so Pillow decodes such files.
     """
