@@ -2,7 +2,7 @@
 
 auto: train with beta 1, measure delta with `fit_shift` on held-out data, subtract delta log N; beta_auto = 1 + delta.
 
-Hypotheses and their criteria, written before the runs reported here:
+Hypotheses and their criteria, written before all runs:
 
 H1. As data grow, beta_auto tends to 1 and auto's balanced error to the Bayes error; a fixed beta other than 1 keeps an
     excess. Criterion: at the largest n the mean beta_auto is within 0.1 of 1; auto's excess over the Bayes error falls
@@ -12,18 +12,22 @@ H2. Where the best fixed beta (an oracle: chosen on the test sample) is 0.25 or 
     Criterion in each such cell: auto has less error than Balanced Softmax (beta 1), one-sided paired t test over seeds,
     p < 0.05, and at most 0.5 points more than the best fixed beta.
 
+Second run, on fresh seeds: in the first (seeds 100-119) the trainer added pilots until the standard error was below
+0.25 and often stopped too early; it now derives their number from the counts, a change made after looking at that run.
+To save time, `decay` (tenfold weight decay) was dropped, and `misspecified` has only the three smallest n.
+
 Data: 10 classes, means on a sphere of radius 3, a new mixture per seed; variances are 1, or differ by class and axis
 in [1/2, 2]. Counts decrease exponentially, imbalance 100 or 10; the smallest class has 5 to 640 examples, so n grows
 128-fold. Models: logistic regression (LBFGS to convergence, weak weight decay on the weights, none on the bias) and an
 MLP with 64 hidden units (AdamW, cosine schedule, training loss near zero at small n).
 
-Held-out data as in the trainer: pilots that hold out another tenth each, at least one sample per class, pooled until
-the standard error of delta is below 0.25, at most five; the final model uses all data. The variant "validation set"
-measures delta of the final model on 20 new samples per class instead.
+Held-out data as in the trainer: `pilots_needed` pilots that hold out another tenth each, at least one sample per class,
+pooled; the final model uses all data. The variant "auto, validation set" measures delta of the final model on 20 new
+samples per class instead.
 
 Error: the test sample has 3000 points per class; a prediction c at x is wrong with probability 1 - p(c | x), which is
-known, so labels add no noise, and no excess is negative. Seeds 100-119 (100-109 from n = 20,000 on) were fixed
-beforehand. Regimes were chosen after five trials of linear models and two of the MLP on seeds 0-9.
+known, so labels add no noise, and no excess is negative. Seeds 200-219 (200-209 from n = 20,000 on) were fixed
+beforehand. Regimes were chosen on seeds 0-9.
 
 Why logistic regression needs a beta above 1 at all: its bias absorbs any shift, so training with beta gives the weights
 of beta 1 and a bias that is lower by (beta - 1) log N, and beta_auto is the same from every start. But this bias is
@@ -31,27 +35,18 @@ right for *training* samples. Each of them pulls the weights of its class toward
 are (about d / N_c): on new data the logits of rare classes are lower, and a further shift is needed. This vanishes as
 n grows.
 
-Result (results/auto_beta/gaussian.json). H1: beta_auto tends to 1 (0.98 to 1.01 at the largest n) and auto's excess
-falls with n everywhere. The last criterion holds for `linear` (0.14 points; beta 1.5: 1.86), but not for `linear-10`
-(0.36; 0.69) and `mlp` (2.54; 4.43), whose own excess at the largest n is still too large. H2 holds at the smallest n of
-every regime (gains over Balanced Softmax of 0.4 to 2.9 points) and in `linear-10` also at n = 690; it fails at n = 4215
-of `linear` and n = 2325 of `linear-10`, where auto is as good as Balanced Softmax, not better. Where the best beta is
-within 0.25 of 1, auto costs 0.0 to 0.35 points. One reason is noise: with one or two held-out samples of rare classes
-the standard error is too low, and pilots end too early (`linear`, n = 4215: median 0.21, but beta_auto has SD 0.45).
-Tried afterwards on that cell: five pilots gave SD 0.12 and a gain of 0.28 ± 0.07 over Balanced Softmax, at a mean
-beta of 1.71: cross entropy is lowest above the best beta, 1.44.
-`decay` was cut to the three smallest n, before it was run, for lack of time.
-
-Hardware: one core of a CPU, shared with other jobs; about 25 minutes of CPU time.
+Hardware: one core of a CPU, shared with other jobs.
 
     python benchmarks/gaussian_mixtures.py --out results/auto_beta/gaussian.json --figure docs/images/gaussian_mixtures
+    python benchmarks/gaussian_mixtures.py --show results/auto_beta/gaussian.json
     python benchmarks/gaussian_mixtures.py --quick  # seconds; says nothing about the hypotheses
 """
 
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -60,20 +55,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from record import save
-from timing import wall_seconds
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from longtail.beta import ShiftFit, fit_shift
-from longtail.data.datasets.long_tail import long_tail_counts
-from longtail.losses import ClassBalancedSoftmaxLoss
+from longtail.beta import ShiftFit
+from longtail.data import DataSet, Split, hold_out_fold, long_tail_counts
+from longtail.losses import class_shift
 from longtail.study.figures.style import legend_below, marks_of, panels, save_figure, style
+from longtail.train.auto_beta import FOLDS, pilots_needed, pooled_fit
 
 CLASSES = 10
 RADIUS = 3.0
 GRID = [tenth / 10 for tenth in range(41)]  # betas of the oracle
-FOLDS, MOST_PILOTS, ENOUGH = 10, 5, 0.25  # as in the trainer
 TRAINED = {"linear": [1.0], "mlp": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]}
-FIRST_SEED = 100
+FIRST_SEED = 200
 
 
 @dataclass(frozen=True)
@@ -95,15 +90,19 @@ class Regime:
     steps: tuple[int, int] = (1500, 4000)
     """Fewest and most steps of the MLP, about 20 epochs in between."""
 
+    def counts(self, smallest: int) -> Tensor:
+        """Training examples per class."""
+        return long_tail_counts(CLASSES, round(smallest * self.imbalance), self.imbalance)
+
 
 UNEQUAL = {"dim": 20, "spread": math.log(2.0)}
 REGIMES = {
     "linear": Regime("logistic regression, imbalance 100"),
     "mlp": Regime("MLP, unequal covariances, imbalance 100", model="mlp", decay=1e-4, **UNEQUAL),
     "linear-10": Regime("logistic regression, imbalance 10", imbalance=10.0),
-    "decay": Regime("logistic regression, tenfold weight decay, imbalance 100", decay=1.0, smallest=(5, 17, 57)),
-    "misspecified": Regime("logistic regression, unequal covariances, imbalance 100", **UNEQUAL),
+    "misspecified": Regime("logistic regression, unequal covariances, imbalance 100", smallest=(5, 17, 57), **UNEQUAL),
 }
+QUICK = {"smallest": (3, 6), "imbalance": 10, "decay": 1, "dim": 5, "test": 100, "seeds": (2, 2), "steps": (20, 20)}
 
 
 # --- the mixture
@@ -151,16 +150,16 @@ def excess_error(logits: Tensor, posterior: Tensor) -> float:
 # --- the models
 
 
-class Member(NamedTuple):
-    """A model to train: on which rows, with which counts and beta."""
+class Task(NamedTuple):
+    """What a model is trained on: rows of the training sample, their number per class, and beta."""
 
     rows: Tensor
     counts: Tensor
-    beta: float
+    beta: float = 1.0
 
 
-Predict = Callable[[Tensor], list[Tensor]]
-"""Plain logits of each member."""
+Model = Callable[[Tensor], Tensor]
+"""From points to plain logits."""
 
 
 def fit_linear(x: Tensor, y: Tensor, counts: Tensor, beta: float, decay: float) -> tuple[Tensor, Tensor]:
@@ -175,11 +174,11 @@ def fit_linear(x: Tensor, y: Tensor, counts: Tensor, beta: float, decay: float) 
         tolerance_grad=1e-6,
         tolerance_change=1e-10,
     )
-    loss_of = ClassBalancedSoftmaxLoss(counts, beta=beta)
+    shift = class_shift(counts, beta)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        loss = loss_of(x @ weight.T + bias, y) + decay / 2 / len(x) * weight.square().sum()
+        loss = cross_entropy(x @ weight.T + bias + shift, y) + decay / 2 / len(x) * weight.square().sum()
         loss.backward()
         return loss
 
@@ -187,125 +186,111 @@ def fit_linear(x: Tensor, y: Tensor, counts: Tensor, beta: float, decay: float) 
     return weight.detach(), bias.detach()
 
 
-def train_linear(x: Tensor, y: Tensor, members: Sequence[Member], regime: Regime, _: int) -> Predict:
-    """Logistic regression for each member."""
-    fitted = [fit_linear(x[rows], y[rows], counts, beta, regime.decay) for rows, counts, beta in members]
-    return lambda x: [x @ weight.T + bias for weight, bias in fitted]
+def train_linear(x: Tensor, y: Tensor, tasks: Sequence[Task], regime: Regime, _: int) -> list[Model]:
+    """Logistic regression for each task."""
+    fitted = [fit_linear(x[rows], y[rows], counts, beta, regime.decay) for rows, counts, beta in tasks]
+    return [lambda x, weight=weight, bias=bias: x @ weight.T + bias for weight, bias in fitted]
 
 
-def train_mlp(x: Tensor, y: Tensor, members: Sequence[Member], regime: Regime, seed: int) -> Predict:
-    """An MLP per member, all trained together from the same initial weights."""
+def train_mlp(x: Tensor, y: Tensor, tasks: Sequence[Task], regime: Regime, seed: int) -> list[Model]:
+    """An MLP for each task, all trained together from the same initial weights."""
     generator = torch.Generator().manual_seed(seed)
-    models, hidden, batch, rate = len(members), 64, 128, 3e-3
+    models, hidden, batch, rate = len(tasks), 64, 128, 3e-3
     first = torch.randn(regime.dim, hidden, generator=generator) * (2 / regime.dim) ** 0.5
     second = torch.randn(hidden, CLASSES, generator=generator) * hidden**-0.5
     weights = [each.repeat(models, 1, 1).requires_grad_() for each in (first, second)]
     biases = [torch.zeros(models, 1, width, requires_grad=True) for width in (hidden, CLASSES)]
     groups = [{"params": weights, "weight_decay": regime.decay}, {"params": biases, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=rate)
-    losses = [ClassBalancedSoftmaxLoss(member.counts, beta=member.beta) for member in members]
-
-    def forward(x: Tensor) -> Tensor:
-        inner = torch.relu(torch.baddbmm(biases[0], x, weights[0]))
-        return torch.baddbmm(biases[1], inner, weights[1])
+    optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
+    shifts = torch.stack([class_shift(task.counts, task.beta) for task in tasks])[:, None]
 
     x = x.float()
     steps = min(max(20 * len(x) // batch, regime.steps[0]), regime.steps[1])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
-        drawn = [torch.randint(len(member.rows), (batch,), generator=generator) for member in members]
-        rows = torch.stack([member.rows[some] for member, some in zip(members, drawn, strict=True)])
-        logits, labels = forward(x[rows]), y[rows]
+        rows = torch.stack([task.rows[torch.randint(len(task.rows), (batch,), generator=generator)] for task in tasks])
+        inner = torch.relu(torch.baddbmm(biases[0], x[rows], weights[0]))
+        logits = torch.baddbmm(biases[1], inner, weights[1]) + shifts
         optimiser.zero_grad()
-        sum(loss(z, c) for loss, z, c in zip(losses, logits, labels, strict=True)).backward()
+        (models * cross_entropy(logits.flatten(0, 1), y[rows].flatten())).backward()
         optimiser.step()
         schedule.step()
 
-    @torch.no_grad()
-    def predict(x: Tensor) -> list[Tensor]:
-        return list(forward(x.float().expand(models, -1, -1)).double())
-
-    return predict
+    layers = zip(weights[0].detach(), biases[0].detach(), weights[1].detach(), biases[1].detach(), strict=True)
+    return [lambda x, w=w, b=b, v=v, a=a: (torch.relu(x.float() @ w + b) @ v + a).double() for w, b, v, a in layers]
 
 
 TRAIN = {"linear": train_linear, "mlp": train_mlp}
 
 
-# --- auto
+# --- the experiment
 
 
-def held_out(counts: Tensor, fold: int, seed: int) -> Tensor:
-    """Whether each sample, sorted by class, is in this fold: a tenth of each class, but at least one sample of two."""
-    generator = torch.Generator().manual_seed(seed)
-    chosen, begin = torch.zeros(int(counts.sum()), dtype=torch.bool), 0
-    for c, number in enumerate(counts.tolist()):
-        order, place = begin + torch.randperm(number, generator=generator), fold + c
-        if number >= 2:
-            chosen[order[place % FOLDS :: FOLDS] if number >= FOLDS else order[place % number]] = True
-        begin += number
-    return chosen
+@dataclass(frozen=True)
+class Rows:
+    """Row numbers in place of the images of a data set."""
+
+    numbers: Tensor
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int, /) -> Tensor:
+        return self.numbers[index]
+
+    def subset(self, indices: Tensor, /) -> "Rows":
+        """The rows at these indices."""
+        return Rows(self.numbers[indices])
 
 
-def pooled_fit(x: Tensor, y: Tensor, counts: Tensor, regime: Regime, seed: int) -> tuple[ShiftFit, int]:
-    """The shift measured on the held-out samples of pilots trained with beta 1, and how many were needed."""
-    logits, labels = [], []
-    waves = [[0], [1, 2, 3, 4]] if regime.model == "mlp" else [[fold] for fold in range(MOST_PILOTS)]
-    for wave in waves:  # MLPs train together in the time of two
-        outside = [held_out(counts, fold, seed) for fold in wave]
-        members = [Member((~o).nonzero().flatten(), torch.bincount(y[~o], minlength=CLASSES), 1.0) for o in outside]
-        predict = TRAIN[regime.model](x, y, members, regime, seed + 1)
-        for place, some in enumerate(outside):
-            logits.append(predict(x[some])[place])
-            labels.append(y[some])
-            fit = fit_shift(torch.cat(logits), torch.cat(labels), counts)
-            if fit.problem is None and fit.std_error < ENOUGH:
-                return fit, len(logits)
-    return fit, len(logits)
-
-
-def usable(fit: ShiftFit) -> float:
+def shift_of(fit: ShiftFit) -> float:
     """Delta; 0, i.e. Balanced Softmax, if it must not be used."""
     return fit.delta if fit.problem is None else 0.0
-
-
-# --- the experiment
 
 
 def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:
     """Errors and betas of all methods on one mixture and one training sample."""
     generator = torch.Generator().manual_seed(seed)
-    mixture = mixture_of(regime, generator)
-    counts = long_tail_counts(CLASSES, round(smallest * regime.imbalance), regime.imbalance)
+    mixture, counts = mixture_of(regime, generator), regime.counts(smallest)
     x, y = mixture.sample(counts, generator)
     points, _ = mixture.sample(torch.full((CLASSES,), regime.test), generator)
+    new, new_labels = mixture.sample(torch.full((CLASSES,), 20), generator)
     posterior, log_counts = mixture.posterior(points), counts.double().log()
 
+    everything = Rows(torch.arange(len(x)))
+    data = DataSet("mixture", tuple(map(str, range(CLASSES))), Split(everything, y))
+    folds = [hold_out_fold(data, fold, FOLDS, seed) for fold in range(pilots_needed(counts))]
+    betas = TRAINED[regime.model]
+    tasks = [Task(everything.numbers, counts, beta) for beta in betas]
+    tasks += [Task(fold.train.images.numbers, fold.counts) for fold in folds]
+    models = TRAIN[regime.model](x, y, tasks, regime, seed)
+    final, pilots = dict(zip(betas, models, strict=False)), models[len(betas) :]
+
+    held_out = [(pilot(x[fold.val.images.numbers]), fold.val.labels) for pilot, fold in zip(pilots, folds, strict=True)]
+    fit = pooled_fit(held_out, folds[0].counts)
+    delta = shift_of(fit)
+    delta_validation = shift_of(pooled_fit([(final[1.0](new), new_labels)], counts))
+
+    balanced = final[1.0](points)
+
+    def shifted(delta: float) -> float:
+        return excess_error(balanced - delta * log_counts, posterior)
+
     # Training logistic regression with beta equals a shift of beta 1 (see above), so one model gives the whole grid.
-    trained = TRAINED[regime.model]
-    everything = torch.arange(len(x))
-    predict = TRAIN[regime.model](x, y, [Member(everything, counts, beta) for beta in trained], regime, seed)
-    logits = dict(zip(trained, predict(points), strict=True))
-
-    def shifted(beta: float) -> float:
-        return excess_error(logits[1.0] - (beta - 1) * log_counts, posterior)
-
-    shifts = [shifted(beta) for beta in GRID]
-    errors = [excess_error(z, posterior) for z in logits.values()] if regime.model == "mlp" else shifts
-    fit, pilots = pooled_fit(x, y, counts, regime, seed)
-    new, labels = mixture.sample(torch.full((CLASSES,), 20), generator)
-    checked = fit_shift(predict(new)[trained.index(1.0)], labels, counts)
+    shifts = [shifted(beta - 1) for beta in GRID]
+    trained = {beta: excess_error(model(points), posterior) for beta, model in final.items()}
     return {
         "bayes": bayes_error(posterior),
-        "fixed": errors,
-        "auto": shifted(1 + usable(fit)),
-        "validation": shifted(1 + usable(checked)),
+        "fixed": trained if regime.model == "mlp" else dict(zip(GRID, shifts, strict=True)),
+        "auto": shifted(delta),
+        "validation": shifted(delta_validation),
         "oracle": min(shifts),
-        "beta_auto": 1 + usable(fit),
-        "beta_validation": 1 + usable(checked),
+        "beta_auto": 1 + delta,
+        "beta_validation": 1 + delta_validation,
         "beta_oracle": GRID[int(np.argmin(shifts))],
         "std_error": fit.std_error,
-        "pilots": pilots,
-        "problems": fit.problem is not None,
+        "pilots": len(pilots),
+        "problem": fit.problem is not None,
     }
 
 
@@ -318,38 +303,36 @@ def one_size(regime: Regime, smallest: int) -> dict[str, Any]:
     """A row of the table: all seeds of one n."""
     from scipy.stats import ttest_1samp  # noqa: PLC0415 - an extra
 
-    n = int(long_tail_counts(CLASSES, round(smallest * regime.imbalance), regime.imbalance).sum())
-    seeds = regime.seeds[n >= 20_000]
-    found = [one_seed(regime, smallest, FIRST_SEED + seed) for seed in range(seeds)]
-    columns = {name: np.array([one[name] for one in found], dtype=float) for name in found[0]}
-    betas = TRAINED["mlp"] if regime.model == "mlp" else GRID
-    of_beta = {beta: columns["fixed"][:, place] for place, beta in enumerate(betas)}
-    best = min(betas, key=lambda beta: of_beta[beta].mean())
-    gain = of_beta[1.0] - columns["auto"]
+    n = int(regime.counts(smallest).sum())
+    seeds = range(FIRST_SEED, FIRST_SEED + regime.seeds[n >= 20_000])
+    found = [one_seed(regime, smallest, seed) for seed in seeds]
+    columns = {name: np.array([one[name] for one in found]) for name in found[0] if name != "fixed"}
+    fixed = {beta: np.array([one["fixed"][beta] for one in found]) for beta in found[0]["fixed"]}
+    best = min(fixed, key=lambda beta: fixed[beta].mean())
+    gain = fixed[1.0] - columns["auto"]
     return {
         "smallest": smallest,
         "n": n,
-        "seeds": seeds,
+        "seeds": len(seeds),
         "bayes": mean_se(columns["bayes"]),
         "excess": {
-            "softmax": mean_se(of_beta[0.0]),
-            "Balanced Softmax": mean_se(of_beta[1.0]),
-            "beta 1.5": mean_se(of_beta[1.5]),
-            "beta 2": mean_se(of_beta[2.0]),
+            "softmax": mean_se(fixed[0.0]),
+            "Balanced Softmax": mean_se(fixed[1.0]),
+            "beta 1.5": mean_se(fixed[1.5]),
+            "beta 2": mean_se(fixed[2.0]),
             "auto": mean_se(columns["auto"]),
             "auto, validation set": mean_se(columns["validation"]),
-            "best fixed beta (oracle)": mean_se(of_beta[best]),
+            "best fixed beta (oracle)": mean_se(fixed[best]),
             "best beta of each seed (oracle)": mean_se(columns["oracle"]),
         },
         "best_fixed": best,
         "beta": {name: mean_se(columns[f"beta_{name}"]) for name in ("auto", "validation", "oracle")},
         "gain_over_balanced": mean_se(gain),
         "gain_p": float(ttest_1samp(gain, 0.0, alternative="greater").pvalue),
-        "loss_to_best": mean_se(columns["auto"] - of_beta[best]),
-        "fixed": {str(beta): round(float(errors.mean()), 5) for beta, errors in of_beta.items() if not beta % 0.5},
+        "loss_to_best": mean_se(columns["auto"] - fixed[best]),
         "std_error": round(float(np.median(columns["std_error"])), 3),
-        "pilots": float(columns["pilots"].mean()),
-        "problems": int(columns["problems"].sum()),
+        "pilots": int(columns["pilots"][0]),
+        "problems": int(columns["problem"].sum()),
     }
 
 
@@ -377,28 +360,39 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def print_row(row: dict[str, Any]) -> None:
-    """Per cent, ± standard error."""
-    cells = [f"{100 * mean:6.2f} ±{100 * se:.2f}" for mean, se in (row["bayes"], *row["excess"].values())]
-    betas = [f"{mean:5.2f} ±{se:.2f}" for mean, se in row["beta"].values()]
-    print(f"{row['n']:>7} {row['seeds']:>3} ", *cells, f"| {row['best_fixed']:.1f}", *betas, flush=True)
+def measure(regimes: Mapping[str, Regime], out: Path | None) -> dict[str, Any]:
+    """All parts of the result; the file is written after each row."""
+    parts: dict[str, Any] = {}
+    for name, regime in regimes.items():
+        rows: list[dict[str, Any]] = []
+        for smallest in regime.smallest:
+            rows.append(one_size(regime, smallest))
+            parts[name] = {"settings": asdict(regime), "rows": rows, "verdicts": verdicts(rows)}
+            save(out, parts)
+    return parts
 
 
-def measure(regime: Regime) -> Iterator[dict[str, Any]]:
-    """Yield all rows so far after each new one."""
-    rows: list[dict[str, Any]] = []
-    settings = {name: value for name, value in asdict(regime).items() if name not in ("smallest", "seeds")}
-    print(f"\n{regime.title}: Bayes error in %, excess errors in points, betas (best fixed; auto, validation, oracle)")
-    for smallest in regime.smallest:
-        rows.append(one_size(regime, smallest))
-        if len(rows) == 1:
-            print("      n seeds bayes |", " | ".join(rows[0]["excess"]))
-        print_row(rows[-1])
-        yield {"settings": settings, "rows": rows, "verdicts": verdicts(rows)}
+# --- what is shown
+
+
+def show(parts: Iterable[Mapping[str, Any]]) -> None:
+    """Print errors in per cent and betas, ± standard error, and the verdicts."""
+    for part in parts:
+        print(f"\n{part['settings']['title']}: Bayes error, excess errors in points; betas; gain over Balanced Softmax")
+        names = [*part["rows"][0]["excess"], "| best fixed", "auto", "validation", "oracle", "| gain", "p", "pilots"]
+        print("n, seeds, Bayes |", ", ".join(names))
+        for row in part["rows"]:
+            errors = [f"{100 * mean:6.2f} ±{100 * se:.2f}" for mean, se in (row["bayes"], *row["excess"].values())]
+            betas = [f"{mean:5.2f} ±{se:.2f}" for mean, se in row["beta"].values()]
+            gain, se = row["gain_over_balanced"]
+            print(f"{row['n']:>7} {row['seeds']:>3}", *errors, f"| {row['best_fixed']:.1f}", *betas, end=" ")
+            print(f"| {100 * gain:5.2f} ±{100 * se:.2f} {row['gain_p']:.2g} {row['pilots']}")
+        for name, verdict in part["verdicts"].items():
+            print(f"{name}: {json.dumps(verdict)}")
 
 
 @style()
-def figure_of(parts: dict[str, Any]) -> Any:
+def figure_of(parts: Mapping[str, Any]) -> Any:
     """Excess error and beta over n, a row of panels per regime."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - an extra
 
@@ -442,26 +436,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(REGIMES), default=list(REGIMES))
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing: draw the figure from this file")
+    parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing: show the results in this file")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figure", type=Path, help="path of the figure without extension")
     given = parser.parse_args()
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-    parts: dict[str, Any] = {}
-    tiny = {"smallest": (3, 6), "dim": 5, "test": 100, "seeds": (2, 2), "steps": (20, 20)}
-
-    def run() -> None:
-        for name in given.only:
-            for part in measure(replace(REGIMES[name], **tiny) if given.quick else REGIMES[name]):
-                parts[name] = part
-                save(given.out, parts)
-            print(json.dumps(parts[name]["verdicts"]), flush=True)
-
-    if given.draw:
-        parts = json.loads(given.draw.read_text(encoding="utf-8"))["parts"]
+    if given.show:
+        parts = json.loads(given.show.read_text(encoding="utf-8"))["parts"]
     else:
-        print(f"\n{wall_seconds(run):.0f} s")
+        parts = measure(
+            {name: replace(REGIMES[name], **QUICK if given.quick else {}) for name in given.only}, given.out
+        )
+        print(f"{time.process_time():.0f} s of CPU time")
+    show(parts.values())
     if given.figure:
         print(*save_figure(figure_of(parts), given.figure, ("png",)))
 
