@@ -1,11 +1,14 @@
 """Class counts, the imbalance factor, and groups of classes."""
 
 import copy
+import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from numpy.testing import assert_allclose
 from tests.losses.reference import property_test, refused
 
 from longtail import Groups, GroupValues, class_counts, imbalance_factor
+from longtail.classes import cut_groups, group_bounds
 
 
 class TestClassCounts:
@@ -225,6 +229,65 @@ class TestCut:
         """Cuts are numbers >= 0."""
         with refused((ValueError, TypeError), f"`{cut}`", value):
             Groups.from_counts([5], **{cut: value})
+
+    @property_test
+    @given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=40))
+    def test_quantiles(self, counts: list[int]) -> None:
+        """Thirds of the classes by mean rank, as scipy ranks them; ties stay together, head and tail exist."""
+        found, third = Groups.from_quantiles(counts), len(counts) // 3
+        if len(set(counts)) == 1:
+            assert found.sizes["medium"] == len(counts)
+            return
+        ranks = scipy.stats.rankdata([-count for count in counts]) - 0.5
+        for count, rank, group in zip(counts, ranks, found.index, strict=True):
+            by_rank = 0 if rank < third else 2 if rank >= 2 * third else 1
+            assert group == (0 if count == max(counts) else 2 if count == min(counts) else by_rank)
+
+    @pytest.mark.parametrize(
+        ("rule", "counts", "index", "words"),
+        [
+            ("auto", [500, 50, 5], (0, 1, 2), "more than 100"),
+            ("auto", [5000, 300, 50], (0, 1, 2), "give no tail"),
+            ("auto", [90, 30, 15], (0, 1, 2), "give no head"),
+            ("auto", [50, 40], (0, 2), "give no head and no tail"),
+            ("auto", [50, 50], (1, 1), "more than 100"),
+            ("40.5, 30", [41, 40, 29], (0, 1, 2), "more than 40.5"),
+            ("quantiles", [500, 50, 5], (0, 1, 2), "thirds"),
+        ],
+        ids=str,
+    )
+    def test_cut_by_the_setting(self, rule: str, counts: list[int], index: tuple[int, ...], words: str) -> None:
+        """100 and 20 where that gives a head and a tail, otherwise thirds of the classes."""
+        found, how = cut_groups(rule, counts, "abc"[: len(counts)])
+        assert found.index == index
+        assert words in how
+
+    def test_cut_by_a_file(self, tmp_path: Path) -> None:
+        """Classes by name or index; each in one group."""
+        file = tmp_path / "groups.json"
+        for content, words in [
+            ({"rare": ["c"], "frequent": ["a", 1]}, ()),
+            ({"rare": ["c"], "frequent": ["a"]}, ("'b'", "in none")),
+            ({"rare": ["c", 0], "frequent": ["a", "b"]}, ("'a'", "twice")),
+            ({"rare": ["x"]}, ("'x'",)),
+            ({"rare": [True, 0, 2]}, ("True",)),
+            (["a", "b", "c"], ("lists of classes by group",)),
+            ({"all": ["a", "b", "c"]}, ("lists of classes by group",)),
+        ]:
+            file.write_text(json.dumps(content))
+            if not words:
+                assert cut_groups(str(file), [1, 2, 3], "abc")[0] == Groups(("rare", "frequent"), (1, 1, 0))
+                continue
+            with refused(ValueError, str(file), *words):
+                cut_groups(str(file), [1, 2, 3], "abc")
+        with refused(FileNotFoundError, "none.json"):
+            cut_groups("none.json", [1, 2, 3], "abc")
+
+    @pytest.mark.parametrize("rule", ["thirds", "100", "100,20,5", "20,100", "-1,-2", "nan,1", ""])
+    def test_unknown_settings_are_refused(self, rule: str) -> None:
+        """The message shows what is possible."""
+        with refused(ValueError, "`groups`", "quantiles", "100,20", rule):
+            group_bounds(rule)
 
     @pytest.mark.parametrize("counts", [[5, -1], []], ids=str)
     def test_bad_counts(self, counts: list[float]) -> None:

@@ -1,17 +1,19 @@
 """Examples per class, and the head / medium / tail groups made from them."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_counts, as_tensor, check_integer, check_number, describe, positive_counts, shown
+from longtail._io import read_json
 
-__all__ = ["GroupValues", "Groups", "class_counts", "imbalance_factor"]
+__all__ = ["GroupValues", "Groups", "class_counts", "cut_groups", "group_bounds", "imbalance_factor"]
 
 
 def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None = None) -> Tensor:
@@ -149,6 +151,53 @@ class Groups:
         return cls(("head", "medium", "tail"), tuple(index))
 
     @classmethod
+    def from_quantiles(cls, counts: Vector) -> Self:
+        """Group by rank: the third of the classes with the most examples is head, the next third medium, the rest tail.
+
+        Classes with the same count share a group, by their mean rank. If counts differ, the classes with the largest
+        count are head and those with the smallest are tail; if all are equal, all are medium.
+
+        Example:
+            >>> Groups.from_quantiles([900, 800, 700, 600, 500, 500]).index
+            (0, 0, 1, 1, 2, 2)
+        """
+        counts = as_counts(counts, fractions=True).to("cpu", torch.float64)
+        ordered, third = counts.sort().values, counts.numel() // 3
+        fewer, not_more = (torch.searchsorted(ordered, counts, right=right) for right in (False, True))
+        rank = counts.numel() - (fewer + not_more) / 2  # 0.5 for the most frequent class; ties have their mean
+        head = (rank < third) | (counts == ordered[-1])
+        tail = (rank >= 2 * third) | (counts == ordered[0])
+        index = torch.where(head, 0, torch.where(tail, 2, 1)) if ordered[0] < ordered[-1] else torch.ones_like(fewer)
+        return cls(("head", "medium", "tail"), tuple(index.tolist()))
+
+    @classmethod
+    def from_file(cls, path: Path | str, class_names: Sequence[str]) -> Self:
+        """Read a JSON file with the classes of each group, by name or index: ``{"head": ["cat"], "tail": ["fox"]}``.
+
+        Args:
+            path: the file; its groups are in its order, the most frequent first.
+            class_names: names of all classes. Each of them is in one group.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"Expected `groups` to be an existing file, but there is no {path}.")
+        found, places = read_json(Path(path)), {name: c for c, name in enumerate(class_names)}
+        if not isinstance(found, dict) or not all(isinstance(one, list) for one in found.values()) or "all" in found:
+            wanted = 'lists of classes by group, like {"head": ["cat"], "tail": ["fox"]}, and no group "all"'
+            raise ValueError(f"Expected {path} to hold {wanted}, but it does not.")
+        index: dict[int, int] = {}
+        for place, one in ((place, one) for place, members in enumerate(found.values()) for one in members):
+            c = places.get(one) if isinstance(one, str) else one
+            if type(c) is not int or not 0 <= c < len(class_names):
+                raise ValueError(f"Expected names or indices of classes in {path}, but got {one!r}.")
+            if c in index:
+                raise ValueError(f"Expected every class in one group of {path}, but {class_names[c]!r} is there twice.")
+            index[c] = place
+        missing = [name for c, name in enumerate(class_names) if c not in index]
+        if missing:
+            raise ValueError(f"Expected every class in one group of {path}, but {missing[0]!r} is in none.")
+        return cls(tuple(found), tuple(index[c] for c in range(len(class_names))))
+
+    @classmethod
     def from_indices(cls, **groups: Vector) -> Self:
         """Group by explicit lists of classes, which together name every class 0…C-1 exactly once.
 
@@ -233,3 +282,51 @@ class Groups:
     @cached_property
     def _index(self) -> Tensor:
         return torch.tensor(self.index, device="cpu")
+
+
+def group_bounds(groups: str) -> tuple[float, float] | None:
+    """Return the numbers in ``"100,20"``; ``None`` for ``"auto"``, ``"quantiles"`` and the name of a JSON file.
+
+    Example:
+        >>> group_bounds("100,20")
+        (100.0, 20.0)
+    """
+    if groups in {"auto", "quantiles"} or groups.endswith(".json"):
+        return None
+    try:
+        head_over, tail_under = map(float, groups.split(","))
+        Groups.from_counts([1], head_over, tail_under)
+    except ValueError:
+        wanted = "auto, quantiles, two numbers such as 100,20 (head has more, tail has fewer), or a .json file"
+        raise ValueError(f"Expected `groups` to be {wanted}, but got {groups!r}.") from None
+    return head_over, tail_under
+
+
+def cut_groups(groups: str, counts: Vector, class_names: Sequence[str]) -> tuple[Groups, str]:
+    """Return groups by the setting ``groups`` of a recipe, and how they were made, in words.
+
+    Args:
+        groups: ``"100,20"``: head has more than 100 training examples per class, tail fewer than 20; ``"quantiles"``:
+            thirds of the classes (:meth:`Groups.from_quantiles`); the name of a JSON file (:meth:`Groups.from_file`);
+            or ``"auto"``: 100 and 20, but thirds of the classes if counts differ and that gives no head or no tail.
+        counts: training examples per class.
+        class_names: names of the classes.
+
+    Example:
+        >>> cut_groups("auto", [5000, 500, 50], ["cat", "dog", "fox"])[1]
+        'thirds of the classes by training samples, because 100 and 20 samples per class give no tail'
+    """
+    bounds, why = group_bounds(groups), ""
+    if groups.endswith(".json"):
+        return Groups.from_file(groups, class_names), f"those in {groups}"
+    if groups == "auto":
+        bounds, counts = (100, 20), as_counts(counts, fractions=True)
+        sizes = Groups.from_counts(counts).sizes
+        empty = [name for name in ("head", "tail") if not sizes[name]]
+        if empty and bool(counts.min() < counts.max()):
+            bounds, why = None, f", because 100 and 20 samples per class give no {' and no '.join(empty)}"
+    if bounds is None:
+        return Groups.from_quantiles(counts), f"thirds of the classes by training samples{why}"
+    return Groups.from_counts(
+        counts, *bounds
+    ), "head has more than {:g} training samples per class, tail fewer than {:g}".format(*bounds)

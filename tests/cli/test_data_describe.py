@@ -19,7 +19,7 @@ def test_describe_folder_without_problems(run, birds):
     assert code == 0
     assert "birds: 31 train, 1 test images, 2 classes" in out
     assert "imbalance factor 30" in out
-    assert "0 head, 1 medium, 1 tail" in out
+    assert "1 head, 0 medium, 1 tail classes; groups: thirds of the classes" in out
     rows = [line.split() for line in out.splitlines() if "█" in line]
     assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
     assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # every bar is visible

@@ -44,7 +44,7 @@ def test_without_validation_data(run, files):
 
 def test_page_has_the_command_that_repeats_it(run, files, monkeypatch):
     monkeypatch.chdir(files)
-    given = ["diagnose", "--test", "test.npz", "--counts", "counts.json", "--head-over", "500", "--tail-under", "50"]
+    given = ["diagnose", "--test", "test.npz", "--counts", "counts.json", "--groups", "500,50"]
     assert run(*given)[0] == 0
     command = f"longtail {' '.join(given)}"
     assert f"{command}<" in (files / "diagnosis.html").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_same_file_for_two_splits_is_refused(run, files, monkeypatch):
     ("arguments", "said"),
     [
         ([], "Expected --train or --counts"),
-        (["--counts", "counts.json", "--tail-under", "200"], "--tail-under"),
+        (["--counts", "counts.json", "--groups", "200"], "--groups"),
     ],
 )
 def test_errors_name_flags(run, files, monkeypatch, arguments, said):

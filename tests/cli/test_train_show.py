@@ -141,12 +141,25 @@ def test_results_are_printed(run):
     assert "\x1b" not in out
 
 
+def test_groups_are_printed(run, tmp_path):
+    given = ("train", "--data", "digits-lt", "--method", "softmax", "--epochs", 1, "--out")
+    (tmp_path / "groups.json").write_text('{"few": [0, 2, 4, 6, 8], "many": ["1", "3", "5", "7", "9"]}')
+    code, out, _ = run(*given, "file", "--groups", "groups.json")
+    assert code == 0
+    assert "groups: those in groups.json\n" in out
+    assert RunFolder("file").result()["groups"] == {"few": [0, 2, 4, 6, 8], "many": [1, 3, 5, 7, 9]}
+    code, _, err = run(*given, "other", "--groups", "100;20")
+    assert code == 2
+    assert "100,20" in err
+
+
 def test_scores_are_on_validation_data_without_test_data(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS | {"[odd]": (3, (90, 90, 90))}, lambda _: (8, 8), "png")
     code, out, _ = run("train", "photos", "--model", "resnet20", "--epochs", 1, "--out", "run")
     assert code == 0
     assert "preference P on val" in out
     assert "model imbalance level I on val" in out
+    assert "groups: thirds of the classes by training samples, because" in out
     absent = RunFolder("run").result()["splits"]["val"]["absent_classes"]
     assert ("val: all is over 3 of 4 classes; no samples of [odd]" in out) == (absent != [])
 

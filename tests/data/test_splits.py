@@ -229,3 +229,17 @@ def test_groups_of_a_long_tail_are_cut_by_its_own_counts():
 def test_a_class_without_images_cannot_be_long_tailed_and_is_named():
     with pytest.raises(ValueError, match="class"):
         long_tailed(dataset_of([5, 0, 5]), 2)
+
+
+@pytest.mark.parametrize("cut", ["auto", "100,20", "quantiles"])
+def test_held_out_images_do_not_change_the_groups(cut):
+    whole = dataset_of([111, 101, 30, 20, 19, 20], cut=cut)
+    once = hold_out(whole, 0.2)
+    assert Groups.from_counts(once.counts) != Groups.from_counts(whole.counts)
+    assert hold_out(once, 0.2).groups == once.groups == whole.groups
+
+
+def test_made_from_balanced_data_the_groups_follow_the_new_counts():
+    found = long_tailed(dataset_of([500] * 6), 10)  # 500…50: no tail below 20
+    assert found.groups.index == (0, 0, 1, 1, 2, 2)
+    assert "give no tail" in found.groups_from

@@ -21,7 +21,7 @@ from longtail.study.figures.style import SPLITS
 
 
 def test_signature_of_the_package_is_that_of_the_function():
-    names = ["test", "train", "val", "counts", "head_over", "tail_under"]
+    names = ["test", "train", "val", "counts", "groups"]
     assert list(inspect.signature(longtail.diagnose).parameters) == names
 
 
@@ -45,8 +45,8 @@ def test_groups_are_thirds_if_all_classes_would_be_in_one(tmp_path, files):
     (tmp_path / "many.json").write_text("[900, 800, 700, 600]")
     found = diagnose(files["test"], counts=tmp_path / "many.json")
     assert found.groups.sizes == {"head": 1, "medium": 1, "tail": 2}
-    assert found.groups_from.startswith("thirds of the classes by frequency")
-    asked = diagnose(files["test"], counts=tmp_path / "many.json", head_over=750, tail_under=650)
+    assert found.groups_from.startswith("thirds of the classes by training samples")
+    asked = diagnose(files["test"], counts=tmp_path / "many.json", groups="750,650")
     assert asked.groups.sizes == {"head": 2, "medium": 1, "tail": 1}
 
 
@@ -55,8 +55,8 @@ def test_groups_are_thirds_if_all_classes_would_be_in_one(tmp_path, files):
     [
         (
             COUNTS,
-            {"head_over": 1000, "tail_under": 1},
-            "numbers between 5 and 400, or to neither for the defaults",
+            {"groups": "1000,1"},
+            "use --groups quantiles, or two numbers between 5 and 400",
         ),
         ([50] * 4, {}, "each has 50 training samples."),
     ],

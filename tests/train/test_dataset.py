@@ -31,6 +31,7 @@ from longtail.train.launch import make_recipe
 from longtail.train.loaders import Loaders
 from longtail.train.own import is_small
 from longtail.train.recipe import defaults
+from longtail.train.trainer import StoppedError
 
 
 def folder(root, *sizes):
@@ -311,3 +312,20 @@ def test_headers_are_read_once_per_plan(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.train.own.image_size", lambda file: read.append(file) or (32, 32))
     make_plan({"data": str(path), "methods": ["softmax", "cbs"], "betas": [1, 2], "seeds": 2})
     assert len(read) == len(set(read)) > 0
+
+
+def test_other_groups_are_not_the_same_run(tmp_path):
+    file = tmp_path / "groups.json"
+    recipe = defaults("digits-lt", "reslt").changed(groups=str(file))
+
+    def run_with(head, *, stop):
+        file.write_text(json.dumps({"head": list(range(head)), "medium": [8], "tail": [*range(head, 8), 9]}))
+        trainer = Trainer(recipe, tmp_path / "run", device=torch.device("cpu"))
+        trainer.stop_requested = stop
+        next(trainer.steps())
+
+    with pytest.raises(StoppedError):
+        run_with(3, stop=True)
+    with pytest.raises(ValueError, match=r"to have the groups of digits-lt"):
+        run_with(4, stop=False)
+    run_with(3, stop=False)

@@ -140,7 +140,7 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
     sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
     print_line(f"{found.name}: {sizes} images, {len(found.class_names):,} classes", style="bold")
     groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
-    print_line(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes (head > 100, tail < 20 images)")
+    print_line(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes; groups: {found.groups_from}")
     order = found.counts.argsort(descending=True, stable=True).tolist()
     widest = int(found.counts.max())
     for c in order if len(order) <= 30 else [*order[:10], -1, *order[-19:]]:

@@ -29,14 +29,11 @@ def run(words: Sequence[str]) -> int:
     parser.flag("--out", "the page", type=Path, default=Path("diagnosis.html"), metavar="FILE.html")
     parser.flag("--figures", "also write its figures there", type=Path, metavar="DIR")
     parser.flag("--title", "title of the page", default="", metavar="TEXT")
-    groups = {"--head-over": ("more", "head", 100), "--tail-under": ("fewer", "tail", 20)}
-    for flag, (than, group, number) in groups.items():
-        about = f"classes with {than} training samples are {group} (default: {number}, or as in the run)"
-        parser.flag(flag, about, type=float, metavar="N")
+    groups = "as in `longtail train`: 100,20, quantiles, a JSON file, or auto (default: as in the run, or auto)"
+    parser.flag("--groups", groups, metavar="GROUPS")
     given, command = parser.read(words), f"{program()} diagnose {shlex.join(words)}"
     with parser.errors_name_flags():
-        limits = {"head_over": given.head_over, "tail_under": given.tail_under}
-        found = diagnose(given.test, given.train, given.val, given.counts, **limits)
+        found = diagnose(given.test, given.train, given.val, given.counts, groups=given.groups)
         made = found.report(title=given.title, command=command)
         made.write(given.out, given.figures)
     print_line(str(found))

@@ -165,6 +165,8 @@ def show_measures(result: dict[str, Any]) -> None:
         scores = [preference["score"].get(name) for name in groups]
         table.add_row(f"preference P{where}", *("-" if score is None else f"{score:.2f}" for score in scores), "")
     console.print(table)
+    if "groups_from" in result:
+        print_line(f"groups: {result['groups_from']}")
     classes = result.get("classes", ())
     for split in ("val", "test"):
         absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]

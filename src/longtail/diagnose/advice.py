@@ -144,9 +144,7 @@ def _one_group(found: "Diagnosis") -> str:
     least, most = int(found.counts.min()), int(found.counts.max())
     if least == most:
         return f"{text}each has {most:,} training samples."
-    text += f"set --head-over and --tail-under to numbers between {least:,} and {most:,}"
-    thirds = len(found.names) > 2 and found.run is None
-    return text + (", or to neither for the defaults (100 and 20, or thirds of the classes)." if thirds else ".")
+    return f"{text}use --groups quantiles, or two numbers between {least} and {most}, as in --groups {most},{least}."
 
 
 def _trained_shift(found: "Diagnosis") -> tuple[Method, str, float] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from longtail.classes import Groups, class_counts
+from longtail.classes import Groups, class_counts, cut_groups
 from longtail.diagnose import advice
 from longtail.diagnose.formats import PREDICTIONS, Source
 from longtail.diagnose.inputs import Counts, RunRecord, SplitPredictions, read_inputs
@@ -146,8 +146,7 @@ def diagnose(
     val: Source | None = None,
     counts: Counts | None = None,
     *,
-    head_over: float | None = None,
-    tail_under: float | None = None,
+    groups: str | None = None,
 ) -> Diagnosis:
     """Diagnose a classifier from its predictions.
 
@@ -161,8 +160,8 @@ def diagnose(
         train: predictions on training data, for the generalisation gap and the imbalance level.
         val: predictions on validation data, to fit a post-hoc shift; never the test data.
         counts: training samples per class, by name or in the order of the classes (default: counted in ``train``).
-        head_over: classes with more training samples are head (default: 100).
-        tail_under: classes with fewer training samples are tail (default: 20).
+        groups: ``"100,20"``, ``"quantiles"``, a JSON file or ``"auto"``, as :func:`longtail.classes.cut_groups` takes
+            them (default: those of the run, or ``"auto"``).
 
     Example:
         >>> test = {"labels": [0, 0, 0, 1, 1, 1], "predicted": [0, 0, 0, 0, 0, 1]}
@@ -177,23 +176,24 @@ def diagnose(
     given = read_inputs(sources, counts)
     _check_different(given.splits)
     run, notes = given.run, given.notes
-    if run is not None and head_over is None and tail_under is None:
-        groups, groups_from = run.groups, f"those of the run ({run.path})"
+    names = given.names or tuple(f"class {c}" for c in range(len(given.counts)))
+    if run is not None and groups is None:
+        made, groups_from = run.groups, f"those of the run ({run.path})"
         notes.append(f"Class names and groups come from the run ({run.path}).")
     else:
-        groups, groups_from = _groups(given.counts, head_over, tail_under)
+        made, groups_from = cut_groups(groups or "auto", given.counts, names)
         notes += [f"Class names come from the run ({run.path})."] if run is not None else []
     if run is not None and run.posthoc:
         does = "include" if run.applied else "do not include"
         notes.append(f"The predictions {does} the post-hoc step of the run, {run.posthoc}.")
     return Diagnosis(
         given.splits,
-        given.names or tuple(f"class {c}" for c in range(len(given.counts))),
+        names,
         given.counts,
         given.counts_from,
-        groups,
+        made,
         groups_from,
-        *recommend_shift(given.splits, given.counts, groups),
+        *recommend_shift(given.splits, given.counts, made),
         run,
         tuple(notes),
     )
@@ -222,18 +222,3 @@ def _check_different(splits: Mapping[str, SplitPredictions]) -> None:
                 f"Expected different data for each split, but got the same predictions for `{one}` and `{other}` "
                 f"({first.source})."
             )
-
-
-def _groups(counts: Tensor, head_over: float | None, tail_under: float | None) -> tuple[Groups, str]:
-    """Groups by count; thirds of the classes if the default bounds put all classes into one group."""
-    head, tail = 100 if head_over is None else head_over, 20 if tail_under is None else tail_under
-    found = Groups.from_counts(counts, head, tail)
-    filled = [name for name, size in found.sizes.items() if size]
-    bounds = head_over is not None or tail_under is not None
-    if bounds or len(filled) > 1 or len(counts) < 3 or int(counts.min()) == int(counts.max()):
-        return found, f"head has more than {head:g} training samples per class, tail fewer than {tail:g}"
-    order = counts.argsort(descending=True, stable=True).tolist()
-    third = len(order) // 3
-    thirds = {"head": order[:third], "medium": order[third : 2 * third], "tail": order[2 * third :]}
-    text = f"thirds of the classes by frequency, since with the bounds 100 and 20 all classes would be {filled[0]}"
-    return Groups.from_indices(**{name: sorted(members) for name, members in thirds.items()}), text

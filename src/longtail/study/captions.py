@@ -171,7 +171,9 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     parts.append(f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}, {reported}")
     for cell in cells:
         groups = cell.runs[0].result["groups"]
-        parts.append("/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes")
+        text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
+        made = cell.runs[0].result.get("groups_from")
+        parts.append(f"{text} ({made})" if made else text)
     parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
     if made:

@@ -43,6 +43,7 @@ def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
         "data": dataset.name,
         "classes": list(dataset.class_names),
         "counts": dataset.counts.tolist(),
+        "group_of_class": list(dataset.groups.index),
         "images": [_digest(split) for split in (dataset.train, dataset.val) if split is not None],
     }
 
@@ -90,14 +91,15 @@ def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tens
 def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     if there["data"] != here["data"]:
         raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
-    described = ("classes", "counts", "images")
+    described = ("classes", "counts", "group_of_class", "images")
     differing = differing_settings(there, {name: value for name, value in here.items() if name not in described})
     if differing:
         raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
     for name in described:
-        if there[name] != here[name]:
+        if there.get(name, here[name]) != here[name]:
+            words = "groups" if name == "group_of_class" else name
             raise ValueError(
-                f"Expected {path} to have the {name} of {here['data']} now, but since then some were added, removed, "
+                f"Expected {path} to have the {words} of {here['data']} now, but since then some were added, removed, "
                 "renamed or replaced."
             )
 

@@ -46,6 +46,8 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
             dataset = long_tailed(dataset, recipe.imbalance, profile=recipe.profile, subset_seed=chosen)
+    if recipe.groups != "auto":
+        dataset = replace(dataset, cut=recipe.groups)
     _check_classes(dataset, recipe.data if own is None and recipe.data not in CATALOG else None)
     if recipe.folds:
         dataset = hold_out_fold(dataset, recipe.fold, recipe.folds, seed=recipe.seed)

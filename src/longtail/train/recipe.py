@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args
 import torch
 
 from longtail._io import import_extra
+from longtail.classes import group_bounds
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
@@ -88,6 +89,12 @@ class Recipe:
     )
     folds: int = param(0, "number of cross-validation folds, stratified by class; 0: none", at_least=0)
     fold: int = param(0, "the fold that is held out for validation", at_least=0)
+    groups: str = param(
+        "auto",
+        "head, medium and tail: 100,20 (head has more training images per class, tail fewer), quantiles (thirds of the "
+        "classes), or a JSON file with the classes of each group; auto: the usual ones of the data set, or 100,20, or "
+        "quantiles if that gives no head or no tail",
+    )
 
     method: str = param("cbs", "a method that `longtail methods` shows")
     params: Any = None
@@ -163,6 +170,7 @@ class Recipe:
             raise ValueError(
                 f"Expected `accumulate` to divide `batch_size` = {self.batch_size}, but got {self.accumulate}."
             )
+        group_bounds(self.groups)
         if self.folds == 1 or self.fold >= max(self.folds, 1):
             raise ValueError(
                 f"Expected `folds` to be two or more and `fold` one of them, but got {self.folds} and {self.fold}."

@@ -410,6 +410,7 @@ class Trainer:
             "seed": self.recipe.seed,
             "epochs": self.epochs,
             "reported": "last epoch",
+            "groups_from": self.dataset.groups_from,
         }
         write_json(self.folder.result_file, {**about, **chosen, **result})
 

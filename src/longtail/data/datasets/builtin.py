@@ -112,13 +112,13 @@ def _read_tiny_imagenet(_: _Table, root: Path) -> DataSet:
         names.append(name)
         labels.append(class_names.index(class_name))
     test = Split(FileImages(folder / "val" / "images", names), torch.tensor(labels, dtype=torch.int64))
-    return DataSet("tiny-imagenet", class_names, train, test)
+    return DataSet("tiny-imagenet", class_names, train, test, cut="100,20")
 
 
 def _read_imagenet(_: _Table, root: Path) -> DataSet:
     train, class_names = read_folder(root / "imagenet" / "train")
     test = read_folder(root / "imagenet" / "val", class_names)[0]
-    groups = Groups.from_counts(expected_counts("imagenet-lt")["train"]) if len(class_names) == 1000 else None
+    groups = Groups.from_counts(expected_counts("imagenet-lt")["train"]) if len(class_names) == 1000 else "auto"
     return DataSet("imagenet", class_names, train, test, cut=groups)
 
 
@@ -126,7 +126,8 @@ def _read_lists(table: _Table, root: Path) -> DataSet:
     """Read official text lists."""
     splits = {part: read_list(root / file, root / table["images"]) for part, file in table["lists"].items()}
     class_names = _folder_names(splits["train"], table["num_classes"])
-    return DataSet(table["name"], class_names, **splits, normalisation=_normalisation(table))  # type: ignore[arg-type]
+    normalisation = _normalisation(table)
+    return DataSet(table["name"], class_names, **splits, cut="100,20", normalisation=normalisation)  # type: ignore[arg-type]
 
 
 def _folder_names(split: Split, num_classes: int) -> tuple[str, ...]:

@@ -113,6 +113,8 @@ class Description:
     counts: Tensor
     """Training images per class."""
     groups: Groups
+    groups_from: str
+    """How the groups were made, in words."""
     empty: tuple[str, ...]
     """Classes without training images."""
     across: tuple[tuple[str, ...], ...]
@@ -177,6 +179,7 @@ def describe_dataset(
         sizes={part: len(split) for part, split in dataset.splits.items()},
         counts=dataset.counts,
         groups=dataset.groups,
+        groups_from=dataset.groups_from,
         empty=tuple(dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()),
         across=tuple(across),
         within=tuple(within),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, check_integer, check_number, positive_counts
 from longtail._program import printable
-from longtail.classes import Groups, class_counts
+from longtail.classes import Groups, class_counts, cut_groups
 from longtail.data.datasets.long_tail import (
     ClassOrder,
     Profile,
@@ -164,8 +164,8 @@ class DataSet:
     test: Split | None = None
     val: Split | None = None
     """The official validation split, or one that :func:`hold_out` took from the training data."""
-    cut: Groups | None = None
-    """The usual groups of this data set; by default classes with > 100, 20…100 and < 20 training images."""
+    cut: Groups | str = "auto"
+    """The usual groups of this data set, or how to make them (:func:`longtail.classes.cut_groups`)."""
     normalisation: Normalisation = IMAGENET
     cut_by: Tensor | None = None
     """Counts that define the groups if images of the training split were held out."""
@@ -201,9 +201,18 @@ class DataSet:
     @property
     def groups(self) -> Groups:
         """Head, medium and tail classes."""
-        if self.cut is not None:
-            return self.cut
-        return Groups.from_counts(self.counts if self.cut_by is None else self.cut_by)
+        return self._cut[0]
+
+    @property
+    def groups_from(self) -> str:
+        """How the groups were made, in words."""
+        return self._cut[1]
+
+    @cached_property
+    def _cut(self) -> tuple[Groups, str]:
+        if isinstance(self.cut, Groups):
+            return self.cut, "the usual ones of this data set"
+        return cut_groups(self.cut, self.counts if self.cut_by is None else self.cut_by, self.class_names)
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:
@@ -276,7 +285,8 @@ def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> Dat
 def _move_to_validation(dataset: DataSet, chosen: np.ndarray) -> DataSet:
     """Split the training data; the groups stay those of all training images."""
     rest = np.setdiff1d(np.arange(len(dataset.train)), chosen)
-    return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(chosen), cut_by=dataset.counts)
+    cut_by = dataset.counts if dataset.cut_by is None else dataset.cut_by
+    return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(chosen), cut_by=cut_by)
 
 
 def long_tailed(
@@ -317,7 +327,7 @@ def long_tailed(
         )
     train = dataset.train.subset(long_tail_indices(dataset.train.labels, counts, subset_seed))
     cut = dataset.cut
-    if cut is not None:  # groups by label are groups by position: the first classes of the order are the head
+    if isinstance(cut, Groups):  # groups by label are groups by position: the first classes of the order are the head
         place = {c: k for k, c in enumerate(classes_in_order(order, dataset.num_classes, subset_seed))}
         cut = Groups(cut.names, tuple(cut.index[place[c]] for c in range(dataset.num_classes)))
     return replace(dataset, name=f"{dataset.name}-lt", train=train, cut=cut, cut_by=None)
