@@ -20,6 +20,11 @@ H3  auto costs at most 2.2 runs.
     python benchmarks/auto_beta.py collect runs/auto results/auto_beta/cifar10.json         # adds to the file
     python benchmarks/auto_beta.py test results/auto_beta/cifar10.json
     python benchmarks/auto_beta.py overhead --root data                                     # the cost of measuring
+    python benchmarks/auto_beta.py curve results/auto_beta/curves.json --data digits-lt --imbalance 10
+    python benchmarks/auto_beta.py draw results/auto_beta/curves.json docs/images/auto_beta.png
+
+`curve` trains with fixed betas, measures the shift that the held-out images of pilots with the same beta still need,
+and recall on test data before and after it is subtracted; `draw` makes the figure of docs/auto_beta.md.
 """
 
 import argparse
@@ -28,14 +33,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from record import about
 from scipy import stats
+from torch import Tensor
 
+from longtail import adjust_logits
 from longtail._io import write_json
+from longtail.study.figures.style import style
 from longtail.train import Recipe, RunFolder, defaults, train
+from longtail.train.auto_beta import FOLDS, pilots_needed, pooled_fit
+from longtail.train.dataset import open_data
 from longtail.train.stored import stored_batches
 
+BETAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5)
 SEARCHED = {10: 1.5, 50: 2.0, 100: 2.0}
 MARGIN = 0.5
 
@@ -62,18 +74,9 @@ def collect(runs: Path, out: Path) -> None:
         row["recall"] = {group: 100 * value for group, value in result["splits"]["test"]["recall"].items()}
         if beta == "auto":
             row["auto_beta"] = result["auto_beta"]
-            row["recall_without_correction"] = 100 * plain_recall(folder)
+            row["recall_without_correction"] = 100 * mean_recall(*_rows(folder, "test"))
         rows[recipe.imbalance, beta, recipe.seed] = row
     write_json(out, {"about": about(), "rows": [rows[key] for key in sorted(rows, key=str)]})
-
-
-def plain_recall(folder: RunFolder) -> float:
-    """Mean recall over the classes of the test data, from the logits before any correction."""
-    right, every = torch.zeros(10), torch.zeros(10)
-    for logits, labels in stored_batches(folder.predictions_file, "test"):
-        every += labels.bincount(minlength=10)
-        right += labels[logits.argmax(1) == labels].bincount(minlength=10)
-    return float((right / every).mean())
 
 
 def test(file: Path) -> None:
@@ -121,6 +124,70 @@ def _mean(values: list[float]) -> str:
     return f"{float(tensor.mean()):.2f} ± {float(tensor.std()):.2f}"
 
 
+def curve(out: Path, data: str, imbalance: float, *, seeds: int, root: str, runs: Path) -> None:
+    """Train with each beta, and add one row per beta and seed to a file: the shift still needed, and test recall."""
+    usual = defaults(data, "cbs", imbalance).changed(root=root, evaluate_every=0)
+    counts = open_data(usual).counts
+    places = [(beta, seed) for beta in BETAS for seed in range(2000, 2000 + seeds)]
+    folds = range(pilots_needed(counts))
+    several = [
+        usual.changed(beta=beta, seed=seed, **held_out)
+        for beta, seed in places
+        for held_out in ({}, *({"folds": FOLDS, "fold": fold} for fold in folds))
+    ]
+    folders = iter(train(several, runs / f"{data}-{imbalance:g}"))
+    rows = []
+    for beta, seed in places:
+        logits, labels = _rows(next(folders), "test")
+        fit = pooled_fit([_rows(next(folders), "val") for _ in folds], counts)
+        row: dict[str, Any] = {"beta": beta, "seed": seed, "fit": fit._asdict()}
+        for name, delta in (("recall", 0.0), ("recall_after", 0.0 if fit.problem else fit.delta)):
+            row[name] = 100 * mean_recall(adjust_logits(logits, counts, delta), labels)
+        rows.append(row)
+    content = json.loads(out.read_text()) if out.exists() else {}
+    write_json(out, content | {f"{data} {imbalance:g}": {"about": about(), "rows": rows}})
+
+
+def _rows(folder: RunFolder, split: str) -> tuple[Tensor, Tensor]:
+    logits, labels = zip(*stored_batches(folder.predictions_file, split), strict=True)
+    return torch.cat(logits), torch.cat(labels)
+
+
+def mean_recall(logits: Tensor, labels: Tensor) -> float:
+    """Mean recall over the classes."""
+    classes = labels.unique()
+    return sum(float((logits[labels == c].argmax(1) == c).double().mean()) for c in classes) / len(classes)
+
+
+def draw(file: Path, out: Path) -> None:
+    """Draw recall over beta, before and after the correction, above the shift that held-out data still needs."""
+    content = json.loads(file.read_text())
+    with style():
+        figure, axes = plt.subplots(2, len(content), figsize=(3.1 * len(content), 4.6), sharex=True, squeeze=False)
+        for (title, one), (top, bottom) in zip(content.items(), axes.T, strict=True):
+            rows = one["rows"]
+            seeds = len({row["seed"] for row in rows})
+            for name, label, colour in (("recall", "fixed β", "C0"), ("recall_after", "fixed β, corrected", "C1")):
+                values = torch.tensor([[row[name] for row in rows if row["beta"] == beta] for beta in BETAS])
+                top.errorbar(BETAS, values.mean(1), values.std(1) / seeds**0.5, label=label, color=colour, capsize=2)
+            top.set_title(f"{title}, {seeds} seeds")
+            usable = [row for row in rows if row["fit"]["problem"] is None]
+            total = sum(row["beta"] + row["fit"]["delta"] for row in usable) / len(usable)
+            for row in usable:
+                bottom.plot(row["beta"], row["fit"]["delta"], ".", color="C2", alpha=0.6)
+            bottom.plot(BETAS, [total - beta for beta in BETAS], color="C2", label=f"{total:.2f} − β")
+            bottom.axhline(0, color="0.6", linewidth=0.8)
+            for axis in (top, bottom):
+                axis.axvline(total, color="0.6", linestyle="dotted")
+            bottom.set_xlabel("β of the loss")
+            bottom.legend()
+        axes[0, 0].set_ylabel("test recall, %")
+        axes[1, 0].set_ylabel("δ on held-out data")
+        axes[0, 0].legend()
+        figure.tight_layout()
+        figure.savefig(out, dpi=150)
+
+
 def overhead(root: str, out: Path, epochs: int) -> None:
     """Time twelve runs with beta 1, and with beta measured on validation data in every second epoch, twice each."""
     usual = defaults("cifar10-lt", "cbs", 100).changed(root=root, epochs=epochs, validation=0.1, evaluate_every=2)
@@ -136,12 +203,15 @@ def overhead(root: str, out: Path, epochs: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=["train", "collect", "test", "overhead"])
+    parser.add_argument("do", choices=["train", "collect", "test", "overhead", "curve", "draw"])
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/auto"))
     parser.add_argument("--root", default="data")
     parser.add_argument("--seeds", type=int, nargs=2, default=(1000, 1020), help="first, and one after the last")
     parser.add_argument("--epochs", type=int, default=20, help="of the runs that are timed")
+    parser.add_argument("--data", default="cifar10-lt")
+    parser.add_argument("--imbalance", type=float, default=100)
+    parser.add_argument("--curve-seeds", type=int, default=5)
     given = parser.parse_args()
     if given.do == "train":
         train(recipes(range(*given.seeds), given.root), given.runs)
@@ -149,5 +219,9 @@ if __name__ == "__main__":
         collect(*given.paths)
     elif given.do == "test":
         test(*given.paths)
+    elif given.do == "curve":
+        curve(*given.paths, given.data, given.imbalance, seeds=given.curve_seeds, root=given.root, runs=given.runs)
+    elif given.do == "draw":
+        draw(*given.paths)
     else:
         overhead(given.root, given.runs, given.epochs)

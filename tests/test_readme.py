@@ -1,9 +1,11 @@
 """The code and the claims of README.md."""
 
 import json
+import math
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from longtail import ClassBalancedSoftmaxLoss
@@ -16,11 +18,19 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_one_line_change():
+def test_change_to_a_training_loop():
     (diff,) = blocks("diff")
     added = "\n".join(line[1:] for line in diff.splitlines() if line.startswith("+"))
     names = {"train_labels": [0] * 50 + [1] * 5, "num_classes": 2, "device": "cpu", "torch": torch}
+    # Scores of two classes with means -1 and 1: the posterior under equal priors has the logit 2 x.
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(0)) + torch.tensor([-1.0, 1.0]).repeat(2000)
+    plain = torch.stack([-x, x], 1)
+    off = plain + 0.7 * torch.tensor([50.0, 5.0]).log()
+    names |= {"val_logits": off, "val_labels": torch.arange(4000) % 2, "logits": off}
     exec(added, names)
+    assert names["shift"].delta == pytest.approx(0.7, abs=0.1)
+    margins = names["logits"].diff(dim=1), plain.diff(dim=1)
+    assert torch.allclose(*margins, atol=0.1 * math.log(10))
     loss = names["loss"]
     assert isinstance(loss, ClassBalancedSoftmaxLoss)
     assert loss.counts.tolist() == [50, 5]
