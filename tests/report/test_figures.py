@@ -13,6 +13,7 @@ from scipy import stats
 
 from longtail.study.figures import (
     Curves,
+    beta_traces,
     box_plots,
     class_probability,
     class_recall,
@@ -55,6 +56,7 @@ DRAW = {
     "probability": lambda: class_probability(COUNTS, VALUES, names=["a", "b", "c"]),
     "recall": lambda: class_recall(COUNTS, VALUES, low=[0, 0, 0], high=[1, 1, 1]),
     "gradients": lambda: gradient_bars(GRADIENTS),
+    "beta traces": lambda: beta_traces([((1, 2, 3), (1.0, 1.5, 1.6), (0.2, 0.1, 0.1))]),
     "sensitivity": lambda: sensitivity([1.0, 1.5], RECALLS, chosen=1.5),
     "trade-off": lambda: trade_off(POINTS),
 }
@@ -300,6 +302,7 @@ def test_nothing_to_draw_names_the_argument():
         (lambda: class_recall([1, 2], {"m": [1]}), "models"),
         (lambda: gradient_bars({}), "values"),
         (lambda: sensitivity([1.0], RECALLS), "strengths"),
+        (lambda: beta_traces([]), "traces"),
         (lambda: trade_off({}), "points"),
     ]
     for draw, argument in cases:

@@ -2,6 +2,7 @@
 
 import math
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -158,3 +159,16 @@ def test_a_study_reads_the_run_and_not_its_pilots(auto):
     assert len(results) == 1
     assert "CBS (β auto)" in str(results.table())
     assert f"β = {result['auto_beta']['beta']:.2f}" in results.table().caption
+
+
+def test_a_report_draws_the_measured_beta_over_epochs(tmp_path, monkeypatch):
+    settings = {"beta": "auto", "imbalance": 10, "epochs": 6, "validation": 0.3, "evaluate_every": 1}
+    _, result = trained(tmp_path / "run", "cbs", **settings)
+    drawn = []
+    monkeypatch.setattr("longtail.report.drawings.beta_traces", lambda traces: drawn.extend(traces) or plt.figure())
+    made = Results.read(tmp_path).report(tmp_path / "report.html")
+    points = [point for point in result["auto_beta"]["trace"] if "std_error" in point]
+    assert len(points) > 1
+    expected = tuple([point[name] for point in points] for name in ("epoch", "beta", "std_error"))
+    assert drawn == [expected]
+    assert f"that of the end: {result['auto_beta']['beta']:.2f}." in made.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.data_results import DataResults, mean_per_class, split_by_data
-from longtail.report.drawings import beta_drawing, curve_drawings, method_drawings
+from longtail.report.drawings import beta_drawing, curve_drawings, measured_beta_drawings, method_drawings
 from longtail.report.headlines import headline_cards, headlines, limits
 from longtail.report.mistakes import images_of_mistakes, read_predicted
 from longtail.report.page import Report, grid_from_table, slug
@@ -101,6 +101,7 @@ def _results_content(results: DataResults, prefix: str, drawings: dict[str, Draw
         levels = grid_from_table(level_table(results.cells, selected=selected), f"{prefix}-level")
     betas = _several_betas(results)
     figures = [*method_drawings(results), *([beta_drawing(betas, selected=record.selected(betas))] if betas else [])]
+    figures += measured_beta_drawings(results)
     return {
         "name": results.name,
         "cards": headline_cards(results),

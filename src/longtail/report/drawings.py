@@ -11,6 +11,7 @@ from longtail.study.captions import count
 from longtail.study.figures import (
     Curves,
     Drawing,
+    beta_traces,
     class_probability,
     class_recall,
     level_bars,
@@ -97,6 +98,25 @@ def curve_drawings(results: DataResults) -> list[Drawing]:
             caption = f"Training data (solid) and {results.on} data ({line}){runs}.{results.warning([cell])}"
             figure = recall_curves({title: curves}, split=results.on)
             found.append(Drawing(f"curves-{slug(title)}", title, figure, caption))
+    return found
+
+
+def measured_beta_drawings(results: DataResults) -> list[Drawing]:
+    """Return the measured beta over epochs, a figure per method with beta = auto."""
+    found: list[Drawing] = []
+    for cell, title in results.titles.items():
+        measured = [run.result["auto_beta"] for run in cell.runs if "auto_beta" in run.result]
+        usable = [[point for point in one["trace"] if "std_error" in point] for one in measured]
+        names = ("epoch", "beta", "std_error")
+        traces = [tuple([point[name] for point in trace] for name in names) for trace in usable if len(trace) > 1]
+        if traces:
+            several = " (the first pilot of each run)" if any(one["pilots"] > 1 for one in measured) else ""
+            used = ", ".join(f"{one['beta']:.2f}" for one in measured)
+            caption = (
+                f"The β that held-out data needs, measured during training{several}; a line per run with its standard "
+                f"error. The β in use is that of the end: {used}."
+            )
+            found.append(Drawing(f"beta-{slug(title)}", f"Measured β of {title}", beta_traces(traces), caption))
     return found
 
 

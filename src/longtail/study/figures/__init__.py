@@ -2,6 +2,7 @@
 
 from longtail.study.figures.plots import (
     Curves,
+    beta_traces,
     box_plots,
     class_probability,
     class_recall,
@@ -17,6 +18,7 @@ from longtail.study.figures.style import Drawing, inline_svg, save_figure
 __all__ = [
     "Curves",
     "Drawing",
+    "beta_traces",
     "box_plots",
     "class_probability",
     "class_recall",

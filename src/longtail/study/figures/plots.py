@@ -103,6 +103,25 @@ def sensitivity(
     return figure
 
 
+@style()
+def beta_traces(traces: Sequence[Sequence[Sequence[float]]]) -> "Figure":
+    """Draw the beta that held-out data needs over epochs, a line per run with a band of one standard error.
+
+    Args:
+        traces: epochs, betas and standard errors of each run.
+    """
+    if not traces:
+        raise ValueError("Expected `traces` to have at least one run, but got none.")
+    figure, axes = new_figure(height=3.0)
+    marks = marks_of([str(place) for place in range(len(traces))]).values()
+    for mark, (epochs, betas, errors) in zip(marks, traces, strict=True):
+        low, high = np.subtract(betas, errors), np.add(betas, errors)
+        axes.fill_between(epochs, low, high, color=mark.color, alpha=0.15, linewidth=0)
+        axes.plot(epochs, betas, markersize=4.5, markevery=max(1, len(epochs) // 8), **mark.options)
+    axes.set(xlabel="epoch", ylabel="measured β")
+    return figure
+
+
 def _draw_recalls(axes: "Axes", x: Sequence[float], recalls: Recalls, marks: Mapping[str, Mark], split: str) -> None:
     for name, values in recalls.items():
         if name in marks:
