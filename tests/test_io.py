@@ -1,5 +1,6 @@
 """Atomic writes, locks and signals."""
 
+import csv
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from longtail import _io
-from longtail._io import file_lock, new_file, read_json, stop_signals, write_json, write_text
+from longtail._io import NUMBER, file_lock, new_file, read_json, reading, stop_signals, write_json, write_text
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs fork and POSIX signals")
 
@@ -48,6 +49,41 @@ def test_damaged_json_names_the_file(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.json"):
         read_json(tmp_path / "a.json")
+
+
+def test_json_of_another_shape_names_the_file_and_the_place(tmp_path):
+    shape = {"runs": [{"name": str, "recall": {str: NUMBER}, "kind?": {"a", "b"}}]}
+    good = {"name": "x", "recall": {"all": 0.5, "tail": None}}
+    path = tmp_path / "a.json"
+    write_json(path, {"runs": [good, good | {"kind": "a"}]})
+    assert len(read_json(path, shape)["runs"]) == 2
+    for wrong, named in [
+        ({"name": 3}, "`name`"),
+        ({"recall": {"all": "x"}}, "`all` in `recall`"),
+        ({"kind": 1}, "a, b"),
+    ]:
+        write_json(path, {"runs": [good | wrong]})
+        with pytest.raises(ValueError, match=rf"a\.json: Expected .*{named}.*, but got"):
+            read_json(path, shape)
+    write_json(path, {})
+    with pytest.raises(ValueError, match=r"a\.json: .* to have `runs`"):
+        read_json(path, shape)
+
+
+def test_errors_of_reading_name_the_file_and_hide_pythons_words(tmp_path):
+    for broken, said in [
+        (lambda: list(zip([1], [], strict=True)), r"damaged \(ValueError\)"),
+        (lambda: {}["data"], "it has no 'data'"),
+        (lambda: json.loads("{"), "damaged: Expecting property name"),
+        (lambda: list(csv.reader(["x" * 140_000])), "field larger"),
+    ]:
+        with (
+            pytest.raises(ValueError, match=rf"^Expected a\.csv to be a table, but .*{said}"),
+            reading("a.csv", "a table"),
+        ):
+            broken()
+    with pytest.raises(FileNotFoundError), reading("a.csv", "a table"):
+        (tmp_path / "missing").read_text()
 
 
 def is_free(path):

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import threading
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from longtail._program import plugin_frames
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +28,8 @@ __all__ = [
     "plain",
     "read_json",
     "read_tensors",
+    "read_toml",
+    "reading",
     "stop_signals",
     "tensor_writer",
     "write_bytes",
@@ -85,16 +90,91 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
+@contextmanager
+def reading(path: Path | str, what: str) -> Iterator[None]:
+    """Turn every error of the block into a ``ValueError`` with one sentence that names the file.
 
-    Raises:
-        ValueError: the file is not valid JSON.
+    Errors of the system, of missing packages and in plugins stay as they are, and so do sentences that name the file.
+
+    Args:
+        path: the file that the block reads; a file may hold anything.
+        what: what it should be, for example ``"a JSON file"``.
+
+    Example:
+        >>> with reading("a.json", "a JSON file"):
+        ...     json.loads("[" * 100_000)
+        Traceback (most recent call last):
+        ValueError: Expected a.json to be a JSON file, but it is damaged (RecursionError).
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise ValueError(f"Expected {path} to be a JSON file, but it is damaged: {error}.") from error
+        yield
+    except (OSError, ImportError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        if (str(path) in said and "Expected" in said) or plugin_frames(error):
+            raise
+        if said.startswith("Expected"):
+            raise ValueError(f"{path}: {said}.") from error
+        kind = type(error)
+        clear = kind.__module__ != "builtins" or kind in {
+            UnicodeDecodeError,
+            RuntimeError,
+        }  # a parser's or torch's words
+        why = f"damaged: {said}" if clear and said else f"damaged ({kind.__name__})"
+        why = f"incomplete: it has no {said}" if kind is KeyError else why
+        raise ValueError(f"Expected {path} to be {what}, but it is {why}.") from error
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """Return the content of a TOML file."""
+    with reading(path, "TOML"):
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+
+
+NUMBER = (int, float, type(None))
+"""The shape of a number in JSON, where NaN is null."""
+_KINDS: dict[Any, str] = {str: "a text", dict: "an object", list: "a list", int: "a whole number", NUMBER: "a number"}
+
+
+def read_json(path: Path, shape: Any = None) -> Any:
+    """Return the content of a JSON file.
+
+    Args:
+        path: the file.
+        shape: what the content must be: types, a set of texts, ``[shape]`` for a list, ``{str: shape}`` for an object
+            with any names, or ``{"name": shape}`` for one with these names; those that end in ``?`` may be missing.
+
+    Raises:
+        ValueError: the file is not valid JSON, or has another shape.
+    """
+    with reading(path, "a JSON file"):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if shape is not None:
+            _check_shape(found, shape, "its content")
+        return found
+
+
+def _check_shape(found: Any, shape: Any, place: str) -> None:
+    if isinstance(shape, set):
+        if not isinstance(found, str) or found not in shape:
+            raise ValueError(f"Expected {place} to be one of {', '.join(sorted(shape))}, but got {str(found)[:80]!r}.")
+        return
+    kind: Any = type(shape) if isinstance(shape, dict | list) else shape
+    if not isinstance(found, kind):
+        raise ValueError(f"Expected {place} to be {_KINDS.get(kind, kind)}, but got {str(found)[:80]!r}.")
+    if isinstance(shape, list):
+        for number, item in enumerate(found):
+            _check_shape(item, shape[0], f"item {number} of {place}")
+    elif isinstance(shape, dict) and str in shape:
+        for name, item in found.items():
+            _check_shape(item, shape[str], f"`{name}` in {place}")
+    elif isinstance(shape, dict):
+        for name, of in shape.items():
+            if name.removesuffix("?") in found:
+                _check_shape(found[name.removesuffix("?")], of, f"`{name.removesuffix('?')}`")
+            elif not name.endswith("?"):
+                raise ValueError(f"Expected {place} to have `{name}`, but it has not.")
 
 
 def plain(value: Any) -> Any:
@@ -261,12 +341,8 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping
 def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
     """Return the tensors and the metadata of :func:`write_tensors`; nothing in the file is executed."""
     with open_tensors(path) as file:
-        try:
-            metadata = json.loads((file.metadata() or {}).get("longtail", "{}"))
-        except ValueError as error:
-            raise ValueError(
-                f"Expected {path} to be a file of longtail, but its header is damaged: {error}."
-            ) from error
+        metadata = json.loads((file.metadata() or {}).get("longtail", "{}"))
+        _check_shape(metadata, dict, "its header")
         return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
 
 
@@ -274,11 +350,8 @@ def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
 def open_tensors(path: Path) -> Iterator[Any]:
     """Yield a safetensors file, whose tensors are read one by one."""
     safetensors = import_extra("safetensors", "train")
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            yield file
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"Expected {path} to be a whole safetensors file, but it is damaged: {error}.") from error
+    with reading(path, "a whole safetensors file"), safetensors.safe_open(path, framework="pt") as file:
+        yield file
 
 
 def import_extra(module: str, extra: str) -> Any:

@@ -6,7 +6,7 @@ import shlex
 import traceback
 from pathlib import Path
 
-__all__ = ["printable", "program", "sentence_of"]
+__all__ = ["plugin_frames", "printable", "program", "sentence_of"]
 
 
 def printable(text: str) -> str:
@@ -55,9 +55,13 @@ def sentence_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if "Expected" in str(error) or isinstance(error, OSError | ImportError) or not frames:
         return str(error)
-    in_plugins = [frame for frame in frames if frame.filename in _plugin_files()]
-    place = (in_plugins or frames)[-1]
-    return f"{type(error).__name__} in {place.filename}:{place.lineno}: {error}"
+    place = (plugin_frames(error) or frames)[-1]
+    return f"{type(error).__name__} in {place.filename}:{place.lineno}: {' '.join(str(error).split())}"
+
+
+def plugin_frames(error: Exception) -> list[traceback.FrameSummary]:
+    """Return the frames of an error's traceback that are in plugin files."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _plugin_files()]
 
 
 def _plugin_files() -> list[str]:

@@ -1,5 +1,6 @@
 """Use a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
-from longtail._io import read_tensors
+from longtail._io import read_tensors, reading
 from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.loaders.decode import pixels_to_tensor, raw_pixels
+from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
 from longtail.models import HeadSpec, Model, build_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
@@ -83,6 +84,10 @@ class Transforms:
     normalisation: Normalisation
     family: Family = "cifar"
     in_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if check_integer("image_size", self.size, minimum=1) ** 2 > MAX_PIXELS:
+            raise ValueError(f"Expected `image_size` to be at most {math.isqrt(MAX_PIXELS)}, but got {self.size}.")
 
     def view(self, *, sized: bool = False) -> Augmentation:
         """All steps as one augmentation, for images that have the size already, or for others."""
@@ -245,11 +250,8 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
     if not folder.model_file.exists():
         raise FileNotFoundError(f"Expected a model in {folder.model_file}, but there is no such file.")
     state, card = read_tensors(folder.model_file)
-    try:
+    with reading(folder.model_file, "a model of longtail"):
         classifier = _from_card(state, card, result.get("posthoc"))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # of a damaged file, or another program's
-        reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"Expected {folder.model_file} to hold a model of longtail, but {reason}.") from error
     return classifier.to(device).eval()
 
 
@@ -269,5 +271,5 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: st
     used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
     model.load_state_dict(used)  # projectors are needed for training only
     if len(counts) != len(names) or len(normalisation.mean) != transforms.channels:
-        raise ValueError("its numbers of classes or channels do not match")
+        raise ValueError("Expected numbers of classes and channels that agree, but they do not match.")
     return TrainedClassifier(model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc))

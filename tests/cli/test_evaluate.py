@@ -239,4 +239,4 @@ def test_another_safetensors_file_is_refused(run, copy):
     shutil.copy(copy("cbs") / "statistics.safetensors", folder / "statistics.safetensors")
     code, _, err = run("evaluate", folder)
     assert code == 2
-    assert "has no 'method'" in err
+    assert "to have `method`" in err

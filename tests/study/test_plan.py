@@ -156,3 +156,27 @@ def test_the_default_reference():
         for methods in (["cbs", "softmax"], ["cbs", "softmax", "balanced-softmax"], ["focal", "cbs"])
     }
     assert list(references.values()) == ["softmax", "balanced-softmax", "focal"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ("methods = 3", "'3'"),
+        ("seeds = 300000000", "at most 10,000 seeds"),
+        ("recipe = 3", "`recipe` to be a table"),
+        ("search = [1]", "`search` to be a table"),
+        ("a = " + "[" * 50_000, "RecursionError"),
+    ],
+)
+def test_a_plan_that_holds_something_else_is_one_sentence_with_its_name(tmp_path, changes, said):
+    plan = {
+        "data": 'data = "digits-lt"',
+        "methods": 'methods = "cbs"',
+        "seeds": "seeds = 1",
+        "recipe": "",
+        "search": "",
+    }
+    path = tmp_path / "plan.toml"
+    path.write_text("\n".join((plan | {changes.split()[0]: changes}).values()))
+    with pytest.raises(ValueError, match=rf"plan\.toml.*{said}"):
+        read_plan(path)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -52,9 +52,12 @@ def test_an_empty_command_keeps_the_recorded_one(tmp_path):
 
 
 def test_a_file_of_another_version_is_refused(tmp_path):
-    for content in ('{"command": "x"}', "[]", '{"studies": [{"command": "x"}]}', '{"studies": 3}'):
+    whole = {**asdict(StudyRecord("x", "softmax")), "selected": {"y": [asdict(GIVEN)]}}
+    wrong = [{"planned": 3}, {"planned": [3]}, {"selected": {"y": [{"by": "luck"}]}}, {"searches": {"y": "x"}}]
+    contents = ['{"command": "x"}', "[]", '{"studies": [{"command": "x"}]}', '{"studies": 3}', "[" * 100_000]
+    for content in [*contents, *(json.dumps({"studies": [whole | one]}) for one in wrong)]:
         (tmp_path / "study.json").write_text(content)
-        with pytest.raises(ValueError, match=r"study\.json to hold a list of studies, but .* another version"):
+        with pytest.raises(ValueError, match=r"study\.json.*; move the file away and run"):
             read_studies(tmp_path)
 
 

@@ -235,7 +235,7 @@ def test_a_wrong_setting_is_one_sentence(settings, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("epochs = ", "to be TOML, but it is not"),
+        ("epochs = ", "to be TOML, but it is damaged"),
         ("epoch = 3", "but got `epoch`"),
         ("[method]\nname = 3", "`method`"),
     ],

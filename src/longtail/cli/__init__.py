@@ -15,7 +15,7 @@ from io import TextIOWrapper
 
 from longtail import __version__
 from longtail._io import stop_signals
-from longtail._program import sentence_of
+from longtail._program import plugin_frames, sentence_of
 from longtail._registry import load_plugin, nearest
 
 __all__ = ["COMMANDS", "check_interrupted", "main"]
@@ -114,9 +114,10 @@ def _run(given: Sequence[str]) -> int:
             traceback.print_exc()
         if not isinstance(error, ModuleNotFoundError):
             sentence = sentence_of(error)
-            placed = sentence.startswith(type(error).__name__)
-            hint = "; --debug shows the traceback." if placed and not debug else ""
-            return _fail(sentence + hint)
+            if sentence.startswith(type(error).__name__):
+                ours = "this is a mistake in longtail, please report it with the output of --debug."
+                sentence += f"; {'--debug shows the traceback.' if plugin_frames(error) else ours}"
+            return _fail(sentence)
         extras = _EXTRAS.get(name, "train")
         return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")
     except KeyboardInterrupt:

@@ -68,7 +68,7 @@ def _study(words: Sequence[str], command: str) -> int:
     if len(given.plans) > 1 and given.out is not None:
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
-    plans = [_read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
+    plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans))
         return 0
@@ -168,13 +168,6 @@ def _content(given: argparse.Namespace) -> dict[str, Any]:
     settings = read_settings(given, several=False, leave_out=_PLAN_SETTINGS)
     content["recipe"] = {name: values[0] for name, values in settings.items()}
     return content
-
-
-def _read_plan(name: str, content: dict[str, Any]) -> StudyPlan:
-    try:
-        return read_plan(name, content)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 # Output

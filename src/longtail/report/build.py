@@ -1,6 +1,5 @@
 """A report from folders of finished runs. It reads files only: no model is loaded or trained."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from longtail.report.settings import repeat_command, settings_grid, versions_gri
 from longtail.study.captions import Recorded, count, recorded_for, some_of
 from longtail.study.comparisons import check_reference
 from longtail.study.figures import Drawing
-from longtail.study.record import Choice
+from longtail.study.record import Choice, read_search
 from longtail.study.runs import SEARCH_FILE, Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import level_table, recall_table
 from longtail.train.folder import RunFolder
@@ -177,7 +176,7 @@ def _searches(folders: Sequence[Path | str], runs: Sequence[Run]) -> list[_Searc
                 by_beta.setdefault(run.beta, []).append(run)
         if len(by_beta) > 1:
             cells = [one_cell(same_beta, over_folds=True) for same_beta in by_beta.values()]
-            found.append((json.loads(file.read_text(encoding="utf-8")), cells))
+            found.append((read_search(file), cells))
     return found
 
 

@@ -1,10 +1,10 @@
 """How runs were made: commands, settings, machines and versions."""
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from longtail._io import read_json
 from longtail._program import program
 from longtail.methods import METHODS
 from longtail.report.data_results import DataResults
@@ -45,7 +45,7 @@ def versions_grid(runs: Sequence[Run]) -> Grid | None:
     """Return the machines and versions of the runs; ``None`` if they were not recorded."""
     found: dict[str, Counter[str]] = {}
     for file in (run.path / "environment.json" for run in runs):
-        about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        about = read_json(file, {"versions?": dict}) if file.exists() else {}
         facts = {key: about.get(key) for key in ("device", "python", "system")} | about.get("versions", {})
         for key, value in facts.items():
             if value is not None:

@@ -1,6 +1,5 @@
 """Captions of tables: runs, seeds, epochs, how beta was chosen, what was measured, and the command."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
-from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_studies
+from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_search, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
 
 NO_DATA = "there is neither test nor validation data"
@@ -107,7 +106,7 @@ def _searched(run: Run) -> list[Choice]:
     """How a search beside a run chose the run's beta; a study that was stopped has not recorded it."""
     found = []
     for file in sorted(run.path.parent.glob(f"search/*/{SEARCH_FILE}")):
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        record = read_search(file)
         of = (record.get("data"), record.get("method"), record.get("beta"))
         if run.beta is not None and of == (run.data, run.method, run.beta):
             found.append(Choice.of_search(record))

@@ -3,13 +3,13 @@
 A plan is made from plain data (:func:`make_plan`) or a TOML file (:func:`read_plan`), and checked before the first run.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_integer, check_number
+from longtail._io import read_toml, reading
 from longtail.data import CATALOG, long_tail_counts
 from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
@@ -19,6 +19,9 @@ from longtail.train.recipe import Recipe, defaults, name_in_label, pick_device
 
 SearchKey = tuple[str, float | None, str]
 """Data set, imbalance factor and method of a search for beta."""
+
+
+_MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,9 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
         ['runs/study/digits-lt-10-softmax-seed0', 'runs/study/digits-lt-10-softmax-seed1',
          'runs/study/digits-lt-10-cbs-beta-auto-seed0']
     """
+    for name in ("recipe", "search"):
+        if not isinstance(content.get(name, {}), Mapping):
+            raise TypeError(f"Expected `{name}` to be a table of settings, but got {content[name]!r}.")
     search: dict[str, Any]
     recipe: dict[str, Any]
     search, recipe = (
@@ -166,6 +172,8 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
             raise ValueError(f"Expected the {what}, but got `{name}`.")
     seeds, methods = content.get("seeds", ()), tuple(map(str, _listed(content.get("methods", ()))))
     counted = isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 0
+    if counted and seeds > _MOST_SEEDS:
+        raise ValueError(f"Expected `seeds` to be at most {_MOST_SEEDS:,} seeds, but got {seeds:,}; give a list.")
     plan = StudyPlan(
         data=tuple(map(str, _listed(content.get("data", ())))),
         methods=methods,
@@ -186,14 +194,12 @@ def read_plan(path: Path | str, given: Mapping[str, Any] | None = None, *, to_ru
     """Return the plan in a TOML file, with the settings in ``given`` instead of the file's; see :func:`make_plan`."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"Expected a plan in {path}, but there is no such file.")
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"Expected {path} to be TOML, but it is not: {error}.") from error
-    more = dict(given or {})
-    for name in ("recipe", "search"):
-        content[name] = {**content.get(name, {}), **more.pop(name, {})}
-    return make_plan({**content, **more}, to_run=to_run)
+    content, more = read_toml(path), dict(given or {})
+    with reading(path, "a plan"):
+        for name in more.keys() & {"recipe", "search"}:
+            if isinstance(content.get(name, {}), Mapping):
+                content[name] = {**content.get(name, {}), **more.pop(name)}
+        return make_plan({**content, **more}, to_run=to_run)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -1,13 +1,12 @@
 """The record of studies, ``study.json`` beside their runs: one entry per study, written before its first run."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longtail._io import write_json
+from longtail._io import NUMBER, read_json, write_json
 
 STUDY_FILE = "study.json"
 
@@ -66,6 +65,37 @@ class StudyRecord:
         )
 
 
+_SHAPE: dict[str, Any] = {
+    "studies": [
+        {
+            "command": str,
+            "reference": str,
+            "planned": [str],
+            "selected": {str: [{"by": {"given", "recipe", "search"}, "select_on": str, "folds": int, "runs": int}]},
+            "searches": {str: NUMBER},
+            "ended": str,
+            "failed": {str: str},
+        }
+    ]
+}
+
+
+_SEARCH_SHAPE = {
+    "beta": NUMBER,
+    "command?": str,
+    "choice?": str,
+    "select_on?": {"val", "test"},
+    "folds?": int,
+    "points?": [{"scores": [NUMBER]}],
+}
+
+
+def read_search(file: Path) -> dict[str, Any]:
+    """Return the record of a search for beta, from its ``beta.json``."""
+    found: dict[str, Any] = read_json(file, _SEARCH_SHAPE)
+    return found
+
+
 def now() -> str:
     """Return the time, as records have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -76,19 +106,14 @@ def read_studies(folder: Path) -> list[StudyRecord]:
     file = folder / STUDY_FILE
     if not file.exists():
         return []
-    known = {one.name for one in fields(StudyRecord)}
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))["studies"]
-        found = [StudyRecord(**{name: one[name] for name in known}) for one in entries]
-        return [
-            replace(one, selected={run: [Choice(**way) for way in ways] for run, ways in one.selected.items()})  # type: ignore[arg-type]
-            for one in found
-        ]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"Expected {file} to hold a list of studies, but it is damaged or of another version of longtail; move it "
-            "away and run the study's command again."
-        ) from error
+        entries = [{name: one[name] for name in _SHAPE["studies"][0]} for one in read_json(file, _SHAPE)["studies"]]
+    except ValueError as error:
+        why = str(error).removesuffix(".")
+        raise ValueError(f"{why}; move the file away and run the study's command again.") from error
+    for one in entries:
+        one["selected"] = {run: [Choice(**way) for way in ways] for run, ways in one["selected"].items()}
+    return [StudyRecord(**one) for one in entries]
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:

@@ -1,6 +1,5 @@
 """The search for beta with real runs on cross-validation folds, and its tables."""
 
-import json
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from longtail._io import write_json
 from longtail.data import CATALOG, open_path
 from longtail.study.planning import PlannedRun
-from longtail.study.record import Choice
+from longtail.study.record import Choice, read_search
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
 from longtail.study.search_rule import BetaSearch, Score, SearchPlan, search_rounds
@@ -119,7 +118,7 @@ def search_runs(
     file = Path(out) / SEARCH_FILE
     header = {"command": command or "", "select_on": part}
     if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = read_search(file)
         if before.get("select_on", part) != part:
             raise ValueError(
                 f"Expected {file} to be of a search with `select_on` {part}, but it is of one with "

@@ -13,11 +13,46 @@ from zlib import crc32
 
 import torch
 
-from longtail._io import file_lock, import_extra, plain, read_json, write_json, write_text
+from longtail._io import NUMBER, file_lock, import_extra, plain, read_json, reading, write_json, write_text
 from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
 __all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "lock_folders"]
+
+
+_BY_GROUP = {str: NUMBER}
+_RESULT = {
+    "data": str,
+    "method": str,
+    "params": dict,
+    "label?": str,
+    "beta?": (int, float, str, type(None)),
+    "seed": int,
+    "epochs": [int],
+    "reported": str,
+    "posthoc": (str, type(None)),
+    "posthoc_chosen_on_val": _BY_GROUP,
+    "classes": [str],
+    "groups": {str: [int]},
+    "train_stats": str,
+    "counts?": [int],
+    "splits": {
+        str: {
+            "recall": _BY_GROUP,
+            "absent_classes?": [int],
+            "recall_per_class?": [NUMBER],
+            "probability?": [NUMBER],
+            "probability_shift?": _BY_GROUP,
+            "target_probability?": _BY_GROUP,
+            "gradient_balance?": {str: _BY_GROUP},
+        }
+    },
+    **{
+        f"preference_{split}?": {"gap?": _BY_GROUP, "score": _BY_GROUP, "model_imbalance_level": NUMBER}
+        for split in ("val", "test")
+    },
+}
+"""The part of ``result.json`` that tables and reports read."""
 
 
 class RunFolder:
@@ -73,9 +108,7 @@ class RunFolder:
         """The measures of the run."""
         if not self.done:
             raise self._missing("a finished run", "result.json")
-        found = read_json(self.result_file)
-        if not isinstance(found, dict):
-            raise ValueError(f"Expected {self.result_file} to hold the measures of a run, but it holds something else.")
+        found: dict[str, Any] = read_json(self.result_file, _RESULT)
         return found
 
     def _missing(self, what: str, name: str) -> FileNotFoundError:
@@ -107,8 +140,9 @@ class RunFolder:
     @property
     def images(self) -> list[str] | None:
         """Digests of the training and validation images of the run; ``None`` if they were not written."""
-        found = read_json(self._environment_file).get("images") if self._environment_file.exists() else None
-        return found or None
+        if not self._environment_file.exists():
+            return None
+        return read_json(self._environment_file, {"images?": [str]}).get("images") or None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -124,8 +158,10 @@ class RunFolder:
 
     def log_lines(self) -> list[dict[str, Any]]:
         """The log, one entry per epoch; empty if it was not kept."""
-        lines = self.log_file.read_text(encoding="utf-8").splitlines() if self.log_file.exists() else []
-        return [json.loads(line) for line in lines]
+        if not self.log_file.exists():
+            return []
+        with reading(self.log_file, "the log of a run"):
+            return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
 
     def cut_log(self, length: int) -> None:
         """Remove lines that were logged after a checkpoint was written: they will be logged again."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args
 
 import torch
 
-from longtail._io import import_extra
+from longtail._io import import_extra, read_toml, reading
 from longtail.classes import group_bounds
 from longtail.data import CATALOG
 from longtail.data.datasets.long_tail import Profile
@@ -114,7 +114,10 @@ class Recipe:
         "the family of augmentations: cifar, imagenet, imagenet-plain (no colour), shift (small grey images), none",
     )
     image_size: int | None = param(
-        None, "side of the images that the model sees; default: that of the images, or 224 for files"
+        None,
+        "side of the images that the model sees; default: that of the images, or 224 for files",
+        at_least=1,
+        at_most=8192,
     )
     mixup: float = param(0.0, "alpha of mixup; 0: no mixup", at_least=0)
     label_smoothing: float = param(0.0, "label smoothing, as in nn.CrossEntropyLoss", at_least=0, at_most=1)
@@ -425,11 +428,9 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     """The settings in a TOML file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"Expected a recipe in {path}, but there is no such file.")
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"Expected {path} to be TOML, but it is not: {error}.") from error
-    return check_settings(content, str(path))
+    content = read_toml(path)
+    with reading(path, "a recipe"):
+        return check_settings(content, str(path))
 
 
 def write_recipe(recipe: Recipe) -> str:

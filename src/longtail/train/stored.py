@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._io import open_tensors, plain, read_tensors, tensor_writer, write_tensors
+from longtail._io import open_tensors, plain, read_tensors, reading, tensor_writer, write_tensors
 from longtail.classes import Groups
 from longtail.data import Split
 from longtail.metrics import ClassStatistics, class_statistics
@@ -105,6 +105,11 @@ def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics], clas
 def read_statistics(path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
     """What :func:`write_statistics` wrote."""
     tensors, _ = read_tensors(path)
+    with reading(path, "the class statistics of a run"):
+        return _statistics_in(tensors, path)
+
+
+def _statistics_in(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
     if "classifier.counts" not in tensors:
         raise ValueError(f"Expected {path} to hold the class statistics of a run, but it holds something else.")
     splits: dict[str, dict[str, Tensor]] = {}
@@ -135,14 +140,12 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     run = RunFolder(folder)
     kept = run.result()
     statistics, classifier = read_statistics(run.statistics_file)
-    try:
-        about = {name: kept[name] for name in ("data", "method", "params", "seed", "epochs", "reported")}
-        about |= {name: kept[name] for name in ("label", "beta") if name in kept}  # older runs lack them
+    about = {name: kept[name] for name in ("data", "method", "params", "seed", "epochs", "reported")}
+    about |= {name: kept[name] for name in ("label", "beta") if name in kept}  # older runs lack them
+    with reading(run.result_file, "the measures of a run"):
         groups = Groups.from_indices(**kept["groups"])
-        named, train_stats = tuple(kept["classes"]), kept["train_stats"]
-        trace, done = kept["posthoc_chosen_on_val"], kept["posthoc"]
-    except KeyError as error:
-        raise ValueError(f"Expected {run.result_file} to hold the measures of a run, but it has no {error}.") from None
+    named, train_stats = tuple(kept["classes"]), kept["train_stats"]
+    trace, done = kept["posthoc_chosen_on_val"], kept["posthoc"]
     more: dict[str, Any] = {}
     if posthoc is None:
         more = {"auto_beta": kept["auto_beta"]} if "auto_beta" in kept else {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from longtail._io import import_extra
+from longtail._io import import_extra, reading
 from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import IMAGE_FORMATS
 
@@ -136,6 +136,11 @@ def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
         path: the file, with commas, tabs or semicolons between the columns.
         needed: columns that must exist.
     """
+    with reading(path, "a table"):
+        return _read_table(path, needed)
+
+
+def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
     text = "\n".join(read_lines(path))
 
     def rows(delimiter: str) -> Iterator[list[str]]:
