@@ -28,9 +28,18 @@ def test_the_lowest_level_is_named(study, tmp_path):
         folder = changed(study / f"{method}-0", tmp_path / method)
         result = json.loads((folder / "result.json").read_text())
         result["preference_test"]["model_imbalance_level"] = level
+        result["splits"]["test"]["unpredicted_classes"] = []
         (folder / "result.json").write_text(json.dumps(result))
     text = " ".join(Reader(report(tmp_path).html).text)
     assert re.search(r"Lowest imbalance level I\s+12\.5\s+CBS \(β = 1\.5\)", text)
+    # The lowest level of a model that predicts three of ten classes and has learnt little is no merit.
+    result["splits"]["test"]["unpredicted_classes"] = list(range(7))
+    result["splits"][f"train{'_paper' * (result['train_stats'] == 'paper')}"]["recall"]["all"] = 0.3
+    (folder / "result.json").write_text(json.dumps(result))
+    text = " ".join(Reader(report(tmp_path).html).text)
+    assert "Lowest imbalance level I" not in text
+    said = "CBS (β = 1.5) predicts 3 of 10 classes and has 30.0 % recall on training data: underfitted"
+    assert said in text.replace("\xa0", " ")
 
 
 def test_different_data_are_never_put_side_by_side(study, tmp_path):

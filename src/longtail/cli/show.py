@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from longtail.train.measures import predicted_classes, why_no_level
+
 if TYPE_CHECKING:
     from longtail.train.fleet import Fleet
     from longtail.train.folder import RunFolder
@@ -175,11 +177,16 @@ def show_measures(result: dict[str, Any]) -> None:
             named = ", ".join(absent[:_NAMED]) + more
             present = f"{len(classes) - len(absent)} of {len(classes)} classes"
             print_line(f"{split}: all is over {present}; no samples of {named}")
+        said = predicted_classes(result, split) if classes else ""
+        if said:
+            print_line(f"{split}: the model {said}")
     if preference is not None:
-        level = preference["model_imbalance_level"]
-        shown_level = "undefined" if level is None else f"{level:.2f}"
+        why = why_no_level(result, "val" if where else "test")
         mode = "training mode, as in the paper" if result["train_stats"] == "paper" else "evaluation mode"
-        print_line(f"model imbalance level I{where} {shown_level} (training recalls in {mode})")
+        shown = (
+            f"undefined: {why}" if why else f"{preference['model_imbalance_level']:.2f} (training recalls in {mode})"
+        )
+        print_line(f"model imbalance level I{where} {shown}")
     if "auto_beta" in result:
         print_line(_measured_beta(result["auto_beta"]))
     elif result.get("posthoc"):

@@ -48,6 +48,9 @@ def findings(found: "Diagnosis") -> list[str]:
         if found.preference.undefined:
             missed = ", ".join(found.preference.undefined)
             lines.append(f"The imbalance level is undefined, because no training sample of {missed} is recognised.")
+        elif math.isnan(found.preference.level):
+            why = f"all classes are in one group, the {last}" if first == last else "only one group has samples"
+            lines.append(f"The imbalance level is undefined, because {why}.")
     if not math.isnan(found.upwards) and max(counts) > min(counts):
         lines.append(f"{found.upwards:.0f} % of the errors on {last} classes go to classes with more training samples.")
     return lines + _confidence(found)

@@ -19,7 +19,8 @@ class Preference:
     score: GroupValues
     """Preference score P per group: training error plus G; lower is better."""
     level: float
-    """Model imbalance level I, the range of P over the groups that have a class; NaN if a P is undefined."""
+    """Model imbalance level I, the range of P over the groups that have a class; NaN if a P is undefined, or if there
+    are fewer than two groups to compare."""
     undefined: tuple[str, ...]
     """Groups with zero training recall, which have no G and no P."""
 
@@ -63,7 +64,7 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
             continue
         gap[name] = 100 * (train[name] - test[name]) / train[name]
         score[name] = (100 - 100 * train[name]) + gap[name]
-    level = math.nan if undefined or not score else max(score.values()) - min(score.values())
+    level = math.nan if undefined or len(score) < 2 else max(score.values()) - min(score.values())
     return Preference(GroupValues(gap, skipped), GroupValues(score, skipped), level, tuple(undefined))
 
 

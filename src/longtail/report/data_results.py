@@ -85,9 +85,12 @@ class DataResults:
 
     @cached_property
     def lowest_level(self) -> Cell | None:
-        """The cell with the lowest model imbalance level; ``None`` if there are several but fewer than two levels."""
+        """The cell with the lowest model imbalance level; ``None`` if there are several but fewer than two levels.
+
+        A model that is underfitted may treat all groups equally badly, so it is left out.
+        """
         levels = {cell: self.level(cell).mean for cell in self.cells}
-        known = [cell for cell in self.cells if not math.isnan(levels[cell])]
+        known = [cell for cell in self.cells if not math.isnan(levels[cell]) and not cell.underfitted]
         return min(known, key=lambda cell: levels[cell]) if len(known) > min(1, len(self.cells) - 1) else None
 
     @cached_property

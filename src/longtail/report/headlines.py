@@ -17,11 +17,14 @@ def headline_cards(results: DataResults) -> list[tuple[str, str, str]]:
         return []
     titles, best, names = results.titles, results.best, list(results.groups)
     on = "" if results.split == "test" else f", {results.on} data"
-    highest, lowest = ("Highest recall", "Lowest imbalance") if len(titles) > 1 else ("Recall", "Imbalance")
-    found = [(f"{_text(results.recall(best))} %", f"{highest} over all classes{on}", titles[best])]
-    if len(names) > 1:
-        last = results.highest(names[-1])
-        found.append((f"{_text(results.recall(last, names[-1]))} %", f"{highest} of the {names[-1]}{on}", titles[last]))
+    lowest = "Lowest imbalance" if len(titles) > 1 else "Imbalance"
+    found = []
+    for group in dict.fromkeys(("all", names[-1])) if len(names) > 1 else ("all",):
+        one = results.highest(group)
+        several = sum(not math.isnan(results.recall(cell, group).mean) for cell in titles) > 1
+        of = "over all classes" if group == "all" else f"of the {group}"
+        name = f"{'Highest recall' if several else 'Recall'} {of}{on}"
+        found.append((f"{_text(results.recall(one, group))} %", name, titles[one]))
     if results.lowest_level is not None:
         level = _text(results.level(results.lowest_level))
         found.append((level, f"{lowest} level I{on}", titles[results.lowest_level]))
@@ -51,6 +54,9 @@ def headlines(results: DataResults) -> list[str]:
     has = "has the highest recall" if len(results.cells) > 1 else "has the recall"
     text = f"{results.titles[best]} {has} over all classes on {measured_on(results.cells)}: "
     found.append(f"{text}{_text(results.recall(best))} %" + (f" ({each})." if each else "."))
+    partly = [f"{title} {cell.predicts}" for cell, title in results.titles.items() if cell.predicts]
+    if partly:
+        found.append(f"Some classes are never predicted on {measured_on(results.cells)}: {some_of(partly, 5)}.")
     return [*found, *_tests(results)]
 
 
@@ -97,16 +103,12 @@ def limits(all_results: Sequence[DataResults], record: Recorded, unfinished: Seq
     for word, names in (("unfinished", unfinished), ("failed", record.failed)):
         if names:
             found.append(f"{count(len(names), f'{word} run')} left out: {some_of(names)}.")
-    undefined = [
-        f"{title} on {results.name}"
-        for results in all_results
-        for cell, title in results.titles.items()
-        if results.measured and math.isnan(results.level(cell).mean)
-    ]
-    if undefined:
-        found.append(
-            f"The imbalance level is undefined for {some_of(undefined)}: in one group, no training image is recognised."
-        )
+    undefined: dict[str, list[str]] = {}
+    for results in (one for one in all_results if one.measured):
+        for cell, title in results.titles.items():
+            for why in dict.fromkeys(run.why_no_level(results.split) for run in cell.runs):
+                undefined.setdefault(why, []).append(f"{title} on {results.name}")
+    found += [f"The imbalance level is undefined for {some_of(of)}: {why}." for why, of in undefined.items() if why]
     return found
 
 

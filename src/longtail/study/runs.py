@@ -12,6 +12,7 @@ from longtail.data import data_title
 from longtail.methods import METHODS, parse_method
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
+from longtail.train.measures import is_underfitted, predicted_classes, why_no_level
 from longtail.train.recipe import Recipe, settings_of, usual_recipe
 
 Held = Literal["val", "test"]
@@ -83,7 +84,11 @@ class Run:
 
     def level(self, part: Held = "test") -> float:
         """Return the model imbalance level I; NaN if it is undefined."""
-        return self._number(f"preference_{part}", "model_imbalance_level")
+        return math.nan if self.why_no_level(part) else self._number(f"preference_{part}", "model_imbalance_level")
+
+    def why_no_level(self, part: Held = "test") -> str:
+        """Return why the model imbalance level is undefined, in words; empty if it is defined."""
+        return why_no_level(self.result, part)
 
     def shift(self, group: str) -> float:
         """Return the relative difference of class probability and frequency on training data, in per cent."""
@@ -186,6 +191,21 @@ class Cell:
     def groups(self) -> tuple[str, ...]:
         """The groups that have a class."""
         return tuple(name for name, members in self.runs[0].result["groups"].items() if members)
+
+    @property
+    def underfitted(self) -> bool:
+        """Whether a run is underfitted: :func:`longtail.train.measures.is_underfitted`."""
+        return any(run.held_out is not None and is_underfitted(run.result, run.held_out) for run in self.runs)
+
+    @property
+    def predicts(self) -> str:
+        """How many classes are predicted, if not all, in words; of several runs, the one with the fewest."""
+        held = [(run, run.held_out) for run in self.runs if run.held_out is not None]
+        if not held:
+            return ""
+        run, split = max(held, key=lambda one: len(one[0].result["splits"][one[1]].get("unpredicted_classes", ())))
+        text = predicted_classes(run.result, split)
+        return f"{text} (seed {run.recipe.seed})" if text and len(self.runs) > 1 else text
 
     def values(self, measure: Measure) -> list[float]:
         """Return a measure of every run, in the order of the seeds."""

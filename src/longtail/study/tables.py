@@ -7,7 +7,7 @@ from math import isnan, nan
 from longtail.study.captions import NO_DATA, caption_of, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_of, how_tested, stars
 from longtail.study.rendering import Row, Table, Value
-from longtail.study.runs import HELD_WORDS, Cell, Measure, Run, by_data, distinct_titles, groups_of, held_out
+from longtail.study.runs import HELD_WORDS, Cell, Held, Measure, Run, by_data, distinct_titles, groups_of, held_out
 
 Selected = str | Callable[[Sequence[Cell]], str]
 """How beta was chosen, or a function that returns it for cells."""
@@ -64,19 +64,13 @@ def recall_table(
 
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
     """Return the model imbalance level I of each data set and method, the lowest of each data set in bold."""
-    rows, undefined, unmeasured = [], False, False
+    rows: list[Row] = []
+    title, notes = _measured_on(cells)
     for data, of_data in by_data(cells).items():
         part = held_out(of_data) or "test"
-        values = _column(of_data, partial(Run.level, part=part), min)
+        values = _column(of_data, partial(Run.level, part=part), min, leave_out=[c for c in of_data if c.underfitted])
         rows += [Row((data, title), (value,)) for title, value in zip(distinct_titles(of_data), values, strict=True)]
-        missing = [run for cell in of_data for run in cell.runs if isnan(run.level(part))]
-        known = [bool(run.result.get(f"preference_{part}")) for run in missing]
-        undefined, unmeasured = undefined or any(known), unmeasured or not all(known)
-    title, notes = _measured_on(cells)
-    if undefined:
-        notes.append("No I: in one of the runs a group has zero training recall, so I is undefined.")
-    if unmeasured:
-        notes.append("No I: a run was not measured on training data or on the data of this table.")
+        notes += [why for why in _undefined(of_data, part) if why not in notes]
     caption = " ".join([*notes, "Lower is better.", caption_of(cells, selected=selected)])
     return Table(f"Model imbalance level on {title}", ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
 
@@ -90,6 +84,7 @@ def sensitivity_table(cells: Sequence[Cell], *, selected: str = "", command: str
     groups = (*groups_of(cells), "all")
     given = sorted(cells, key=lambda cell: (cell.data, cell.beta or 0.0))
     rows: list[list[Row]] = [[] for _ in given]
+    notes: dict[str, None] = {}
     for split in ("train", "val", "test"):
         if split not in given[0].runs[0].result["splits"]:
             continue
@@ -97,12 +92,22 @@ def sensitivity_table(cells: Sequence[Cell], *, selected: str = "", command: str
         levels: Sequence[Value | None] = [None for _ in given]
         if split in HELD_WORDS:
             levels = _column(given, partial(Run.level, part=split), min)
+            notes |= dict.fromkeys(_undefined(given, split))
         for place, (cell, *values) in enumerate(zip(given, *columns, levels, strict=True)):
             rows[place].append(Row((f"{cell.beta:g}", split), tuple(values)))
     title = f"Sensitivity to β on {given[0].data}: recall, per cent"
     names = (*(name.capitalize() for name in groups), "I")
     found = tuple(row for of_beta in rows for row in of_beta)
-    return Table(title, ("β", "Split"), names, found, caption_of(given, selected=selected), command=command)
+    caption = " ".join([*notes, caption_of(given, selected=selected)])
+    return Table(title, ("β", "Split"), names, found, caption, command=command)
+
+
+def _undefined(cells: Sequence[Cell], part: Held) -> list[str]:
+    """Why runs have no imbalance level, each reason once."""
+    found = [why for cell in cells for run in cell.runs if (why := run.why_no_level(part))]
+    return [
+        f"No I in {found.count(why)} of {sum(len(c.runs) for c in cells)} runs: {why}." for why in dict.fromkeys(found)
+    ]
 
 
 def _recall(run: Run, split: str, group: str) -> float:
@@ -114,14 +119,18 @@ def _column(
     measure: Measure,
     best: Callable[..., float],
     tested: Mapping[Cell, Contrast] | None = None,
+    leave_out: Sequence[Cell] = (),
 ) -> list[Value]:
+    """The values of a column, the best in bold; ``leave_out`` has cells that cannot be the best."""
     summaries = [cell.summary(measure) for cell in cells]
-    top = best((round(one.mean, 2) for one in summaries if not isnan(one.mean)), default=nan)
+    ranked = [one.mean for cell, one in zip(cells, summaries, strict=True) if cell not in leave_out]
+    top = best((round(mean, 2) for mean in ranked if not isnan(mean)), default=nan)
     values = []
     for cell, one in zip(cells, summaries, strict=True):
         test = (tested or {}).get(cell)
         marked = ("", nan) if test is None else (stars(test.p_value), test.p_value)
-        values.append(Value(one, len(cells) > 1 and round(one.mean, 2) == top, *marked))
+        is_best = len(cells) > 1 and cell not in leave_out and round(one.mean, 2) == top
+        values.append(Value(one, is_best, *marked))
     return values
 
 

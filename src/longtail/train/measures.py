@@ -22,7 +22,16 @@ from longtail.metrics import (
 )
 from longtail.posthoc import TAUS, adjust_logits, tau_normalize_logits
 
-__all__ = ["POSTHOCS", "Classifier", "PostHoc", "choose_posthoc", "measures"]
+__all__ = [
+    "POSTHOCS",
+    "Classifier",
+    "PostHoc",
+    "choose_posthoc",
+    "is_underfitted",
+    "measures",
+    "predicted_classes",
+    "why_no_level",
+]
 
 TrainStats = Literal["eval", "paper"]
 
@@ -81,6 +90,7 @@ def _of_split(one: ClassStatistics, groups: Groups) -> dict[str, Any]:
         "recall_absent_as_zero": {"all": zero.all, **zero.groups},
         "accuracy": int(one.correct.sum()) / int(one.samples.sum()),
         "absent_classes": list(found.absent),
+        "unpredicted_classes": ((one.predicted == 0) & (one.samples > 0)).nonzero().flatten().tolist(),
         "recall_per_class": found.per_class.tolist(),
         "recall_low": found.low.tolist(),
         "recall_high": found.high.tolist(),
@@ -110,6 +120,53 @@ def _preference(train: ClassStatistics, other: ClassStatistics, groups: Groups) 
         "model_imbalance_level": found.level,
         "undefined": list(found.undefined),
     }
+
+
+# What a result says
+
+
+def why_no_level(result: Mapping[str, Any], split: str) -> str:
+    """Why the model imbalance level of a result is undefined on a split, in words; empty if it is defined."""
+    found, filled = result.get(f"preference_{split}"), [name for name, members in result["groups"].items() if members]
+    if not found:
+        return f"there are no measures on both training and {split} data"
+    if len(filled) < 2:
+        return f"all classes are in one group, the {filled[0]}; choose other groups with --groups"
+    level = found["model_imbalance_level"]  # null in files
+    if level is not None and not math.isnan(level):
+        return ""
+    if found.get("undefined"):
+        return f"no training image of the {' and the '.join(found['undefined'])} is recognised"
+    return f"fewer than two groups have images in the {split} data"
+
+
+def predicted_classes(result: Mapping[str, Any], split: str) -> str:
+    """``"predicts 1 of 4 classes"``, of the classes with images in a split; empty if all are predicted, or unknown."""
+    found = result["splits"].get(split, {})
+    never, present = found.get("unpredicted_classes"), len(result["classes"]) - len(found.get("absent_classes", ()))
+    if not never:
+        return ""
+    text = f"predicts {present - len(never):,} of {present:,} classes"
+    if is_underfitted(result, split):
+        recall = result["splits"][_trained(result)]["recall"]["all"]
+        text += f" and has {100 * recall:.1f} % recall on training data: underfitted"
+    return text
+
+
+def is_underfitted(result: Mapping[str, Any], split: str) -> bool:
+    """Whether some classes of a split are never predicted, and less than half is learnt.
+
+    What is learnt is the recall over all classes on training data, above the 1/C of guessing among C classes, as a
+    share of what is possible: ``balanced_accuracy_score(adjusted=True)`` of scikit-learn.
+    """
+    chance, trained = 1 / len(result["classes"]), result["splits"].get(_trained(result))
+    if trained is None or not result["splits"].get(split, {}).get("unpredicted_classes") or chance == 1:
+        return False
+    return bool((trained["recall"]["all"] - chance) / (1 - chance) < 0.5)
+
+
+def _trained(result: Mapping[str, Any]) -> str:
+    return "train_paper" if result.get("train_stats") == "paper" else "train"
 
 
 # Post-hoc steps
