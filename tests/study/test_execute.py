@@ -11,7 +11,7 @@ import torch
 from tests.study.conftest import SHORT, plan_in
 from tests.train.turns import expected_turns, turns_of
 
-from longtail.study.execute import devices, epochs_done, execute
+from longtail.study.execute import devices, execute
 from longtail.train import RunFolder, StoppedError
 
 
@@ -27,7 +27,7 @@ def test_finished_runs_are_not_run_again(study):
     assert len(outcome.done) == 6
     assert outcome.failed == {}
     assert {run.path: run.folder.result_file.stat().st_mtime_ns for run in runs} == before
-    assert {epochs_done(run) for run in runs} == {SHORT["epochs"]}
+    assert {run.folder.epochs_logged for run in runs} == {SHORT["epochs"]}
 
 
 def test_after_a_stop_the_results_are_the_same(tmp_path, study, monkeypatch):
@@ -36,7 +36,7 @@ def test_after_a_stop_the_results_are_the_same(tmp_path, study, monkeypatch):
     sent = []
 
     def watch():
-        if epochs_done(runs[1]) and not sent:
+        if runs[1].folder.epochs_logged and not sent:
             sent.append(True)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -59,7 +59,7 @@ def test_a_stop_reports_what_had_failed_by_then(tmp_path, number):
     good = plan_in(tmp_path / "good", methods=["softmax"], seeds=3, recipe={"epochs": 5000}).runs()
 
     def watch():
-        if (bad.path / "not_finite.json").exists() and all(epochs_done(run) for run in good[: 2 * number - 1]):
+        if (bad.path / "not_finite.json").exists() and all(run.folder.epochs_logged for run in good[: 2 * number - 1]):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(StoppedError) as stopped:

@@ -13,6 +13,7 @@ from longtail.cli import study as command
 from longtail.cli.study import View
 from longtail.study import PlannedRun, Progress
 from longtail.study.search import fold_recipes
+from longtail.train import Trainer
 from longtail.train.recipe import write_recipe
 
 
@@ -30,6 +31,17 @@ def test_bar_counts_runs_and_epochs(view, study, tmp_path):
     view(Progress([*done[4:], *waiting]))
     (task,) = view.bar.tasks
     assert (task.description, task.completed, task.total) == ("2/5 runs done", 4, 10)
+
+
+def test_pilots_count(tmp_path):
+    (run,) = plan_in(tmp_path, methods=["cbs"], betas=["auto"], seeds=1).runs()
+    trainer = Trainer(run.recipe, run.folder)
+    steps = trainer.steps()
+    while trainer.epochs_done < 1:
+        next(steps)
+    steps.close()
+    assert Progress([run]).epochs() == (1, trainer.epochs_total)
+    assert trainer.epochs_total > sum(run.recipe.stage_epochs)
 
 
 def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, monkeypatch):

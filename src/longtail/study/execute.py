@@ -187,9 +187,3 @@ def _collect(answers: _Answers, failed: dict[str, str], elsewhere: set[str]) -> 
         one, other = answers.get()
         failed.update(one)
         elsewhere |= other
-
-
-def epochs_done(run: PlannedRun) -> int:
-    """Return the epochs that a run has logged."""
-    file = run.folder.log_file
-    return file.read_bytes().count(b"\n") if file.exists() else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans
-from longtail.study.execute import epochs_done, execute
+from longtail.study.execute import execute
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import Choice, StudyRecord, missing_of, now, write_study
 from longtail.study.rendering import save
@@ -212,10 +212,12 @@ class Progress:
         self.finished |= {run.path: run for run in self.news}
 
     def epochs(self) -> tuple[int, int]:
-        """Return how many epochs are done, and how many there are."""
-        totals = {run.path: sum(run.recipe.stage_epochs) for run in self.runs}
-        done = [
-            totals[run.path] if run.path in self.finished else min(epochs_done(run), totals[run.path])
-            for run in self.runs
-        ]
-        return sum(done), sum(totals.values())
+        """Return how many epochs are done, and how many there are; pilots count from their start on."""
+        done = total = 0
+        for run in self.runs:
+            pilots = run.folder.pilots
+            epochs = sum(run.recipe.stage_epochs) * (1 + len(pilots))
+            logged = sum(folder.epochs_logged for folder in (run.folder, *pilots))
+            done += epochs if run.path in self.finished else min(logged, epochs)
+            total += epochs
+        return done, total

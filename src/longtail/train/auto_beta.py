@@ -13,12 +13,10 @@ from torch import Tensor
 
 from longtail.beta import ShiftFit, fit_shift
 
-__all__ = ["FOLDS", "NO_PILOTS", "PILOT", "Rows", "pilots_needed", "pooled_fit", "summary"]
+__all__ = ["FOLDS", "NO_PILOTS", "Rows", "pilots_needed", "pooled_fit", "summary"]
 
 FOLDS = 10
 """A pilot holds out one of so many parts of the images."""
-PILOT = "pilot"
-"""The folders of pilots, in that of the run, have this name and a number."""
 NO_PILOTS = "all classes that have two images or more have the same count"
 """Why no pilot is trained."""
 _MOST = 5  # pilots

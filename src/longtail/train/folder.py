@@ -90,6 +90,15 @@ class RunFolder:
         return self.recipe_file.exists()
 
     @property
+    def pilots(self) -> "list[RunFolder]":
+        """The folders of the pilots of this run."""
+        return [RunFolder(path) for path in sorted(self.path.glob("pilot*"))]
+
+    def pilot(self, number: int) -> "RunFolder":
+        """The folder of a pilot of this run, from 0 on."""
+        return RunFolder(self.path / f"pilot{number}")
+
+    @property
     def is_pilot(self) -> bool:
         """Whether the run is a pilot of ``beta = "auto"``: it is in the folder of the run that it belongs to."""
         return RunFolder(self.path.parent).begun
@@ -167,6 +176,11 @@ class RunFolder:
         """Remove lines that were logged after a checkpoint was written: they will be logged again."""
         if self.log_file.exists() and self.log_file.stat().st_size > length:
             os.truncate(self.log_file, length)
+
+    @property
+    def epochs_logged(self) -> int:
+        """Lines in the log."""
+        return self.log_file.read_bytes().count(b"\n") if self.log_file.exists() else 0
 
     @property
     def log_length(self) -> int:

@@ -20,7 +20,6 @@ from longtail.ranks import Ranks
 from longtail.train.auto_beta import (
     FOLDS,
     NO_PILOTS,
-    PILOT,
     Rows,
     pilots_needed,
     pooled_fit,
@@ -184,13 +183,16 @@ class Trainer:
         """Train pilots on all but a tenth of the images, each time another, to measure beta."""
         for fold in range(self._pilots_needed):
             recipe = self.recipe.changed(folds=FOLDS, fold=fold, tensorboard=False)
-            folder = self.folder.path / f"{PILOT}{fold}"
-            pilot = Trainer(recipe, folder, ranks=self.ranks, device=self.device, dataset=self._given_data)
+            pilot = Trainer(
+                recipe, self.folder.pilot(fold), ranks=self.ranks, device=self.device, dataset=self._given_data
+            )
             self.pilots.append(pilot)
             for _ in pilot.steps():
                 if self.ranks.first and not self.folder.begun:  # the pilot has checked all settings
                     images = fingerprint(self.dataset, self.recipe)["images"]
                     self.folder.begin(self.recipe, self.device, self.ranks.world, images)
+                    for other in range(self._pilots_needed):  # how many there will be
+                        self.folder.pilot(other).path.mkdir(exist_ok=True)
                 self.stream, self.live = pilot.stream, pilot.live
                 yield
                 pilot.stop_requested = self.stop_requested
