@@ -10,9 +10,7 @@ from longtail.report.drawings import beta_drawing, method_drawings, recall_over_
 from longtail.report.page import slug
 from longtail.study.figures import (
     Drawing,
-    box_plots,
     class_probability,
-    gradient_bars,
     level_bars,
     recall_curves,
     sensitivity,
@@ -24,6 +22,7 @@ from longtail.study.stats import Summary
 from reproduction import paper
 from reproduction.collection import MAIN, Collection
 from reproduction.measure import balanced_of, balanced_probability
+from reproduction.plots import box_plots, gradient_bars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,11 +14,9 @@ from scipy import stats
 from longtail.study.figures import (
     Curves,
     beta_traces,
-    box_plots,
     class_probability,
     class_recall,
     frontier,
-    gradient_bars,
     inline_svg,
     level_bars,
     recall_curves,
@@ -28,6 +26,7 @@ from longtail.study.figures import (
 )
 from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
 from longtail.study.stats import Summary
+from reproduction.plots import box_plots, gradient_bars
 
 CURVES = Curves(
     [1, 2, 3],
