@@ -5,6 +5,8 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -31,6 +33,28 @@ def test_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
     monkeypatch.setattr(_io.os, "fsync", lambda _: calls.append(sorted(file.name for file in tmp_path.iterdir())))
     write_text(tmp_path / "a.txt", "x")
     assert calls == [[f".a.txt.{os.getpid()}.part"], ["a.txt"]]  # the file, then the folder
+
+
+@posix
+def test_what_a_killed_process_left_is_removed_and_what_is_being_written_stays(tmp_path):
+    code = """
+import pathlib, sys, time
+from longtail._io import new_file
+with new_file(pathlib.Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+    path = tmp_path / "a [1].txt"
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"ready\n"
+        write_text(path, "whole")
+        assert len(list(tmp_path.iterdir())) == 2
+        writer.kill()
+        writer.wait()
+    assert len(list(tmp_path.iterdir())) == 2
+    write_text(path, "whole again")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_nan_and_infinity_become_null(tmp_path):

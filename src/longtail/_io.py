@@ -9,12 +9,13 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from longtail._program import plugin_frames
+from longtail._program import plugin_frames, printable
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ __all__ = [
     "read_tensors",
     "read_toml",
     "reading",
+    "safe_cell",
     "stop_signals",
     "tensor_writer",
     "write_bytes",
@@ -43,7 +45,8 @@ __all__ = [
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that becomes ``path`` after the block, or is removed when the block raises.
 
-    The content is on disk before the rename, so ``path`` never holds half a file, not even after a power failure.
+    The content is on disk before the rename, so ``path`` never holds half a file, not even after a power failure. What
+    a killed process left of its own attempt is removed.
 
     Example:
         >>> import tempfile
@@ -54,15 +57,33 @@ def new_file(path: Path) -> Iterator[Path]:
         ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
         ('whole', ['a.txt'])
     """
+    _remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
     try:
+        with suppress(OSError):  # the file system has no locks
+            if os.name != "nt":  # there a lock would also keep us from writing
+                _lock_descriptor(held)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
     finally:
+        os.close(held)
         temporary.unlink(missing_ok=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of ``path`` whose writer is gone, so that nobody holds a lock on them."""
+    for part in path.parent.glob(f".{escape(path.name)}.*.part") if os.name != "nt" else ():
+        with suppress(OSError):  # it is being written, or removed by another process
+            descriptor = os.open(part, os.O_RDWR)
+            try:
+                _lock_descriptor(descriptor)
+                part.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -188,6 +209,26 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def safe_cell(value: Any) -> Any:
+    """Return a cell of a CSV file that no spreadsheet runs: a quote before a text that would be a formula.
+
+    Numbers stay as they are, and control characters become escapes.
+
+    Example:
+        >>> [safe_cell(value) for value in ("=1+1", "@home", "-", "-1.5", "+1", "oak", -2.5)]
+        ["'=1+1", "'@home", "'-", '-1.5', '+1', 'oak', -2.5]
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return text
+    with suppress(ValueError):
+        float(text)
+        return text
+    return "'" + text
 
 
 # --- locks

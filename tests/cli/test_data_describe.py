@@ -57,6 +57,21 @@ def test_describe_without_reading_images(run, birds):
     assert "unreadable" not in out
 
 
+def test_control_characters_are_printed_as_escapes(run, tmp_path):
+    """A name must not clear the screen or change the title of the terminal."""
+    root = tmp_path / "birds"
+    picture(root / "sparrow\x1b[2J" / "1\x1b]0;x\x07.png", 0)
+    (root / "eagle" / "\x1b[31m.png").parent.mkdir()
+    (root / "eagle" / "\x9b31m.png").write_bytes(b"no image")
+    code, out, _ = run("data", "describe", root)
+    assert code == 1
+    assert "sparrow\\x1b[2J" in out
+    assert "\\x9b31m.png" in out
+    code, _, err = run("data", "describe", root / "none\x1b[2J")
+    assert "none\\x1b[2J" in one_sentence(err)
+    assert not {"\x1b", "\x9b", "\x07"} & set(out + err)
+
+
 def test_describe_many_classes_shows_both_ends(run, tmp_path):
     for c in range(100):
         for number in range(100 - c):

@@ -31,6 +31,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.requests.append(self.path)
+        if self.path in self.server.redirects:
+            self.send_response(302)
+            self.send_header("Location", self.server.redirects[self.path])
+            return self.end_headers()
         body = self.server.files.get(self.path)
         if body is None:
             return self.send_error(404)
@@ -47,7 +51,7 @@ def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.url = f"http://127.0.0.1:{server.server_port}"
-        server.files, server.cuts, server.requests = {"/data.bin": CONTENT}, [], []
+        server.files, server.cuts, server.requests, server.redirects = {"/data.bin": CONTENT}, [], [], {}
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -79,6 +83,14 @@ def test_a_wrong_file_is_replaced_only_by_the_right_one(server, tmp_path):
     assert path.read_bytes() == CONTENT
 
 
+def test_redirects_stay_on_the_web(server, tmp_path):
+    server.redirects = {"/moved": f"{server.url}/data.bin", "/away": f"{server.url.replace('http', 'ftp')}/data.bin"}
+    download(f"{server.url}/moved", tmp_path / "a", md5_of(CONTENT))
+    with pytest.raises(OSError, match=r"^Could not download .*/away \(it redirects to ftp://.*\); try again"):
+        download(f"{server.url}/away", tmp_path / "b", md5_of(CONTENT))
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_no_server(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with socket.socket() as taken:  # and not listening
@@ -104,9 +116,11 @@ def test_an_archive_is_unpacked_and_read(server, tmp_path):
             tar.addfile(info, io.BytesIO(content))
     archive = server.files["/cifar-100-python.tar.gz"] = buffer.getvalue()
     url = f"{server.url}/cifar-100-python.tar.gz"
+    (tmp_path / ".cifar-100-python.part" / "half").mkdir(parents=True)  # a killed process left it
     for _ in range(2):  # the second time the folder is kept
         fetch_archive(url, md5_of(archive), "cifar-100-python", tmp_path)
         assert load("cifar100", tmp_path).train.labels.tolist() == [5, 99]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-100-python", "cifar-100-python.tar.gz"]
     assert server.requests == ["/cifar-100-python.tar.gz"]
     assert {path.name for path in tmp_path.iterdir()} == {"cifar-100-python", "cifar-100-python.tar.gz"}
 

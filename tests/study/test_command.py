@@ -51,9 +51,9 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert "--methods once" in err
     code, out, err = run("study", "--data", "digits-lt", "--methods", "softmax", "--seeds", 1, "--out", "out", *SHORT)
     assert code == 0, err
-    assert out.endswith(
-        "Tables of this study: out/tables; of all studies in out: `longtail study table out`, `longtail report out`.\n"
-    )
+    assert out.endswith("Tables of all studies in out: out/tables; `longtail report out` writes an HTML report.\n")
+    tables = (tmp_path / "out" / "tables" / "recall.csv").read_text("utf-8")
+    assert all(f",{name}" in tables for name in ("Softmax", "CBS (β = 1.5)"))  # the last study and the first one
 
 
 def test_a_plan_file_with_a_search_for_beta(run, tmp_path):

@@ -247,3 +247,12 @@ def test_a_table_in_a_shell_is_short_and_its_html_is_escaped(cells):
     assert str(table) == to_markdown(table)
     assert len(repr(table)) < 120
     assert "<th>&lt;i&gt;</th>" in table._repr_html_()
+
+
+def test_names_cannot_be_formulas_or_control_a_terminal():
+    nothing = Value(Summary(-1.5, 0.5, 3))
+    table = Table("t", ("Data",), ("a",), (Row(("=cmd\x1b[2J",), (nothing,)),), "c")
+    assert list(csv.reader(write(table, "csv").splitlines()))[1][:3] == ["'=cmd\\x1b[2J", "", "-1.5"]
+    for form in ("markdown", "html"):
+        assert "=cmd\\x1b[2J" in write(table, form)
+        assert "\x1b" not in write(table, form)

@@ -15,7 +15,7 @@ from io import TextIOWrapper
 
 from longtail import __version__
 from longtail._io import stop_signals
-from longtail._program import plugin_frames, sentence_of
+from longtail._program import plugin_frames, printable, sentence_of
 from longtail._registry import load_plugin, nearest
 
 __all__ = ["COMMANDS", "check_interrupted", "main"]
@@ -148,7 +148,7 @@ def _usage() -> str:
 
 
 def _fail(sentence: str) -> int:
-    sys.stderr.write(f"longtail: {sentence}\n")
+    sys.stderr.write(f"longtail: {printable(sentence)}\n")
     return 2
 
 

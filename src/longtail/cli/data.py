@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from rich.cells import set_cell_size
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from longtail._checks import check_number
+from longtail._program import printable
 from longtail._registry import load_plugins, nearest
 from longtail.cli.parsing import Parser
-from longtail.cli.show import console, print_line
+from longtail.cli.show import SafeConsole, console, print_line
 from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts, open_path
 from longtail.data.datasets.own import empty_folders
 
@@ -64,7 +64,7 @@ def _list(words: Sequence[str]) -> int:
         here = "yes" if entry.is_here(root) else "no"
         shown = (f"{sizes[part]:,}" if part in sizes else "-" for part in _PARTS)
         table.add_row(entry.name, str(entry.num_classes), *shown, imbalance, here)
-    Console(width=200).print(table)  # complete in a narrow terminal
+    SafeConsole(width=200).print(table)  # complete in a narrow terminal
     return 0
 
 
@@ -149,7 +149,7 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
             continue
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
-        print_line(f"  {set_cell_size(found.class_names[c], 20)} {count:>7,} {bar}")
+        print_line(f"  {set_cell_size(printable(found.class_names[c]), 20)} {count:>7,} {bar}")
     problems = {
         "classes without a training image": found.empty,
         "folders without an image": [str(folder) for folder in folders],

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from longtail._registry import load_plugins
 from longtail.cli.parsing import Parser
+from longtail.cli.show import SafeConsole
 from longtail.methods import METHODS
 
 __all__ = ["run"]
@@ -17,7 +18,7 @@ def run(words: Sequence[str]) -> int:
     """Show one line per method, its reference and its parameters."""
     Parser("longtail methods", "Show the methods, with their references and parameters.").read(words)
     load_plugins()
-    console = Console()
+    console = SafeConsole()
     for method in METHODS.values():
         reference = f" ({method.reference})" if method.reference else ""
         _print(console, f"{method.name}  {method.summary}{reference}", bold=len(method.name))

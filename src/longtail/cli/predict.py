@@ -13,7 +13,8 @@ from typing import Any, TextIO
 
 from rich.progress import track
 
-from longtail._io import new_file
+from longtail._io import new_file, safe_cell
+from longtail._program import printable
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
 from longtail.cli.show import progress_console
 from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_lines, read_table
@@ -75,7 +76,7 @@ def _predict(given: argparse.Namespace) -> int:
     if skipped:
         reasons = "; ".join(f"{_readable(name)}: {why}" for name, why in list(skipped.items())[:_LISTED])
         more = "; …" if len(skipped) > _LISTED else ""
-        sys.stderr.write(f"{len(skipped)} of {len(paths)} images could not be read: {reasons}{more}\n")
+        sys.stderr.write(printable(f"{len(skipped)} of {len(paths)} images could not be read: {reasons}{more}\n"))
     return 1 if len(skipped) == len(paths) else 0
 
 
@@ -106,7 +107,7 @@ def _write_csv(rows: Iterable[Row], top: int, file: TextIO) -> None:
     more = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
     writer.writerow(["image", "label", "probability", *more])
     for image, classes in chain(first, rows):
-        writer.writerow([image, *(value for pair in classes for value in pair)])
+        writer.writerow([safe_cell(image), *(safe_cell(value) for pair in classes for value in pair)])
 
 
 def _write_json(rows: Iterable[Row], top: int, file: TextIO) -> None:  # noqa: ARG001 - the rows contain them

@@ -1,16 +1,19 @@
 """Progress and results of training in a terminal."""
 
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from longtail._program import printable
 from longtail.train.measures import predicted_classes, why_no_level
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOG_SECONDS",
+    "SafeConsole",
     "TrainingView",
     "console",
     "print_line",
@@ -30,8 +34,18 @@ __all__ = [
     "time_left",
 ]
 
-console = Console()
-progress_console = Console(stderr=True)
+
+class SafeConsole(Console):
+    """A console that prints control characters as escapes: names of classes and files may hold anything."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render an object, without control characters but those of rich."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+console = SafeConsole()
+progress_console = SafeConsole(stderr=True)
 
 LOG_SECONDS = 60.0  # between two lines when the output is not a terminal
 _SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation

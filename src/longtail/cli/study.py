@@ -187,11 +187,8 @@ def _print_searches(searches: Searches, command: str) -> None:
 
 def _print_where(tables: Path, plan: StudyPlan) -> None:
     out = shlex.quote(plan.out)
-    text = f"Tables: {tables}; `longtail report {out}` writes an HTML report."
-    if len(read_studies(Path(plan.out))) > 1:
-        others = f"of all studies in {plan.out}: `longtail study table {out}`, `longtail report {out}`"
-        text = f"Tables of this study: {tables}; {others}."
-    print_line(text)
+    of = f" of all studies in {plan.out}" if len(read_studies(Path(plan.out))) > 1 else ""
+    print_line(f"Tables{of}: {tables}; `longtail report {out}` writes an HTML report.")
 
 
 def _exit_code(outcome: Outcome | None) -> int:

@@ -11,14 +11,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
-
 from longtail._io import read_json
-from longtail._program import program, sentence_of
+from longtail._program import printable, program, sentence_of
 from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import TrainingView, show_result
+from longtail.cli.show import SafeConsole, TrainingView, show_result
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
 from longtail.train.folder import RunFolder
@@ -62,7 +60,7 @@ def run(words: Sequence[str]) -> int:
         for folder in folders:
             if folder not in waiting:
                 again = "; choose another folder with --out" if given.resume is None and len(folders) == 1 else ""
-                sys.stderr.write(f"{folder.path} is finished{again}.\n")
+                sys.stderr.write(printable(f"{folder.path} is finished{again}.\n"))
             if folder.done:
                 show_result(folder)
         for folder in waiting:
@@ -75,7 +73,7 @@ def run(words: Sequence[str]) -> int:
 def _train(start: Callable[..., list[RunFolder]], waiting: Sequence[RunFolder]) -> int:
     """Train, print what went wrong, and return the exit code."""
     try:
-        with TrainingView(Console(stderr=True, quiet=not _is_first())) as view:
+        with TrainingView(SafeConsole(stderr=True, quiet=not _is_first())) as view:
             start(on_step=view)
         return 0
     except FailedRunsError as error:
@@ -220,7 +218,7 @@ def _report_skipped(folder: RunFolder) -> None:
 
 def _warn(sentence: str) -> None:
     if _is_first():
-        sys.stderr.write(f"longtail: {sentence}\n")
+        sys.stderr.write(printable(f"longtail: {sentence}\n"))
 
 
 # Several processes

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longtail._io import write_text
+from longtail._program import printable
 from longtail.study.captions import count
 from longtail.study.figures import Drawing, inline_svg, save_figure
 from longtail.study.rendering import Table
@@ -65,7 +66,7 @@ class Report:
             name: inline_svg(one.figure, name, f"{one.title}. {one.caption}") for name, one in self.drawings.items()
         }
         template = templates().get_template(self.template)
-        return template.render(self.content, drawings=self.drawings, pictures=pictures) + "\n"
+        return printable(template.render(self.content, drawings=self.drawings, pictures=pictures) + "\n")
 
     def write(self, path: Path | str, figures: Path | str | None = None) -> Path:
         """Write the page as one HTML file and, if ``figures`` is a folder, its figures there as SVG, PDF and PNG."""

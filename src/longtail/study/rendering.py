@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longtail._io import write_text
+from longtail._io import safe_cell, write_text
+from longtail._program import printable
 from longtail.study.stats import Summary
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def to_markdown(table: Table) -> str:
         values = table.texts(row, "**{}**", lambda stars: stars.replace("*", r"\*"))
         lines.append("| " + " | ".join([*labels, *values]) + " |")
     command = f" Command: `{table.command}`" if table.command else ""
-    return "\n".join([*lines, "", table.caption.replace("*", r"\*") + command, ""])
+    return printable("\n".join([*lines, "", table.caption.replace("*", r"\*") + command, ""]))
 
 
 def to_csv(table: Table) -> str:
@@ -114,7 +115,7 @@ def to_csv(table: Table) -> str:
     parts = ("mean", "sd", "runs", "mark", "p")
     writer.writerow([*table.labels, "selected", *(f"{name} {part}" for name in table.columns for part in parts)])
     for row in table.rows:
-        cells: list[object] = [*row.labels, row.selected]
+        cells: list[object] = [*map(safe_cell, row.labels), safe_cell(row.selected)]
         for value in row.values:
             if value is None or math.isnan(value.summary.mean):
                 cells += [""] * len(parts)
@@ -135,7 +136,7 @@ def to_html(table: Table) -> str:
         for text, value in zip(map(html.escape, table.texts(row)), row.values, strict=True):
             cells += f"<td><b>{text}</b></td>" if value is not None and value.best else f"<td>{text}</td>"
         lines.append(f"<tr>{cells}</tr>")
-    return "\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(table.full_caption)}</p>", ""])
+    return printable("\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(table.full_caption)}</p>", ""]))
 
 
 def print_table(table: Table, console: "rich.console.Console", digits: int = 1) -> None:

@@ -135,7 +135,7 @@ class Study:
         )
         _save_searches(searches, self.command)
         if results.runs:
-            results.save_tables(out / "tables")
+            Results.read(out).save_tables(out / "tables")  # of all studies in the folder
         return results
 
 

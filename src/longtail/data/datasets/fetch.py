@@ -2,15 +2,21 @@
 
 import hashlib
 import http.client
+import shutil
 import tarfile
-import tempfile
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-import torch
+from torch.utils.model_zoo import tqdm  # type: ignore[attr-defined]  # torch has a replacement if it is missing
 
-from longtail._io import new_file
+from longtail._io import file_lock, new_file
 
 __all__ = ["download", "fetch_archive"]
+
+_CHUNK = 2**17
 
 
 def download(url: str, path: Path, md5: str) -> None:
@@ -20,7 +26,7 @@ def download(url: str, path: Path, md5: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as temporary:
         try:
-            torch.hub.download_url_to_file(url, str(temporary))
+            _fetch(url, temporary)
         except (OSError, http.client.HTTPException) as error:
             reason = " ".join(str(getattr(error, "reason", error)).split()).removesuffix(".") or type(error).__name__
             raise OSError(f"Could not download {url} ({reason}); try again, or put the file at {path}.") from error
@@ -29,16 +35,45 @@ def download(url: str, path: Path, md5: str) -> None:
             raise OSError(f"Expected {url} to have the MD5 {md5}, but got {found}; try again.")
 
 
+class _SafeRedirects(HTTPRedirectHandler):
+    """Follows redirects to https, and from http to http; urllib would also follow those to ftp."""
+
+    def redirect_request(  # noqa: PLR0917 - urllib's own order
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        """Return the next request, or raise an error."""
+        if urlsplit(newurl).scheme not in {"https", req.type}:
+            raise URLError(f"it redirects to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetch(url: str, path: Path) -> None:
+    """Write the content of a URL to a file."""
+    with build_opener(_SafeRedirects).open(Request(url, headers={"User-Agent": "longtail"})) as answer:
+        size = answer.headers.get("Content-Length")
+        with path.open("wb") as file, tqdm(total=size and int(size), unit="B", unit_scale=True) as bar:
+            while chunk := answer.read(_CHUNK):
+                file.write(chunk)
+                bar.update(len(chunk))
+
+
 def fetch_archive(url: str, md5: str, folder: str, root: Path) -> None:
     """Download a ``.tar.gz`` and unpack ``folder`` of it into ``root``; an existing folder or archive is used."""
     if (root / folder).exists():
         return
     archive = root / url.rsplit("/", 1)[-1]
     download(url, archive, md5)
-    with tempfile.TemporaryDirectory(prefix=f".{folder}-", dir=root) as work:
-        with tarfile.open(archive) as tar:
-            tar.extractall(work, filter="data")
-        (Path(work) / folder).rename(root / folder)
+    work = root / f".{folder}.part"  # the same for every process: a killed one leaves it to the next
+    with file_lock(
+        root / f".{folder}.lock", f"Expected {root / folder} to be free, but it is being unpacked.", remove=True
+    ):
+        try:
+            shutil.rmtree(work, ignore_errors=True)
+            with tarfile.open(archive) as tar:
+                tar.extractall(work, filter="data")
+            (work / folder).rename(root / folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _md5(path: Path) -> str:
