@@ -14,11 +14,13 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 from tests.train.conftest import assert_same_run, bytes_left, mostly_slow, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
@@ -26,7 +28,7 @@ from tests.train.warm import ROOT, until
 from longtail._io import write_tensors
 from longtail.data import DataSet, Draws, from_dataset, load
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
-from longtail.train.checkpoint import latest_checkpoint
+from longtail.train.checkpoint import Position, _is_reached, latest_checkpoint
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
 MOMENTS = CHAOS or 6
@@ -494,6 +496,77 @@ def test_a_checkpoint_that_is_another_file_is_refused(run, stopped, tmp_path):
     assert "damaged" in refused(run, stopped)
     write_tensors(newest(stopped), {"x": torch.zeros(2)}, {})
     assert "to be a checkpoint, but it is another safetensors file; delete it" in refused(run, stopped)
+
+
+def position(**changed):
+    return lambda metadata: metadata["position"].update(changed)
+
+
+@pytest.mark.parametrize(
+    "change_metadata",
+    [
+        position(epoch=1),
+        position(step=1_000_000),
+        position(log_length=7),
+        lambda metadata: metadata.update(position=3),
+        lambda metadata: metadata.pop("counts"),
+        lambda metadata: metadata.update(stage=1),
+        lambda metadata: metadata.pop("checksum"),
+        lambda metadata: metadata.pop("data"),
+        lambda _: [],
+    ],
+)
+def test_a_checkpoint_with_other_metadata_is_refused(run, stopped, change_metadata):
+    path = newest(stopped)
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = json.loads(file.metadata()["longtail"]), load_file(path)
+    write_tensors(path, tensors, metadata if change_metadata(metadata) is None else [])
+    assert str(path) in refused(run, stopped)
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6, 0.999])
+def test_a_checkpoint_with_a_changed_bit_is_refused(run, stopped, place):
+    path = newest(stopped)
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(content)
+    said = refused(run, stopped)
+    assert said.endswith("; delete it to continue from the start.") or "Expected a checkpoint of" in said
+
+
+def test_a_checkpoint_of_another_name_is_refused(run, stopped):
+    newest(stopped).rename(stopped.checkpoints / "0-00001-0000000.safetensors")
+    assert "0-00001-0000000.safetensors to be that of its name and of the recipe, but it is 0-0-1" in refused(
+        run, stopped
+    )
+
+
+def test_positions_are_those_of_the_training_loop():
+    epochs, steps = [2, 1], 3
+    reached = {
+        (stage, epoch, step) for stage, n in enumerate(epochs) for epoch in range(n) for step in range(steps + 1)
+    }
+    reached |= {(stage, n, 0) for stage, n in enumerate(epochs)}
+    for place in product(range(4), range(4), range(5)):
+        assert _is_reached(Position(*place), epochs, steps) == (place in reached)
+
+
+@pytest.mark.parametrize("change_log", [Path.unlink, lambda log: os.truncate(log, log.stat().st_size - 9)])
+def test_a_log_that_is_shorter_than_the_checkpoint_says_is_refused(run, tmp_path, change_log):
+    trainer = Trainer(recipe_for("cbs", checkpoint_epochs=1), tmp_path / "run")
+    for _ in trainer.steps():
+        trainer.stop_requested = trainer.position.epoch == 1
+        if trainer.stop_requested:
+            break
+    folder = trainer.folder
+    whole = folder.log_file.read_bytes()
+    change_log(folder.log_file)
+    said = refused(run, folder)
+    assert str(folder.log_file) in said
+    assert str(newest(folder)) in said
+    folder.log_file.write_bytes(whole + b"what is after the checkpoint")
+    assert run("train", "--resume", folder.path)[0] == 0
+    assert [json.loads(line)["epoch"] for line in folder.log_file.read_text().splitlines()] == [0, 1]
 
 
 def pictures(root, side):

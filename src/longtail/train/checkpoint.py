@@ -1,7 +1,8 @@
 """Checkpoints: everything that training needs to continue bit for bit."""
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ class Position:
     """Within the epoch."""
     log_length: int = 0
     """Bytes in the log at that time."""
+
+    @property
+    def file_name(self) -> str:
+        """The name of its checkpoint; names are in the order of training."""
+        return f"{self.stage}-{self.epoch:05}-{self.step:07}.safetensors"
 
 
 def fingerprint(dataset: DataSet, recipe: Recipe) -> dict[str, Any]:
@@ -63,10 +69,20 @@ def save_checkpoint(
     """Write a checkpoint atomically and remove all but the last ``keep``."""
     tensors: Tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in step.objective.state_dict().items()}
-    path = folder / f"{position.stage}-{position.epoch:05}-{position.step:07}.safetensors"
-    write_tensors(path, tensors | step.state(), {"position": asdict(position), **data})
+    tensors = {name: value.detach().cpu().contiguous() for name, value in (tensors | step.state()).items()}
+    content = {"position": asdict(position), **data}
+    write_tensors(folder / position.file_name, tensors, {**content, "checksum": _checksum(tensors, content)})
     for old in sorted(folder.glob("*.safetensors"))[:-keep]:
         old.unlink()
+
+
+def _checksum(tensors: Tensors, metadata: Mapping[str, Any]) -> str:
+    """Return a digest of all names, types, shapes and values, with SHA-256, which most processors have built in."""
+    about = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
+    found = hashlib.sha256(json.dumps([metadata, about], sort_keys=True).encode())
+    for _, value in sorted(tensors.items()):
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
@@ -74,23 +90,58 @@ def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
     return max((one for one in folder.glob("*.safetensors") if before is None or one < before), default=None)
 
 
-def load_checkpoint(path: Path, data: Mapping[str, Any]) -> tuple[Position, Tensors]:
-    """Read a checkpoint; a damaged one, or one of another run, is refused."""
+def load_checkpoint(
+    path: Path, data: Mapping[str, Any], *, epochs: Sequence[int], steps: int, log: Path
+) -> tuple[Position, Tensors]:
+    """Read a checkpoint; a damaged one, one of another run, or one that is ahead of the log is refused.
+
+    Args:
+        path: the checkpoint.
+        data: the :func:`fingerprint` of the run.
+        epochs: of each stage.
+        steps: per epoch.
+        log: the log of the run, with one line per epoch.
+    """
+    before = latest_checkpoint(path.parent, before=path)
+    rest = "the start" if before is None else before.name
     try:
         tensors, metadata = read_tensors(path)
         if "position" not in metadata or "loss_sum" not in tensors:
             raise ValueError(f"Expected {path} to be a checkpoint, but it is another safetensors file.")
     except ValueError as error:
-        before = latest_checkpoint(path.parent, before=path)
-        rest = "the start" if before is None else before.name
         raise ValueError(f"{str(error).removesuffix('.')}; delete it to continue from {rest}.") from error
     _check(path, metadata, data)
-    return Position(**metadata["position"]), tensors
+    written = metadata.pop("checksum", None)
+    if written != _checksum(tensors, metadata):
+        why = "it was changed" if written else "it has none, because an older version wrote it"
+        raise ValueError(
+            f"Expected {path} to have the checksum of its content, but {why}; delete it to continue from {rest}."
+        )
+    position = Position(**metadata["position"])
+    if path.name != position.file_name or not _is_reached(position, epochs, steps):
+        raise ValueError(
+            f"Expected the position in {path} to be that of its name and of the recipe, but it is {position.stage}-"
+            f"{position.epoch}-{position.step}; delete it to continue from {rest}."
+        )
+    lines = log.read_bytes()[: position.log_length] if log.exists() else b""
+    done = sum(epochs[: position.stage]) + position.epoch
+    if len(lines) < position.log_length or lines.count(b"\n") != done:
+        raise ValueError(
+            f"Expected {log} to have {done} epochs in {position.log_length} bytes, as when {path} was written, but it "
+            f"is shorter or was changed; restore it, or delete the checkpoint to continue from {rest}."
+        )
+    return position, tensors
+
+
+def _is_reached(position: Position, epochs: Sequence[int], steps: int) -> bool:
+    """Whether training comes to this position; the last one of a stage is after its last epoch."""
+    last = epochs[position.stage] if position.stage < len(epochs) else -1
+    return (position.epoch < last and position.step <= steps) or (position.epoch == last and position.step == 0)
 
 
 def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    if there["data"] != here["data"]:
-        raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there['data']}.")
+    if there.get("data") != here["data"]:
+        raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there.get('data')}.")
     described = ("classes", "counts", "group_of_class", "images")
     differing = differing_settings(there, {name: value for name, value in here.items() if name not in described})
     if differing:

@@ -182,10 +182,13 @@ class RunFolder:
         """Lines in the log."""
         return self.log_file.read_bytes().count(b"\n") if self.log_file.exists() else 0
 
-    @property
-    def log_length(self) -> int:
-        """Bytes in the log."""
-        return self.log_file.stat().st_size if self.log_file.exists() else 0
+    def sync_log(self) -> int:
+        """Wait until the log is on disk, and return its bytes: no checkpoint is ahead of it after a power failure."""
+        if not self.log_file.exists():
+            return 0
+        with self.log_file.open("rb+") as file:
+            os.fsync(file.fileno())
+            return file.seek(0, os.SEEK_END)
 
 
 def environment(device: torch.device, world: int) -> dict[str, Any]:

@@ -208,7 +208,8 @@ class Trainer:
         state: dict[str, Tensor] | None = None
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is not None:
-            self.position, state = load_checkpoint(latest, data)
+            steps, log = self.loaders.steps_per_epoch, self.folder.log_file
+            self.position, state = load_checkpoint(latest, data, epochs=self.epochs, steps=steps, log=log)
         torch.backends.cudnn.benchmark = True
         try:
             yield from self._all_stages(self.stages.build(), state, data)
@@ -290,7 +291,7 @@ class Trainer:
     def _save(self, running: Running, model: Model, data: dict[str, Any], epoch: int, lr: float) -> None:
         self._check_finite(running, epoch, lr)
         if self.ranks.first:
-            position = replace(self.position, log_length=self.folder.log_length)
+            position = replace(self.position, log_length=self.folder.sync_log())
             save_checkpoint(self.folder.checkpoints, position, running.step, model, data=data, keep=self.recipe.keep)
         self.ranks.wait()
 
