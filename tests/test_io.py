@@ -110,6 +110,32 @@ def test_errors_of_reading_name_the_file_and_hide_pythons_words(tmp_path):
         (tmp_path / "missing").read_text()
 
 
+@posix
+def test_a_closed_terminal_does_not_disturb_saving(tmp_path):
+    """The system sends SIGHUP, and every write to the terminal fails."""
+    code = """
+import sys, time
+from pathlib import Path
+from longtail._io import stop_signals
+saved = []
+def save(number):
+    print("saving", flush=True)
+    Path(sys.argv[1]).write_text(str(number))
+    saved.append(number)
+with stop_signals(save):
+    print("ready", flush=True)
+    while not saved:
+        time.sleep(0.01)
+"""
+    process, terminal = pytest.importorskip("pty").fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code, str(tmp_path / "saved")])
+    assert os.read(terminal, 100).startswith(b"ready")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert (tmp_path / "saved").read_text() == str(int(signal.SIGHUP))
+
+
 def is_free(path):
     """Return whether another process could take the lock."""
     fcntl = pytest.importorskip("fcntl")

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import stat
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -347,6 +348,7 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
     owner = os.getpid()
 
     def handle(number: int, _: FrameType | None) -> None:
+        _leave_closed_terminal()
         if os.getpid() == owner:
             callback(number)
         elif in_children:
@@ -365,6 +367,16 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _leave_closed_terminal() -> None:
+    """Send the output of a terminal that was closed to nowhere: to write to it would be an error, while we save."""
+    for descriptor in (1, 2):
+        with suppress(OSError):  # it is not open
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
 
 
 # --- tensors

@@ -173,14 +173,15 @@ def test_killed_with_several_runs_under_way(warm, tmp_path):
 # --- stopped
 
 
-def test_stopped_by_sigterm(warm, undisturbed, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_stopped_by_sigterm_or_sighup(warm, undisturbed, tmp_path, number):
     reference, _ = undisturbed("proco")
     folder = RunFolder(tmp_path / "run")
     process = warm.start(*command("proco", folder.path))
     until(lambda: process.over or newest(folder))
-    process.send(signal.SIGTERM)
+    process.send(number)
     process.wait()
-    assert process.code == 143
+    assert process.code == 128 + number
     assert f"`longtail train --resume {folder.path}`" in one_sentence(process.said)
     assert process.printed == ""
     assert not folder.done
