@@ -198,3 +198,22 @@ def test_split_that_a_run_does_not_have(finished, tmp_path):
     save_file({"test.labels": L, "test.logits": Z}, tmp_path / "large.safetensors")
     with pytest.raises(ValueError, match=r"to have predictions on train, but it has none: .*; give --counts\.$"):
         diagnose(tmp_path / "large.safetensors", tmp_path / "large.safetensors")
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2**31 - 1], [0, 1, 2, 1_400], range(10_001)], ids=["huge", "gap", "one each"]
+)
+def test_ids_are_not_labels(labels):
+    """They are refused before memory is allocated by the largest; with counts, the number of classes is known."""
+    given = {"labels": list(labels), "predicted": [0] * len(labels)}
+    with pytest.raises(ValueError, match=rf"{len(labels):,} different ones, up to {max(labels)}; is a column of IDs"):
+        diagnose(given, given | {"predicted": [1] * len(labels)})
+    if max(labels) < 1e6:
+        assert len(diagnose(given, counts=[5] * (max(labels) + 1)).names) == max(labels) + 1
+
+
+def test_classes_that_do_not_occur_are_allowed():
+    """Ten of the thousand classes of ImageNet, with indices only."""
+    labels = [3, 99, 120, 340, 400, 512, 700, 801, 900, 999] * 2
+    found = diagnose({"labels": labels, "predicted": labels}, {"labels": labels * 2, "predicted": labels * 2})
+    assert len(found.names) == 1000

@@ -257,7 +257,7 @@ class TestMaskedClasses:
             with pytest.raises((IndexError, RuntimeError)):
                 call(torch.tensor([0, label, 2]), check_labels=False)
 
-    @pytest.mark.parametrize("share", [1.0, 0.001])
+    @pytest.mark.parametrize("share", [1.0, 0.1, 0.001])
     @pytest.mark.parametrize("shape", [(), (3,), (3, 2)])
     def test_a_share_of_a_soft_target(self, share: float, shape: tuple[int, ...]) -> None:
         """No part of a target's mass vanishes unnoticed, be it a tenth or a thousandth, in any shape."""
@@ -270,6 +270,14 @@ class TestMaskedClasses:
         z = torch.randn(target.shape)
         with refused(ValueError, "`target`", "1 of them", "count of 0"):
             class_balanced_softmax(z, target, MASKED, beta=1, zero_counts="mask")
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+    def test_a_share_over_many_absent_classes(self, dtype: torch.dtype) -> None:
+        """A tenth of the mass does not vanish if each of 2,000 absent classes has only 0.00005 of it."""
+        target = torch.tensor([[0.5, 0.4, *[0.1 / 2000] * 2000]], dtype=dtype)
+        z, counts = torch.randn(1, 2002).to(dtype), [5, 3, *[0] * 2000]
+        with refused(ValueError, "`target`", "1 of them", "count of 0"):
+            class_balanced_softmax(z, target, counts, beta=1, zero_counts="mask")
 
     def test_rounding_is_not_a_share(self) -> None:
         """Probabilities that sum to 1 up to float32's rounding, and 1e-6 left by a softmax, are accepted."""

@@ -112,7 +112,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     num_classes, notes = next(iter(sizes.values()), None), [text for text in (note, unused) if text]
     splits = {split: to_predictions(one, names, num_classes) for split, one in raw.items()}
     if num_classes is None:
-        num_classes = max(2, 1 + max(int(max(one.labels.max(), one.predicted.max())) for one in splits.values()))
+        num_classes = _count_classes(splits)
 
     if given is not None:
         return Inputs(splits, names, notes, given, f"from {counts_source}", run)
@@ -120,6 +120,19 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
         return Inputs(splits, names, notes, run.counts, f"from {run.path}", run)
     found = class_counts(splits["train"].labels, num_classes)
     return Inputs(splits, names, notes, found, "counted in the training predictions", run)
+
+
+def _count_classes(splits: Mapping[str, SplitPredictions]) -> int:
+    """The largest class index plus one; IDs are refused, because memory grows with the largest."""
+    seen = np.unique(np.concatenate([values for one in splits.values() for values in (one.labels, one.predicted)]))
+    largest, samples = int(seen[-1]), sum(len(one.labels) for one in splits.values())
+    if largest >= 1000 + 100 * len(seen) or (len(seen) > 10_000 and 2 * len(seen) >= samples):
+        sources = " and ".join(dict.fromkeys(one.source for one in splits.values()))
+        raise ValueError(
+            f"Expected class indices from 0 on in {sources}, but {samples:,} samples have {len(seen):,} different "
+            f"ones, up to {largest}; is a column of IDs read as labels? If all are right, give `counts`."
+        )
+    return max(2, largest + 1)
 
 
 def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
