@@ -192,3 +192,10 @@ def test_bad_arguments() -> None:
         RandomResizedCrop(8, scale=(0.5, 2))
     with pytest.raises(ValueError, match="`size`"):
         Resize(0)
+
+
+def test_a_large_image_is_resized_like_a_small_one() -> None:
+    """Its channels are worked on one by one."""
+    large = torch.randint(0, 256, (1, 3, 2400, 2500), dtype=torch.uint8)
+    whole = F.resize(large.float(), [30, 40], antialias=True).round().to(torch.uint8)
+    assert torch.equal(resize(large, (30, 40)), whole)

@@ -23,6 +23,7 @@ from longtail.data.augment.augmentation import (
 
 __all__ = ["CentreCrop", "Cutout", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "resize", "resized_crop"]
 
+_LARGE = 2**24  # pixels, over all channels
 _TRIES = 10  # as in torchvision: after so many windows that do not fit, the middle of the image
 _RATIO = (3 / 4, 4 / 3)  # width over height of a window
 
@@ -170,8 +171,10 @@ def _uses_interpolate(images: Tensor, wide: int) -> bool:
 
 
 def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
+    # A large image one channel at a time: in float32 it takes four times its memory.
+    parts = torch.split(images, 1, dim=1) if images.numel() > _LARGE else (images,)
     with torch.autocast(images.device.type, enabled=False):  # bf16 would be wrong by a level or more
-        mixed = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
+        mixed = torch.cat([F.interpolate(part.float(), size, mode="bilinear", antialias=True) for part in parts], dim=1)
     return as_pixels(mixed, images.dtype, rounded=True)
 
 

@@ -39,7 +39,7 @@ IMAGE_FORMATS = {
 """The formats that are read, by Pillow's names, and the suffixes of their files. Others (EPS) may start programs."""
 
 MAX_PIXELS = 2**26
-"""The largest image that is decoded, for example 8192 x 8192: 0.5 GB while it is decoded, 1 GB while it is resized."""
+"""The largest image that is decoded, for example 8192 x 8192, which takes 0.5 GB while it is decoded or resized."""
 
 BadImages = Literal["error", "skip"]
 """What to do with images that cannot be decoded: stop and name them, or leave them out and list them."""
