@@ -23,13 +23,14 @@ from longtail.data import (
     from_dataset,
 )
 from longtail.data.loaders import resident_files
+from longtail.data.loaders.decode import decode
 from longtail.ranks import Ranks
 from longtail.study.planning import make_plan
 from longtail.train import RunFolder, Trainer
-from longtail.train.dataset import in_memory, open_data
+from longtail.train.dataset import open_data
 from longtail.train.launch import make_recipe
 from longtail.train.loaders import Loaders
-from longtail.train.own import is_small
+from longtail.train.own import in_memory, is_small
 from longtail.train.recipe import defaults
 from longtail.train.trainer import StoppedError
 
@@ -307,11 +308,24 @@ def test_small_images_have_their_recipe_everywhere(tmp_path):
         defaults(path, "balanced-softmax")
 
 
-def test_headers_are_read_once_per_plan(tmp_path, monkeypatch):
+def test_small_images_are_read_once_per_study(tmp_path, monkeypatch):
     path, read = folder(tmp_path / "pets", (32, 32)), []
-    monkeypatch.setattr("longtail.train.own.image_size", lambda file: read.append(file) or (32, 32))
-    make_plan({"data": str(path), "methods": ["softmax", "cbs"], "betas": [1, 2], "seeds": 2})
-    assert len(read) == len(set(read)) > 0
+    monkeypatch.setattr("longtail.data.loaders.decode.decode", lambda file: read.append(file) or decode(file))
+    plan = make_plan({"data": str(path), "methods": ["softmax", "cbs"], "betas": [1, 2], "seeds": 2})
+    for run in plan.runs():
+        open_data(run.recipe)
+    assert sorted(read) == sorted(path.resolve().rglob("*.png"))
+
+
+def test_many_small_images_are_read_by_several_processes_in_order(tmp_path):
+    shades = torch.arange(1200) % 251
+    for number, shade in enumerate(shades.tolist()):
+        Image.new("L", (8, 8), shade).save(tmp_path / f"{number:04}.png")
+    images = FileImages(tmp_path, [f"{number:04}.png" for number in range(1200)])
+    dataset = in_memory(DataSet("grey", ("a", "b"), Split(images, torch.arange(1200) % 2)))
+    assert torch.equal(dataset.train.images.pixels, shades.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8))
+    (tmp_path / "0900.png").write_bytes(b"not an image")
+    assert in_memory(DataSet("grey", ("a", "b"), Split(images, torch.arange(1200) % 2))) is None
 
 
 def test_other_groups_are_not_the_same_run(tmp_path):

@@ -417,11 +417,11 @@ def usual_recipe(
 ) -> Recipe:
     """The recipe that ships with the data set of another recipe, or with other data, for a method.
 
-    If the path of your own images is gone, the augmentation tells whether they are small.
+    For the same images, the augmentation tells whether they are small: they need not be read, and may be gone.
     """
     data, imbalance = (recipe.data, recipe.imbalance) if data is None else (data, imbalance)
-    gone = data not in CATALOG and not Path(data).exists()
-    return defaults(data, method, imbalance, small=recipe.augment in {"cifar", "shift"} if gone else None)
+    known = data not in CATALOG and data == recipe.data
+    return defaults(data, method, imbalance, small=recipe.augment in {"cifar", "shift"} if known else None)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
