@@ -9,7 +9,7 @@ from typing import Any
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_search, read_studies
-from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out
+from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out, ordered
 
 NO_DATA = "there is neither test nor validation data"
 _UNKNOWN = "how β was chosen is not recorded"
@@ -185,7 +185,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
     parts += [text for cell in cells if (text := _measured_beta(cell))]
-    parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in cells if cell.underfitted]
+    parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in ordered(cells) if cell.underfitted]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
 
