@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 from tests.study.conftest import compare_cells
 
+from longtail._io import write_json
 from longtail.study.comparisons import check_reference, contrasts_of, how_tested, stars
 from longtail.study.runs import (
     Run,
@@ -291,3 +292,22 @@ def test_methods_on_different_data_are_not_compared(made):
     cells = [cell_of(made, "cbs", (1.0, 2.0), imbalance=10), cell_of(made, "balanced-softmax", (1.0, 2.0))]
     found = contrasts_of(cells, "balanced-softmax")
     assert (len(found), len(found.without)) == (0, 1)
+
+
+def test_a_result_that_does_not_fit_together_is_refused(a_result, tmp_path):
+    wrong = [
+        {"classes": a_result["classes"][:-2]},
+        {"counts": a_result["counts"][:-1]},
+        {"groups": a_result["groups"] | {"tail": [10**12]}},
+        {"train_stats": "x"},
+        {"splits": {"test": a_result["splits"]["test"] | {"recall_per_class": [0.5]}}},
+        {"splits": {"test": a_result["splits"]["test"] | {"recall": {"all": "x"}}}},
+    ]
+    folder = RunFolder(tmp_path)
+    for changes in ({}, *wrong):
+        write_json(folder.result_file, a_result | changes)
+        if not changes:
+            assert folder.result() == a_result
+        else:
+            with pytest.raises(ValueError, match=r"result\.json: Expected"):
+                folder.result()

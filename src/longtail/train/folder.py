@@ -34,7 +34,7 @@ _RESULT = {
     "posthoc_chosen_on_val": _BY_GROUP,
     "classes": [str],
     "groups": {str: [int]},
-    "train_stats": str,
+    "train_stats": {"eval", "paper"},
     "counts?": [int],
     "splits": {
         str: {
@@ -53,6 +53,21 @@ _RESULT = {
     },
 }
 """The part of ``result.json`` that tables and reports read."""
+
+
+def _check_sizes(result: dict[str, Any]) -> None:
+    """Raise an error if groups or lists in ``result.json`` have other classes than it names."""
+    classes = len(result["classes"])
+    if sorted(c for members in result["groups"].values() for c in members) != list(range(classes)):
+        raise ValueError(f"Expected `groups` to have each of the {classes} classes once, but they do not.")
+    lists = [("counts", result.get("counts"))]
+    for split in result["splits"].values():
+        lists += [(name, split.get(name)) for name in ("recall_per_class", "probability")]
+        if any(not 0 <= c < classes for c in split.get("absent_classes") or ()):
+            raise ValueError(f"Expected `absent_classes` to be in 0…{classes - 1}, but got others.")
+    for name, values in lists:
+        if values is not None and len(values) != classes:
+            raise ValueError(f"Expected `{name}` to have {classes} numbers, one per class, but got {len(values)}.")
 
 
 class RunFolder:
@@ -118,6 +133,8 @@ class RunFolder:
         if not self.done:
             raise self._missing("a finished run", "result.json")
         found: dict[str, Any] = read_json(self.result_file, _RESULT)
+        with reading(self.result_file, "the measures of a run"):
+            _check_sizes(found)
         return found
 
     def _missing(self, what: str, name: str) -> FileNotFoundError:
