@@ -124,7 +124,7 @@ class Solution(NamedTuple):
     """Of a and b, ``(2, 2)``."""
     steps: Tensor
     wrong: Tensor
-    """Samples that are misclassified at the optimum; if none is, there is no optimum."""
+    """Samples that are misclassified, without the shift or with it, whichever are more."""
     finite: Tensor
 
     @property
@@ -202,7 +202,9 @@ class HeldOut:
                 break
         inverse = torch.linalg.inv_ex(_square(at[3:6])).inverse
         gradients, wrong = self._gradients(z, theta)
-        return Solution(theta, inverse @ self._spread(gradients) @ inverse, taken, self.reduce(wrong), finite)
+        before = (z.argmax(1) != self.labels).sum()
+        wrong = torch.maximum(self.reduce(before.to(wrong)), self.reduce(wrong))
+        return Solution(theta, inverse @ self._spread(gradients) @ inverse, taken, wrong, finite)
 
     def problems(self, found: Solution) -> Tensor:
         """Which of ``_PROBLEMS`` the fit has, as booleans on the device."""
