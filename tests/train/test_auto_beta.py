@@ -79,8 +79,8 @@ def test_the_measured_shift_is_subtracted(auto):
     assert torch.equal(longtail.load(folder.path).predict(images).labels, predicted)
 
 
-def test_a_validation_split_needs_no_pilot(tmp_path):
-    folder, result = trained(tmp_path / "run", "cbs", beta="auto", imbalance=10, epochs=4, validation=0.2)
+def test_a_large_validation_split_needs_no_pilot(tmp_path):
+    folder, result = trained(tmp_path / "run", "cbs", beta="auto", imbalance=10, epochs=4, validation=0.6)
     assert result["auto_beta"]["pilots"] == 0
     assert not list(folder.path.glob("pilot*"))
     counts = load("digits-lt", imbalance=10).counts.numpy()
@@ -89,9 +89,20 @@ def test_a_validation_split_needs_no_pilot(tmp_path):
     assert result["auto_beta"]["beta"] == pytest.approx(1 + delta, abs=1e-5)
 
 
+def test_a_small_validation_split_is_pooled_with_pilots(tmp_path):
+    folder, result = trained(tmp_path / "run", "cbs", beta="auto", imbalance=50, epochs=4, validation=0.2)
+    found = result["auto_beta"]
+    assert (found["validation"], found["pilots"]) == (True, 5)
+    counts = load("digits-lt", imbalance=50).counts.numpy()
+    parts = [held_out(one) for one in (folder, *folder.pilots)]
+    assert len(parts) == 6
+    delta = delta_by_scipy(parts, counts - np.bincount(parts[0][1], minlength=10))
+    assert found["beta"] == pytest.approx(1 + delta, abs=1e-5)
+
+
 def test_the_trace_is_in_the_log_and_in_the_result(tmp_path):
     folder, result = trained(
-        tmp_path / "run", "cbs", beta="auto", imbalance=10, epochs=4, validation=0.2, evaluate_every=2
+        tmp_path / "run", "cbs", beta="auto", imbalance=10, epochs=4, validation=0.6, evaluate_every=2
     )
     lines = [line["auto_beta"] for line in logged(folder) if "auto_beta" in line]
     assert [one["epoch"] for one in result["auto_beta"]["trace"]] == [2, 4]
@@ -125,6 +136,7 @@ def test_pilots_give_a_slope_the_certainty_of_a_hundred_even_samples(counts):
     even = (weights**2 / (100 / len(n))).sum()
     pilots = next((k for k in range(1, 5) if (weights**2 / (k * held)).sum() <= even), 5)
     assert pilots_needed(torch.tensor(counts)) == pilots
+    assert pilots_needed(torch.tensor(counts), torch.full((len(counts),), math.ceil(100 / len(n)))) == 0
 
 
 def _stop_after(trainer, steps):
@@ -162,7 +174,7 @@ def test_a_study_reads_the_run_and_not_its_pilots(auto):
 
 
 def test_a_report_draws_the_measured_beta_over_epochs(tmp_path, monkeypatch):
-    settings = {"beta": "auto", "imbalance": 10, "epochs": 6, "validation": 0.3, "evaluate_every": 1}
+    settings = {"beta": "auto", "imbalance": 10, "epochs": 6, "validation": 0.6, "evaluate_every": 1}
     _, result = trained(tmp_path / "run", "cbs", **settings)
     drawn = []
     monkeypatch.setattr("longtail.report.drawings.beta_traces", lambda traces: drawn.extend(traces) or plt.figure())

@@ -211,6 +211,7 @@ def _measured_beta(found: dict[str, Any]) -> str:
     """How beta = auto was measured."""
     if "problem" in found:
         return f"beta = 1, because it could not be measured: {found['problem']}"
-    pilots = found["pilots"]
-    where = f"the held-out images of {pilots} pilot run{'s' * (pilots > 1)}" if pilots else "validation data"
-    return f"beta = {found['beta']:.2f} ± {found['std_error']:.2f}, measured on {where}"
+    where = ["validation data"] if found["validation"] else []
+    if found["pilots"]:
+        where.append(f"the held-out images of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
+    return f"beta = {found['beta']:.2f} ± {found['std_error']:.2f}, measured on {' and '.join(where)}"

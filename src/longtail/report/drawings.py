@@ -110,7 +110,7 @@ def measured_beta_drawings(results: DataResults) -> list[Drawing]:
         names = ("epoch", "beta", "std_error")
         traces = [tuple([point[name] for point in trace] for name in names) for trace in usable if len(trace) > 1]
         if traces:
-            several = " (the first pilot of each run)" if any(one["pilots"] > 1 for one in measured) else ""
+            several = " (on the validation split or the first pilot)" if any(one["pilots"] for one in measured) else ""
             used = ", ".join(f"{one['beta']:.2f}" for one in measured)
             caption = (
                 f"The β that held-out data needs, measured during training{several}; a line per run with its standard "

@@ -198,14 +198,12 @@ def _measured_beta(cell: Cell) -> str:
     betas = [one["beta"] for one in found]
     value = f"{betas[0]:.2f}" if len(set(betas)) == 1 else f"{mean(betas):.2f} ({min(betas):.2f} to {max(betas):.2f})"
     pilots = sorted({one["pilots"] for one in found})
-    held = (
-        f"{'–'.join(map(str, pilots))} pilot run{'s' * (pilots != [1])} per run, a tenth held out"
-        if any(pilots)
-        else "validation data"
-    )
+    held = ["validation data"] if any(one["validation"] for one in found) else []
+    if any(pilots):
+        held.append(f"{'–'.join(map(str, pilots))} pilot run{'s' * (pilots != [1])} per run, a tenth held out")
     failed = [one["problem"] for one in found if "problem" in one]
     problem = f"; not measurable in {count(len(failed), 'run')}: {failed[0]}" if failed else ""
-    return f"{cell.title} on {cell.data}: β = {value}, measured on {held}{problem}"
+    return f"{cell.title} on {cell.data}: β = {value}, measured on {' and '.join(held) or 'nothing'}{problem}"
 
 
 def how_measured(cells: Sequence[Cell]) -> str:

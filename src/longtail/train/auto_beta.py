@@ -1,7 +1,7 @@
 """``beta = "auto"``: train with beta = 1, measure the shift that held-out data still needs, and subtract it.
 
-Held-out data is the validation split. Without one, pilots are trained before the run: each holds out another tenth of
-the images, and their held-out logits are pooled.
+Held-out data is the validation split. If there is none, or if it is small, pilots are trained before the run: each
+holds out another tenth of the images. All held-out logits are pooled.
 """
 
 import math
@@ -26,23 +26,32 @@ Rows = tuple[Tensor, Tensor]
 """Logits and labels."""
 
 
-def pilots_needed(counts: Tensor) -> int:
-    r"""The number of pilots for these training examples per class: one, or up to five if rare classes have few.
+def pilots_needed(counts: Tensor, validation: Tensor | None = None) -> int:
+    r"""The number of pilots, 0 to 5, for these training examples and validation samples per class.
 
-    A pilot holds out :math:`n_c` samples of a class, none of a class with a single one. The shift is a slope against
-    :math:`\ell_c = \log N_c`, less its mean, and as certain as with :math:`C \sum_c \ell_c^2 / \sum_c (\ell_c^2 /
-    n_c)` samples that are spread evenly over C classes. Pilots are trained until there are 100 of these; none is
-    trained if all classes have the same count.
+    The shift is a slope against :math:`\ell_c = \log N_c`, less its mean. With :math:`n_c` held-out samples per class
+    it is as certain as with :math:`C \sum_c \ell_c^2 / \sum_c (\ell_c^2 / n_c)` samples that are spread evenly over C
+    classes. Pilots are trained until there are 100 of these; each holds out a tenth of a class, at least one sample,
+    none of a class with a single one. No pilot is trained if all classes have the same count.
 
     Example:
         >>> [pilots_needed(torch.tensor(counts)) for counts in ([9000, 900], [5000, 500, 50], [90, 9], [7, 7])]
         [1, 4, 5, 0]
+        >>> pilots_needed(torch.tensor([5000, 500, 50]), validation=torch.tensor([100, 100, 100]))
+        0
     """
-    several = counts[counts > 1].double()
-    held = torch.where(several < FOLDS, 1.0, several / FOLDS)
-    leverage = (several.log() - several.log().mean()).square()
-    samples = len(held) * leverage.sum() / (leverage / held).sum()  # NaN if all counts are the same
-    return 0 if not samples > 0 else min(_MOST, math.ceil(_SAMPLES / float(samples)))
+    held = torch.where(counts < FOLDS, counts.clamp(max=2) - 1.0, counts / FOLDS)
+    each = _even_samples(counts, held)
+    there = 0.0 if validation is None else _even_samples(counts, validation)
+    return 0 if each == 0 else min(_MOST, max(0, math.ceil((_SAMPLES - there) / each - 1e-9)))
+
+
+def _even_samples(counts: Tensor, held: Tensor) -> float:
+    """The number of samples, spread evenly over the classes, that measure the shift as certainly as those held out."""
+    log_counts, held = counts[held > 0].double().log(), held[held > 0].double()
+    leverage = (log_counts - log_counts.mean()).square()
+    found = len(held) * leverage.sum() / (leverage / held).sum()
+    return float(found.nan_to_num())  # NaN if all counts are the same
 
 
 def pooled_fit(rows: Sequence[Rows], counts: Tensor) -> ShiftFit:

@@ -124,7 +124,11 @@ class Trainer:
         self.pilots: list[Trainer] = []
         """Runs that are trained before this one, to measure beta."""
         self._auto = self.method.is_auto(self.params)
-        self._pilots_needed = pilots_needed(self.dataset.counts) if self._auto and self.dataset.val is None else 0
+        self._pilots_needed = 0
+        if self._auto and not recipe.folds:  # a pilot needs none itself
+            counts, val = self.dataset.counts, self.dataset.val
+            there = None if val is None else val.labels.bincount(minlength=len(counts))
+            self._pilots_needed = pilots_needed(counts, there)
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -182,7 +186,7 @@ class Trainer:
     def _pilot_steps(self) -> Iterator[None]:
         """Train pilots on all but a tenth of the images, each time another, to measure beta."""
         for fold in range(self._pilots_needed):
-            recipe = self.recipe.changed(folds=FOLDS, fold=fold, tensorboard=False)
+            recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, tensorboard=False)
             pilot = Trainer(
                 recipe, self.folder.pilot(fold), ranks=self.ranks, device=self.device, dataset=self._given_data
             )
@@ -198,10 +202,6 @@ class Trainer:
                 pilot.stop_requested = self.stop_requested
             self.stream = None
             pilot.position = Position(len(pilot.epochs))  # also if it was finished before
-
-    def _fit_pilots(self) -> ShiftFit:
-        rows = [row for pilot in self.pilots for row in stored_batches(pilot.folder.predictions_file, "val")]
-        return pooled_fit(rows, self.pilots[0].dataset.counts)
 
     def _steps(self) -> Iterator[None]:
         data = fingerprint(self.dataset, self.recipe)
@@ -280,7 +280,8 @@ class Trainer:
             fit: ShiftFit | None = None
             if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
                 recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
-                fit = (yield from self._fit_validation(model)) if self._auto else None
+                rows = (yield from self._validation_rows(model)) if self._auto else []
+                fit = pooled_fit(rows, self.dataset.counts) if rows else None
             self._log(running, seconds, recalls, fit)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
@@ -439,23 +440,24 @@ class Trainer:
 
     def _auto_beta(self, model: Model) -> Generator[None, None, tuple[PostHoc | None, dict[str, Any]]]:
         """Logit adjustment by the shift that is still needed after training with beta = 1, and how it was measured."""
-        fit = yield from self._fit_validation(model)
-        if self.pilots and self.ranks.first:
-            fit = self._fit_pilots()
-        delta = 0.0 if fit is None or fit.problem else fit.delta
-        delta = float(self.ranks.sum(torch.tensor(delta, dtype=torch.float64)))
-        found = {"beta": 1.0, "problem": NO_PILOTS} if fit is None else summary(fit)
-        log = self.pilots[0].folder.log_lines() if self.pilots else self.folder.log_lines()
-        trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in enumerate(log, 1) if "auto_beta" in line]
-        found |= {"pilots": len(self.pilots), "trace": trace}
+        rows = yield from self._validation_rows(model)
+        found: dict[str, Any] = {"beta": 1.0, "problem": NO_PILOTS}
+        if self.ranks.first:
+            for pilot in self.pilots:
+                rows += stored_batches(pilot.folder.predictions_file, "val")
+            validated = self.dataset.val is not None
+            measured = self if validated or not self.pilots else self.pilots[0]
+            if rows:
+                found = summary(pooled_fit(rows, measured.dataset.counts))
+            lines = enumerate(measured.folder.log_lines(), 1)
+            trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in lines if "auto_beta" in line]
+            found |= {"validation": validated, "pilots": len(self.pilots), "trace": trace}
+        delta = float(self.ranks.sum(torch.tensor(found["beta"] - 1.0, dtype=torch.float64)))
         return PostHoc("adjust", delta) if delta else None, {"auto_beta": found}
 
-    def _fit_validation(self, model: Model) -> Generator[None, None, ShiftFit | None]:
-        """The shift that the validation split needs, on the first rank; ``None`` if there is no such split."""
-        if self.dataset.val is None:
-            return None
-        rows: list[Rows] = yield from self.evaluator.validation_rows(model)
-        return pooled_fit(rows, self.dataset.counts) if self.ranks.first else None
+    def _validation_rows(self, model: Model) -> Generator[None, None, list[Rows]]:
+        """Logits and labels of the validation split, on the first rank; none if there is no such split."""
+        return [] if self.dataset.val is None else (yield from self.evaluator.validation_rows(model))
 
     def _card(self, running: Running) -> dict[str, Any]:
         """What is needed to use the model."""
