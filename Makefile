@@ -15,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
 
-demo: $(VENV)/.demo  ## Compare softmax, Balanced Softmax and CBS on long-tailed digits, and write a report: a minute or two
+demo: $(VENV)/.demo  ## Compare softmax, Balanced Softmax and CBS on long-tailed digits, and write a report: about three minutes
 	OMP_NUM_THREADS=1 $(BIN)/longtail study --data digits-lt --methods softmax balanced-softmax cbs --seeds 5 \
 		--epochs 60 --batch-size 32 --nesterov --out runs/demo
 	$(BIN)/longtail report runs/demo --out runs/demo/report.html
