@@ -15,7 +15,7 @@ from PIL import Image
 from longtail import _registry, cli
 from longtail.methods import METHODS, Task
 from longtail.models import Outputs
-from longtail.train import Recipe
+from longtail.train import Recipe, RunFolder
 from longtail.train.recipe import setting_types
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -66,6 +66,7 @@ def results(folder):
     return {
         str(path.parent.relative_to(folder)): json.loads(path.read_text())
         for path in folder.glob("runs/**/result.json")
+        if not RunFolder(path.parent).is_pilot
     }
 
 

@@ -184,8 +184,19 @@ METHODS: Registry[Method] = Registry("method")
 
 RECIPE_SETTINGS = frozenset(
     {
-        *("data", "root", "imbalance", "profile", "subset_seed", "validation", "folds", "fold", "method"),
-        *("params", "model", "pretrained", "weights", "head", "sampler", "correct_twice", "augment", "image_size"),
+        *("data", "root", "imbalance", "profile", "subset_seed", "groups", "validation", "folds", "fold", "method"),
+        *(
+            "method",
+            "params",
+            "model",
+            "pretrained",
+            "weights",
+            "head",
+            "sampler",
+            "correct_twice",
+            "augment",
+            "image_size",
+        ),
         *("mixup", "label_smoothing", "epochs", "batch_size", "accumulate", "drop_last", "lr", "schedule"),
         *("milestones", "decay", "warmup", "momentum", "nesterov", "weight_decay", "seed", "device", "precision"),
         *("channels_last", "kernels", "compile", "workers", "loading", "bad_images", "train_stats"),
