@@ -147,7 +147,7 @@ def test_killed_in_the_last_evaluation(warm, undisturbed, tmp_path):
 def test_killed_with_several_runs_under_way(warm, tmp_path):
     """The same command goes on with them, with what they had logged, and begins the one that had to wait."""
     values = ("--beta", 1.0, 1.5, "--seed", 0, 1)
-    some = ("train", "--data", "digits-lt", "--method", "balanced-softmax", *values, "--epochs", 8, "--device", "cpu")
+    some = ("train", "--data", "digits-lt", "--method", "cbs", *values, "--epochs", 8, "--device", "cpu")
     assert warm.run(*some, "--together", 1, "--out", tmp_path / "undisturbed").code == 0
     references = [RunFolder(path) for path in (tmp_path / "undisturbed").iterdir()]
     folders = [RunFolder(tmp_path / "killed" / reference.path.name) for reference in references]
