@@ -1,6 +1,8 @@
 """beta = "auto": train with beta 1, measure the rest on held-out data, subtract it."""
 
 import math
+import shutil
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -137,6 +139,33 @@ def test_pilots_give_a_slope_the_certainty_of_a_hundred_even_samples(counts):
     pilots = next((k for k in range(1, 5) if (weights**2 / (k * held)).sum() <= even), 5)
     assert pilots_needed(torch.tensor(counts)) == pilots
     assert pilots_needed(torch.tensor(counts), torch.full((len(counts),), math.ceil(100 / len(n)))) == 0
+
+
+def test_a_validation_split_without_a_class_is_not_enough():
+    counts = torch.tensor([400, 120, 40])
+    assert pilots_needed(counts, torch.tensor([200, 200, 200])) == 0
+    assert pilots_needed(counts, torch.tensor([200, 200, 0])) == pilots_needed(counts)
+
+
+def test_only_pilots_are_pilots(auto, tmp_path):
+    folder, _ = auto
+    shutil.copytree(folder.path, tmp_path / "run")
+    shutil.copy(folder.recipe_file, tmp_path)
+    assert len(Results.read(tmp_path)) == 1
+    assert all(one.is_pilot for one in folder.pilots)
+
+
+def test_other_images_are_refused_before_a_pilot_is_used(tmp_path):
+    digits = load("digits-lt", imbalance=50)
+    recipe = recipe_for("cbs", beta="auto").changed(imbalance=None)
+    trainer = Trainer(recipe, tmp_path / "run", dataset=digits)
+    steps = trainer.steps()
+    while len(trainer.pilots) < 2:
+        next(steps)
+    steps.close()
+    fewer = replace(digits, train=digits.train.subset(torch.arange(1, len(digits.train))))
+    with pytest.raises(ValueError, match="other images"):
+        Trainer(recipe, tmp_path / "run", dataset=fewer).run()
 
 
 def _stop_after(trainer, steps):

@@ -266,3 +266,11 @@ def test_more_than_the_images_where_the_last_batch_is_dropped(tmp_path):
 def test_settings_that_would_do_nothing_or_fail_late_are_refused_at_once(method, setting, sentence):
     with pytest.raises(ValueError, match=sentence):
         defaults("cifar10-lt", method).changed(**setting)
+
+
+def test_folds_replace_a_validation_split():
+    recipe = defaults("mine", "softmax", small=True)
+    assert recipe.validation == 0.1
+    assert recipe.changed(folds=5, fold=1).validation == 0
+    with pytest.raises(ValueError, match="not both"):
+        recipe.changed(folds=5, validation=0.2)

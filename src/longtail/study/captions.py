@@ -198,7 +198,8 @@ def _measured_beta(cell: Cell) -> str:
     betas = [one["beta"] for one in found]
     value = f"{betas[0]:.2f}" if len(set(betas)) == 1 else f"{mean(betas):.2f} ({min(betas):.2f} to {max(betas):.2f})"
     pilots = sorted({one["pilots"] for one in found})
-    held = ["validation data"] if any(one["validation"] for one in found) else []
+    same = " (also those of this table)" if held_out([cell]) == "val" else ""
+    held = [f"validation data{same}"] if any(one["validation"] for one in found) else []
     if any(pilots):
         held.append(f"{'–'.join(map(str, pilots))} pilot run{'s' * (pilots != [1])} per run, a tenth held out")
     failed = [one["problem"] for one in found if "problem" in one]

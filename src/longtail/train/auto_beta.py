@@ -42,7 +42,8 @@ def pilots_needed(counts: Tensor, validation: Tensor | None = None) -> int:
     """
     held = torch.where(counts < FOLDS, counts.clamp(max=2) - 1.0, counts / FOLDS)
     each = _even_samples(counts, held)
-    there = 0.0 if validation is None else _even_samples(counts, validation)
+    lacking = validation is None or bool((validation[held > 0] == 0).any())  # of a class that a pilot can hold out
+    there = 0.0 if validation is None or lacking else _even_samples(counts, validation)
     return 0 if each == 0 else min(_MOST, max(0, math.ceil((_SAMPLES - there) / each - 1e-9)))
 
 

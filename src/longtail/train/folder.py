@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -107,7 +108,7 @@ class RunFolder:
     @property
     def pilots(self) -> "list[RunFolder]":
         """The folders of the pilots of this run."""
-        return [RunFolder(path) for path in sorted(self.path.glob("pilot*"))]
+        return [RunFolder(path) for path in sorted(self.path.glob("pilot[0-9]"))]
 
     def pilot(self, number: int) -> "RunFolder":
         """The folder of a pilot of this run, from 0 on."""
@@ -116,7 +117,7 @@ class RunFolder:
     @property
     def is_pilot(self) -> bool:
         """Whether the run is a pilot of ``beta = "auto"``: it is in the folder of the run that it belongs to."""
-        return RunFolder(self.path.parent).begun
+        return bool(re.fullmatch(r"pilot\d", self.path.name)) and RunFolder(self.path.parent).begun
 
     def recipe(self) -> Recipe:
         """The recipe of the run."""

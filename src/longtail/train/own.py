@@ -1,6 +1,7 @@
 """Your own images: opening their path, and reading them into memory if they are small."""
 
 import math
+import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,9 @@ __all__ = ["in_memory", "is_small", "open_own", "without_empty_splits"]
 
 SMALL = 64
 """Images up to this side are small."""
-_TOGETHER = 512  # images that a process reads at a time
+_TOGETHER = 64  # images that a process reads at a time; they share little memory, as in a container
+_FEW = 8  # times as many, up to which other processes do not help
+_WORKERS = 16  # processes, at most
 
 
 def open_own(path: Path | str) -> DataSet:
@@ -124,13 +127,17 @@ def _stamps(dataset: DataSet) -> _Stamps | None:
 
 def _decoded(dataset: DataSet) -> dict[str, ArrayImages] | None:
     """All images, read by a process per core; ``None`` if one cannot be read, or if they differ in size."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if multiprocessing.current_process().daemon:  # it may start no other
+        cores = 0
     found: dict[str, ArrayImages] = {}
     shape: torch.Size | None = None
     for name, split in dataset.splits.items():
         parts: list[Tensor] = []
         chunks = _Chunks(split.images)
-        workers = min(os.cpu_count() or 1, len(chunks)) if isinstance(split.images, FileImages) else 0
-        for part in DataLoader(chunks, batch_size=None, num_workers=workers if len(chunks) > 1 else 0):
+        several = isinstance(split.images, FileImages) and len(chunks) > _FEW
+        workers = min(cores, _WORKERS) if several else 0
+        for part in DataLoader(chunks, batch_size=None, num_workers=workers):
             if part is None or part.shape[1:] != (shape or part.shape[1:]):
                 return None  # streaming treats them as `bad_images` says
             shape = part.shape[1:]

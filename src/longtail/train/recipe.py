@@ -247,6 +247,8 @@ class Recipe:
             del kept["validation"]
         if settings.get("method", self.method) != self.method:
             kept = {name: value for name, value in kept.items() if name in _fields()}
+        if settings.get("folds"):
+            kept["validation"] = 0.0  # folds replace it
         new = {**kept, **settings}
         unknown = isinstance(self.params, UnknownParams)
         if not unknown and isinstance(new["method"], str):

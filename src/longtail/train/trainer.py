@@ -124,6 +124,10 @@ class Trainer:
         self.pilots: list[Trainer] = []
         """Runs that are trained before this one, to measure beta."""
         self._auto = self.method.is_auto(self.params)
+        if self._auto and self.method.posthoc is not None:
+            raise ValueError(
+                f"Expected a number for `{self.method.beta}`, because {recipe.method} has a post-hoc step, not auto."
+            )
         self._pilots_needed = 0
         if self._auto and not recipe.folds:  # a pilot needs none itself
             counts, val = self.dataset.counts, self.dataset.val
@@ -185,6 +189,11 @@ class Trainer:
 
     def _pilot_steps(self) -> Iterator[None]:
         """Train pilots on all but a tenth of the images, each time another, to measure beta."""
+        if self._pilots_needed and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
+            raise ValueError(
+                f"Expected the data set that the run in {self.folder.path} began with, but got other images or labels; "
+                "choose another folder."
+            )
         for fold in range(self._pilots_needed):
             recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, tensorboard=False)
             pilot = Trainer(
