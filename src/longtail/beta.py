@@ -300,8 +300,7 @@ class AutoBeta(KeepsValues):
     Call :meth:`update` every one or two epochs, but not in the first few, whose logits say little. Predict with
     ``logits.argmax(1)`` as before. A network follows beta slowly when its learning rate is small; therefore, after
     training, call :meth:`update` once more, and predict with :meth:`adjust`, which subtracts what beta still lacks.
-    With ``gain=0`` beta stays and is only corrected by :meth:`adjust`. On CIFAR-10-LT (imbalance 100) that was as good
-    as moving beta: recall 79.4 for both, standard error 0.3.
+    With ``gain=0`` beta stays and is only corrected by :meth:`adjust`, which is what our trainer does.
 
     The state dict holds beta, the trace and the counts, so a resumed run continues exactly. The shift of the loss
     changes in place, so captured CUDA graphs and compiled losses use it. Under ``torch.distributed`` every rank calls

@@ -202,9 +202,7 @@ def show_measures(result: dict[str, Any]) -> None:
         )
         print_line(f"model imbalance level I{where} {shown}")
     if "auto_beta" in result:
-        print_line(
-            _measured_beta(result["auto_beta"]) + ("" if "test" in result["splits"] else "; there is no test data")
-        )
+        print_line(_measured_beta(result["auto_beta"]))
     elif result.get("posthoc"):
         print_line(f"after {result['posthoc']}")
 

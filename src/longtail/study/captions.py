@@ -204,7 +204,8 @@ def _measured_beta(cell: Cell) -> str:
         held.append(f"{'–'.join(map(str, pilots))} pilot run{'s' * (pilots != [1])} per run, a tenth held out")
     failed = [one["problem"] for one in found if "problem" in one]
     problem = f"; not measurable in {count(len(failed), 'run')}: {failed[0]}" if failed else ""
-    return f"{cell.title} on {cell.data}: β = {value}, measured on {' and '.join(held) or 'nothing'}{problem}"
+    measured = f", measured on {' and '.join(held)}" if held else ""
+    return f"{cell.title} on {cell.data}: β = {value}{measured}{problem}"
 
 
 def how_measured(cells: Sequence[Cell]) -> str:

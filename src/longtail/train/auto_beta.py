@@ -41,9 +41,9 @@ def pilots_needed(counts: Tensor, validation: Tensor | None = None) -> int:
         0
     """
     held = torch.where(counts < FOLDS, counts.clamp(max=2) - 1.0, counts / FOLDS)
-    each = _even_samples(counts, held)
-    lacking = validation is None or bool((validation[held > 0] == 0).any())  # of a class that a pilot can hold out
-    there = 0.0 if validation is None or lacking else _even_samples(counts, validation)
+    each, there = _even_samples(counts, held), 0.0
+    if validation is not None and bool((validation[held > 0] > 0).all()):  # all classes that a pilot can hold out
+        there = _even_samples(counts, validation)
     return 0 if each == 0 else min(_MOST, max(0, math.ceil((_SAMPLES - there) / each - 1e-9)))
 
 
