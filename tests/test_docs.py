@@ -110,7 +110,7 @@ def test_training_page(here, capsys):
     assert left["runs/mine"]["data"] == "mine"
     assert [space["model"].class_names[label] for label in space["labels"]] == ["cat", "dog"]
     torch.testing.assert_close(space["logits"].softmax(1), space["probabilities"][:1])
-    assert len(json.loads((here / "labels.json").read_text())) == 20 + 10 + 6
+    assert len(json.loads((here / "predictions.json").read_text())) == 20 + 10 + 6
 
 
 def test_studies_page(here, capsys):

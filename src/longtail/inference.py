@@ -1,4 +1,4 @@
-"""Use a trained model: a run folder as an ``nn.Module`` with its transforms and class names."""
+"""Use a trained model: a run folder as an ``nn.Module`` with transforms and class names; its metrics on new data."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,18 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
-from longtail._io import read_tensors, reading
-from longtail.data import BatchPlan, FileImages, Normalisation, Split, Streaming, decode
+from longtail._io import plain, read_tensors, reading
+from longtail.classes import Groups
+from longtail.data import BatchPlan, DataSet, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
+from longtail.metrics import class_statistics
 from longtail.models import HeadSpec, Model, build_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
-from longtail.train.measures import Classifier, PostHoc
+from longtail.train.measures import Classifier, PostHoc, measures
 from longtail.train.recipe import Family
+from longtail.train.stored import choose_step, read_statistics
 
-__all__ = ["Predictions", "TrainedClassifier", "Transforms", "load"]
+__all__ = ["Evaluation", "Predictions", "TrainedClassifier", "Transforms", "evaluate_on", "load"]
 
 
 class Predictions(NamedTuple):
@@ -190,7 +193,7 @@ class TrainedClassifier(nn.Module):
             images = [images]
         parts = [torch.empty(0, len(self.class_names))]
         for begin in range(0, len(images), batch_size):
-            parts.append(self._probabilities(self.transforms(images[begin : begin + batch_size])))
+            parts.append(self._logits(self.transforms(images[begin : begin + batch_size])).softmax(1).float())
         together = torch.cat(parts)
         return Predictions(together.argmax(1), together)
 
@@ -213,26 +216,35 @@ class TrainedClassifier(nn.Module):
         if not paths:
             return
         images = FileImages(Path("/"), [str(Path(path).absolute()).lstrip("/") for path in paths])
-        nothing = torch.zeros(len(images), dtype=torch.int64)
+        split = Split(images, torch.zeros(len(images), dtype=torch.int64))
+        for indices, logits in self.logits(split, batch_size=batch_size, workers=workers, unreadable=unreadable):
+            yield from zip(indices.tolist(), logits.softmax(1).float(), strict=True)
+
+    def logits(
+        self, split: Split, *, batch_size: int = 64, workers: int = 4, unreadable: dict[str, str] | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield positions and logits of the images of a split, on the CPU; arguments as for :meth:`files`."""
+        files = isinstance(split.images, FileImages)
         loader = Streaming(
-            Split(images, nothing),
-            BatchPlan(nothing, (self.transforms.view(),), batch_size),
+            split,
+            BatchPlan(split.labels, (self.transforms.view(),), batch_size),
             self.device,
-            workers=workers,
-            decode_in="device",  # or threads: starting processes would take longer than reading a few images
+            workers=workers if files else 0,
+            # Or threads: starting processes would take longer than reading a few images.
+            decode_in="device" if files else "workers",
             bad_images="error" if unreadable is None else "skip",
         )
         if unreadable is not None:
             loader.unreadable = unreadable
         for batch in loader.evaluation():
-            yield from zip(batch.indices.tolist(), self._probabilities(batch.views[0]), strict=True)
+            yield batch.indices, self._logits(batch.views[0])
 
     @torch.no_grad()
-    def _probabilities(self, images: Tensor) -> Tensor:
-        """Probabilities of normalised images, on the CPU."""
+    def _logits(self, images: Tensor) -> Tensor:
+        """Logits of normalised images in evaluation mode, on the CPU."""
         with evaluation_mode(self):
             logits: Tensor = self(images.to(next(self.model.parameters())))  # its device and type
-            return logits.softmax(1).float().cpu()
+            return logits.cpu()
 
 
 def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifier:
@@ -253,6 +265,96 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
     with reading(folder.model_file, "a model of longtail"):
         classifier = _from_card(state, card, result.get("posthoc"))
     return classifier.to(device).eval()
+
+
+class Evaluation(NamedTuple):
+    """A trained model on new data."""
+
+    result: dict[str, Any]
+    """The metrics, as in ``result.json``; the new data is the split ``test``."""
+    split: Split
+    """The images that were read, with the run's class indices as labels."""
+    logits: Tensor
+    """After the post-hoc step, float32 ``(N, C)``."""
+
+
+def evaluate_on(
+    run: Path | str,
+    dataset: DataSet,
+    part: str | None = None,
+    *,
+    posthoc: PostHoc | str | None = None,
+    device: torch.device | str = "cpu",
+    batch_size: int = 64,
+    workers: int = 4,
+    unreadable: dict[str, str] | None = None,
+) -> Evaluation:
+    """The metrics of a finished run on new labelled data; nothing is trained, and the run is not changed.
+
+    Args:
+        run: the run folder.
+        dataset: the new data. Its classes are matched by name; each must be a class of the run, but it need not have
+            all of them.
+        part: ``"train"``, ``"val"`` or ``"test"``; default: ``test``, or all images if the data has no splits.
+        posthoc: replaces the run's own post-hoc step; see :func:`longtail.train.evaluate_run`.
+        device: where to compute.
+        batch_size: images per forward pass.
+        workers: threads that read files.
+        unreadable: receives the files that cannot be read, and why; without it such a file raises an error.
+    """
+    folder, model = RunFolder(run), load(run, device)
+    kept, (statistics, classifier) = folder.result(), read_statistics(folder.statistics_file)
+    groups, trace = Groups.from_indices(**kept["groups"]), kept["posthoc_chosen_on_val"]
+    step, model.posthoc = model.posthoc, None
+    if posthoc is not None:
+        step, trace = choose_step(folder, posthoc, classifier, groups)
+    split = _of_classes(_part(dataset, part), dataset, model.class_names, folder)
+    batches = list(model.logits(split, batch_size=batch_size, workers=workers, unreadable=unreadable))
+    if not batches:
+        raise ValueError(f"Expected an image of {dataset.name} that can be read, but there is none.")
+    read, logits = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    split = split.subset(read)
+    after = logits if step is None else step.apply(logits, classifier)
+    # Training recalls before another step say nothing about the model after it.
+    trained = {name: one for name, one in statistics.items() if name.startswith("train") and posthoc is None}
+    found = measures(
+        {**trained, "test": class_statistics(after, split.labels)},
+        groups,
+        model.class_names,
+        kept["train_stats"],
+        gradients=False,
+    )
+    same = ["method", "params", "label", "beta", "seed", "epochs", "reported", "groups_from"]
+    same += ["auto_beta"] if posthoc is None else []
+    about: dict[str, Any] = {name: kept[name] for name in same if name in kept}
+    about |= {"data": dataset.name, "trained_on": kept["data"], "posthoc": None if step is None else str(step)}
+    counts = {name: kept[name] for name in ("counts", "imbalance_factor") if name in kept}
+    return Evaluation(plain({**about, "posthoc_chosen_on_val": trace, **counts, **found}), split, after.float())
+
+
+def _part(dataset: DataSet, part: str | None) -> Split:
+    splits = dataset.splits
+    if part is None:
+        part = "test" if "test" in splits else "train" if len(splits) == 1 else None
+    if part in splits:
+        return splits[part]
+    found = f"it has {' and '.join(splits)}"
+    raise ValueError(f"Expected `part` to be a split of {dataset.name}, but {found}, and got {part or 'none'}.")
+
+
+def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run: RunFolder) -> Split:
+    """The split with the run's class indices as labels."""
+    index = {name: c for c, name in enumerate(class_names)}
+    present = sorted({dataset.class_names[c] for c in split.labels.tolist()})
+    unknown = [name for name in present if name not in index]
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        raise ValueError(
+            f"Expected the classes of {dataset.name} to be classes of {run.path}, such as {class_names[0]!r}, but got "
+            f"{', '.join(map(repr, unknown[:3]))}{more}."
+        )
+    mapped = torch.tensor([index.get(name, -1) for name in dataset.class_names])
+    return Split(split.images, mapped[split.labels])
 
 
 def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: str | None) -> TrainedClassifier:

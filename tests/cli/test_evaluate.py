@@ -6,10 +6,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
-from tests.cli.conftest import one_sentence
+from tests.cli.conftest import COLOURS, one_sentence
 
-from longtail.train import evaluate_run, stored
+import longtail
+from longtail.train import defaults, evaluate_run, stored, train
 
 GROUPS = {"head": range(3), "medium": range(3, 6), "tail": range(6, 10)}
 
@@ -240,3 +242,90 @@ def test_another_safetensors_file_is_refused(run, copy):
     code, _, err = run("evaluate", folder)
     assert code == 2
     assert "to have `method`" in err
+
+
+# New data
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory):
+    """Return a folder of images with splits, a run on it, and its class names."""
+    root = tmp_path_factory.mktemp("pets")
+    for seed, part in enumerate(("train", "test")):
+        for name, (number, colour) in COLOURS.items():
+            for one in range(number if part == "train" else 6):
+                rng = np.random.default_rng(100 * seed + one)
+                noise = rng.integers(-60, 60, (8, 8, 3))  # so that some predictions are wrong
+                path = root / part / name / f"{one}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pixels = np.clip(noise + 0.15 * np.array(colour) + 100, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(path)
+    recipe = defaults(str(root), "cbs").changed(model="small-cnn", epochs=3, batch_size=16, device="cpu")
+    train(recipe, root.parent / "run")
+    return root, root.parent / "run"
+
+
+def test_new_data_that_is_the_test_split_repeats_its_metrics(run, pets):
+    root, folder = pets
+    code, out, _ = run("evaluate", folder, "--data", root, "--out", root.parent / "again.json")
+    assert code == 0
+    assert "cbs on pets" in out
+    again, before = json.loads((root.parent / "again.json").read_text()), result(folder)
+    found, expected = again["splits"]["test"], before["splits"]["test"]
+    for name in ("recall", "calibration_error", "probability", "recall_per_class", "samples"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+    assert again["preference_test"]["score"] == pytest.approx(before["preference_test"]["score"])
+    assert 0.2 < expected["recall"]["all"] < 1
+
+
+def test_classes_of_new_data_are_matched_by_name(run, pets, tmp_path):
+    """New data has two of three classes, in another order; predictions are those of the model."""
+    root, folder = pets
+    rows = [(f"test/{name}/{one}.png", name) for name in ("red", "green") for one in range(6)]
+    listed = root / "new.csv"
+    listed.write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
+    code, out, _ = run("evaluate", folder, "--data", listed, "--predictions", tmp_path / "new.npz")
+    assert code == 0
+    assert "no samples of blue" in out
+    found = np.load(tmp_path / "new.npz")
+    model = longtail.load(folder)
+    names = found["classes"].tolist()
+    assert names == list(model.class_names)
+    assert [names[label] for label in found["labels"]] == [label for _, label in rows]
+    predicted, _ = model.predict([str(root / path) for path, _ in rows])
+    assert found["logits"].argmax(1).tolist() == predicted.tolist()
+    assert found["paths"].tolist() == [str(root / path) for path, _ in rows]
+    diagnosed = longtail.diagnose(tmp_path / "new.npz", counts=folder)
+    assert diagnosed.counts.tolist() == result(folder)["counts"]
+    assert diagnosed.splits["test"].predicted.tolist() == predicted.tolist()
+
+
+def test_another_step_on_new_data(run, pets, tmp_path):
+    """`--posthoc` replaces the step of the run, also on new data."""
+    root, folder = pets
+    run("evaluate", folder, "--data", root, "--posthoc", "adjust=0.5", "--out", tmp_path / "new.json")
+    found, stored_run = json.loads((tmp_path / "new.json").read_text()), evaluate_run(folder, "adjust=0.5")
+    assert found["splits"]["test"]["recall"] == pytest.approx(stored_run["splits"]["test"]["recall"])
+
+
+def test_wrong_new_data(run, pets, tmp_path):
+    root, folder = pets
+    other = tmp_path / "other" / "purple"
+    other.mkdir(parents=True)
+    shutil.copy(root / "test" / "red" / "0.png", other)
+    code, _, err = run("evaluate", folder, "--data", tmp_path / "other")
+    assert code == 2
+    assert "'purple'" in one_sentence(err)
+    code, _, err = run("evaluate", folder, "--data", root, "--part", "val")
+    assert code == 2
+    assert "--part" in one_sentence(err)
+    assert "train and test" in err
+    red = tmp_path / "red"
+    shutil.copytree(root / "test" / "red", red / "red")
+    (red / "red" / "bad.png").write_bytes(b"")
+    code, _, err = run("evaluate", folder, "--data", red)
+    assert code == 2
+    assert "bad.png" in one_sentence(err)
+    code, _, err = run("evaluate", folder, "--data", red, "--bad-images", "skip")
+    assert code == 0
+    assert "1 could not be read" in err

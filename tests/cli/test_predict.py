@@ -52,10 +52,10 @@ def test_label_and_probability_of_each_image(run, finished, photos, method):
     code, out, err = run("predict", finished(method), "photos")
     assert (code, err) == (0, "")
     rows = table(out)
-    assert [row["image"] for row in rows] == [f"photos/{name}" for name in sorted(photos, key=lambda n: n.split("/"))]
-    assert list(rows[0]) == ["image", "label", "probability"]
-    names = [row["image"].removeprefix("photos/") for row in rows]
-    assert [[(row["label"], float(row["probability"]))] for row in rows] == expected(finished(method), names)
+    assert [row["path"] for row in rows] == [f"photos/{name}" for name in sorted(photos, key=lambda n: n.split("/"))]
+    assert list(rows[0]) == ["path", "predicted", "confidence"]
+    names = [row["path"].removeprefix("photos/") for row in rows]
+    assert [[(row["predicted"], float(row["confidence"]))] for row in rows] == expected(finished(method), names)
 
 
 def test_top_k_classes(run, finished, photos):
@@ -63,14 +63,14 @@ def test_top_k_classes(run, finished, photos):
     code, out, _ = run("predict", folder, "photos/b.png", "photos/=1+2.png", "--top", "3", "--batch-size", "1")
     assert code == 0
     header, *rows = csv.reader(io.StringIO(out))
-    assert header == ["image", "label", "probability", "label_2", "probability_2", "label_3", "probability_3"]
+    assert header == ["path", "predicted", "confidence", "predicted_2", "confidence_2", "predicted_3", "confidence_3"]
     best = expected(folder, ["b.png", "=1+2.png"], 3)
     assert [[(row[i], float(row[i + 1])) for i in (1, 3, 5)] for row in rows] == best
     code, out, _ = run("predict", folder, "photos", "--top", "99", "--format", "json")
     assert code == 0
     for image in json.loads(out):
-        assert len(image["predictions"]) == 10
-        assert sum(one["probability"] for one in image["predictions"]) == pytest.approx(1, abs=1e-4)
+        assert len(image["top"]) == 10
+        assert sum(one["confidence"] for one in image["top"]) == pytest.approx(1, abs=1e-4)
 
 
 def test_json_is_an_array_with_one_image_per_line(run, finished, photos, tmp_path):
@@ -80,9 +80,9 @@ def test_json_is_an_array_with_one_image_per_line(run, finished, photos, tmp_pat
     text = (tmp_path / "labels.json").read_text(encoding="utf-8")
     found = json.loads(text)
     assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == found
-    names = [one["image"].removeprefix("photos/") for one in found]
+    names = [one["path"].removeprefix("photos/") for one in found]
     assert sorted(names) == sorted(photos)
-    assert [[(p["label"], p["probability"]) for p in one["predictions"]] for one in found] == expected(folder, names)
+    assert [[(one["predicted"], one["confidence"])] for one in found] == expected(folder, names)
 
 
 def test_paths_in_a_list_are_relative_to_the_list(run, finished, photos, tmp_path):
@@ -91,7 +91,7 @@ def test_paths_in_a_list_are_relative_to_the_list(run, finished, photos, tmp_pat
     (tmp_path / "photos" / "some.csv").write_text('label,path\n5,"a, b.png"\n1,=1+2.png\n')
     (tmp_path / "photos" / "some.tsv").write_text("path\tlabel\nb.png\t1\n")
     _, out, _ = run("predict", finished("cbs"), "photos/some.txt", "photos/some.csv", "photos/some.tsv", "photos/b.png")
-    assert [row["image"] for row in table(out)] == [
+    assert [row["path"] for row in table(out)] == [
         "photos/a, b.png",
         "photos/inner/deep/ü.bmp",
         str(absolute),
@@ -118,7 +118,7 @@ def test_unreadable_images_stop_or_are_skipped(run, finished, photos, tmp_path):
     assert "c.png: it is empty" in err
     assert "d.png" in err
     rows = table((tmp_path / "labels.csv").read_text(encoding="utf-8"))
-    assert sorted(row["image"] for row in rows) == sorted(f"photos/{name}" for name in photos)
+    assert sorted(row["path"] for row in rows) == sorted(f"photos/{name}" for name in photos)
     again, _, err = run("predict", folder, "photos/c.png", "photos/nowhere.png", "--bad-images", "skip")
     assert again == 1
     assert "2 of 2 images could not be read" in err
@@ -129,7 +129,7 @@ def test_file_name_that_is_not_utf8(run, finished, photos):
     Path("photos/b.png").rename(os.fsdecode(b"photos/\xff.png"))
     code, out, err = run("predict", finished("cbs"), "photos")
     assert (code, err) == (0, "")
-    assert "photos/\ufffd.png" in {row["image"] for row in table(out)}
+    assert "photos/\ufffd.png" in {row["path"] for row in table(out)}
 
 
 @pytest.mark.parametrize(
@@ -171,5 +171,20 @@ def test_missing_run(run, photos):
 
 def test_json_without_predictions_is_an_empty_array():
     file = io.StringIO()
-    predict._write_json([], 1, file)
+    predict._write_json([], False, 1, (), file)
     assert json.loads(file.getvalue()) == []
+
+
+def test_output_is_an_input_of_diagnose(run, finished, photos, tmp_path):
+    """Labels of a list come along, and the probabilities of all classes are in the columns that `diagnose` reads."""
+    folder = finished("cbs")
+    (tmp_path / "photos" / "known.csv").write_text('label,path\n5,"a, b.png"\n1,b.png\n')
+    code, _, _ = run("predict", folder, "photos/known.csv", "--all-classes", "--out", "known.csv")
+    assert code == 0
+    rows = table(Path("known.csv").read_text())
+    assert [(row["path"], row["label"]) for row in rows] == [("photos/a, b.png", "5"), ("photos/b.png", "1")]
+    _, probabilities = longtail.load(folder).predict(["photos/a, b.png", "photos/b.png"])
+    shown = [[float(row[f"probability_{c}"]) for c in range(10)] for row in rows]
+    assert shown == [pytest.approx(row, rel=1e-5) for row in probabilities.tolist()]
+    found = longtail.diagnose("known.csv", counts=[10] * 10)
+    assert found.splits["test"].labels.tolist() == [5, 1]

@@ -23,7 +23,7 @@ __all__ = ["COMMANDS", "check_interrupted", "main"]
 _GROUPS = {
     "train and use a model": {
         "train": "train one or several models, or resume them",
-        "evaluate": "recompute the metrics of a run, or after a post-hoc correction",
+        "evaluate": "metrics of a run, also on new data or after a correction",
         "predict": "labels and probabilities of images",
     },
     "compare methods": {

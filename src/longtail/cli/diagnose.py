@@ -24,8 +24,8 @@ def run(words: Sequence[str]) -> int:
     parser.flag("--test", "predictions on test data, or a run folder", type=Path, metavar="PATH", required=True)
     parser.flag("--train", "predictions on training data, for the generalisation gap", type=Path, metavar="FILE")
     parser.flag("--val", "predictions on validation data, to fit a post-hoc shift", type=Path, metavar="FILE")
-    counts = "training samples per class (default: counted in --train, or those of the run)"
-    parser.flag("--counts", counts, type=Path, metavar="FILE.json")
+    counts = "training samples per class: JSON, or a run folder (default: counted in --train, or those of the run)"
+    parser.flag("--counts", counts, type=Path, metavar="PATH")
     parser.flag("--out", "the page", type=Path, default=Path("diagnosis.html"), metavar="FILE.html")
     parser.flag("--figures", "also write its figures there", type=Path, metavar="DIR")
     parser.flag("--title", "title of the page", default="", metavar="TEXT")

@@ -1,38 +1,119 @@
-"""``longtail evaluate``: the metrics of a finished run, recomputed, or after a post-hoc correction."""
+"""``longtail evaluate``: the metrics of a finished run, recomputed, after a post-hoc correction, or on new data."""
 
+import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from longtail._io import write_json
-from longtail.cli.parsing import Parser, check_folder_of
-from longtail.cli.show import print_line, show_result
+import numpy as np
+
+from longtail._io import new_file, write_json
+from longtail._program import printable
+from longtail._registry import load_plugins
+from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.show import print_line, show_measures
+from longtail.data import CATALOG, FileImages, load
+from longtail.data.loaders.decode import UnreadableImageError
+from longtail.inference import Evaluation, evaluate_on
 from longtail.train.folder import RunFolder
+from longtail.train.own import open_own
+from longtail.train.recipe import pick_device
 from longtail.train.stored import evaluate_run
 
 __all__ = ["run"]
 
+_NAMED = 5  # unreadable files that are named
+
 
 def run(words: Sequence[str]) -> int:
-    """Parse, recompute, print."""
+    """Parse, compute, print."""
     parser = Parser(
         "longtail evaluate",
-        "Recompute all metrics of a finished run from its files. Nothing is trained and the run is not changed.",
+        "Recompute all metrics of a finished run from its files, or compute them on new labelled data. Nothing is\n"
+        "trained and the run is not changed.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.flag(
+        "--data", "new data: a folder of class folders, a list of images, or a data set by name", metavar="DATA"
+    )
+    parser.flag("--part", "its split (default: test, or all images if it has no splits)", metavar="NAME")
+    parser.flag(
         "--posthoc",
-        "tau=0.7 is tau-normalisation, adjust=1 is logit adjustment; without a number the strength is chosen on "
-        "validation data",
+        "tau=0.7 is tau-normalisation, adjust=1 is logit adjustment; without a number the strength is chosen on the "
+        "run's validation data",
         metavar="STEP",
     )
     parser.flag("--out", "also write the metrics to this file", type=Path, metavar="FILE.json")
+    parser.flag(
+        "--predictions",
+        "write logits, labels and paths of --data, as `longtail diagnose` reads them",
+        type=Path,
+        metavar="FILE.npz",
+    )
+    parser.flag("--batch-size", "images of --data per batch", type=positive_integer, default=64, metavar="N")
+    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
+    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
+    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
     given = parser.read(words)
+    load_plugins()
     if given.out is not None:
         _check_out(given.out)
-    folder = RunFolder(given.run)
     with parser.errors_name_flags():
-        result = evaluate_run(folder, given.posthoc)
-    show_result(folder, result)
+        result = evaluate_run(given.run, given.posthoc) if given.data is None else _on_new_data(given)
+    what = f"{result['method']} on {result['data']}"
+    more = f" (trained on {result['trained_on']})" if "trained_on" in result else ""
+    print_line(f"{given.run}: {what}{more}", style="bold")
+    show_measures(result)
+    _explain_step(result)
+    if given.out is not None:
+        write_json(given.out, result)
+        print_line(f"Metrics: {given.out}")
+    if given.predictions is not None:
+        print_line(f"Predictions: {given.predictions}")
+    return 0
+
+
+def _on_new_data(given: argparse.Namespace) -> dict[str, Any]:
+    if given.predictions is not None:
+        check_folder_of("--predictions", given.predictions)
+        if given.predictions.suffix != ".npz":
+            raise ValueError(f"Expected --predictions to end in .npz, but got {given.predictions}.")
+    skipped: dict[str, str] = {}
+    root = RunFolder(given.run).recipe().root
+    try:
+        found = evaluate_on(
+            given.run,
+            load(given.data, root) if given.data in CATALOG else open_own(given.data),
+            given.part,
+            posthoc=given.posthoc,
+            device=pick_device(given.device),
+            batch_size=given.batch_size,
+            workers=given.workers,
+            unreadable=skipped if given.bad_images == "skip" else None,
+        )
+    except UnreadableImageError as error:
+        raise error.with_hint() from error
+    if skipped:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:_NAMED])
+        more = "; …" if len(skipped) > _NAMED else ""
+        sys.stderr.write(printable(f"{len(skipped)} could not be read: {reasons}{more}\n"))
+    if given.predictions is not None:
+        _write(given.predictions, found)
+    return found.result
+
+
+def _write(path: Path, found: Evaluation) -> None:
+    images, classes = found.split.images, found.result["classes"]
+    arrays = {"labels": found.split.labels.numpy(), "logits": found.logits.numpy(), "classes": np.array(classes)}
+    if isinstance(images, FileImages):
+        arrays["paths"] = np.array([str(images.path(place)) for place in range(len(images))])
+    with new_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _explain_step(result: dict[str, Any]) -> None:
+    """Print how the strength of a post-hoc step was chosen, and what could not be measured."""
     chosen = result["posthoc_chosen_on_val"]
     if chosen:
         step = result["posthoc"]
@@ -43,10 +124,6 @@ def run(words: Sequence[str]) -> int:
         print_line(line)
     if result.get("without_logits"):
         print_line(f"not measured, because their logits were not stored: {', '.join(result['without_logits'])}")
-    if given.out is not None:
-        write_json(given.out, result)
-        print_line(f"Metrics: {given.out}")
-    return 0
 
 
 def _check_out(out: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.progress import track
 
@@ -24,9 +24,20 @@ from longtail.train.recipe import pick_device
 
 __all__ = ["find_images", "run"]
 
-Row = tuple[str, list[tuple[str, float]]]
-"""An image, and its most probable classes with their probabilities."""
 
+class Row(NamedTuple):
+    """The predictions for an image."""
+
+    path: str
+    label: str | None
+    """The true class, if a list has it."""
+    top: list[tuple[str, float]]
+    """The most probable classes with their probabilities."""
+    probabilities: dict[str, float]
+    """Of all classes, with ``--all-classes``."""
+
+
+_TOP = ("predicted", "confidence")  # columns of one of the most probable classes
 _LISTED = 5  # unreadable files named in the message
 
 
@@ -38,6 +49,8 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGES", help=f"image files, folders, or {lists}")
     parser.flag("--format", "csv, or json: an array with one line per image", choices=_WRITERS, default="csv")
     parser.flag("--top", "classes per image, most probable first", type=positive_integer, default=1, metavar="K")
+    columns = "also the probability of every class, in columns `probability_CLASS`, as `longtail diagnose` reads them"
+    parser.flag("--all-classes", columns, action="store_true")
     parser.flag("--out", "write to this file instead of printing", type=Path, metavar="FILE")
     parser.flag("--batch-size", "images per batch", type=positive_integer, default=64, metavar="N")
     parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
@@ -50,7 +63,8 @@ def run(words: Sequence[str]) -> int:
 
 def _predict(given: argparse.Namespace) -> int:
     check_folder_of("--out", given.out)
-    paths = find_images(given.images)
+    images = find_images(given.images)
+    paths = [path for path, _ in images]
     missing = next((path for path in paths if not path.exists()), None)
     skipped: dict[str, str] = {}
     try:
@@ -67,10 +81,13 @@ def _predict(given: argparse.Namespace) -> int:
             for place, probabilities in track(predictions, "predicting", len(paths), **bar):
                 best = probabilities.topk(top)
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                yield _readable(paths[place]), [(names[c], float(f"{p:.6g}")) for c, p in pairs]
+                path, label = images[place]
+                every = dict(zip(names, probabilities.tolist(), strict=True)) if given.all_classes else {}
+                yield Row(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
 
         with _writing(given.out) as file:
-            _WRITERS[given.format](rows(), top, file)
+            labelled = any(label is not None for _, label in images)
+            _WRITERS[given.format](rows(), labelled, top, names if given.all_classes else (), file)
     except UnreadableImageError as error:
         raise error.with_hint() from error
     if skipped:
@@ -80,46 +97,59 @@ def _predict(given: argparse.Namespace) -> int:
     return 1 if len(skipped) == len(paths) else 0
 
 
-def find_images(given: Iterable[Path]) -> list[Path]:
-    """Return the image files that are given as files, in folders or in lists."""
-    found: list[Path] = []
+def find_images(given: Iterable[Path]) -> list[tuple[Path, str | None]]:
+    """Return the image files that are given as files, in folders or in lists, with their labels if a list has them."""
+    found: list[tuple[Path, str | None]] = []
     for path in given:
         if path.is_dir():
             files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
             images = [one for one in files if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")]
             if not images:
                 raise ValueError(f"Expected images in {path}, but there are none.")
-            found += sorted(images)
+            found += [(image, None) for image in sorted(images)]
         elif path.suffix.lower() == ".txt":
-            found += [path.parent / line.strip() for line in read_lines(path) if line.strip()]
+            found += [(path.parent / line.strip(), None) for line in read_lines(path) if line.strip()]
         elif path.suffix.lower() in {".csv", ".tsv"}:
-            found += [path.parent / row["path"] for row in read_table(path, ["path"]) if row.get("path")]
+            rows = read_table(path, ["path"])
+            found += [(path.parent / row["path"], row.get("label") or None) for row in rows if row.get("path")]
         else:
-            found.append(path)
+            found.append((path, None))
     if not found:
         raise ValueError("Expected images to predict, but got none.")
     return found
 
 
-def _write_csv(rows: Iterable[Row], top: int, file: TextIO) -> None:
+def _short(probability: float) -> float:
+    return float(f"{probability:.6g}")
+
+
+def _write_csv(rows: Iterable[Row], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
     writer, rows = csv.writer(file, lineterminator="\n"), iter(rows)
     first = list(islice(rows, 1))  # if this fails, nothing has been printed
-    more = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
-    writer.writerow(["image", "label", "probability", *more])
-    for image, classes in chain(first, rows):
-        writer.writerow([safe_cell(image), *(safe_cell(value) for pair in classes for value in pair)])
+    ends = ["", *(f"_{place}" for place in range(2, top + 1))]
+    header = ["path", *(["label"] if labelled else []), *(f"{name}{end}" for end in ends for name in _TOP)]
+    writer.writerow([*header, *(f"probability_{name}" for name in classes)])
+    for row in chain(first, rows):
+        cells: list[Any] = [row.path, *([row.label or ""] if labelled else [])]
+        cells += [value for pair in row.top for value in pair]
+        writer.writerow([safe_cell(cell) for cell in [*cells, *row.probabilities.values()]])
 
 
-def _write_json(rows: Iterable[Row], top: int, file: TextIO) -> None:  # noqa: ARG001 - the rows contain them
+def _write_json(rows: Iterable[Row], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
     before = "["
-    for image, classes in rows:
-        found = [{"label": label, "probability": probability} for label, probability in classes]
-        file.write(before + "\n" + json.dumps({"image": image, "predictions": found}, ensure_ascii=False))
+    for row in rows:
+        best = [dict(zip(_TOP, pair, strict=True)) for pair in row.top]
+        entry: dict[str, Any] = {"path": row.path, **({"label": row.label} if labelled else {}), **best[0]}
+        entry |= ({"top": best} if top > 1 else {}) | ({"probabilities": row.probabilities} if classes else {})
+        file.write(before + "\n" + json.dumps(entry, ensure_ascii=False))
         before = ","
     file.write("[]\n" if before == "[" else "\n]\n")
 
 
-_WRITERS: dict[str, Callable[[Iterable[Row], int, TextIO], None]] = {"csv": _write_csv, "json": _write_json}
+_WRITERS: dict[str, Callable[[Iterable[Row], bool, int, Sequence[str], TextIO], None]] = {
+    "csv": _write_csv,
+    "json": _write_json,
+}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from longtail.classes import Groups, class_counts
 from longtail.diagnose.formats import IGNORED, PREDICTIONS, Array, RawPredictions, Source, are_indices, read_file
 
 Counts = Path | str | Mapping[str, int] | Sequence[int] | Tensor
-"""A JSON file of training samples per class, or the numbers in the order of the classes or by name."""
+"""A JSON file of training samples per class, a run folder, or the numbers in the order of the classes or by name."""
 LOG_ZERO = math.log(1e-30)
 """The logarithm that stands for a probability of 0."""
 
@@ -139,13 +139,16 @@ def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
     """Return training samples per class, and class names if the source has them."""
     found: Any = source
     if isinstance(source, Path | str):
-        path = Path(source)
+        path = Path(source) / "result.json" if Path(source).is_dir() else Path(source)
         if not path.is_file():
             raise FileNotFoundError(f"Expected class counts in {path}, but there is no such file.")
         try:
             found = json.loads(path.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
-            raise ValueError(f"Expected {path} to be JSON, but it is not: {error}.") from None
+            if Path(source).is_dir():
+                found = dict(zip(found["classes"], found["counts"], strict=True))
+        except (ValueError, TypeError, KeyError) as error:
+            wanted = "the record of a run with counts" if Path(source).is_dir() else "JSON"
+            raise ValueError(f"Expected {path} to be {wanted}, but it is not: {error}.") from None
         values = list(found.values()) if isinstance(found, dict) else found
         if not isinstance(values, list) or not values or not all(type(value) is int for value in values):
             raise ValueError(f"Expected {path} to hold whole numbers, as a list or by class name, but it does not.")

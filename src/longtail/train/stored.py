@@ -17,6 +17,7 @@ from longtail.train.folder import RunFolder
 from longtail.train.measures import POSTHOCS, Classifier, PostHoc, choose_posthoc, measures
 
 __all__ = [
+    "choose_step",
     "evaluate_run",
     "kept_splits",
     "predictions_writer",
@@ -149,7 +150,7 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     if posthoc is None:
         more = {"auto_beta": kept["auto_beta"]} if "auto_beta" in kept else {}
     else:
-        step, trace = _choose_step(run, posthoc, classifier, groups)
+        step, trace = choose_step(run, posthoc, classifier, groups)
         done = str(step)
         stored = stored_splits(run.predictions_file)
         more = {"without_logits": [name for name in statistics if name not in stored]}
@@ -162,9 +163,10 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     return result
 
 
-def _choose_step(
+def choose_step(
     run: RunFolder, posthoc: PostHoc | str, classifier: Classifier, groups: Groups
 ) -> tuple[PostHoc, dict[str, float]]:
+    """The post-hoc step that ``posthoc`` names, its strength chosen on the run's validation logits if it has none."""
     if isinstance(posthoc, PostHoc):
         return posthoc, {}
     if posthoc not in POSTHOCS:
