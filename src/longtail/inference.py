@@ -324,7 +324,7 @@ def evaluate_on(
         kept["train_stats"],
         gradients=False,
     )
-    same = ["method", "params", "label", "beta", "seed", "epochs", "reported", "groups_from"]
+    same = ["method", "params", "label", "beta", "seed", "epochs", "reported", "groups_from", "best"]
     same += ["auto_beta"] if posthoc is None else []
     about: dict[str, Any] = {name: kept[name] for name in same if name in kept}
     about |= {"data": dataset.name, "trained_on": kept["data"], "posthoc": None if step is None else str(step)}

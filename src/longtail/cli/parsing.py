@@ -24,7 +24,7 @@ _GROUPS = {
     "augment": "images",
     "epochs": "optimisation",
     "seed": "randomness and hardware",
-    "train_stats": "evaluation and files",
+    "select": "evaluation and files",
 }
 """Groups of settings in the help, by the first setting of each."""
 

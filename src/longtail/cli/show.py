@@ -201,6 +201,10 @@ def show_measures(result: dict[str, Any]) -> None:
             f"undefined: {why}" if why else f"{preference['model_imbalance_level']:.2f} (training recalls in {mode})"
         )
         print_line(f"model imbalance level I{where} {shown}")
+    if "best" in result:
+        best = result["best"]
+        chosen = f"weights of epoch {best['epoch']} of {best['epochs_trained']}, the best on validation data"
+        print_line(f"{chosen}; recall on val is therefore too good")
     if "auto_beta" in result:
         print_line(_measured_beta(result["auto_beta"]))
     elif result.get("posthoc"):

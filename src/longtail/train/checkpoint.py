@@ -64,12 +64,21 @@ def _digest(split: Split) -> str:
 
 
 def save_checkpoint(
-    folder: Path, position: Position, step: Step, model: nn.Module, *, data: Mapping[str, Any], keep: int
+    folder: Path,
+    position: Position,
+    step: Step,
+    model: nn.Module,
+    *,
+    data: Mapping[str, Any],
+    keep: int,
+    more: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a checkpoint atomically and remove all but the last ``keep``."""
+    """Write a checkpoint atomically, with ``more`` tensors if given, and remove all but the last ``keep``."""
     tensors: Tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in step.objective.state_dict().items()}
-    tensors = {name: value.detach().cpu().contiguous() for name, value in (tensors | step.state()).items()}
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in {**tensors, **step.state(), **(more or {})}.items()
+    }
     content = {"position": asdict(position), **data}
     write_tensors(folder / position.file_name, tensors, {**content, "checksum": _checksum(tensors, content)})
     for old in sorted(folder.glob("*.safetensors"))[:-keep]:

@@ -117,11 +117,13 @@ class Evaluator:
         self.wait()
         return _on_cpu(found)
 
-    def recalls(self, model: Model, epoch: int) -> Generator[None, None, dict[str, dict[str, float]]]:
-        """The recall of each group on each split, for the log only: nothing is chosen by them."""
+    def recalls(
+        self, model: Model, epoch: int, splits: Iterable[str] | None = None
+    ) -> Generator[None, None, dict[str, dict[str, float]]]:
+        """The recall of each group on some splits, by default on all."""
         self.ranks.agree(model.buffers())
         counts: dict[str, tuple[Tensor, Tensor]] = {}
-        for name in self.dataset.splits:
+        for name in splits or self.dataset.splits:
             paper = name == "train" and self.loaders.recipe.train_stats == "paper"
             with self._pass(model, "train_paper" if paper else name, epoch) as (forward, batches):
                 counts[name] = count_correct(forward, batches, self.dataset.num_classes, self.ranks)

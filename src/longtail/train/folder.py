@@ -32,6 +32,7 @@ _RESULT = {
     "epochs": [int],
     "reported": str,
     "posthoc": (str, type(None)),
+    "best?": {"epoch": int, "epochs_trained": int, "val_recall": NUMBER},
     "posthoc_chosen_on_val": _BY_GROUP,
     "classes": [str],
     "groups": {str: [int]},

@@ -157,6 +157,12 @@ class Recipe:
         "the class counts of the loss still include it",
     )
 
+    select: Literal["last", "best"] = param(
+        "last", "the weights of the last epoch, or of that with the best recall over all classes on validation data"
+    )
+    patience: int = param(
+        0, "with select = best, stop after this many epochs without a better one; 0: train all epochs", at_least=0
+    )
     train_stats: Literal["eval", "paper"] = param(
         "eval", "how training-set measures are computed; paper: in training mode, with augmentation, as its authors did"
     )
@@ -180,6 +186,8 @@ class Recipe:
             )
         if self.folds and self.validation:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
+        if self.patience and self.select == "last":
+            raise ValueError(f"Expected `select` = best with `patience` = {self.patience}, but got last.")
         if self.pretrained and self.weights:
             raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} and pretrained.")
         if not isinstance(self.params, UnknownParams):

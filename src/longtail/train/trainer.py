@@ -25,6 +25,7 @@ from longtail.train.auto_beta import (
     pooled_fit,
     summary,
 )
+from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
     fingerprint,
@@ -114,6 +115,12 @@ class Trainer:
             raise ValueError(
                 "Expected `bad_images` = error with several processes, whose batches must have the same size, but got "
                 "skip."
+            )
+        self._best = BestEpoch(recipe.patience) if recipe.select == "best" else None
+        if self._best is not None and self.dataset.val is None:
+            raise ValueError(
+                "Expected validation data with `select` = best, but there is none; `validation` = 0.1 holds out a "
+                "tenth of the training data."
             )
         if self.method.chooses_tau(self.params) and self.dataset.val is None:
             raise ValueError(
@@ -242,6 +249,8 @@ class Trainer:
             first, running = running is None, self.stages.start(model, number)
             if state is not None:
                 restore(state, running.step, model)
+                if self._best is not None:
+                    self._best.restore(state)
                 state = None
             if first and self.ranks.first:  # all settings have been checked by now
                 self.folder.begin(self.recipe, self.device, self.ranks.world, data["images"])
@@ -255,9 +264,12 @@ class Trainer:
 
     def _stage(self, running: Running, model: Model, data: dict[str, Any]) -> Iterator[None]:
         number, begin = self.position.stage, self.position.epoch
+        best = self._best if number + 1 == len(self.epochs) else None
         self.stream = running.driver.stream
         saved = time.monotonic()
         for epoch in range(begin, running.epochs):
+            if best is not None and best.stops_before(epoch):
+                break
             start = self.position.step if epoch == begin else 0
             lr = running.rate(epoch)
             running.step.set_rate(lr)
@@ -291,10 +303,14 @@ class Trainer:
                 recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
                 rows = (yield from self._validation_rows(model)) if self._auto else []
                 fit = pooled_fit(rows, self.dataset.counts) if rows else None
+            if best is not None:
+                found = recalls or (yield from self.evaluator.recalls(model, running.first_epoch + epoch, ["val"]))
+                best.consider(epoch, found["val"]["all"], model)
             self._log(running, seconds, recalls, fit)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
-            if (every and (epoch + 1) % every == 0) or epoch + 1 == running.epochs:
+            last = epoch + 1 == running.epochs or (best is not None and best.stops_before(epoch + 1))
+            if last or (every and (epoch + 1) % every == 0):
                 self._save(running, model, data, epoch, lr)
                 saved = time.monotonic()
 
@@ -302,7 +318,10 @@ class Trainer:
         self._check_finite(running, epoch, lr)
         if self.ranks.first:
             position = replace(self.position, log_length=self.folder.sync_log())
-            save_checkpoint(self.folder.checkpoints, position, running.step, model, data=data, keep=self.recipe.keep)
+            more = None if self._best is None else self._best.state()
+            save_checkpoint(
+                self.folder.checkpoints, position, running.step, model, data=data, keep=self.recipe.keep, more=more
+            )
         self.ranks.wait()
 
     def _check_finite(self, running: Running, epoch: int, lr: float) -> None:
@@ -371,6 +390,8 @@ class Trainer:
     def _finish(self, model: Model, running: Running) -> Iterator[None]:
         """Evaluate the model and write all files of a finished run, the result last."""
         self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
+        if self._best is not None:
+            self._best.load_into(model)
         classifier = Classifier.of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, chosen = yield from self._posthoc(model, classifier)
         statistics = yield from self.evaluator.final(
@@ -422,9 +443,11 @@ class Trainer:
             "params": self.method.values(self.params),
             "seed": self.recipe.seed,
             "epochs": self.epochs,
-            "reported": "last epoch",
+            "reported": "last epoch" if self._best is None else "best epoch on validation data",
             "groups_from": self.dataset.groups_from,
         }
+        if self._best is not None:
+            about["best"] = self._best.summary(self.folder.epochs_logged - sum(self.epochs[:-1]))
         write_json(self.folder.result_file, {**about, **chosen, **result})
 
     def _check_stopped(self) -> None:
