@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from longtail._checks import check_integer, describe
 from longtail._io import plain, read_tensors, reading
 from longtail.classes import Groups
-from longtail.data import BatchPlan, DataSet, FileImages, Normalisation, Split, Streaming, decode
+from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
 from longtail.metrics import class_statistics
-from longtail.models import HeadSpec, Model, build_model
+from longtail.models import HeadSpec, Model, build_model, is_feature_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
@@ -26,7 +26,7 @@ from longtail.train.measures import Classifier, PostHoc, measures
 from longtail.train.recipe import Family
 from longtail.train.stored import choose_step, read_statistics
 
-__all__ = ["Evaluation", "Predictions", "TrainedClassifier", "Transforms", "evaluate_on", "load"]
+__all__ = ["Evaluation", "FeatureTransforms", "Predictions", "TrainedClassifier", "Transforms", "evaluate_on", "load"]
 
 
 class Predictions(NamedTuple):
@@ -121,6 +121,27 @@ class Transforms:
         return torch.cat(rows) if rows else torch.empty(0, self.channels, self.size, self.size)
 
 
+@dataclass(frozen=True)
+class FeatureTransforms:
+    """Prepares feature vectors for a model of features, which standardises them itself.
+
+    Args:
+        channels: length of a vector.
+    """
+
+    channels: int
+
+    def __call__(self, features: Any) -> Tensor:
+        """A batch of feature vectors, float32 ``(B, D)``, from a tensor or an array ``(B, D)`` or ``(D,)``."""
+        found = torch.as_tensor(np.asarray(features) if not isinstance(features, Tensor) else features)
+        if found.dtype.is_complex or found.ndim not in {1, 2} or found.shape[-1] != self.channels:
+            raise ValueError(
+                f"Expected features of shape (N, {self.channels}), as the model was trained on, but got "
+                f"{found.dtype} of shape {tuple(found.shape)}."
+            )
+        return found.float().reshape(-1, self.channels)
+
+
 def _several(images: Any) -> bool:
     if isinstance(images, Tensor | np.ndarray):
         return images.ndim == 4
@@ -156,7 +177,7 @@ class TrainedClassifier(nn.Module):
         self,
         model: Model,
         class_names: Sequence[str],
-        transforms: Transforms,
+        transforms: Transforms | FeatureTransforms,
         counts: Sequence[int],
         posthoc: PostHoc | None = None,
     ) -> None:
@@ -183,11 +204,14 @@ class TrainedClassifier(nn.Module):
 
         Args:
             images: one, a sequence, or a batch, as in :class:`Transforms`: paths, PIL images, or uint8 pixels in
-                tensors ``(channels, height, width)`` or NumPy arrays ``(height, width, channels)``.
+                tensors ``(channels, height, width)`` or NumPy arrays ``(height, width, channels)``; for a model of
+                features, vectors ``(N, D)``.
             batch_size: images per forward pass.
         """
         check_integer("batch_size", batch_size, minimum=1)
-        if isinstance(images, Tensor) and images.ndim == 4:
+        if isinstance(self.transforms, FeatureTransforms):
+            images = self.transforms(images)
+        elif isinstance(images, Tensor) and images.ndim == 4:
             images = images.to(self.device)
         elif not _several(images):
             images = [images]
@@ -224,6 +248,12 @@ class TrainedClassifier(nn.Module):
         self, split: Split, *, batch_size: int = 64, workers: int = 4, unreadable: dict[str, str] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield positions and logits of the images of a split, on the CPU; arguments as for :meth:`files`."""
+        if isinstance(split.images, FeatureVectors):
+            for rows in torch.split(torch.arange(len(split)), max(batch_size, 1024)):
+                yield rows, self._logits(self.transforms(split.images.pixels[rows]))
+            return
+        if not isinstance(self.transforms, Transforms):
+            raise ValueError("Expected features, as the model was trained on, but got images.")
         files = isinstance(split.images, FileImages)
         loader = Streaming(
             split,
@@ -359,19 +389,19 @@ def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run:
 
 def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: str | None) -> TrainedClassifier:
     normalisation = Normalisation(tuple(card["mean"]), tuple(card["std"]))
-    transforms = Transforms(
-        card["channels"], card["image_size"], normalisation, card["augment"], card.get("in_memory", False)
-    )
-    names, counts = card["classes"], card["counts"]
+    names, counts, size = card["classes"], card["counts"], card["image_size"]
+    transforms: Transforms | FeatureTransforms = FeatureTransforms(card["channels"])
+    if not is_feature_model(card["model"]):
+        transforms = Transforms(card["channels"], size, normalisation, card["augment"], card.get("in_memory", False))
     model = build_model(
         card["model"],
         len(names),
         head=HeadSpec(card["head"], card["head_options"]),
         in_channels=transforms.channels,
-        image_size=transforms.size,
+        image_size=size,
     )
     used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
     model.load_state_dict(used)  # projectors are needed for training only
-    if len(counts) != len(names) or len(normalisation.mean) != transforms.channels:
+    if len(counts) != len(names) or len(normalisation.mean) not in {0, transforms.channels}:
         raise ValueError("Expected numbers of classes and channels that agree, but they do not match.")
     return TrainedClassifier(model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc))

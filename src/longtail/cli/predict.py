@@ -11,15 +11,18 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import torch
 from rich.progress import track
+from torch import Tensor
 
 from longtail._io import new_file, safe_cell
 from longtail._program import printable
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
 from longtail.cli.show import progress_console
+from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
-from longtail.inference import load
+from longtail.inference import TrainedClassifier, load
 from longtail.train.recipe import pick_device
 
 __all__ = ["find_images", "run"]
@@ -46,7 +49,9 @@ def run(words: Sequence[str]) -> int:
     parser = Parser("longtail predict", "Predict labels and probabilities of images with a finished run.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     lists = "lists (.txt with one path per line, .csv or .tsv with a column `path`); paths in a list are relative to it"
-    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGES", help=f"image files, folders, or {lists}")
+    parser.add_argument(
+        "images", type=Path, nargs="+", metavar="IMAGES", help=f"image files, folders, {lists}; or features"
+    )
     parser.flag("--format", "csv, or json: an array with one line per image", choices=_WRITERS, default="csv")
     parser.flag("--top", "classes per image, most probable first", type=positive_integer, default=1, metavar="K")
     columns = "also the probability of every class, in columns `probability_CLASS`, as `longtail diagnose` reads them"
@@ -63,7 +68,8 @@ def run(words: Sequence[str]) -> int:
 
 def _predict(given: argparse.Namespace) -> int:
     check_folder_of("--out", given.out)
-    images = find_images(given.images)
+    vectors = [path for path in given.images if path.is_file() and is_features(path)]
+    images = [] if len(vectors) == len(given.images) else find_images(given.images)
     paths = [path for path, _ in images]
     missing = next((path for path in paths if not path.exists()), None)
     skipped: dict[str, str] = {}
@@ -73,12 +79,14 @@ def _predict(given: argparse.Namespace) -> int:
         classifier = load(given.run, pick_device(given.device))
         listed = skipped if given.bad_images == "skip" else None
         predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
+        if not images:
+            images, predictions = _of_features(classifier, vectors)
         names, top = classifier.class_names, min(given.top, len(classifier.class_names))
 
         def rows() -> Iterator[Row]:
             hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
             bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
-            for place, probabilities in track(predictions, "predicting", len(paths), **bar):
+            for place, probabilities in track(predictions, "predicting", len(images), **bar):
                 best = probabilities.topk(top)
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
                 path, label = images[place]
@@ -94,7 +102,20 @@ def _predict(given: argparse.Namespace) -> int:
         reasons = "; ".join(f"{_readable(name)}: {why}" for name, why in list(skipped.items())[:_LISTED])
         more = "; …" if len(skipped) > _LISTED else ""
         sys.stderr.write(printable(f"{len(skipped)} of {len(paths)} images could not be read: {reasons}{more}\n"))
-    return 1 if len(skipped) == len(paths) else 0
+    return 1 if skipped and len(skipped) == len(paths) else 0
+
+
+def _of_features(
+    classifier: TrainedClassifier, files: Sequence[Path]
+) -> tuple[list[tuple[Path, str | None]], Iterator[tuple[int, Tensor]]]:
+    """Return names, such as ``new.npz:0``, and labels of all rows, and their positions and probabilities."""
+    stored = [read_features(file, labelled=False) for file in files]
+    rows: list[tuple[Path, str | None]] = []
+    for file, one in zip(files, stored, strict=True):
+        labels: Sequence[str | None] = one.labels or [None] * len(one.features)
+        rows += [(Path(f"{file}:{row}"), label) for row, label in enumerate(labels)]
+    features = torch.cat([classifier.transforms(one.features) for one in stored])
+    return rows, enumerate(classifier.predict(features).probabilities)
 
 
 def find_images(given: Iterable[Path]) -> list[tuple[Path, str | None]]:

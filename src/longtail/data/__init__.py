@@ -2,6 +2,7 @@
 
 from longtail.data.datasets import builtin as _builtin  # noqa: F401 - registers the built-in data sets
 from longtail.data.datasets.catalog import CATALOG, Entry, data_title, expected_counts, load, register_dataset
+from longtail.data.datasets.features import FeatureVectors, is_features
 from longtail.data.datasets.inspection import Description, Difference, check_dataset, describe_dataset
 from longtail.data.datasets.long_tail import long_tail_counts, long_tail_indices
 from longtail.data.datasets.own import from_dataset, open_path
@@ -34,6 +35,7 @@ __all__ = [
     "Difference",
     "Draws",
     "Entry",
+    "FeatureVectors",
     "FileImages",
     "Images",
     "Instance",
@@ -55,6 +57,7 @@ __all__ = [
     "from_dataset",
     "hold_out",
     "hold_out_fold",
+    "is_features",
     "load",
     "long_tail_counts",
     "long_tail_indices",

@@ -1,6 +1,6 @@
 """Networks: backbones by name, registered heads, and the model that joins them."""
 
-from longtail.models.backbones import Backbone, CifarResNet, SmallCNN
+from longtail.models.backbones import Backbone, CifarResNet, FeatureNet, SmallCNN
 from longtail.models.heads import (
     HEADS,
     ClassScaledHead,
@@ -13,7 +13,14 @@ from longtail.models.heads import (
     build_head,
     register_head,
 )
-from longtail.models.libraries import CIFAR_RESNETS, SMALL_MODELS, build_backbone, check_name, pretrained_normalisation
+from longtail.models.libraries import (
+    CIFAR_RESNETS,
+    SMALL_MODELS,
+    build_backbone,
+    check_name,
+    is_feature_model,
+    pretrained_normalisation,
+)
 from longtail.models.model import Model, Projector, build_model, check_takes, replace_head
 
 __all__ = [
@@ -24,6 +31,7 @@ __all__ = [
     "CifarResNet",
     "ClassScaledHead",
     "CosineHead",
+    "FeatureNet",
     "Head",
     "HeadSpec",
     "LinearHead",
@@ -37,6 +45,7 @@ __all__ = [
     "build_model",
     "check_name",
     "check_takes",
+    "is_feature_model",
     "pretrained_normalisation",
     "register_head",
     "replace_head",

@@ -1,10 +1,12 @@
 """Backbones: the protocol, the ResNets of the CIFAR experiments, and a small network for tiny images."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from longtail._checks import check_integer, describe
 
 _NEEDED = ("num_features", "has_maps", "maps", "pool")
 _WIDTHS = (16, 32, 64)
+_ROWS = 2**14  # feature vectors that are standardised together
 
 
 class Backbone(Protocol):
@@ -121,6 +124,61 @@ class SmallCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Features of shape ``(B, 64)`` of images of shape ``(B, in_channels, height, width)``."""
         return self.pool(self.maps(images))
+
+
+class FeatureNet(nn.Module):
+    """Feature vectors, standardised, and hidden layers if there are any: linear, LayerNorm and ReLU.
+
+    Args:
+        in_features: length of the feature vectors.
+        hidden: lengths of the hidden layers; without any, the model is linear.
+
+    Example:
+        >>> import torch
+        >>> FeatureNet(384, (256, 128))(torch.zeros(2, 384)).shape
+        torch.Size([2, 128])
+    """
+
+    has_maps = False
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, in_features: int, hidden: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.in_features = check_integer("in_features", in_features, minimum=1)
+        widths = [in_features, *(check_integer("hidden", width, minimum=1) for width in hidden)]
+        self.num_features = widths[-1]
+        self.register_buffer("mean", torch.zeros(in_features))
+        self.register_buffer("std", torch.ones(in_features))
+        layers: list[nn.Module] = []
+        for width, next_width in pairwise(widths):
+            layers += [nn.Linear(width, next_width), nn.LayerNorm(next_width), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+
+    def standardise(self, vectors: Tensor) -> None:
+        """Use mean and standard deviation of these vectors ``(N, D)``; a constant feature is only centred."""
+        parts = torch.split(vectors, _ROWS)  # a copy in float64 may not fit into memory
+        mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(vectors)
+        variance = torch.stack([(part.double() - mean).square().sum(0) for part in parts]).sum(0) / len(vectors)
+        self.mean.copy_(mean)
+        self.std.copy_(torch.where(variance > 0, variance.sqrt(), 1.0))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Features of shape ``(B, num_features)`` of vectors of shape ``(B, in_features)``."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.in_features:
+            raise ValueError(
+                f"Expected features of shape (batch, {self.in_features}), but got shape {tuple(vectors.shape)}."
+            )
+        found: Tensor = self.layers((vectors - self.mean) / self.std)
+        return found
+
+    def maps(self, images: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
+        """There are no maps."""
+        raise TypeError("Expected a network with feature maps, but got feature vectors.")
+
+    def pool(self, maps: Tensor) -> Tensor:
+        """There are no maps."""
+        return self.maps(maps)
 
 
 def shortcut(maps: Tensor, channels: int, stride: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -13,13 +14,19 @@ from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
 from longtail.data.datasets.splits import Normalisation
-from longtail.models.backbones import Backbone, CifarResNet, SmallCNN, evaluation_mode
+from longtail.models.backbones import Backbone, CifarResNet, FeatureNet, SmallCNN, evaluation_mode
 from longtail.models.pretrained import Pretrained, load_weights, read_normalisation
 
 CIFAR_RESNETS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56)}
 _SMALL = "small-cnn"
 SMALL_MODELS = (*CIFAR_RESNETS, _SMALL)
 """Networks for small images, of which many fit on a GPU at once."""
+_MLP = re.compile(r"linear|mlp|mlp(-[1-9]\d*)+")
+
+
+def is_feature_model(name: str) -> bool:
+    """Whether a backbone reads feature vectors: ``linear``, ``mlp`` (one hidden layer of 512), ``mlp-256-128``."""
+    return _MLP.fullmatch(name) is not None
 
 
 def build_backbone(
@@ -31,7 +38,8 @@ def build_backbone(
         name: ``"resnet20"``, ``"resnet32"``, ``"resnet44"`` or ``"resnet56"``
             (:class:`CifarResNet <longtail.models.CifarResNet>`); ``"small-cnn"``
             (:class:`SmallCNN <longtail.models.SmallCNN>`); ``"torchvision:NAME"`` or ``"timm:NAME"``. Any other bare
-            name, such as ``"resnet50"``, is looked up in torchvision, then in timm.
+            name, such as ``"resnet50"``, is looked up in torchvision, then in timm. For feature vectors: ``"linear"``,
+            ``"mlp"`` or ``"mlp-256-128"`` (:class:`FeatureNet <longtail.models.FeatureNet>`).
         in_channels: channels of the images.
         pretrained: whether to download the library's weights; or a file of weights for the same network,
             ``.safetensors`` or written by ``torch.save``, which may also hold a classifier.
@@ -45,6 +53,9 @@ def build_backbone(
         raise TypeError(f"Expected `name` to be the name of a backbone, but got {describe(name)}.")
     if not isinstance(pretrained, bool | str | PathLike):
         raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {describe(pretrained)}.")
+    if is_feature_model(name):
+        hidden = {"linear": (), "mlp": (512,)}.get(name) if "-" not in name else map(int, name.split("-")[1:])
+        return FeatureNet(in_channels, tuple(hidden or ()))
     if name not in SMALL_MODELS:
         kind, module, rest = _find(name)
         return kind(module, rest, in_channels, pretrained, image_size)
@@ -58,7 +69,7 @@ def build_backbone(
 
 def check_name(name: str) -> None:
     """Raise if no backbone has this name, without building one."""
-    if name not in SMALL_MODELS:
+    if name not in SMALL_MODELS and not is_feature_model(name):
         _find(name)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from longtail.data import Split
+from longtail.data import FeatureVectors, Split
 from longtail.report.class_results import Example
 from longtail.study.runs import Run
 from longtail.train.dataset import open_data
@@ -56,6 +56,8 @@ def images_of_mistakes(
     images = dataset.splits.get(split)
     if images is None or predicted is None or len(images) != len(predicted.labels):
         return {}, "There are no example images, because the run did not keep its predictions or its data has changed."
+    if isinstance(images.images, FeatureVectors):
+        return {}, ""
     found: dict[int, list[Example]] = {}
     for c in classes:
         wrong = ((predicted.labels == c) & (predicted.classes != c)).nonzero().flatten()

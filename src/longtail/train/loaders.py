@@ -1,6 +1,7 @@
 """The loaders of a run's splits, and the augmentations of their views."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from longtail.data import (
     ArrayImages,
     BatchPlan,
     DataSet,
+    FeatureVectors,
     FileImages,
     Images,
     Normalisation,
@@ -32,6 +34,7 @@ from longtail.data.augment import (
     RandomGrey,
     RandomResizedCrop,
     Resize,
+    Unchanged,
 )
 from longtail.data.loaders.resident_files import NoRoomError
 from longtail.data.sampling.samplers import Instance, Sampler
@@ -89,6 +92,8 @@ class Loaders:
     @cached_property
     def normalisation(self) -> Normalisation:
         """Mean and standard deviation: those of the model's pretrained weights, else those of the data set."""
+        if isinstance(self.dataset.train.images, FeatureVectors):
+            return Normalisation((), ())  # the model has them
         weights = self.recipe.weights or self.recipe.pretrained
         expected = pretrained_normalisation(self.recipe.model, weights, self.channels) if weights else None
         found = expected or self.dataset.normalisation
@@ -99,9 +104,11 @@ class Loaders:
     def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
         """The loader of the training split, augmented."""
         recipe, world, split = self.recipe, self.ranks.world, self.dataset.train
-        family = training_views(
-            recipe.augment, self.image_size, self.normalisation, torch.float32, sized=self._sized(split)
-        )
+        family: Mapping[str, Augmentation] = dict.fromkeys(views, Unchanged())
+        if not isinstance(split.images, FeatureVectors):
+            family = training_views(
+                recipe.augment, self.image_size, self.normalisation, torch.float32, sized=self._sized(split)
+            )
         if recipe.batch_size % (world * recipe.accumulate):
             raise ValueError(
                 f"Expected `batch_size` to be divisible by {world} processes x {recipe.accumulate} micro-batches, but "
@@ -127,7 +134,11 @@ class Loaders:
     def evaluation(self, split: Split) -> Loader:
         """The loader of a split in order, every sample once."""
         size = self.image_size
-        view = evaluation_view(self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split))
+        view: Augmentation = Unchanged()
+        if not isinstance(split.images, FeatureVectors):
+            view = evaluation_view(
+                self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split)
+            )
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         plan = BatchPlan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
         return self._loader(split, plan)

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, AdamW, Optimizer
 
 from longtail._registry import Registry
 
-__all__ = ["SCHEDULES", "learning_rate", "make_optimizer"]
+__all__ = ["SCHEDULES", "OptimizerName", "learning_rate", "make_optimizer"]
+
+OptimizerName = Literal["sgd", "adamw"]
 
 SCHEDULES: Registry[Callable[[float, int, Sequence[float], float], float]] = Registry("schedule")
 """Schedules by name: the factor of the learning rate from epoch, epochs, milestones and decay of a recipe.
@@ -50,18 +53,52 @@ def learning_rate(
     return lr * SCHEDULES.find(schedule)(epoch, epochs, milestones, decay)
 
 
-def make_optimizer(parameters: Sequence[nn.Parameter], *, momentum: float, nesterov: bool, weight_decay: float) -> SGD:
-    """SGD whose momentum exists from the start, as zeros, and whose learning rate a CUDA graph can read."""
+def make_optimizer(
+    parameters: Sequence[nn.Parameter],
+    name: OptimizerName = "sgd",
+    *,
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float,
+) -> Optimizer:
+    """An optimiser whose state exists from the start, as zeros, and whose learning rate a CUDA graph can read.
+
+    Args:
+        parameters: what to train.
+        name: ``"sgd"``, or ``"adamw"``, whose weight decay leaves out biases and norms (fewer than two dimensions).
+        momentum: of SGD.
+        nesterov: of SGD.
+        weight_decay: of both.
+    """
     fused = parameters[0].is_cuda
-    optimizer = SGD(
-        parameters,
-        lr=torch.zeros((), device=parameters[0].device) if fused else 0.0,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
+    lr = torch.zeros((), device=parameters[0].device) if fused else 0.0
+    if name == "sgd":
+        sgd = SGD(
+            parameters,
+            lr=lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            fused=fused,
+            foreach=False if not fused else None,
+        )
+        for parameter in parameters:
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
+    decayed = [parameter for parameter in parameters if parameter.ndim > 1]
+    others = [parameter for parameter in parameters if parameter.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    adamw = AdamW(
+        [group for group in groups if group["params"]],
+        lr=lr,
         fused=fused,
+        capturable=fused,
         foreach=False if not fused else None,
     )
     for parameter in parameters:
-        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer
+        adamw.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return adamw

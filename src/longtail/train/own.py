@@ -5,7 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -14,16 +14,27 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail._program import program
 from longtail._registry import nearest
-from longtail.data import CATALOG, ArrayImages, DataSet, FileImages, Images, Split, open_path
+from longtail.data import (
+    CATALOG,
+    ArrayImages,
+    DataSet,
+    FeatureVectors,
+    FileImages,
+    Images,
+    Split,
+    is_features,
+    open_path,
+)
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 
-__all__ = ["in_memory", "is_small", "open_own", "without_empty_splits"]
+__all__ = ["feature_schedule", "in_memory", "is_small", "open_own", "without_empty_splits"]
 
 SMALL = 64
 """Images up to this side are small."""
 _TOGETHER = 64  # images that a process reads at a time; they share little memory, as in a container
 _FEW = 8  # times as many, up to which other processes do not help
 _WORKERS = 16  # processes, at most
+_STEPS = 2000  # of a model of features
 
 
 def open_own(path: Path | str) -> DataSet:
@@ -33,7 +44,25 @@ def open_own(path: Path | str) -> DataSet:
             f"Expected {path} to have class folders, but it is a run folder: `{program()} train --resume {path}` "
             "continues the run."
         )
+    if is_features(path) and Path(path).is_file():
+        return _open_features(Path(path).resolve(), Path(path).stat().st_mtime_ns)
     return without_empty_splits(open_path(path))
+
+
+@lru_cache(maxsize=1)  # the runs of a study share the features
+def _open_features(path: Path, modified: int) -> DataSet:  # noqa: ARG001 - a key of the cache
+    return without_empty_splits(open_path(path))
+
+
+def feature_schedule(samples: int) -> dict[str, int]:
+    """Batch size and epochs for a model of features: about 2,000 steps, and ten epochs or more.
+
+    Example:
+        >>> feature_schedule(350), feature_schedule(100_000)
+        ({'batch_size': 16, 'epochs': 91}, {'batch_size': 1024, 'epochs': 20})
+    """
+    batch_size = min(max(2 ** round(math.log2(samples / 50)), 16), 1024)
+    return {"batch_size": batch_size, "epochs": max(round(_STEPS / math.ceil(samples / batch_size)), 10)}
 
 
 def without_empty_splits(dataset: DataSet) -> DataSet:
@@ -91,6 +120,8 @@ def in_memory(dataset: DataSet) -> DataSet | None:
 
     The runs of a study share what was read last, unless a file has changed since.
     """
+    if isinstance(dataset.train.images, FeatureVectors):
+        return dataset
     first = next(_sizes(dataset), None)
     if first is None or not _is_small_size(first):
         return None

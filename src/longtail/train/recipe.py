@@ -15,14 +15,14 @@ import torch
 
 from longtail._io import import_extra, read_toml, reading
 from longtail.classes import group_bounds
-from longtail.data import CATALOG
+from longtail.data import CATALOG, is_features
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
-from longtail.train.optimizer import SCHEDULES
-from longtail.train.own import is_small
+from longtail.train.optimizer import SCHEDULES, OptimizerName
+from longtail.train.own import feature_schedule, is_small, open_own
 
 __all__ = [
     "HELD_OUT",
@@ -100,7 +100,11 @@ class Recipe:
     params: Any = None
     """the parameters of the method, an instance of its dataclass"""
 
-    model: str = param("resnet32", "resnet20, 32, 44 or 56 (the CIFAR networks), or any torchvision or timm model")
+    model: str = param(
+        "resnet32",
+        "resnet20, 32, 44 or 56 (the CIFAR networks), or any torchvision or timm model; for features linear, mlp or "
+        "mlp-256-128",
+    )
     pretrained: bool = param(False, "start from the published ImageNet weights of the model, with their normalisation")
     weights: str | None = param(None, "start from the backbone in this safetensors file")
     head: str | None = param(
@@ -133,9 +137,10 @@ class Recipe:
     )
     decay: float = param(0.1, "factor at each milestone", at_least=0)
     warmup: int = param(5, "epochs of warm-up", at_least=0)
+    optimizer: OptimizerName = param("sgd", "sgd or adamw")
     momentum: float = param(0.9, "of SGD", at_least=0, below=1)
     nesterov: bool = param(False, "Nesterov momentum")
-    weight_decay: float = param(5e-4, "of SGD", at_least=0)
+    weight_decay: float = param(5e-4, "of the optimiser; AdamW's leaves out biases and norms", at_least=0)
 
     seed: int = param(0, "of weights, sample order and augmentation", at_least=0)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
@@ -407,10 +412,13 @@ def defaults(data: str, method: str | None, imbalance: float | None = None, *, s
     """
     if method is not None:
         find_method(method)
-    if data not in CATALOG and small is None:
+    if data not in CATALOG and small is None and not is_features(data):
         small = is_small(data)
-    content = _shipped(data if data in CATALOG else "own-small" if small else "own")
+    own = "features" if is_features(data) else "own-small" if small else "own"
+    content = _shipped(data if data in CATALOG else own)
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
+    if data not in CATALOG and own == "features":
+        settings |= feature_schedule(len(open_own(data).train))
     special = content.get("method", {}).get(method, {})
     settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
     if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:

@@ -8,11 +8,20 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from longtail.data import Resident
+from longtail.data import FeatureVectors, Resident
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
 from longtail.kernels import use_kernels
 from longtail.methods import Objective, Stage, Task
-from longtail.models import SMALL_MODELS, HeadSpec, Model, build_model, check_takes, replace_head
+from longtail.models import (
+    SMALL_MODELS,
+    FeatureNet,
+    HeadSpec,
+    Model,
+    build_model,
+    check_takes,
+    is_feature_model,
+    replace_head,
+)
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import learning_rate, make_optimizer
@@ -60,7 +69,12 @@ class Stages:
 
     def build(self) -> Model:
         """The model of the first stage, on the device."""
-        method, recipe = self.method, self.recipe
+        method, recipe, train = self.method, self.recipe, self.loaders.dataset.train.images
+        if is_feature_model(recipe.model) != isinstance(train, FeatureVectors):
+            kind, wanted = (
+                ("features", "linear or mlp") if isinstance(train, FeatureVectors) else ("images", "a network")
+            )
+            raise ValueError(f"Expected `model` to be {wanted} for {kind}, but got {recipe.model}.")
         model = build_model(
             recipe.model,
             self.loaders.dataset.num_classes,
@@ -72,10 +86,12 @@ class Stages:
             image_size=self.loaders.image_size,
             seed=recipe.seed,
         )
-        if not recipe.compile:
+        if isinstance(model.backbone, FeatureNet) and isinstance(train, FeatureVectors):
+            model.backbone.standardise(train.pixels)
+        elif not recipe.compile:
             use_kernels(model, self.loaders.device, self.precision, recipe.kernels)
         model = model.to(self.loaders.device)
-        if recipe.model not in SMALL_MODELS:
+        if recipe.model not in SMALL_MODELS and not is_feature_model(recipe.model):
             check_takes(model, recipe.model, self.loaders.channels, self.loaders.image_size)
         return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
 
@@ -93,6 +109,7 @@ class Stages:
         loader = self.loaders.training(objective.views, self._sampler(stage, number), drop_last=recipe.drop_last)
         optimizer = make_optimizer(
             model.trainable(stage.train),
+            recipe.optimizer,
             momentum=recipe.momentum,
             nesterov=recipe.nesterov,
             weight_decay=recipe.weight_decay,

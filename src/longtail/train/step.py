@@ -55,8 +55,9 @@ class Step:
     def state(self) -> dict[str, Tensor]:
         """What a step changes apart from the model and the objective: checkpoints keep it."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        momenta = {f"momentum.{n}": self.optimizer.state[p]["momentum_buffer"] for n, p in enumerate(parameters)}
-        return momenta | {"loss_sum": self.loss_sum, "taken": self.taken, "first_bad": self.first_bad}
+        states = [self.optimizer.state[parameter] for parameter in parameters]
+        kept = {f"optimizer.{n}.{name}": value for n, state in enumerate(states) for name, value in state.items()}
+        return kept | {"loss_sum": self.loss_sum, "taken": self.taken, "first_bad": self.first_bad}
 
     def __call__(self, batches: Sequence[Batch], mixed: Tensor | None = None) -> None:
         """Take a step.

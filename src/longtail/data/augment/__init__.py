@@ -6,7 +6,7 @@ dtype. Each needs ``draws`` uniform numbers in [0, 1) per sample, which come fro
 can capture every one of them.
 """
 
-from longtail.data.augment.augmentation import Augmentation, Compose, Normalise
+from longtail.data.augment.augmentation import Augmentation, Compose, Normalise, Unchanged
 from longtail.data.augment.colour import ColorJitter, RandomGrey
 from longtail.data.augment.geometry import CentreCrop, Cutout, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 from longtail.data.augment.policies import AutoAugmentCIFAR, RandAugment
@@ -25,4 +25,5 @@ __all__ = [
     "RandomGrey",
     "RandomResizedCrop",
     "Resize",
+    "Unchanged",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longtail._checks import check_integer, describe
 
-__all__ = ["Augmentation", "Compose", "Normalise"]
+__all__ = ["Augmentation", "Compose", "Normalise", "Unchanged"]
 
 
 class Augmentation(Protocol):
@@ -104,6 +104,17 @@ class Normalise:
         shifts = [-m / s for m, s in zip(self.mean, self.std, strict=True)]
         shift = torch.stack([torch.full((1, 1), shift, device=images.device) for shift in shifts])
         return (images * scale).add_(shift).to(self.dtype)  # in place: on a CPU new memory costs more than the sum
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """No change: the view of feature vectors ``(B, D)``."""
+
+    draws: ClassVar[int] = 0
+
+    def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:  # noqa: ARG002 - nothing is drawn
+        """Return ``images``."""
+        return images
 
 
 # --- checks

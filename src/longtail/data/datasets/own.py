@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longtail._checks import as_tensor, describe
 from longtail.classes import class_counts
+from longtail.data.datasets.features import FeatureVectors, is_features, read_features
 from longtail.data.datasets.image_files import (
     check_columns,
     column,
@@ -32,11 +33,12 @@ _COLUMNS = ("path", "label", "split")
 
 
 def open_path(path: Path | str) -> DataSet:
-    """Open a folder or a list of images as a data set.
+    """Open a folder or a list of images, or a file of features, as a data set.
 
     Args:
-        path: a folder of class folders, or a folder of such folders named ``train``, ``val`` and ``test``; or a list
-            of images: ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
+        path: a folder of class folders, or a folder of such folders named ``train``, ``val`` and ``test``; a file of
+            features (:func:`read_features <longtail.data.datasets.features.read_features>`); or a list of images:
+            ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
             ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` per line). Labels are class names, or
             class indices if all of them are whole numbers. Images must be below the folder of the list; paths are
             relative to it or absolute.
@@ -47,6 +49,8 @@ def open_path(path: Path | str) -> DataSet:
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
+    if is_features(path):
+        return _from_features(path)
     if suffix in {".csv", ".tsv"}:
         rows = read_table(path, _COLUMNS[:2])
     elif suffix == ".parquet":
@@ -55,7 +59,8 @@ def open_path(path: Path | str) -> DataSet:
         rows = [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
     else:
         raise ValueError(
-            f"Expected {path} to be a folder or to end in .csv, .tsv, .parquet or .txt, but got {suffix!r}."
+            f"Expected {path} to be a folder, a list (.csv, .tsv, .parquet, .txt) or features (.npz, .npy, "
+            f".safetensors, .parquet), but got {suffix!r}."
         )
     return _from_rows(path, rows)
 
@@ -144,6 +149,25 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
         return Split(images, torch.tensor([classes[i] for i in chosen], dtype=torch.int64))
 
     return DataSet(path.stem, class_names, **{part: split(part) for part in dict.fromkeys(parts)})  # type: ignore[arg-type]
+
+
+def _from_features(path: Path) -> DataSet:
+    stored = read_features(path)
+    if stored.class_names is None:
+        class_names, classes = _classes(path, stored.labels)
+    else:
+        class_names, index = stored.class_names, {name: c for c, name in enumerate(stored.class_names)}
+        classes = [index[label] for label in stored.labels]
+    if "train" not in stored.splits:
+        raise ValueError(
+            f"Expected {path} to have training rows, but got only {', '.join(sorted(set(stored.splits)))}."
+        )
+    everything = Split(FeatureVectors(stored.features), torch.tensor(classes, dtype=torch.int64))
+    parts = {}
+    for part in dict.fromkeys(stored.splits):
+        rows = [row for row, found in enumerate(stored.splits) if found == part]
+        parts[part] = everything if len(rows) == len(everything) else everything.subset(rows)
+    return DataSet(path.stem, class_names, **parts)  # type: ignore[arg-type]
 
 
 def _classes(path: Path, labels: list[str]) -> tuple[tuple[str, ...], list[int]]:

@@ -86,7 +86,7 @@ class ArrayImages:
     def subset(self, indices: Tensor, /) -> "ArrayImages":
         """Return the images at these indices, in this order."""
         rows = torch.arange(len(self.stored)) if self.rows is None else self.rows
-        return ArrayImages(self.stored, rows[indices])
+        return replace(self, rows=rows[indices])
 
     def identity(self) -> bytes:
         """All pixels."""

@@ -1,0 +1,150 @@
+"""Training on feature vectors: a linear model or an MLP, by every method that needs no maps, resumable, predictable."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from tests.train.conftest import assert_same_run, one_sentence
+
+import longtail
+from longtail.methods import METHODS
+from longtail.train import RunFolder, StoppedError, Trainer, defaults
+from longtail.train.optimizer import make_optimizer
+
+
+@pytest.fixture(scope="module")
+def gaussians(tmp_path_factory):
+    """Write four Gaussian classes of 20 features, some large and one constant, with 400 to 8 training samples."""
+    generator = np.random.default_rng(0)
+    means, scale = generator.normal(size=(4, 20)), 10.0 ** generator.integers(-2, 3, 20)
+    scale[3] = 0
+    labels = np.concatenate([np.repeat(np.arange(4), (400, 100, 30, 8)), np.repeat(np.arange(4), 200)])
+    features = (means[labels] + 1.5 * generator.normal(size=(len(labels), 20))) * scale + 5
+    split = np.where(np.arange(len(labels)) < 538, "train", "test")
+    path = tmp_path_factory.mktemp("gaussians") / "gaussians.npz"
+    np.savez(path, features=features, labels=np.array(["ant", "bee", "cat", "dog"])[labels], split=split)
+    return path
+
+
+def recipe(path, method="softmax", **settings):
+    return defaults(str(path), method).changed(device="cpu", **settings)
+
+
+def test_linear_model_is_as_good_as_logistic_regression(gaussians, tmp_path):
+    """Both have the same optimum but for regularisation; the shift by the counts is the same for both."""
+    result = Trainer(recipe(gaussians, "balanced-softmax", validation=0.0), tmp_path).run()
+    stored = np.load(gaussians)
+    train, mean = stored["split"] == "train", stored["features"][:538].mean(0)
+    std = stored["features"][:538].std(0)
+    x = (stored["features"] - mean) / np.where(std > 0, std, 1)
+    other = LogisticRegression(C=0.1, max_iter=1000).fit(x[train], stored["labels"][train])
+    counts = [int((stored["labels"][train] == name).sum()) for name in other.classes_]
+    scores = other.decision_function(x[~train]) - np.log(counts)
+    expected = balanced_accuracy_score(stored["labels"][~train], other.classes_[scores.argmax(1)])
+    assert result["splits"]["test"]["recall"]["all"] == pytest.approx(expected, abs=0.03)
+    assert 0.6 < expected < 0.95
+
+
+def test_features_are_standardised_by_the_training_split(gaussians, tmp_path):
+    trainer = Trainer(recipe(gaussians, epochs=1, validation=0.0), tmp_path)
+    backbone = trainer.stages.build().backbone
+    rows = np.load(gaussians)["features"][:538].astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(backbone.mean, rows.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(backbone.std, np.where(np.arange(20) == 3, 1, rows.std(0)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"reslt"}))
+def test_every_method_trains_on_features(gaussians, tmp_path, method):
+    settings = {"epochs": 1, "model": "mlp-16", "evaluate_every": 0, "validation": 0.1, "batch_size": 64}
+    settings |= {"beta": 1.5} if METHODS[method].beta else {}
+    settings |= {"second_stage_epochs": 1} if "second_stage_epochs" in METHODS[method].parameters else {}
+    result = Trainer(recipe(gaussians, method, **settings), tmp_path).run()
+    assert result["splits"]["test"]["samples"] == 800
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_stopped_run_ends_like_an_undisturbed_one(gaussians, tmp_path, optimizer):
+    settings = {"epochs": 3, "optimizer": optimizer, "model": "mlp-8", "batch_size": 64}
+    reference = RunFolder(tmp_path / "reference")
+    Trainer(recipe(gaussians, **settings), reference).run()
+    folder = RunFolder(tmp_path / "stopped")
+    for steps in (5, 4, 9, 1000):
+        trainer = Trainer(recipe(gaussians, **settings), folder)
+        try:
+            for number, _ in enumerate(trainer.steps(), 1):
+                trainer.stop_requested = number == steps
+        except StoppedError:
+            continue
+    assert_same_run(folder, reference)
+
+
+def test_adamw_is_the_published_rule_without_decay_of_biases():
+    """Loshchilov and Hutter, 2019, algorithm 2, in float64 NumPy."""
+    generator = np.random.default_rng(0)
+    start = {"weight": generator.normal(size=(3, 2)), "bias": generator.normal(size=3)}
+    parameters = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
+    optimizer = make_optimizer(list(parameters.values()), "adamw", momentum=0.9, nesterov=False, weight_decay=0.3)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    first, second = ({name: np.zeros_like(value) for name, value in start.items()} for _ in range(2))
+    for step in range(1, 6):
+        for name, parameter in parameters.items():
+            gradient = generator.normal(size=parameter.shape)
+            parameter.grad = torch.tensor(gradient)
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            decay = 0.01 * 0.3 * start[name] if name == "weight" else 0
+            root = np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8
+            start[name] = start[name] - decay - 0.01 * first[name] / (1 - 0.9**step) / root
+        optimizer.step()
+    for name, parameter in parameters.items():
+        np.testing.assert_allclose(parameter.detach(), start[name], rtol=1e-12)
+
+
+def test_commands_on_features(run, gaussians, tmp_path):
+    code, _, err = run("train", gaussians, "--method", "cbs", "--epochs", 5, "--device", "cpu", "--out", "run")
+    assert code == 0, err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["auto_beta"]["beta"] != 1
+    code, out, _ = run("predict", "run", gaussians)
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert rows[-1]["path"].endswith("gaussians.npz:1337")
+    right = [row["label"] == row["predicted"] for row in rows[538:]]
+    assert np.mean(right) == pytest.approx(result["splits"]["test"]["accuracy"])
+    model = longtail.load("run")
+    features = np.load(gaussians)["features"]
+    labels, _ = model.predict(features[-3:])
+    assert [model.class_names[label] for label in labels] == [row["predicted"] for row in rows[-3:]]
+    code, out, _ = run("evaluate", "run", "--data", gaussians, "--out", "again.json")
+    assert code == 0
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert again["splits"]["test"]["recall"] == pytest.approx(result["splits"]["test"]["recall"])
+    assert run("report", "run", "--out", "report.html")[0] == 0
+    assert run("data", "describe", gaussians)[0] == 0
+    with pytest.raises(ValueError, match=r"\(N, 20\)"):
+        model.predict(features[:, :7])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--method", "softmax", "--model", "resnet32"], "`model` to be linear or mlp for features"),
+        (["--method", "reslt"], "feature maps"),
+    ],
+)
+def test_what_features_cannot_do(run, gaussians, words, message):
+    code, _, err = run("train", gaussians, *words, "--device", "cpu", "--out", "run")
+    assert code == 2
+    assert message in one_sentence(err)
+
+
+def test_model_of_features_needs_features(run):
+    code, _, err = run("train", "--data", "digits-lt", "--method", "softmax", "--model", "linear", "--device", "cpu")
+    assert code == 2
+    assert "`model` to be a network for images" in one_sentence(err)
