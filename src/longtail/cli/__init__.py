@@ -24,7 +24,8 @@ _GROUPS = {
     "train and use a model": {
         "train": "train one or several models, or resume them",
         "evaluate": "metrics of a run, also on new data or after a correction",
-        "predict": "labels and probabilities of images",
+        "predict": "labels and probabilities of images or features",
+        "embed": "features of images or texts from a pretrained network, to train on",
     },
     "compare methods": {
         "study": "train methods with several seeds, compare them, search for beta",

@@ -10,10 +10,18 @@ import torch
 from torch import Tensor
 
 from longtail._io import import_extra, new_file, open_tensors, reading
-from longtail.data.datasets.image_files import check_columns, column, read_parquet
+from longtail.data.datasets.image_files import check_columns, column, read_parquet, read_table
 from longtail.data.datasets.splits import ArrayImages
 
-__all__ = ["FEATURES", "FeatureVectors", "StoredFeatures", "is_features", "read_features", "write_features"]
+__all__ = [
+    "FEATURES",
+    "FeatureVectors",
+    "StoredFeatures",
+    "is_features",
+    "read_features",
+    "read_texts",
+    "write_features",
+]
 
 FEATURES = "features"
 """The array or column of feature vectors."""
@@ -90,19 +98,40 @@ def read_features(path: Path | str, *, labelled: bool = True) -> StoredFeatures:
         return _checked(path, _join_splits(path, arrays), labelled)
 
 
-def write_features(
-    path: Path, features: Tensor, labels: Tensor, splits: list[str], class_names: tuple[str, ...]
-) -> None:
+def write_features(path: Path, stored: StoredFeatures) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
+    arrays = {FEATURES: stored.features.numpy(), _LABELS[0]: np.array(stored.labels), _SPLIT: np.array(stored.splits)}
+    if stored.class_names is not None:
+        arrays[_CLASSES] = np.array(stored.class_names)
     with new_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(
-            file,
-            features=features.numpy(),
-            labels=labels.numpy(),
-            split=np.array(splits),
-            classes=np.array(class_names),
-            allow_pickle=False,
-        )
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_texts(path: Path | str, text_column: str) -> tuple[list[str], list[str], list[str]]:
+    """Return texts, labels and splits of a table, ``.csv``, ``.tsv`` or ``.parquet``.
+
+    Args:
+        path: the table; labels are in the column ``label``, and splits in ``split``, if there is one.
+        text_column: the column with the texts.
+    """
+    path, text = Path(path), column(text_column)
+    if not path.is_file() or path.suffix.lower() not in {".csv", ".tsv", ".parquet"}:
+        raise ValueError(f"Expected {path} to be a table, .csv, .tsv or .parquet, but it is not.")
+    if path.suffix.lower() == ".parquet":
+        found = read_parquet(path, lambda names: [n for n in names if column(n) in {text, _LABELS[1], _SPLIT}])
+        check_columns(path, list(found), (text, _LABELS[1]))
+        columns = {column(name): values for name, values in found.items()}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    else:
+        rows = read_table(path, (text, _LABELS[1]))
+    if not rows:
+        raise ValueError(f"Expected {path} to have rows, but it has none.")
+    for number, row in enumerate(rows, 1):
+        for name in (text, _LABELS[1]):
+            if row.get(name) is None or not str(row[name]).strip():
+                raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
+    splits = [str(row.get(_SPLIT) or "train").lower() for row in rows]
+    return [str(row[text]) for row in rows], [str(row[_LABELS[1]]) for row in rows], splits
 
 
 def _read_npz(path: Path, labelled: bool) -> dict[str, Array]:  # noqa: ARG001 - one signature for all

@@ -1,0 +1,117 @@
+"""``longtail embed``: features of images or texts from a pretrained network, in a file to train on."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.progress import Progress
+
+from longtail._program import printable
+from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.show import print_line, progress_console
+from longtail.data import CATALOG, FeatureVectors, load, open_path
+from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
+from longtail.data.loaders.decode import UnreadableImageError
+from longtail.embedding import embed_images, embed_texts
+from longtail.train.recipe import pick_device
+
+__all__ = ["run"]
+
+_NAMED = 5  # unreadable files that are named
+
+
+def run(words: Sequence[str]) -> int:
+    """Parse, embed, write."""
+    parser = Parser(
+        "longtail embed",
+        "Compute the features of images or texts once with a pretrained network, and write them to a file that\n"
+        "`longtail train` and `longtail study` take as data. Nothing is downloaded without --pretrained.",
+    )
+    about = (
+        "a folder of class folders, a list of images, a data set by name, or with --text a table (.csv, .tsv, .parquet)"
+    )
+    parser.add_argument("data", metavar="DATA", help=about)
+    parser.flag(
+        "--model", "a torchvision or timm network; with --text the folder of a Hugging Face encoder", required=True
+    )
+    parser.flag("--weights", "the network's weights, .safetensors or of torch.save", type=Path, metavar="FILE")
+    parser.flag("--pretrained", "download the network's published weights", action="store_true")
+    parser.flag(
+        "--text",
+        "the column with texts; labels are in `label`, and splits in `split` if there are any",
+        metavar="COLUMN",
+    )
+    parser.flag("--out", "the file of features", type=Path, required=True, metavar="FILE.npz")
+    parser.flag(
+        "--image-size", "side of the images that the network sees", type=positive_integer, default=224, metavar="N"
+    )
+    parser.flag("--batch-size", "images or texts per batch", type=positive_integer, default=64, metavar="N")
+    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
+    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
+    parser.flag("--root", "the data folder, for data sets by name", default="data", metavar="DIR")
+    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+    given = parser.read(words)
+    check_folder_of("--out", given.out)
+    if given.out.suffix != ".npz":
+        raise ValueError(f"Expected --out to end in .npz, but got {given.out}.")
+    with parser.errors_name_flags():
+        found = _texts(given) if given.text is not None else _images(given)
+    write_features(given.out, found)
+    rows, width = found.features.shape
+    print_line(f"{given.out}: {rows:,} vectors of {width:,} numbers, {len(set(found.labels)):,} classes")
+    return 0
+
+
+def _images(given: argparse.Namespace) -> StoredFeatures:
+    if given.weights is None and not given.pretrained:
+        raise ValueError("Expected --weights FILE or --pretrained: features of an untrained network are of no use.")
+    if given.weights is not None and given.pretrained:
+        raise ValueError(f"Expected --weights or --pretrained, not both, but got {given.weights} and --pretrained.")
+    dataset = load(given.data, given.root) if given.data in CATALOG else open_path(given.data)
+    skipped: dict[str, str] = {}
+    try:
+        with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
+            found = embed_images(
+                dataset,
+                given.model,
+                given.weights or True,
+                image_size=given.image_size,
+                device=pick_device(given.device),
+                batch_size=given.batch_size,
+                workers=given.workers,
+                unreadable=skipped if given.bad_images == "skip" else None,
+                progress=advance,
+            )
+    except UnreadableImageError as error:
+        raise error.with_hint() from error
+    if skipped:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:_NAMED])
+        more = "; …" if len(skipped) > _NAMED else ""
+        sys.stderr.write(printable(f"{len(skipped)} could not be read: {reasons}{more}\n"))
+    splits = found.splits
+    vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]
+    labels = [found.class_names[c] for split in splits.values() for c in split.labels.tolist()]
+    parts = [part for part, split in splits.items() for _ in range(len(split))]
+    return StoredFeatures(torch.cat(vectors), labels, parts, found.class_names)
+
+
+def _texts(given: argparse.Namespace) -> StoredFeatures:
+    if given.weights is not None or given.pretrained:
+        raise ValueError("Expected --model to be a folder with the weights of the encoder, and no other weights.")
+    texts, labels, splits = read_texts(given.data, given.text)
+    with _bar("embedding texts", len(texts)) as advance:
+        vectors = embed_texts(
+            texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
+        )
+    return StoredFeatures(vectors, labels, splits, None)
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar in a terminal, and yield a function that advances it."""
+    with Progress(console=progress_console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda number: bar.advance(task, number)

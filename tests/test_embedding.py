@@ -1,0 +1,141 @@
+"""`longtail embed`: features of images and texts equal those of the network applied one by one."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from safetensors.torch import save_file
+from tests.cli.conftest import one_sentence
+
+from longtail.data import open_path
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "rare", "word"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Write images of two classes and different sizes, with splits."""
+    generator = np.random.default_rng(0)
+    for number in range(12):
+        part, name = "test" if number > 8 else "train", "cat" if number % 3 else "dog"
+        path = tmp_path / "pictures" / part / name / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (70 + number, 64, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "pictures"
+
+
+def test_features_of_images(run, pictures, tmp_path):
+    """The network of torchvision with its classifier removed, and torchvision's preprocessing, image by image."""
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=5)
+    network.bn1.running_var.uniform_(0.5, 2)  # otherwise training mode would give nearly the same
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    words = ("--model", "resnet18", "--weights", "weights.safetensors", "--image-size", "64", "--device", "cpu")
+    code, out, err = run("embed", pictures, *words, "--out", "features.npz", "--batch-size", "5")
+    assert code == 0, err
+    assert "12 vectors of 512 numbers, 2 classes" in out
+    network.fc = torch.nn.Identity()
+    network.eval()
+    found, original = open_path("features.npz"), open_path(pictures)
+    assert found.class_names == original.class_names == ("cat", "dog")
+    transforms = torchvision.transforms.Compose(
+        [
+            torchvision.transforms.Resize(round(64 * 256 / 224)),
+            torchvision.transforms.CenterCrop(64),
+            torchvision.transforms.ToTensor(),
+            torchvision.transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    for part, split in original.splits.items():
+        assert found.splits[part].labels.tolist() == split.labels.tolist()
+        for place, vector in enumerate(found.splits[part].images.pixels):
+            with Image.open(split.images.path(place)) as image, torch.no_grad():
+                expected = network(transforms(image)[None])[0]
+            assert torch.nn.functional.cosine_similarity(vector, expected, dim=0) > 0.999  # resized by other code
+    code, _, err = run(
+        "train", "features.npz", "--method", "softmax", "--epochs", "2", "--device", "cpu", "--out", "run"
+    )
+    assert code == 0, err
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """Write a small random BERT with its tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained("bert")
+    transformers.BertTokenizerFast(vocab=str(tmp_path / "vocab.txt")).save_pretrained("bert")
+    return tmp_path / "bert"
+
+
+def test_features_of_texts(run, encoder):
+    """The mean over the tokens of each text alone, without padding."""
+    import transformers
+
+    texts = ["a b", "rare word c d a", "d", "c c c c c c c c", "b, a"]
+    rows = [
+        'text,label,split\n"' + '\n"'.join(f'{t}",{"xy"[n % 2]},{"test" if n > 3 else ""}' for n, t in enumerate(texts))
+    ]
+    with open("table.csv", "w") as file:  # noqa: PTH123
+        file.write("\n".join(rows) + "\n")
+    words = ("--text", "Text", "--model", encoder, "--out", "features.npz", "--batch-size", "2", "--device", "cpu")
+    code, out, err = run("embed", "table.csv", *words)
+    assert code == 0, err
+    assert "5 vectors of 16 numbers, 2 classes" in out
+    model = transformers.AutoModel.from_pretrained(encoder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
+    found = np.load("features.npz")
+    for vector, text in zip(found["features"], texts, strict=True):
+        with torch.no_grad():
+            expected = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(vector, expected, rtol=1e-4, atol=1e-5)
+    dataset = open_path("features.npz")
+    assert (len(dataset.train), len(dataset.test), dataset.class_names) == (4, 1, ("x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pictures", "--model", "resnet18"], "--weights"),
+        (["pictures", "--model", "linear", "--weights", "nowhere"], "`model` to be a network"),
+        (["pictures", "--model", "resnet18", "--weights", "other.safetensors"], "other.safetensors"),
+        (["table.csv", "--text", "text", "--model", "nowhere"], "config.json"),
+        (["table.csv", "--text", "body", "--model", "nowhere"], "body"),
+        (["empty.csv", "--text", "text", "--model", "nowhere"], "row 2"),
+        (["pictures", "--text", "text", "--model", "nowhere"], "to be a table"),
+    ],
+)
+@pytest.mark.usefixtures("pictures")
+def test_wrong_arguments(run, tmp_path, words, message):
+    (tmp_path / "table.csv").write_text("text,label\na,x\n")
+    (tmp_path / "empty.csv").write_text("text,label\na,x\n,y\n")
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    code, _, err = run("embed", *words, "--out", "features.npz", "--device", "cpu")
+    assert code == 2
+    assert message in one_sentence(err) or message.replace("`model`", "--model") in err
+    assert not (tmp_path / "features.npz").exists()
+
+
+def test_names_survive(run, encoder, tmp_path):
+    """Labels may be any text."""
+    rows = [{"text": "a", "label": "ü, “x”"}, {"text": "b", "label": "=1+2"}, {"text": "c", "label": "=1+2"}]
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
+    code, _, err = run(
+        "embed", "table.parquet", "--text", "text", "--model", encoder, "--out", "f.npz", "--device", "cpu"
+    )
+    assert code == 0, err
+    assert open_path("f.npz").class_names == tuple(sorted({row["label"] for row in rows}))
+    assert json.dumps(open_path("f.npz").train.labels.tolist()) == "[1, 0, 0]"
