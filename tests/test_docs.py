@@ -1,4 +1,4 @@
-"""The commands and the Python code in docs/training.md, docs/studies.md and docs/new_method.md run as printed."""
+"""The commands and the Python code in docs/training.md, docs/studies.md, docs/features.md and docs/new_method.md run."""
 
 import importlib.util
 import json
@@ -198,3 +198,15 @@ def test_loss_of_the_page_is_supervised_contrast(here):
     plain = sum(torch.logsumexp(shifted[n], 0) - shifted[n, y] for n, y in enumerate(target))
     torch.testing.assert_close(terms["classifier"], plain, rtol=1e-6, atol=0)
     assert objective.denominators(target) == {"classifier": 4, "contrast": 4}
+
+
+def test_features_page(here, capsys):
+    space = {}
+    for language, text in blocks("features.md"):
+        if language == "python":
+            exec(text, space)
+        for line in text.splitlines() if language == "bash" else ():
+            assert command(line, [] if "--epochs" in line else quick(line)) == 0, line
+    assert "Traceback" not in capsys.readouterr().err
+    assert len(space["labels"]) == len((here / "predictions.csv").read_text().splitlines()) - 1
+    assert (here / "report.html").exists()

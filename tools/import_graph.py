@@ -32,6 +32,7 @@ ORDER = (
     "methods",
     "train",
     "inference",
+    "embedding",
     "study",
     "report",
     "diagnose",

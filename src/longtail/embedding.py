@@ -106,6 +106,7 @@ def embed_texts(
         raise FileNotFoundError(
             f"Expected {model} to be the folder of a Hugging Face model, but it has no config.json."
         )
+    transformers.utils.logging.disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     encoder = transformers.AutoModel.from_pretrained(model, local_files_only=True).to(device).eval()
     vectors = torch.empty(len(texts), encoder.config.hidden_size)
