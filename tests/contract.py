@@ -110,7 +110,7 @@ def taken(name: str, number: int, steps: list[list[Batch]], ranks: Ranks | None 
     if ranks is not None:
         objective.ranks = ranks
         wrapped = DistributedDataParallel(model)
-    optimizer = make_optimizer(parameters, momentum=0.0, nesterov=False, weight_decay=0.0)
+    optimizer = make_optimizer([{"params": parameters, "weight_decay": 0.0}], momentum=0.0)
     step = Step(wrapped, objective, optimizer)
     for batches in steps:
         step(batches)

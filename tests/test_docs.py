@@ -1,4 +1,4 @@
-"""The commands and the Python code in docs/training.md, docs/studies.md, docs/features.md and docs/new_method.md run."""
+"""The commands and the Python code in training.md, studies.md, features.md and new_method.md of docs/ run."""
 
 import importlib.util
 import json

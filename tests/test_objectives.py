@@ -199,7 +199,7 @@ def gpu_step(name, number):
     model, parameters = model_of(name, number)
     model = model.cuda().train()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters, momentum=0.9, nesterov=False, weight_decay=5e-4)
+    optimizer = make_optimizer([{"params": parameters, "weight_decay": 5e-4}], momentum=0.9)
     step = Step(model, objective_of(name, number).cuda(), optimizer)
     step.set_rate(0.01)
     batches = [joined(rank_batches(name, place)) for place in range(2)]
@@ -427,7 +427,7 @@ def mixed_step(name, number, share):
     model = model.double().eval()
     objective = objective_of(name, number).double()
     objective.begin_epoch(EPOCHS - 1)
-    optimizer = make_optimizer(parameters, momentum=0.0, nesterov=False, weight_decay=0.0)
+    optimizer = make_optimizer([{"params": parameters, "weight_decay": 0.0}], momentum=0.0)
     step = Step(model, objective, optimizer)
     batch = joined(rank_batches(name, 0))
     step([batch], None if share is None else torch.tensor(share, dtype=torch.float64))
@@ -493,7 +493,7 @@ class Unreduced(Objective):
 @pytest.mark.parametrize("share", [None, 0.3])
 def test_term_that_is_not_summed_is_named_with_its_shape(spoilt, shapes, share):
     model, parameters = model_of("softmax")
-    optimizer = make_optimizer(parameters, momentum=0.0, nesterov=False, weight_decay=0.0)
+    optimizer = make_optimizer([{"params": parameters, "weight_decay": 0.0}], momentum=0.0)
     step = Step(model.double(), Unreduced(spoilt), optimizer)
     with pytest.raises(ValueError, match=rf"Expected the objective to give sums .* of shape \(\), but got {shapes}\."):
         step([joined(rank_batches("softmax", 0))], None if share is None else torch.tensor(share))

@@ -32,7 +32,7 @@ def step_of(method="cbs", device="cpu"):
     projection = (params.hidden, params.projection) if METHODS[method].projection else None
     made = {"head": head_of(method), "projection": projection, "prototypes": METHODS[method].prototypes}
     model = build_model("small-cnn", 10, **made).to(device)
-    optimizer = make_optimizer(model.trainable("all"), momentum=0.9, nesterov=False, weight_decay=5e-4)
+    optimizer = make_optimizer([{"params": model.trainable("all"), "weight_decay": 5e-4}], momentum=0.9)
     step = Step(model, objective, optimizer)
     step.set_rate(0.02)
     return step

@@ -49,7 +49,7 @@ def driver_of(kind, device, method="cbs", mixup=0.0, sampler=None):
     loader = Resident(dataset.train, plan, device)
     projection = (16, 16) if method.projection else None
     model = build_model("small-cnn", 10, in_channels=1, projection=projection, prototypes=method.prototypes).to(device)
-    optimizer = make_optimizer(model.trainable("all"), momentum=0.9, nesterov=False, weight_decay=5e-4)
+    optimizer = make_optimizer([{"params": model.trainable("all"), "weight_decay": 5e-4}], momentum=0.9)
     step = Step(model, objective, optimizer)
     step.set_rate(0.02)
     return (Captured if kind == "captured" else Eager)(step, loader, mixup=mixup), step

@@ -83,12 +83,13 @@ def test_stopped_run_ends_like_an_undisturbed_one(gaussians, tmp_path, optimizer
     assert_same_run(folder, reference)
 
 
-def test_adamw_is_the_published_rule_without_decay_of_biases():
+def test_adamw_is_the_published_rule():
     """Loshchilov and Hutter, 2019, algorithm 2, in float64 NumPy."""
     generator = np.random.default_rng(0)
     start = {"weight": generator.normal(size=(3, 2)), "bias": generator.normal(size=3)}
     parameters = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
-    optimizer = make_optimizer(list(parameters.values()), "adamw", momentum=0.9, nesterov=False, weight_decay=0.3)
+    groups = [{"params": [one], "weight_decay": 0.3 if one.ndim > 1 else 0.0} for one in parameters.values()]
+    optimizer = make_optimizer(groups, "adamw")
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     first, second = ({name: np.zeros_like(value) for name, value in start.items()} for _ in range(2))

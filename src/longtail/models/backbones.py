@@ -22,7 +22,8 @@ class Backbone(Protocol):
 
     Two optional attributes say what fits the backbone: ``linear_init``, how a linear classifier is initialised
     (``"torch"``, the default, or ``"kaiming"``), and ``reslt_form``, which ResLT head it gets (``"imagenet"``, the
-    default, or ``"cifar"``).
+    default, or ``"cifar"``). An optional method ``layers_of_parameters()`` gives the layer of each parameter by name,
+    from 0 on, for layer-wise learning rates; by default, each child with parameters is a layer.
     """
 
     @property

@@ -159,6 +159,16 @@ class _LibraryBackbone(nn.Module):
                 f"({_one_line(error)[:100]}); use a local file instead (`--weights FILE`, or `pretrained='FILE'`)."
             ) from error
 
+    def layers_of_parameters(self) -> dict[str, int]:
+        """The layer of each parameter, from 0 on: the children of the network, and those of a chain of layers in it."""
+        layers: dict[str, int] = {}
+        found: dict[str, int] = {}
+        for name, _ in self.network.named_parameters():
+            parent, number = name.split(".")[0], name.split(".")[1]
+            layer = f"{parent}.{number}" if number.isdecimal() else parent
+            found[f"network.{name}"] = layers.setdefault(layer, len(layers))
+        return found
+
 
 class TorchvisionBackbone(_LibraryBackbone):
     """A classification network of torchvision without its last linear layer.
@@ -254,6 +264,14 @@ class TimmBackbone(_LibraryBackbone):
             raise ValueError(
                 f"Expected `name` to be a network of timm, but got {name!r}: {_one_line(error)}."
             ) from error
+
+    def layers_of_parameters(self) -> dict[str, int]:
+        """The layer of each parameter, as timm groups them."""
+        models = importlib.import_module("timm.models")
+        if not hasattr(self.network, "group_matcher"):
+            return super().layers_of_parameters()
+        found = models.group_parameters(self.network, self.network.group_matcher(coarse=False), reverse=True)
+        return {f"network.{name}": int(layer) for name, layer in found.items()}
 
     @property
     def has_maps(self) -> bool:

@@ -119,6 +119,19 @@ class Model(nn.Module):
             extra["prototypes"] = self.prototypes(self.head.class_vectors)
         return Outputs(outputs.logits, outputs.features, extra)
 
+    def layers_of_parameters(self) -> dict[str, int]:
+        """The layer of each parameter by name, from the first of the backbone on; the last one is the head."""
+        own = getattr(self.backbone, "layers_of_parameters", None)
+        if own is not None:
+            found: dict[str, int] = own()
+        else:
+            children: dict[str, int] = {}
+            assert isinstance(self.backbone, nn.Module)
+            names = [name for name, _ in self.backbone.named_parameters()]
+            found = {name: children.setdefault(name.split(".")[0], len(children)) for name in names}
+        last = max(found.values(), default=-1) + 1
+        return {name: found.get(name.removeprefix("backbone."), last) for name, _ in self.named_parameters()}
+
     def trainable(self, part: TrainedPart) -> list[nn.Parameter]:
         """Freeze everything but ``part``, and return its parameters for an optimiser.
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from longtail._registry import Registry
+from longtail.models import Model
 
-__all__ = ["SCHEDULES", "OptimizerName", "learning_rate", "make_optimizer"]
+__all__ = ["SCHEDULES", "OptimizerName", "learning_rate", "make_optimizer", "parameter_groups"]
 
 OptimizerName = Literal["sgd", "adamw"]
 
@@ -53,51 +54,60 @@ def learning_rate(
     return lr * SCHEDULES.find(schedule)(epoch, epochs, milestones, decay)
 
 
-def make_optimizer(
+def parameter_groups(
+    model: Model,
     parameters: Sequence[nn.Parameter],
-    name: OptimizerName = "sgd",
     *,
-    momentum: float,
-    nesterov: bool,
     weight_decay: float,
+    decay_all: bool,
+    backbone_lr: float = 1.0,
+    layer_decay: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Parameters with the same weight decay and the same factor of the learning rate, in groups for an optimiser.
+
+    Args:
+        model: the model.
+        parameters: those that are trained.
+        weight_decay: of a group.
+        decay_all: whether biases and norms, which have fewer than two dimensions, are decayed too.
+        backbone_lr: the factor of the backbone's learning rate; that of the head has 1.
+        layer_decay: the factor from a layer to the one before it, the head being the last.
+    """
+    layers, chosen = model.layers_of_parameters(), set(map(id, parameters))
+    last = max(layers.values())
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in chosen:
+            decay = weight_decay if decay_all or parameter.ndim > 1 else 0.0
+            scale = layer_decay ** (last - layers[name]) * (backbone_lr if name.startswith("backbone.") else 1.0)
+            groups.setdefault((decay, scale), []).append(parameter)
+    return [{"params": found, "weight_decay": decay, "lr_scale": scale} for (decay, scale), found in groups.items()]
+
+
+def make_optimizer(
+    groups: Sequence[dict[str, Any]], name: OptimizerName = "sgd", *, momentum: float = 0.9, nesterov: bool = False
 ) -> Optimizer:
     """An optimiser whose state exists from the start, as zeros, and whose learning rate a CUDA graph can read.
 
     Args:
-        parameters: what to train.
-        name: ``"sgd"``, or ``"adamw"``, whose weight decay leaves out biases and norms (fewer than two dimensions).
+        groups: from :func:`parameter_groups`.
+        name: ``"sgd"`` or ``"adamw"``.
         momentum: of SGD.
         nesterov: of SGD.
-        weight_decay: of both.
     """
-    fused = parameters[0].is_cuda
-    lr = torch.zeros((), device=parameters[0].device) if fused else 0.0
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    device, fused = parameters[0].device, parameters[0].is_cuda
+    given = [{**group, "lr": torch.zeros((), device=device) if fused else 0.0} for group in groups]
+    foreach = False if not fused else None
     if name == "sgd":
-        sgd = SGD(
-            parameters,
-            lr=lr,
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            fused=fused,
-            foreach=False if not fused else None,
-        )
+        sgd = SGD(given, lr=0.0, momentum=momentum, nesterov=nesterov, fused=fused, foreach=foreach)
         for parameter in parameters:
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
-    decayed = [parameter for parameter in parameters if parameter.ndim > 1]
-    others = [parameter for parameter in parameters if parameter.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    adamw = AdamW(
-        [group for group in groups if group["params"]],
-        lr=lr,
-        fused=fused,
-        capturable=fused,
-        foreach=False if not fused else None,
-    )
+    adamw = AdamW(given, fused=fused, capturable=fused, foreach=foreach)
     for parameter in parameters:
         adamw.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
+            "step": torch.zeros((), dtype=torch.float32, device=device if fused else "cpu"),
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }

@@ -142,6 +142,17 @@ class Recipe:
     nesterov: bool = param(False, "Nesterov momentum")
     weight_decay: float = param(5e-4, "of the optimiser; AdamW's leaves out biases and norms", at_least=0)
 
+    backbone_lr: float = param(
+        1.0, "learning rate of the backbone as a fraction of `lr`, which the head has", at_least=0
+    )
+    layer_decay: float = param(
+        1.0,
+        "factor of the learning rate from each layer to the one before it; 0.75 is usual for ViTs",
+        at_least=0,
+        at_most=1,
+    )
+    clip_grad: float = param(0.0, "largest norm of the gradient; 0: any", at_least=0)
+
     seed: int = param(0, "of weights, sample order and augmentation", at_least=0)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
     precision: Literal["auto", "fp32", "bf16"] = param(

@@ -24,7 +24,7 @@ from longtail.models import (
 )
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.loaders import Loader, Loaders
-from longtail.train.optimizer import learning_rate, make_optimizer
+from longtail.train.optimizer import learning_rate, make_optimizer, parameter_groups
 from longtail.train.step import Step
 
 __all__ = ["Running", "Stages"]
@@ -107,13 +107,15 @@ class Stages:
         objective = self._objective(stage, epochs).to(device)
         objective.ranks = ranks
         loader = self.loaders.training(objective.views, self._sampler(stage, number), drop_last=recipe.drop_last)
-        optimizer = make_optimizer(
+        groups = parameter_groups(
+            model,
             model.trainable(stage.train),
-            recipe.optimizer,
-            momentum=recipe.momentum,
-            nesterov=recipe.nesterov,
             weight_decay=recipe.weight_decay,
+            decay_all=recipe.optimizer == "sgd",
+            backbone_lr=recipe.backbone_lr,
+            layer_decay=recipe.layer_decay,
         )
+        optimizer = make_optimizer(groups, recipe.optimizer, momentum=recipe.momentum, nesterov=recipe.nesterov)
         wrapped: nn.Module = model
         if recipe.compile:
             # One graph for full batches and one for the last: torch would make the second one dynamic, and slower, and
@@ -121,7 +123,14 @@ class Stages:
             wrapped = torch.compile(wrapped, dynamic=False if recipe.bad_images == "error" else None)  # type: ignore[assignment]
         if ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped, device_ids=[device] if device.type == "cuda" else None)
-        step = Step(wrapped, objective, optimizer, precision=self.precision, channels_last=recipe.channels_last)
+        step = Step(
+            wrapped,
+            objective,
+            optimizer,
+            precision=self.precision,
+            channels_last=recipe.channels_last,
+            clip_grad=recipe.clip_grad,
+        )
         if device.type != "cuda" or ranks.world > 1 or recipe.accumulate > 1:
             driver: Driver = Eager(step, loader, recipe.accumulate, recipe.mixup)
         elif isinstance(loader, Resident):

@@ -33,8 +33,11 @@ class Step:
         *,
         precision: torch.dtype = torch.float32,
         channels_last: bool = False,
+        clip_grad: float = 0.0,
     ) -> None:
         self.model, self.objective, self.optimizer = model, objective, optimizer
+        self.clip_grad = clip_grad
+        """The largest norm of the gradient of all parameters; 0: any."""
         self.precision = precision
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         device = optimizer.param_groups[0]["params"][0].device
@@ -45,12 +48,13 @@ class Step:
         """The first of them whose loss was not finite; -1: none."""
 
     def set_rate(self, lr: float) -> None:
-        """Set the learning rate of the next steps."""
+        """Set the learning rate of the next steps; each group of parameters has its factor."""
         for group in self.optimizer.param_groups:
+            scaled = lr * group.get("lr_scale", 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)  # in place, because a captured graph reads it
+                group["lr"].fill_(scaled)  # in place, because a captured graph reads it
             else:
-                group["lr"] = lr
+                group["lr"] = scaled
 
     def state(self) -> dict[str, Tensor]:
         """What a step changes apart from the model and the objective: checkpoints keep it."""
@@ -79,6 +83,9 @@ class Step:
                 # DDP averages over ranks, but the losses of the ranks are parts of one sum.
                 (loss if ranks.world == 1 else loss * ranks.world).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
+        if self.clip_grad:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, self.clip_grad)
         self.optimizer.step()
         total = ranks.sum(reduce(add, losses))
         bad = (total - total != 0) & (self.first_bad < 0)  # not finite, for the first time
