@@ -14,6 +14,7 @@ from longtail.cli.parsing import Parser
 from longtail.cli.show import SafeConsole, console, print_line
 from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts, open_path
 from longtail.data.datasets.own import empty_folders
+from longtail.train.recipe import OPENING, Recipe, setting_help
 
 __all__ = ["run", "show"]
 
@@ -110,15 +111,19 @@ def _describe(words: Sequence[str]) -> int:
     parser = _parser("describe", "Show what is in your own data: classes, counts, groups, duplicates, bad files.")
     parser.add_argument("path", type=Path, metavar="PATH", help="a folder of class folders, or a list of images")
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
+    for name in OPENING:
+        metavar = name.rsplit("_", 1)[-1].upper()
+        parser.flag(f"--{name.replace('_', '-')}", setting_help(name), default=getattr(Recipe, name), metavar=metavar)
     given = parser.read(words)
-    dataset = open_path(given.path)
+    with parser.errors_name_flags():
+        dataset = open_path(given.path, **{name: getattr(given, name) for name in OPENING})
     total = sum(len(split) for split in dataset.splits.values())
     read_images = not given.no_read_images
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading images", total=total, visible=read_images)
         found = describe_dataset(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
     show(found, empty_folders(given.path, dataset))
-    return 1 if found.unreadable or found.across or found.conflicting or found.empty else 0
+    return 1 if found.unreadable or found.across or found.conflicting or found.empty or found.leaking else 0
 
 
 _COMMANDS = {"list": _list, "get": _get, "check": _check, "describe": _describe}
@@ -150,7 +155,12 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
         print_line(f"  {set_cell_size(printable(found.class_names[c]), 20)} {count:>7,} {bar}")
+    for note in found.notes:
+        print_line(note)
+    if found.rotated:
+        print_line(f"{found.rotated:,} images are turned or mirrored by their EXIF orientation")
     problems = {
+        "groups in more than one split": found.leaking,
         "classes without a training image": found.empty,
         "folders without an image": [str(folder) for folder in folders],
         "images in more than one split": [" = ".join(names) for names in found.across],

@@ -17,7 +17,7 @@ from longtail._io import new_file, safe_cell
 from longtail._program import printable
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
 from longtail.cli.show import progress_console
-from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_lines, read_table
+from longtail.data.datasets.image_files import is_image, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import load
 from longtail.train.recipe import pick_device
@@ -86,7 +86,7 @@ def find_images(given: Iterable[Path]) -> list[Path]:
     for path in given:
         if path.is_dir():
             files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
-            images = [one for one in files if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")]
+            images = [one for one in files if is_image(one.name)]
             if not images:
                 raise ValueError(f"Expected images in {path}, but there are none.")
             found += sorted(images)

@@ -36,6 +36,7 @@ _RESULT = {
     "classes": [str],
     "groups": {str: [int]},
     "train_stats": {"eval", "paper"},
+    "held_out?": {str: NUMBER},
     "counts?": [int],
     "splits": {
         str: {

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail._program import program
 from longtail._registry import nearest
-from longtail.data import CATALOG, ArrayImages, DataSet, FileImages, Images, Split, open_path
+from longtail.data import CATALOG, ArrayImages, DataSet, FileImages, Images, open_path
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 
 __all__ = ["in_memory", "is_small", "open_own", "without_empty_splits"]
@@ -26,14 +27,14 @@ _FEW = 8  # times as many, up to which other processes do not help
 _WORKERS = 16  # processes, at most
 
 
-def open_own(path: Path | str) -> DataSet:
-    """Your own data set; a run folder is refused."""
+def open_own(path: Path | str, **opening: Any) -> DataSet:
+    """Your own data set, opened with these options of :func:`open_path`; a run folder is refused."""
     if (Path(path) / "recipe.toml").exists():
         raise ValueError(
             f"Expected {path} to have class folders, but it is a run folder: `{program()} train --resume {path}` "
             "continues the run."
         )
-    return without_empty_splits(open_path(path))
+    return without_empty_splits(open_path(path, **opening))
 
 
 def without_empty_splits(dataset: DataSet) -> DataSet:
@@ -41,7 +42,7 @@ def without_empty_splits(dataset: DataSet) -> DataSet:
     return replace(dataset, val=dataset.val or None, test=dataset.test or None)  # an empty split is false
 
 
-def is_small(path: Path | str) -> bool:
+def is_small(path: Path | str, **opening: Any) -> bool:
     """Whether your own images are small, square and of one size: then they are trained on like CIFAR.
 
     Files are read once per process, and again if the folder or the list has changed.
@@ -52,12 +53,12 @@ def is_small(path: Path | str) -> bool:
         raise ValueError(
             f"Expected a data set that `longtail data list` shows, or a path, but got {str(path)!r}{near}."
         )
-    return _is_small(found.resolve(), found.stat().st_mtime_ns)
+    return _is_small(found.resolve(), found.stat().st_mtime_ns, **opening)
 
 
 @cache
-def _is_small(path: Path, modified: int) -> bool:  # noqa: ARG001 - a key of the cache
-    dataset = open_own(path)
+def _is_small(path: Path, modified: int, **opening: Any) -> bool:  # noqa: ARG001 - a key of the cache
+    dataset = open_own(path, **opening)
     if in_memory(dataset) is not None:  # it will be trained on, so nothing is read twice
         return True
     sizes = _sizes(dataset)  # some may be unreadable
@@ -101,7 +102,7 @@ def in_memory(dataset: DataSet) -> DataSet | None:
     if stamps is not None:
         _read.clear()
         _read[stamps] = found
-    splits = {name: Split(found[name], split.labels) for name, split in dataset.splits.items()}
+    splits = {name: replace(split, images=found[name]) for name, split in dataset.splits.items()}
     return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
 
 

@@ -131,6 +131,7 @@ class Trainer:
         self._pilots_needed = 0
         if self._auto and not recipe.folds:  # a pilot needs none itself
             counts, val = self.dataset.counts, self.dataset.val
+            counts = torch.where(self.dataset.can_hold_out, counts, counts.clamp(max=1))  # as a class of one image
             there = None if val is None else val.labels.bincount(minlength=len(counts))
             self._pilots_needed = pilots_needed(counts, there)
 
@@ -424,6 +425,7 @@ class Trainer:
             "epochs": self.epochs,
             "reported": "last epoch",
             "groups_from": self.dataset.groups_from,
+            "held_out": dict(self.dataset.held_out),
         }
         write_json(self.folder.result_file, {**about, **chosen, **result})
 

@@ -15,9 +15,9 @@ from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.long_tail import long_tail_counts
 from longtail.data.datasets.splits import DataSet, FileImages, Split
-from longtail.data.loaders.decode import UnreadableImageError
+from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
-__all__ = ["Description", "Difference", "check_dataset", "describe_dataset"]
+__all__ = ["Description", "Difference", "check_dataset", "describe_dataset", "groups_in_several_splits"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,12 @@ class Description:
     """The same image with different labels, as ``split: name (label)``."""
     unreadable: tuple[str, ...]
     """Files that cannot be decoded, and why."""
+    leaking: tuple[str, ...] = ()
+    """Groups in more than one split, as ``name is in train and test``."""
+    rotated: int = 0
+    """Images that are turned or mirrored as their EXIF orientation says."""
+    notes: tuple[str, ...] = ()
+    """How the data was opened: ignored files, nested class folders."""
 
     @property
     def imbalance_factor(self) -> float:
@@ -152,6 +158,7 @@ def describe_dataset(
     """
     seen: dict[bytes, list[tuple[str, int]]] = defaultdict(list)  # places of an image: split and index
     unreadable: list[str] = []
+    rotated = 0
     if read_images:
         with ThreadPoolExecutor(workers) as pool:
             for part, split in dataset.splits.items():
@@ -159,7 +166,8 @@ def describe_dataset(
                     if isinstance(found, UnreadableImageError):
                         unreadable.append(str(found))
                     else:
-                        seen[found].append((part, index))
+                        seen[found[0]].append((part, index))
+                        rotated += found[1]
                     if progress is not None:
                         progress(1)
     across: list[tuple[str, ...]] = []
@@ -185,18 +193,36 @@ def describe_dataset(
         within=tuple(within),
         conflicting=tuple(conflicting),
         unreadable=tuple(unreadable),
+        leaking=tuple(groups_in_several_splits(dataset)),
+        rotated=rotated,
+        notes=dataset.notes,
     )
 
 
-def _digest(split: Split, index: int) -> bytes | UnreadableImageError:
-    """Return a digest of the pixels, or the error."""
+def groups_in_several_splits(dataset: DataSet) -> list[str]:
+    """Return the groups in more than one split, as ``name is in train and test``."""
+    where: dict[int, list[str]] = defaultdict(list)
+    for part, split in dataset.splits.items():
+        for group in [] if split.groups is None else sorted(set(split.groups.tolist())):
+            where[group].append(part)
+    names = dataset.group_names
+    return [
+        f"{names[group] if names else group} is in {' and '.join(parts)}"
+        for group, parts in where.items()
+        if len(parts) > 1
+    ]
+
+
+def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageError:
+    """Return a digest of the pixels and whether they were rotated, or the error."""
     try:
         pixels = split.images[index]
+        rotated = isinstance(split.images, FileImages) and is_rotated(split.images.path(index))
     except UnreadableImageError as error:
         return error
     digest = hashlib.sha1(str(tuple(pixels.shape)).encode(), usedforsecurity=False)
     digest.update(pixels.contiguous().numpy().data)
-    return digest.digest()
+    return digest.digest(), rotated
 
 
 def _name(dataset: DataSet, part: str, index: int) -> str:
