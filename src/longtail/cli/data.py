@@ -157,10 +157,14 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
         print_line(f"  {set_cell_size(printable(found.class_names[c]), 20)} {count:>7,} {bar}")
     for note in found.notes:
         print_line(note)
+    if found.num_groups:
+        print_line(f"{found.num_groups:,} groups that are not split")
     if found.rotated:
-        print_line(f"{found.rotated:,} images are turned or mirrored by their EXIF orientation")
+        what = "1 image is" if found.rotated == 1 else f"{found.rotated:,} images are"
+        print_line(f"{what} turned or mirrored by {'its' if found.rotated == 1 else 'their'} EXIF orientation")
     problems = {
         "groups in more than one split": found.leaking,
+        "classes in one group, of which nothing can be held out": found.whole,
         "classes without a training image": found.empty,
         "folders without an image": [str(folder) for folder in folders],
         "images in more than one split": [" = ".join(names) for names in found.across],

@@ -183,6 +183,8 @@ def show_measures(result: dict[str, Any]) -> None:
     console.print(table)
     if "groups_from" in result:
         print_line(f"groups: {result['groups_from']}")
+    for split, share in result.get("held_out", {}).items():
+        print_line(f"{split}: {100 * share:g} % of each class held out{' as test' * (split == 'test')}")
     classes = result.get("classes", ())
     for split in ("val", "test"):
         absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]

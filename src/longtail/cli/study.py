@@ -178,7 +178,8 @@ def _content(given: argparse.Namespace) -> dict[str, Any]:
 
 def _print_notes(plans: Sequence[StudyPlan]) -> None:
     """Print what should be known about own data before it is trained on."""
-    bases = [plan.base(*place, plan.methods[0]) for plan in plans for place in plan.places]
+    to_run = [plan for plan in plans if plan.searches or not all(run.folder.done for run in plan.runs())]
+    bases = [plan.base(*place, plan.methods[0]) for plan in to_run for place in plan.places]
     for note in data_notes(bases):
         print_line(note, progress_console)
 

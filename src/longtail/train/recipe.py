@@ -86,7 +86,7 @@ class Recipe:
     split_by: str | None = param(
         None,
         "your own data: images with the same value in this column of the list (patient, video) are never split between "
-        "training, validation and test data; `folder`: images in folders of the same name below class folders",
+        "training, validation and test data; `folder`: the folders directly below class folders",
     )
     test: float = param(
         0.0,

@@ -208,8 +208,8 @@ def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
 def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
     if _lacks(header, needed):
-        named = " and ".join(needed)
-        what = f"the columns {named}" if len(needed) > 1 else f"a column `{named}`"
+        *others, last = needed
+        what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
         raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}.")
     columns = list(map(column, header))
     for name, times in Counter(columns).items():

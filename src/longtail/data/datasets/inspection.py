@@ -127,6 +127,10 @@ class Description:
     """Files that cannot be decoded, and why."""
     leaking: tuple[str, ...] = ()
     """Groups in more than one split, as ``name is in train and test``."""
+    num_groups: int = 0
+    """Groups that must not be split, of all splits."""
+    whole: tuple[str, ...] = ()
+    """Classes with all training images in one group, of which nothing can be held out."""
     rotated: int = 0
     """Images that are turned or mirrored as their EXIF orientation says."""
     notes: tuple[str, ...] = ()
@@ -181,6 +185,7 @@ def describe_dataset(
         labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
         if len(set(labels)) > 1:
             conflicting.append(tuple(f"{name} ({label})" for name, label in zip(names, labels, strict=True)))
+    whole = (dataset.counts > 1) & ~dataset.can_hold_out
     return Description(
         name=dataset.name,
         class_names=dataset.class_names,
@@ -194,6 +199,8 @@ def describe_dataset(
         conflicting=tuple(conflicting),
         unreadable=tuple(unreadable),
         leaking=tuple(groups_in_several_splits(dataset)),
+        num_groups=len({group for split in dataset.splits.values() for group in _groups(split)}),
+        whole=tuple(dataset.class_names[c] for c in whole.nonzero().flatten().tolist()),
         rotated=rotated,
         notes=dataset.notes,
     )
@@ -203,7 +210,7 @@ def groups_in_several_splits(dataset: DataSet) -> list[str]:
     """Return the groups in more than one split, as ``name is in train and test``."""
     where: dict[int, list[str]] = defaultdict(list)
     for part, split in dataset.splits.items():
-        for group in [] if split.groups is None else sorted(set(split.groups.tolist())):
+        for group in _groups(split):
             where[group].append(part)
     names = dataset.group_names
     return [
@@ -211,6 +218,10 @@ def groups_in_several_splits(dataset: DataSet) -> list[str]:
         for group, parts in where.items()
         if len(parts) > 1
     ]
+
+
+def _groups(split: Split) -> list[int]:
+    return [] if split.groups is None else sorted(set(split.groups.tolist()))
 
 
 def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageError:

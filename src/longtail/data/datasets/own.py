@@ -60,7 +60,7 @@ def open_path(
         path_column: the column with the paths.
         label_column: the column with the labels.
         split_by: the column with groups that must not be split, such as patients; for class folders, ``"folder"``: the
-            classes are the folders of the first level, and images in folders of the same name below belong together.
+            classes are the folders of the first level, and the groups the folders directly below them, by name.
 
     ``notes`` of the data set says which files were ignored, and how nested folders were read.
     """
@@ -169,7 +169,7 @@ def _folder_code(codes: dict[str, int], image: str, place: str) -> int:
             f"Expected images in folders below the class folders for `split_by` = folder, but {image} is directly in "
             "its class folder."
         )
-    return codes.setdefault(place.rpartition("/")[2], len(codes))
+    return codes.setdefault(place.split("/")[1], len(codes))
 
 
 def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> list[str]:

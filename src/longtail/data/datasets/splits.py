@@ -278,8 +278,9 @@ def hold_out(
             number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1) if fraction else 0
             held.append(generator.permutation(of_class)[: max(number, 0)])
         chosen = np.sort(np.concatenate(held))
-    moved = _move(dataset, chosen, part)
-    return replace(moved, held_out={**dataset.held_out, part: fraction}) if len(chosen) else moved
+    cut = _move(dataset, chosen, part)
+    notes = (*dataset.notes, *_stays_whole(dataset, cut.splits[part], part)) if fraction else dataset.notes
+    return replace(cut, held_out={**dataset.held_out, part: fraction} if len(chosen) else dataset.held_out, notes=notes)
 
 
 def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
@@ -328,11 +329,10 @@ def _move(dataset: DataSet, chosen: np.ndarray, part: Literal["val", "test"]) ->
     """Split the training data; the groups of classes stay those of all images but test images."""
     rest = np.setdiff1d(np.arange(len(dataset.train)), chosen)
     train, moved = dataset.train.subset(rest), dataset.train.subset(chosen)
-    notes = (*dataset.notes, *_stays_whole(dataset, moved, part))
     if part == "test":
-        return replace(dataset, train=train, test=moved, notes=notes)
+        return replace(dataset, train=train, test=moved)
     cut_by = dataset.counts if dataset.cut_by is None else dataset.cut_by
-    return replace(dataset, train=train, val=moved, cut_by=cut_by, notes=notes)
+    return replace(dataset, train=train, val=moved, cut_by=cut_by)
 
 
 def _stays_whole(dataset: DataSet, moved: Split, part: str) -> list[str]:
@@ -344,10 +344,11 @@ def _stays_whole(dataset: DataSet, moved: Split, part: str) -> list[str]:
     if not names:
         return []
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    what = "class has" if len(names) == 1 else "classes have"
+    what = "1 class has" if len(names) == 1 else f"{len(names)} classes have"
+    words = {"val": "validation", "test": "test"}[part]
     return [
-        f"{len(names)} {what} no {part} image, because groups are not split: {', '.join(names[:3])}{more}; their "
-        "images stay in training."
+        f"{what} no {words} image, because groups are not split and theirs stay in training: "
+        f"{', '.join(names[:3])}{more}."
     ]
 
 
