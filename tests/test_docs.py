@@ -90,7 +90,7 @@ def test_training_page(here, capsys):
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
     left = results(here)
-    assert len(left) == 12
+    assert len(left) == 13
     assert {name for name in left if name.startswith("runs/sweep/")} == {
         f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "balanced-softmax") for seed in (0, 1)
     }

@@ -169,4 +169,4 @@ def test_describe_says_what_was_ignored_and_how_nested_folders_were_read(run, bi
     code, out, _ = run("data", "describe", birds)
     assert code == 0
     assert f"Ignored 1 file in {birds}: 1 .mov." in out
-    assert "Made 4 classes from folders at different levels, named by their path, such as finch/gold." in out
+    assert "Made 4 classes from folders at different levels, named by their path, such as finch/gold; " in out

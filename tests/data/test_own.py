@@ -327,8 +327,9 @@ def test_chosen_columns_groups_and_root(tmp_path, kind):
     with pytest.raises(ValueError, match="columns path, class and doctor, but got path, File Name, class, Patient"):
         open_path(path, label_column="class", split_by="doctor")
     touch(tmp_path, "folders/a/1.png")
-    with pytest.raises(ValueError, match=r"no `image_root` for .*, a folder of class folders"):
-        open_path(tmp_path / "folders", image_root=tmp_path)
+    for refused in ({"image_root": tmp_path}, {"label_column": "class"}):
+        with pytest.raises(ValueError, match=rf"no `{next(iter(refused))}` for .*, a folder of class folders"):
+            open_path(tmp_path / "folders", **refused)
 
 
 @pytest.mark.parametrize(("kind", "empty"), [("csv", " "), ("parquet", None)])

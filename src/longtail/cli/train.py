@@ -49,8 +49,7 @@ def run(words: Sequence[str]) -> int:
         recipes, notes = make_recipes(given.source, settings)
         folders = run_folders(recipes, given.out)
         start = partial(train, recipes, given.out)
-        if _is_first():
-            notes += data_notes(r for r, folder in zip(recipes, folders, strict=True) if not folder.done)
+        notes += data_notes(recipe for recipe, folder in zip(recipes, folders, strict=True) if not folder.done)
         for note in notes:
             _warn(note)
     else:

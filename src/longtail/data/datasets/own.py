@@ -73,8 +73,10 @@ def open_path(
         lists = _split_lists(path)
         if lists:
             return _from_lists(path.name, lists, root, columns)
-        if root is not None:
-            raise ValueError(f"Expected no `image_root` for {path}, a folder of class folders, but got {root}.")
+        of_lists = {"image_root": root, "path_column": columns.path, "label_column": columns.label}
+        for name, value in of_lists.items():
+            if value not in {None, "path", "label"}:
+                raise ValueError(f"Expected no `{name}` for {path}, a folder of class folders, but got {value}.")
         return _open_folder(path, split_by)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
@@ -200,7 +202,10 @@ def _levels(class_names: Sequence[str]) -> list[str]:
         return []
     levels = {name.count("/") for name in class_names}
     where = "folders at different levels" if len(levels) > 1 else "folders below the first level"
-    return [f"Made {len(class_names)} classes from {where}, named by their path, such as {nested[0]}."]
+    return [
+        f"Made {len(class_names)} classes from {where}, named by their path, such as {nested[0]}; `split_by` = folder "
+        "makes the folders of the first level the classes."
+    ]
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
