@@ -106,8 +106,9 @@ def test_a_data_set_from_python(tmp_path, side):
 def test_an_empty_class_folder_is_named(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
     (path / "none").mkdir()
+    (path / "none" / "clip.mov").touch()
     with pytest.raises(
-        ValueError, match=r"but there is none of 'none'; .*pets/none has no image: fill or remove it\.$"
+        ValueError, match=r"but there is none of 'none'; .*pets/none has no image: fill or remove it \(.*1 \.mov\)\.$"
     ):
         open_data(defaults(str(path), "balanced-softmax"))
 
@@ -400,6 +401,8 @@ def test_a_test_split_is_not_replaced_and_leaking_groups_are_refused(tmp_path):
     path = patients(tmp_path / "scans", split=lambda _, one: "test" if one % 5 == 0 else "train")
     with pytest.raises(ValueError, match=r"^Expected no `test` for list, which has 14 test images, but got 0\.2\.$"):
         open_data(defaults(path, "balanced-softmax", path_column="file").changed(test=0.2))
+    with pytest.raises(ValueError, match=r"^Expected no `test` for .* each class has one group, but got 0\.2\.$"):
+        open_data(defaults(patients(tmp_path / "more"), "cbs", path_column="file", split_by="label").changed(test=0.2))
     with pytest.raises(ValueError, match=r"each value of patient in one split of list, but p is in train and test"):
         open_data(defaults(path, "balanced-softmax", **OPENING))
 

@@ -79,8 +79,14 @@ def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
             f"{recipe.test:g}."
         )
     made = hold_out(dataset, recipe.test, seed=_TEST_SEED, part="test")
+    if not made.test:
+        whole = "one image" if dataset.train.groups is None else "one group"
+        raise ValueError(
+            f"Expected no `test` for {dataset.name}, where nothing can be held out because each class has {whole}, but "
+            f"got {recipe.test:g}."
+        )
     share = f"Held out {100 * recipe.test:g} % of each class of {dataset.name} as test data, the same for every seed"
-    return replace(made, notes=(*made.notes, f"{share}: {len(made.splits['test']):,} images."))
+    return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} images."))
 
 
 def _check_groups(dataset: DataSet, split_by: str) -> None:

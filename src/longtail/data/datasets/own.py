@@ -459,4 +459,6 @@ def from_dataset(
         last = len(class_names) - 1 if class_names else "C-1"
         raise ValueError(f"Expected labels in 0…{last}, but got {low if low < 0 else high}.")
     kept = None if groups is None else as_tensor("groups", groups, what="integers")
+    if kept is not None and not kept.is_floating_point():
+        kept = kept.to(torch.int64)
     return Split(AdaptedImages(dataset, image_key, torch.arange(len(dataset))), found, kept)

@@ -251,7 +251,8 @@ def hold_out(
     """Move a part of the training images of each class to the validation or the test split.
 
     If the training split has groups (``Split.groups``), whole groups are moved: those with which the classes come
-    nearest to ``fraction``. A class whose images are all in one group stays in training.
+    nearest to ``fraction``, or to their smallest group if it is larger. A class whose images are all in one group
+    stays in training.
 
     Args:
         dataset: the data set; its ``val`` or ``test``, if any, is replaced.
