@@ -184,7 +184,9 @@ def show_measures(result: dict[str, Any]) -> None:
     if "groups_from" in result:
         print_line(f"groups: {result['groups_from']}")
     for split, share in result.get("held_out", {}).items():
-        print_line(f"{split}: {100 * share:g} % of each class held out{' as test' * (split == 'test')}")
+        samples = result["splits"].get(split, {}).get("samples", 0)
+        words = "as test" if split == "test" else "for validation"
+        print_line(f"{split}: {100 * share:g} % of each class held out {words}, {samples:,} images")
     classes = result.get("classes", ())
     for split in ("val", "test"):
         absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]

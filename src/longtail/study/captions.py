@@ -195,7 +195,7 @@ def _held_out(cells: Sequence[Cell]) -> list[str]:
         shares = sorted({share for share, _ in runs if share})
         if shares:
             columns = sorted({by for share, by in runs if share and by is not None})
-            by = f", split by {', '.join(columns)}" if columns else ""
+            by = f" (whole groups by {', '.join(columns)})" if columns else ""
             some = " in some rows" if any(share == 0 for share, _ in runs) else ""
             found.append(f"{', '.join(f'{100 * share:g} %' for share in shares)} {words}{by}{some}")
     return found

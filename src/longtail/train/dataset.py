@@ -85,7 +85,10 @@ def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
             f"Expected no `test` for {dataset.name}, where nothing can be held out because each class has {whole}, but "
             f"got {recipe.test:g}."
         )
-    share = f"Held out {100 * recipe.test:g} % of each class of {dataset.name} as test data, the same for every seed"
+    about = "" if dataset.train.groups is None else "about "  # whole groups are held out
+    share = (
+        f"Held out {about}{100 * recipe.test:g} % of each class of {dataset.name} as test data, the same for every seed"
+    )
     return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} images."))
 
 
