@@ -78,6 +78,9 @@ def test_training_page(here, capsys):
         for number in range(20 // (label + 1)):
             pixels = torch.randint(80 * label, 80 * label + 90, (8, 8, 3), generator=generator, dtype=torch.uint8)
             Image.fromarray(pixels.numpy()).save(here / "pets" / name / f"{number}.png")
+    files = sorted((here / "pets").glob("*/*.png"))
+    rows = [f"{file.relative_to(here / 'pets')},{file.parent.name},{place % 9}" for place, file in enumerate(files)]
+    (here / "pets.csv").write_text("\n".join(["file,label,owner", *rows]))
     space = {}
     for language, text in blocks("training.md"):
         if language == "python":
@@ -87,7 +90,7 @@ def test_training_page(here, capsys):
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
     left = results(here)
-    assert len(left) == 12
+    assert len(left) == 13
     assert {name for name in left if name.startswith("runs/sweep/")} == {
         f"runs/sweep/digits-lt-50-{method}-seed{seed}" for method in ("softmax", "balanced-softmax") for seed in (0, 1)
     }

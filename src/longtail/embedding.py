@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from longtail._io import import_extra
 from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming
+from longtail.data.augment import Augmentation
 from longtail.models import build_backbone, is_feature_model, pretrained_normalisation
 from longtail.models.backbones import evaluation_mode
 from longtail.train.loaders import evaluation_view
@@ -73,12 +73,14 @@ def embed_images(
                     progress(len(batch.indices))
         if not rows:
             raise ValueError(f"Expected an image of {dataset.name} that can be read, but there is none.")
-        return Split(FeatureVectors(torch.cat(vectors)), split.labels[torch.cat(rows)])
+        read = torch.cat(rows)
+        groups = None if split.groups is None else split.groups[read]
+        return Split(FeatureVectors(torch.cat(vectors)), split.labels[read], groups)
 
     return replace(dataset, **{name: features(split) for name, split in dataset.splits.items()})  # type: ignore[arg-type]
 
 
-def _view(size: int, normalisation: Normalisation) -> Any:
+def _view(size: int, normalisation: Normalisation) -> Augmentation:
     return evaluation_view("imagenet", size, normalisation, torch.float32, sized=False)
 
 

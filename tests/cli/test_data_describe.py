@@ -1,6 +1,7 @@
 """``longtail data describe``: classes, counts and problems of your own data."""
 
 import pytest
+from PIL import Image
 from tests.cli.conftest import one_sentence, picture
 
 
@@ -135,3 +136,37 @@ def test_paths_that_cannot_be_described(run, tmp_path, name, content):
     code, out, err = run("data", "describe", tmp_path / name)
     assert (code, out) == (2, "")
     assert str(tmp_path / name) in one_sentence(err)
+
+
+def test_describe_finds_groups_in_two_splits_ignored_files_and_turned_images(run, tmp_path):
+    for seed in range(5):
+        picture(tmp_path / f"{seed}.png", seed)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (8, 6)).save(tmp_path / "5.jpg", exif=exif)
+    rows = ["0.png,cat,train,ann", "1.png,cat,train,[bob]", "2.png,cat,test,ann", "3.png,dog,train,eve"]
+    rows += ["4.png,dog,train,eve", "5.jpg,cat,train,bob"]
+    (tmp_path / "mine.csv").write_text("\n".join(["file,label,split,patient", *rows]))
+    flags = ("--path-column", "file", "--split-by", "patient")
+    code, out, _ = run("data", "describe", tmp_path / "mine.csv", *flags)
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[lines.index("groups in more than one split (1):") + 1] == "  ann is in train and test"
+    assert lines[lines.index("classes in one group, of which nothing can be held out (1):") + 1] == "  dog"
+    assert "4 groups that are not split" in lines
+    assert "1 image is turned or mirrored by its EXIF orientation" in lines
+    code, _, err = run("data", "describe", tmp_path / "mine.csv", "--path-column", "nothing")
+    assert code == 2
+    assert "the columns nothing and label, but got file, label, split, patient" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "mine.csv", *flags, "--image-root", tmp_path / "none")
+    assert one_sentence(err).startswith("Expected --image-root to be a folder")
+
+
+def test_describe_says_what_was_ignored_and_how_nested_folders_were_read(run, birds):
+    picture(birds / "train" / "finch" / "gold" / "1.png", 40)
+    picture(birds / "train" / "finch" / "green" / "1.png", 41)
+    (birds / "train" / "sparrow" / "clip.mov").touch()
+    code, out, _ = run("data", "describe", birds)
+    assert code == 0
+    assert f"Ignored 1 file in {birds}: 1 .mov." in out
+    assert "Made 4 classes from folders at different levels, named by their path, such as finch/gold; " in out

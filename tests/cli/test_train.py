@@ -37,6 +37,35 @@ def test_folder_of_small_images(run, tmp_path):
     assert "test" not in result["splits"]
 
 
+def test_list_with_groups_and_test_data_held_out(run, tmp_path):
+    pictures(tmp_path / "photos", COLOURS, lambda _: (8, 8), "png")
+    rows = [f"{name}/{one}.png,{name},{one % 10}" for name, (number, _) in COLOURS.items() for one in range(number)]
+    (tmp_path / "list.csv").write_text("\n".join(["file,colour,day", *rows]))
+    flags = ["--image-root", "photos", "--path-column", "file", "--label-column", "colour", "--split-by", "day"]
+    words = ["train", "list.csv", *flags, "--test", 0.2, "--method", "softmax", "--model", "resnet20", "--epochs", 1]
+    code, out, err = run(*words, "--out", "run")
+    assert code == 0
+    assert (
+        err == "longtail: Held out about 20 % of each class of list as test data, the same for every seed: 14 images.\n"
+    )
+    assert "test: 20 % of each class held out as test, 14 images" in out
+    result = RunFolder(tmp_path / "run").result()
+    assert result["splits"]["test"]["samples"] == 14  # two of ten days
+    assert result["splits"]["val"]["samples"] == 7  # one of the other eight
+    assert result["counts"] == [7, 14, 28]
+    code, _, err = run("train", "photos", "--split-by", "day")
+    assert one_sentence(err).startswith("Expected `split_by` = folder for ")
+
+
+def test_ignored_files_are_said_once(run, tmp_path):
+    pictures(tmp_path / "photos", COLOURS, lambda _: (8, 8), "png")
+    (tmp_path / "photos" / "red" / "notes.pdf").touch()
+    flags = ["--method", "softmax", "--model", "resnet20", "--epochs", 1, "--seed", 0, 1]
+    code, _, err = run("train", "photos", *flags)
+    assert (code, err) == (0, "longtail: Ignored 1 file in photos: 1 .pdf.\n")
+    assert run("train", "photos", *flags)[2].count("Ignored") == 0  # the runs are finished
+
+
 def test_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (8, 8), "png")
     for method, more in (("reslt", ["--branches", 2]), ("crt", ["--classifier-epochs", 1]), ("tau-norm", [])):

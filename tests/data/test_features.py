@@ -97,3 +97,15 @@ def test_files_that_are_not_features(tmp_path):
     np.save(tmp_path / "c.npy", ROWS)
     with pytest.raises(FileNotFoundError, match=r"c\.labels\.npy"):
         open_path(tmp_path / "c.npy")
+
+
+def test_groups_are_not_split(tmp_path):
+    """Groups of features are an array of any name."""
+    patients = np.array(list("aabbccddeeff"))
+    path = write(tmp_path / "a.npz", split=np.array(["train"] * 12), patient=patients, labels=LABELS // 2)
+    dataset = hold_out(open_path(path, split_by="patient"), 0.3)
+    held, kept = (set(split.groups.tolist()) for split in (dataset.val, dataset.train))
+    assert held
+    assert not held & kept
+    with pytest.raises(ValueError, match="`doctor`"):
+        open_path(path, split_by="doctor")

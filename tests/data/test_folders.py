@@ -2,7 +2,7 @@
 
 import pytest
 
-from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_folder
+from longtail.data.datasets.image_files import image_suffixes, read_folder
 
 
 def tree(root, *names):
@@ -25,7 +25,7 @@ def test_classes_and_images_come_in_the_order_of_their_names(tmp_path):
 
 
 def test_every_suffix_in_any_case(tmp_path):
-    names = [f"x{suffix}" for suffix in IMAGE_SUFFIXES] + ["n01440764_190.JPEG", "Y.Png"]
+    names = [f"x{suffix}" for suffix in image_suffixes()] + ["n01440764_190.JPEG", "Y.Png"]
     tree(tmp_path, *(f"a/{name}" for name in names))
     assert {name for name, _ in listed(tmp_path)[1]} == {f"a/{name}" for name in names}
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from longtail.data import open_path
+from longtail.data.datasets import image_files
 from longtail.data.datasets.own import empty_folders
 
 
@@ -135,6 +136,72 @@ def test_empty_folders_of_a_list_are_none(tmp_path):
     assert empty_folders(path, open_path(path)) == []
 
 
+def test_nested_folders_are_classes_named_by_their_path(tmp_path):
+    touch(tmp_path, "Plants/Trees/Oak/1.png", "Plants/Trees/Elm/1.png", "Plants/Trees/Elm/2.png", "Plants/Moss/1.png")
+    touch(tmp_path, "cat/1.png", "cat/batch 2/2.png", "cat/batch 2/x/3.png")  # images in it: one class
+    data = open_path(tmp_path)
+    assert data.class_names == ("Plants/Moss", "Plants/Trees/Elm", "Plants/Trees/Oak", "cat")
+    assert data.counts.tolist() == [1, 2, 1, 3]
+    assert listed(data.train)[3:] == [
+        ("Plants/Trees/Oak/1.png", 2),
+        ("cat/1.png", 3),
+        ("cat/batch 2/2.png", 3),
+        ("cat/batch 2/x/3.png", 3),
+    ]
+    assert len(data.notes) == 1
+    assert "4 classes from folders at different levels" in data.notes[0]
+    (tmp_path / "Plants" / "Trees" / "Fir").mkdir()
+    (tmp_path / "Empty" / "inner").mkdir(parents=True)
+    data = open_path(tmp_path)
+    assert empty_folders(tmp_path, data) == [tmp_path / "Empty", tmp_path / "Plants" / "Trees" / "Fir"]
+
+
+def test_one_folder_below_each_class_changes_nothing(tmp_path):
+    touch(tmp_path, "n01/images/1.png", "n02/images/1.png", "n02/images/2.png", "n02/more/notes.txt")
+    data = open_path(tmp_path)
+    assert data.class_names == ("n01", "n02")
+    assert listed(data.train) == [("n01/images/1.png", 0), ("n02/images/1.png", 1), ("n02/images/2.png", 1)]
+
+
+def test_nested_folders_of_splits_are_read_together(tmp_path):
+    touch(tmp_path, "train/a/x/1.png", "train/a/y/1.png", "train/b/1.png", "test/a/x/2.png", "test/b/z/2.png")
+    data = open_path(tmp_path)
+    assert data.class_names == ("a/x", "a/y", "b")  # b has images in one split, so it is one class in all
+    assert listed(data.test) == [("a/x/2.png", 0), ("b/z/2.png", 2)]
+
+
+def test_ignored_files_are_counted(tmp_path):
+    touch(
+        tmp_path, "a/1.png", "b/1.png", "b/x/2.svg", "b/3.SVG", "a/notes", "3.png", "read.me", "a/.hidden", "Thumbs.db"
+    )
+    (tmp_path / "b" / "link").symlink_to(tmp_path / "a")
+    (note,) = open_path(tmp_path).notes
+    assert note.startswith(f"Ignored 6 files in {tmp_path}: 2 .svg, 1 ")
+    for named in ("1 .me", "1 notes", "1 linked folder", "1 images outside of class folders"):
+        assert named in note
+
+
+def test_heic_is_read_or_named(tmp_path):
+    touch(tmp_path, "a/1.png", "b/1.png", "b/2.heic")
+    data = open_path(tmp_path)
+    heic = image_files.is_image("2.heic")  # if pillow-heif is installed
+    assert data.counts.tolist() == [1, 1 + heic]
+    assert heic or "1 .heic; `pip install pillow-heif`" in data.notes[0]
+
+
+def test_groups_from_folders(tmp_path):
+    touch(tmp_path, "cat/p1/1.png", "cat/p2/1.png", "cat/p2/2.png", "dog/p1/1.png", "dog/p3/deep/1.png")
+    data = open_path(tmp_path, split_by="folder")
+    assert data.class_names == ("cat", "dog")
+    names = [data.group_names[g] for g in data.train.groups.tolist()]
+    assert names == ["p1", "p2", "p2", "p1", "p3"]  # p1 is the same patient in both classes
+    touch(tmp_path, "dog/1.png")
+    with pytest.raises(ValueError, match=r"`split_by` = folder, but dog/1\.png is directly in its class folder"):
+        open_path(tmp_path, split_by="folder")
+    with pytest.raises(ValueError, match=r"^Expected `split_by` = folder .*, but got 'patient'"):
+        open_path(tmp_path, split_by="patient")
+
+
 def test_a_missing_path(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         open_path(tmp_path / "nowhere")
@@ -234,6 +301,89 @@ def test_an_unknown_split_is_named(tmp_path):
     path = write_list(tmp_path, "csv", {"path": ["a"], "label": ["x"], "split": ["test"]})
     with pytest.raises(ValueError, match=r"list\.csv to have training images, but got only test\.$"):
         open_path(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_chosen_columns_groups_and_root(tmp_path, kind):
+    (tmp_path / "images").mkdir()
+    columns = {
+        "path": ["not", "these", "paths"],
+        "File Name": ["a.png", "x/b.png", f"{tmp_path}/images/c.png"],
+        "class": ["x", "y", "x"],
+        "Patient": ["7", "p 1", "7"],
+    }
+    (tmp_path / "lists").mkdir()
+    path = write_list(tmp_path / "lists", kind, columns)
+    options = {"path_column": "file name", "label_column": "Class", "split_by": "patient"}
+    data = open_path(path, image_root=tmp_path / "images", **options)
+    assert listed(data.train) == [("a.png", 0), ("x/b.png", 1), ("c.png", 0)]
+    assert data.train.images.path(0) == tmp_path / "images" / "a.png"
+    assert data.train.groups.tolist() == [0, 1, 0]
+    assert data.group_names == ("7", "p 1")
+    with pytest.raises(ValueError, match=r"row 3 .*`image_root` sets another folder"):
+        open_path(path, **options)
+    with pytest.raises(FileNotFoundError, match="`image_root`"):
+        open_path(path, image_root=tmp_path / "nowhere", **options)
+    with pytest.raises(ValueError, match="columns path, class and doctor, but got path, File Name, class, Patient"):
+        open_path(path, label_column="class", split_by="doctor")
+    touch(tmp_path, "folders/a/1.png")
+    for refused in ({"image_root": tmp_path}, {"label_column": "class"}):
+        with pytest.raises(ValueError, match=rf"no `{next(iter(refused))}` for .*, a folder of class folders"):
+            open_path(tmp_path / "folders", **refused)
+
+
+@pytest.mark.parametrize(("kind", "empty"), [("csv", " "), ("parquet", None)])
+def test_a_row_without_a_group_is_refused(tmp_path, kind, empty):
+    path = write_list(tmp_path, kind, {"path": ["a", "b"], "label": ["x", "y"], "patient": ["1", empty]})
+    with pytest.raises(ValueError, match=r"^Expected a value of `patient`.* in row 2 of .*, but got none\.$"):
+        open_path(path, split_by="patient")
+
+
+def test_text_lists_have_no_groups(tmp_path):
+    path = write_list(tmp_path, "txt", {"path": ["a"], "label": ["x"]})
+    with pytest.raises(ValueError, match=r"^Expected a \.csv, \.tsv or \.parquet list with the column patient"):
+        open_path(path, split_by="patient")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["a.png,x y", "b c.png,z"], [("a.png", "x y"), ("b c.png", "z")]),
+        (["a.png, x", "b.png, y"], [("a.png", "x"), ("b.png", "y")]),
+        (["a, b.png x", "c, d.png y"], [("a, b.png", "x"), ("c, d.png", "y")]),  # a comma in every path
+        (["a.png,x", "b.png y"], None),
+    ],
+)
+def test_text_lists_with_commas(tmp_path, lines, expected):
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    if expected is None:
+        with pytest.raises(ValueError, match="`path label` in line 1"):
+            open_path(tmp_path / "list.txt")
+        return
+    data = open_path(tmp_path / "list.txt")
+    assert [(name, data.class_names[c]) for name, c in listed(data.train)] == expected
+
+
+def test_a_list_per_split(tmp_path):
+    touch(tmp_path, "images/x/1.png", "images/y/1.png")  # no class folders, since there are lists
+    (tmp_path / "train.csv").write_text("path,label,patient\nimages/x/1.png,x,1\nimages/x/2.png,x,2\n")
+    (tmp_path / "Valid.tsv").write_text("path\tlabel\tpatient\nimages/y/1.png\ty\t3\n")
+    (tmp_path / "test.csv").write_text("path,label,split,patient\nimages/z/1.png,z,test,1\n")
+    data = open_path(tmp_path, split_by="patient")
+    assert (data.name, data.class_names) == (tmp_path.name, ("x", "y", "z"))
+    assert {part: listed(split) for part, split in data.splits.items()} == {
+        "train": [("images/x/1.png", 0), ("images/x/2.png", 0)],
+        "val": [("images/y/1.png", 1)],
+        "test": [("images/z/1.png", 2)],
+    }
+    assert data.test.groups.tolist() == [0]  # patient 1, as in training
+    assert empty_folders(tmp_path, data) == []
+    (tmp_path / "test.csv").write_text("path,label,split\nimages/z/1.png,z,train\n")
+    with pytest.raises(ValueError, match=r"`split` in row 1 of .*test\.csv to be test, but got 'train'"):
+        open_path(tmp_path)
+    (tmp_path / "train.txt").write_text("a.png x\n")
+    with pytest.raises(ValueError, match=r"one list for train .*, but got train\.csv and train\.txt"):
+        open_path(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

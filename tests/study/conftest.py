@@ -65,6 +65,7 @@ def made(a_result, tmp_path):
         imbalance = more.pop("imbalance", 100)
         recipe = defaults(data, method, imbalance).changed(seed=seed, **more)
         result = a_result | {"train_stats": recipe.train_stats, "epochs": [recipe.epochs]}
+        result["held_out"] = {"val": recipe.validation} if recipe.validation else {}
         return record(tmp_path, recipe, result, recalls, level)
 
     return make

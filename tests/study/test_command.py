@@ -183,6 +183,34 @@ def test_a_measured_beta_is_in_every_caption(run, tmp_path):
         assert out.count("| digits-lt 50 |") == 2
 
 
+def test_a_study_says_what_was_really_held_out(run, tmp_path):
+    """The recipe of own images holds out a tenth, but only if there is no validation split."""
+    for place in range(40):
+        Image.new("RGB", (8, 8), (6 * place, 90, 9)).save(tmp_path / f"{place}.png")
+    rows = [
+        f"{place}.png,{'cat' if place % 4 else 'dog'},{'val' if place < 10 else 'train'},{place // 2}"
+        for place in range(40)
+    ]
+    (tmp_path / "own.csv").write_text("\n".join(["path,label,split,owner", *rows]))
+    flags = ("--methods", "softmax", "--seeds", 2, "--model", "resnet20", "--out", "out", *SHORT)
+    code, out, err = run("study", "--data", "own.csv", *flags, "--test", 0.2)
+    assert code == 0, err
+    held = "Held out 20 % of each class of own as test data, the same for every seed: 6 images.\n"
+    assert err.count(held) == 1
+    caption = " ".join(out.split())
+    assert "20 % of each class held out as test" in caption
+    assert "of training images held out" not in caption
+    code, out, err = run("study", "--data", "own.csv", *flags, "--test", 0.2)
+    assert (code, err) == (0, "")
+    grouped = [*flags, "--test", 0.2, "--split-by", "owner"]
+    code, out, err = run("study", "--data", "own.csv", *("grouped" if one == "out" else one for one in grouped))
+    assert code == 0, err
+    assert "20 % of each class held out as test (whole groups by owner)" in " ".join(out.split())
+    code, _, err = run("study", "--data", "own.csv", *flags, "--split-by", "patient")
+    assert code == 2
+    assert "path, label and patient, but got path, label, split, owner" in err
+
+
 def test_images_without_test_data_are_measured_on_validation_data(run, tmp_path):
     for name, number in {"cat": 40, "dog": 20, "emu": 10}.items():
         (tmp_path / "pets" / name).mkdir(parents=True)

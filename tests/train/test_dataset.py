@@ -106,8 +106,9 @@ def test_a_data_set_from_python(tmp_path, side):
 def test_an_empty_class_folder_is_named(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
     (path / "none").mkdir()
+    (path / "none" / "clip.mov").touch()
     with pytest.raises(
-        ValueError, match=r"but there is none of 'none'; .*pets/none has no image: fill or remove it\.$"
+        ValueError, match=r"but there is none of 'none'; .*pets/none has no image: fill or remove it \(.*1 \.mov\)\.$"
     ):
         open_data(defaults(str(path), "balanced-softmax"))
 
@@ -343,3 +344,108 @@ def test_other_groups_are_not_the_same_run(tmp_path):
     with pytest.raises(ValueError, match=r"to have the groups of digits-lt"):
         run_with(4, stop=False)
     run_with(3, stop=False)
+
+
+# --- groups and test data
+
+
+def patients(root, **columns):
+    """A list of 16 x 16 images of three classes by ten patients, imbalance 4; class c is of one patient."""
+    generator, lines = np.random.default_rng(0), []
+    root.mkdir()
+    for label, number in {"a": 40, "b": 20, "c": 10}.items():
+        for one in range(number):
+            name = f"{label}{one}.png"
+            Image.fromarray(generator.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(root / name)
+            part = f",{columns['split'](label, one)}" if columns else ""
+            lines.append(f"{name},{label},{'p' if label == 'c' else one % 10}{part}")
+    (root / "list.csv").write_text("\n".join([f"file,label,patient{',split' * bool(columns)}", *lines]))
+    return str(root / "list.csv")
+
+
+OPENING = {"path_column": "file", "split_by": "patient"}
+
+
+def groups_of(dataset):
+    return {part: set(split.groups.tolist()) for part, split in dataset.splits.items()}
+
+
+@pytest.mark.parametrize("held", [{"validation": 0.2}, {"folds": 4, "fold": 1, "validation": 0.0}])
+def test_every_hold_out_keeps_patients_together(tmp_path, held):
+    recipe = defaults(patients(tmp_path / "scans"), "balanced-softmax", **OPENING).changed(test=0.2, **held)
+    dataset = open_data(recipe)
+    train, val, test = (groups_of(dataset)[part] for part in ("train", "val", "test"))
+    assert not train & val
+    assert not (train | val) & test
+    assert sum(map(len, dataset.splits.values())) == 70
+    assert dataset.splits["test"].labels.bincount(minlength=3).tolist() == [8, 4, 0]  # two of ten patients
+    assert dataset.notes[0].startswith("1 class has no test image")
+    assert dataset.counts[2] == 10
+
+
+def test_test_images_are_the_same_for_every_seed_and_method(tmp_path):
+    path = patients(tmp_path / "scans")
+    made = [
+        open_data(defaults(path, method, path_column="file").changed(test=0.25, validation=0.2, seed=seed))
+        for method, seed in (("softmax", 0), ("cbs", 1))
+    ]
+    pixels = [dataset.test.images.pixels for dataset in made]
+    assert torch.equal(*pixels)
+    assert len(pixels[0]) == 10 + 5 + 2  # 2.5 is rounded to even
+    assert not torch.equal(made[0].val.images.pixels, made[1].val.images.pixels)
+    assert made[0].cut_by.tolist() == [30, 15, 8]
+    assert dict(made[0].held_out) == {"test": 0.25, "val": 0.2}
+
+
+def test_a_test_split_is_not_replaced_and_leaking_groups_are_refused(tmp_path):
+    path = patients(tmp_path / "scans", split=lambda _, one: "test" if one % 5 == 0 else "train")
+    with pytest.raises(ValueError, match=r"^Expected no `test` for list, which has 14 test images, but got 0\.2\.$"):
+        open_data(defaults(path, "balanced-softmax", path_column="file").changed(test=0.2))
+    with pytest.raises(ValueError, match=r"^Expected no `test` for .* each class has one group, but got 0\.2\.$"):
+        open_data(defaults(patients(tmp_path / "more"), "cbs", path_column="file", split_by="label").changed(test=0.2))
+    with pytest.raises(ValueError, match=r"each value of patient in one split of list, but p is in train and test"):
+        open_data(defaults(path, "balanced-softmax", **OPENING))
+
+
+def test_pilots_keep_patients_together(tmp_path):
+    recipe = defaults(patients(tmp_path / "scans"), "cbs", **OPENING).changed(test=0.2, validation=0.0, **SMALL)
+    trainer = Trainer(recipe, tmp_path / "run")
+    trainer.run()
+    assert len(trainer.pilots) == 5
+    test = groups_of(trainer.dataset)["test"]
+    for pilot in trainer.pilots:
+        groups = groups_of(pilot.dataset)
+        assert groups["test"] == test
+        assert not groups["train"] & groups["val"]
+        assert not (groups["train"] | groups["val"]) & test
+        assert 2 not in pilot.dataset.val.labels.tolist()  # class c is of one patient
+    assert RunFolder(tmp_path / "run").result()["held_out"] == {"test": 0.2}
+
+
+def test_groups_of_a_data_set_from_python():
+    pixels = torch.zeros(30, 3, 8, 8, dtype=torch.uint8)
+    split = from_dataset([(image, i % 2) for i, image in enumerate(pixels)], groups=torch.arange(30) // 3)
+    recipe = defaults("mine", "balanced-softmax", small=True).changed(validation=0.3)
+    groups = groups_of(open_data(recipe, DataSet("mine", ("a", "b"), split)))
+    assert not groups["train"] & groups["val"]
+    with pytest.raises(ValueError, match=r"^Expected `groups` in the splits of mine to split by patient"):
+        open_data(recipe.changed(split_by="patient"), DataSet("mine", ("a", "b"), replace(split, groups=None)))
+
+
+@pytest.mark.parametrize("changed", [{"test": 0.3}, {"split_by": None}, {"image_root": "."}])
+def test_a_run_does_not_resume_on_other_data(tmp_path, monkeypatch, changed):
+    path = patients(tmp_path / "scans")
+    monkeypatch.chdir(tmp_path / "scans")
+    recipe = defaults(path, "balanced-softmax", **OPENING).changed(test=0.2, **SMALL)
+    trainer = Trainer(recipe, tmp_path / "run")
+    trainer.stop_requested = True
+    with pytest.raises(StoppedError):
+        trainer.run()
+    with pytest.raises(ValueError, match=f"differs in `{next(iter(changed))}`"):
+        trainer.folder.check(recipe.changed(**changed))
+
+
+@pytest.mark.parametrize("name", ["split_by", "image_root", "path_column"])
+def test_data_sets_by_name_are_not_opened_in_another_way(name):
+    with pytest.raises(ValueError, match=f"^Expected no `{name}` for digits-lt"):
+        defaults("digits-lt", "cbs").changed(**{name: "x"})

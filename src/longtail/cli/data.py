@@ -10,10 +10,11 @@ from rich.table import Table
 from longtail._checks import check_number
 from longtail._program import printable
 from longtail._registry import load_plugins, nearest
-from longtail.cli.parsing import Parser
+from longtail.cli.parsing import Parser, add_opening
 from longtail.cli.show import SafeConsole, console, print_line
 from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts, open_path
 from longtail.data.datasets.own import empty_folders
+from longtail.train.recipe import OPENING
 
 __all__ = ["run", "show"]
 
@@ -110,15 +111,17 @@ def _describe(words: Sequence[str]) -> int:
     parser = _parser("describe", "Show what is in your own data: classes, counts, groups, duplicates, bad files.")
     parser.add_argument("path", type=Path, metavar="PATH", help="a folder of class folders, or a list of images")
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
+    add_opening(parser)
     given = parser.read(words)
-    dataset = open_path(given.path)
+    with parser.errors_name_flags():
+        dataset = open_path(given.path, **{name: getattr(given, name) for name in OPENING})
     total = sum(len(split) for split in dataset.splits.values())
     read_images = not given.no_read_images
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading images", total=total, visible=read_images)
         found = describe_dataset(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
     show(found, empty_folders(given.path, dataset))
-    return 1 if found.unreadable or found.across or found.conflicting or found.empty else 0
+    return 1 if found.unreadable or found.across or found.conflicting or found.empty or found.leaking else 0
 
 
 _COMMANDS = {"list": _list, "get": _get, "check": _check, "describe": _describe}
@@ -150,7 +153,16 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
         print_line(f"  {set_cell_size(printable(found.class_names[c]), 20)} {count:>7,} {bar}")
+    for note in found.notes:
+        print_line(note)
+    if found.num_groups:
+        print_line(f"{found.num_groups:,} groups that are not split")
+    if found.rotated:
+        what = "1 image is" if found.rotated == 1 else f"{found.rotated:,} images are"
+        print_line(f"{what} turned or mirrored by {'its' if found.rotated == 1 else 'their'} EXIF orientation")
     problems = {
+        "groups in more than one split": found.leaking,
+        "classes in one group, of which nothing can be held out": found.whole,
         "classes without a training image": found.empty,
         "folders without an image": [str(folder) for folder in folders],
         "images in more than one split": [" = ".join(names) for names in found.across],

@@ -10,13 +10,13 @@ import torch
 from rich.progress import Progress
 
 from longtail._program import printable
-from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
 from longtail.cli.show import print_line, progress_console
 from longtail.data import CATALOG, FeatureVectors, load, open_path
 from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.embedding import embed_images, embed_texts
-from longtail.train.recipe import pick_device
+from longtail.train.recipe import OPENING, pick_device
 
 __all__ = ["run"]
 
@@ -51,6 +51,7 @@ def run(words: Sequence[str]) -> int:
     parser.flag("--batch-size", "images or texts per batch", type=positive_integer, default=64, metavar="N")
     parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
     parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
+    add_opening(parser)
     parser.flag("--root", "the data folder, for data sets by name", default="data", metavar="DIR")
     parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
     given = parser.read(words)
@@ -70,7 +71,10 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
         raise ValueError("Expected --weights FILE or --pretrained: features of an untrained network are of no use.")
     if given.weights is not None and given.pretrained:
         raise ValueError(f"Expected --weights or --pretrained, not both, but got {given.weights} and --pretrained.")
-    dataset = load(given.data, given.root) if given.data in CATALOG else open_path(given.data)
+    if given.data in CATALOG:
+        dataset = load(given.data, given.root)
+    else:
+        dataset = open_path(given.data, **{name: getattr(given, name) for name in OPENING})
     skipped: dict[str, str] = {}
     try:
         with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
@@ -95,7 +99,10 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
     vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]
     labels = [found.class_names[c] for split in splits.values() for c in split.labels.tolist()]
     parts = [part for part, split in splits.items() for _ in range(len(split))]
-    return StoredFeatures(torch.cat(vectors), labels, parts, found.class_names)
+    groups = [
+        found.group_names[g] for split in splits.values() if split.groups is not None for g in split.groups.tolist()
+    ]
+    return StoredFeatures(torch.cat(vectors), labels, parts, found.class_names, groups)
 
 
 def _texts(given: argparse.Namespace) -> StoredFeatures:
@@ -106,7 +113,7 @@ def _texts(given: argparse.Namespace) -> StoredFeatures:
         vectors = embed_texts(
             texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
         )
-    return StoredFeatures(vectors, labels, splits, None)
+    return StoredFeatures(vectors, labels, splits, None, [])
 
 
 @contextmanager

@@ -11,14 +11,14 @@ import numpy as np
 from longtail._io import new_file, write_json
 from longtail._program import printable
 from longtail._registry import load_plugins
-from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
 from longtail.cli.show import print_line, show_measures
-from longtail.data import CATALOG, FileImages, load
+from longtail.data import CATALOG, DataSet, FileImages, load
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import Evaluation, evaluate_on
 from longtail.train.folder import RunFolder
 from longtail.train.own import open_own
-from longtail.train.recipe import pick_device
+from longtail.train.recipe import OPENING, pick_device
 from longtail.train.stored import evaluate_run
 
 __all__ = ["run"]
@@ -38,6 +38,7 @@ def run(words: Sequence[str]) -> int:
         "--data", "new data: a folder of class folders, a list of images, or a data set by name", metavar="DATA"
     )
     parser.flag("--part", "its split (default: test, or all images if it has no splits)", metavar="NAME")
+    add_opening(parser)
     parser.flag(
         "--posthoc",
         "tau=0.7 is tau-normalisation, adjust=1 is logit adjustment; without a number the strength is chosen on the "
@@ -84,7 +85,7 @@ def _on_new_data(given: argparse.Namespace) -> dict[str, Any]:
     try:
         found = evaluate_on(
             given.run,
-            load(given.data, root) if given.data in CATALOG else open_own(given.data),
+            _open(given, root),
             given.part,
             posthoc=given.posthoc,
             device=pick_device(given.device),
@@ -101,6 +102,12 @@ def _on_new_data(given: argparse.Namespace) -> dict[str, Any]:
     if given.predictions is not None:
         _write(given.predictions, found)
     return found.result
+
+
+def _open(given: argparse.Namespace, root: str) -> DataSet:
+    if given.data in CATALOG:
+        return load(given.data, root)
+    return open_own(given.data, **{name: getattr(given, name) for name in OPENING})
 
 
 def _write(path: Path, found: Evaluation) -> None:

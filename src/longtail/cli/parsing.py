@@ -11,9 +11,17 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
 from longtail.methods.params import parse_setting
-from longtail.train.recipe import check_settings, setting_help, setting_types
+from longtail.train.recipe import OPENING, Recipe, check_settings, setting_help, setting_types
 
-__all__ = ["TOGETHER_HELP", "Parser", "add_settings", "check_folder_of", "positive_integer", "read_settings"]
+__all__ = [
+    "TOGETHER_HELP",
+    "Parser",
+    "add_opening",
+    "add_settings",
+    "check_folder_of",
+    "positive_integer",
+    "read_settings",
+]
 
 TOGETHER_HELP = "runs at a time (default: 12 small models on a GPU, else 1)"
 
@@ -134,6 +142,13 @@ def add_settings(parser: Parser, defaults: Mapping[str, Any], leave_out: Collect
         group.add_argument(f"--{flag}", nargs="*", default=argparse.SUPPRESS, metavar=metavar, help=help)
         if hint is bool:
             group.add_argument(f"--no-{flag}", dest=f"no_{name}", action="store_true", help=argparse.SUPPRESS)
+
+
+def add_opening(parser: Parser) -> None:
+    """Add the flags that say how your own data is opened."""
+    for name in OPENING:
+        metavar = name.rsplit("_", 1)[-1].upper()
+        parser.flag(f"--{name.replace('_', '-')}", setting_help(name), default=getattr(Recipe, name), metavar=metavar)
 
 
 def read_settings(

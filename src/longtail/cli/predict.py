@@ -20,7 +20,7 @@ from longtail._program import printable
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
 from longtail.cli.show import progress_console
 from longtail.data.datasets.features import is_features, read_features
-from longtail.data.datasets.image_files import IMAGE_SUFFIXES, read_lines, read_table
+from longtail.data.datasets.image_files import is_image, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.recipe import pick_device
@@ -124,7 +124,7 @@ def find_images(given: Iterable[Path]) -> list[tuple[Path, str | None]]:
     for path in given:
         if path.is_dir():
             files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
-            images = [one for one in files if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")]
+            images = [one for one in files if is_image(one.name)]
             if not images:
                 raise ValueError(f"Expected images in {path}, but there are none.")
             found += [(image, None) for image in sorted(images)]

@@ -183,6 +183,10 @@ def show_measures(result: dict[str, Any]) -> None:
     console.print(table)
     if "groups_from" in result:
         print_line(f"groups: {result['groups_from']}")
+    for split, share in result.get("held_out", {}).items():
+        samples = result["splits"].get(split, {}).get("samples", 0)
+        words = "as test" if split == "test" else "for validation"
+        print_line(f"{split}: {100 * share:g} % of each class held out {words}, {samples:,} images")
     classes = result.get("classes", ())
     for split in ("val", "test"):
         absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]
@@ -201,6 +205,11 @@ def show_measures(result: dict[str, Any]) -> None:
             f"undefined: {why}" if why else f"{preference['model_imbalance_level']:.2f} (training recalls in {mode})"
         )
         print_line(f"model imbalance level I{where} {shown}")
+    _show_choices(result)
+
+
+def _show_choices(result: dict[str, Any]) -> None:
+    """Print what was chosen on held-out data: the epoch, beta."""
     if "best" in result:
         best = result["best"]
         chosen = f"weights of epoch {best['epoch']} of {best['epochs_trained']}, the best on validation data"

@@ -25,6 +25,7 @@ from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
 from longtail.study.study import Progress, Study, run_studies
+from longtail.train.dataset import data_notes
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -72,6 +73,7 @@ def _study(words: Sequence[str], command: str) -> int:
     if given.dry_run:
         print_line(describe_plans(plans))
         return 0
+    _print_notes(plans)
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
         found = run_studies(studies, given.together, view, _print_round)
@@ -95,6 +97,7 @@ def _beta(words: Sequence[str], command: str) -> int:
     if given.dry_run:
         print_line(describe_plans([plan], searches_only=True))
         return 0
+    _print_notes([plan])
     with View() as view:
         searches, outcome = Study(plan, command=command).search(given.together, view, _print_round)
     _print_searches(searches, command)
@@ -171,6 +174,14 @@ def _content(given: argparse.Namespace) -> dict[str, Any]:
 
 
 # Output
+
+
+def _print_notes(plans: Sequence[StudyPlan]) -> None:
+    """Print what should be known about own data before it is trained on."""
+    to_run = [plan for plan in plans if plan.searches or not all(run.folder.done for run in plan.runs())]
+    bases = [plan.base(*place, plan.methods[0]) for plan in to_run for place in plan.places]
+    for note in data_notes(bases):
+        print_line(note, progress_console)
 
 
 def _print_round(key: SearchKey, betas: Sequence[float]) -> None:

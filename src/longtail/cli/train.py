@@ -19,6 +19,7 @@ from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_i
 from longtail.cli.show import SafeConsole, TrainingView, show_result
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
+from longtail.train.dataset import data_notes
 from longtail.train.folder import RunFolder
 from longtail.train.launch import FailedRunsError, make_recipe, resume, run_folders, train
 from longtail.train.recipe import Recipe, read_recipe
@@ -48,6 +49,7 @@ def run(words: Sequence[str]) -> int:
         recipes, notes = make_recipes(given.source, settings)
         folders = run_folders(recipes, given.out)
         start = partial(train, recipes, given.out)
+        notes += data_notes(recipe for recipe, folder in zip(recipes, folders, strict=True) if not folder.done)
         for note in notes:
             _warn(note)
     else:

@@ -178,16 +178,33 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     if made:
         drawn = {"drawn with the seed of each run" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
         parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
-    shares = {cell.recipe.validation for cell in cells}
-    if any(shares):
-        held = ", ".join(f"{100 * share:g} %" for share in sorted(shares) if share)
-        parts.append(f"{held} of training images held out{' in some rows' * (0.0 in shares)}")
+    parts += _held_out(cells)
     if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
     parts += [text for cell in cells if (text := _measured_beta(cell))]
     parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in ordered(cells) if cell.underfitted]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
+
+
+def _held_out(cells: Sequence[Cell]) -> list[str]:
+    """What the runs held out of their data, in words."""
+    found = []
+    for part, words in (("val", "of training images held out"), ("test", "of each class held out as test")):
+        runs = {(_share(run, part), run.recipe.split_by) for cell in cells for run in cell.runs}
+        shares = sorted({share for share, _ in runs if share})
+        if shares:
+            columns = sorted({by for share, by in runs if share and by is not None})
+            by = f" (whole groups by {', '.join(columns)})" if columns else ""
+            some = " in some rows" if any(share == 0 for share, _ in runs) else ""
+            found.append(f"{', '.join(f'{100 * share:g} %' for share in shares)} {words}{by}{some}")
+    return found
+
+
+def _share(run: Run, part: str) -> float:
+    """The fraction that a run held out; results of older versions say nothing about it, but their recipe does."""
+    unknown = {"val": run.recipe.validation}
+    return float(run.result.get("held_out", unknown).get(part, 0.0))
 
 
 def _measured_beta(cell: Cell) -> str:

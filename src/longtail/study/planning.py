@@ -15,7 +15,7 @@ from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import Recipe, defaults, name_in_label, pick_device
+from longtail.train.recipe import OPENING, Recipe, defaults, name_in_label, pick_device
 
 SearchKey = tuple[str, float | None, str]
 """Data set, imbalance factor and method of a search for beta."""
@@ -77,7 +77,8 @@ class StudyPlan:
     def base(self, data: str, imbalance: float | None, method: str, beta: float | str | None = None) -> Recipe:
         """Return the recipe of a method on a data set, with the plan's settings, for the first seed."""
         known, given = parse_method(method)
-        made = defaults(data, known.name, imbalance)
+        opening = {name: self.recipe[name] for name in OPENING if name in self.recipe}
+        made = defaults(data, known.name, imbalance, **opening)
         others = _parameter_names() - known.parameters.keys()
         settings = {name: value for name, value in self.recipe.items() if name not in others} | given
         if known.beta is not None and beta is not None:

@@ -84,7 +84,9 @@ def folds_of(recipe: Recipe, plan: SearchPlan) -> int:
 
 def _has_split(recipe: Recipe) -> bool:
     """Whether the data set itself has a validation split."""
-    return "val" in CATALOG[recipe.data].sizes if recipe.data in CATALOG else open_path(recipe.data).val is not None
+    if recipe.data in CATALOG:
+        return "val" in CATALOG[recipe.data].sizes
+    return open_path(recipe.data, **recipe.opening).val is not None
 
 
 def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) -> list[Recipe]:

@@ -1,5 +1,6 @@
 """The data set of a recipe: by name or from your own files, with its validation split."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torch import Tensor
@@ -13,12 +14,15 @@ from longtail.data import (
     load,
     long_tailed,
 )
+from longtail.data.datasets.inspection import groups_in_several_splits
 from longtail.data.datasets.own import empty_folders
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.train.own import in_memory, open_own, without_empty_splits
 from longtail.train.recipe import Recipe
 
-__all__ = ["open_data"]
+__all__ = ["data_notes", "open_data"]
+
+_TEST_SEED = 0  # that of the run would give every run of a study other test images
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
@@ -36,9 +40,12 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
             subset_seed=recipe.subset_seed,
             seed=recipe.seed,
         )
+        dataset = _with_test(dataset, recipe)
     else:
-        dataset = open_own(recipe.data) if own is None else without_empty_splits(own)
-        dataset = in_memory(dataset) or dataset
+        dataset = open_own(recipe.data, **recipe.opening) if own is None else without_empty_splits(own)
+        if recipe.split_by is not None:
+            _check_groups(dataset, recipe.split_by)
+        dataset = _with_test(in_memory(dataset) or dataset, recipe)
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
             dataset = long_tailed(dataset, recipe.imbalance, profile=recipe.profile, subset_seed=chosen)
@@ -52,6 +59,51 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
     return without_empty_splits(dataset)
 
 
+def data_notes(recipes: Iterable[Recipe]) -> list[str]:
+    """What should be known about the own data of recipes before they are trained: ignored files, test data held out.
+
+    Wrong data raises here, before the first run begins.
+    """
+    first = {(recipe.data, *recipe.opening.values(), recipe.test): recipe for recipe in recipes}
+    notes = [note for recipe in first.values() if recipe.data not in CATALOG for note in open_data(recipe).notes]
+    return list(dict.fromkeys(notes))
+
+
+def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
+    """The data set with the test split that the recipe holds out of the training images."""
+    if not recipe.test:
+        return dataset
+    if dataset.test is not None:
+        raise ValueError(
+            f"Expected no `test` for {dataset.name}, which has {len(dataset.test):,} test images, but got "
+            f"{recipe.test:g}."
+        )
+    made = hold_out(dataset, recipe.test, seed=_TEST_SEED, part="test")
+    if not made.test:
+        whole = "one image" if dataset.train.groups is None else "one group"
+        raise ValueError(
+            f"Expected no `test` for {dataset.name}, where nothing can be held out because each class has {whole}, but "
+            f"got {recipe.test:g}."
+        )
+    about = "" if dataset.train.groups is None else "about "  # whole groups are held out
+    share = (
+        f"Held out {about}{100 * recipe.test:g} % of each class of {dataset.name} as test data, the same for every seed"
+    )
+    return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} images."))
+
+
+def _check_groups(dataset: DataSet, split_by: str) -> None:
+    """Raise an error if a group is in two splits, or if there are no groups."""
+    if dataset.train.groups is None:
+        raise ValueError(f"Expected `groups` in the splits of {dataset.name} to split by {split_by}, but got none.")
+    leaking = groups_in_several_splits(dataset)
+    if leaking:
+        raise ValueError(
+            f"Expected each value of {split_by} in one split of {dataset.name}, but {leaking[0]}"
+            f"{f' and {len(leaking) - 1} more' if len(leaking) > 1 else ''}; `longtail data describe` lists them."
+        )
+
+
 def _check_classes(dataset: DataSet, path: str | None) -> None:
     empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
     if not empty:
@@ -59,6 +111,7 @@ def _check_classes(dataset: DataSet, path: str | None) -> None:
     more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
     folders = empty_folders(path, dataset) if path is not None else []
     hint = f"; {folders[0]} has no image: fill or remove it" if folders else ""
+    hint += "".join(f" ({note.removesuffix('.')})" for note in dataset.notes if folders and note.startswith("Ignored"))
     if path is not None and not folders and all(name.isdecimal() for name in dataset.class_names):
         hint = "; labels that are whole numbers are indices of classes, from 0 on"
     raise ValueError(

@@ -37,6 +37,7 @@ _RESULT = {
     "classes": [str],
     "groups": {str: [int]},
     "train_stats": {"eval", "paper"},
+    "held_out?": {str: NUMBER},
     "counts?": [int],
     "splits": {
         str: {

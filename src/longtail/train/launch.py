@@ -13,7 +13,7 @@ from longtail.data import DataSet
 from longtail.ranks import Ranks
 from longtail.train.fleet import Fleet, stoppable
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
-from longtail.train.recipe import Recipe, defaults, pick_device, setting_types
+from longtail.train.recipe import OPENING, Recipe, defaults, pick_device, setting_types
 from longtail.train.trainer import StoppedError, Trainer
 
 __all__ = ["FailedRunsError", "make_recipe", "resume", "run_folders", "train"]
@@ -39,7 +39,8 @@ def make_recipe(settings: Mapping[str, Any]) -> Recipe:
         3
     """
     given = {"data": Recipe.data, "method": Recipe.method, **settings}
-    return defaults(given["data"], given["method"], given.get("imbalance")).changed(**given)
+    opening = {name: given[name] for name in OPENING if name in given}
+    return defaults(given["data"], given["method"], given.get("imbalance"), **opening).changed(**given)
 
 
 def train(

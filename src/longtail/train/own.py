@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,17 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail._program import program
 from longtail._registry import nearest
-from longtail.data import (
-    CATALOG,
-    ArrayImages,
-    DataSet,
-    FeatureVectors,
-    FileImages,
-    Images,
-    Split,
-    is_features,
-    open_path,
-)
+from longtail.data import CATALOG, ArrayImages, DataSet, FeatureVectors, FileImages, Images, is_features, open_path
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 
 __all__ = ["feature_schedule", "in_memory", "is_small", "open_own", "without_empty_splits"]
@@ -37,21 +28,21 @@ _WORKERS = 16  # processes, at most
 _STEPS = 2000  # of a model of features
 
 
-def open_own(path: Path | str) -> DataSet:
-    """Your own data set; a run folder is refused."""
+def open_own(path: Path | str, **opening: Any) -> DataSet:
+    """Your own data set, opened with these options of :func:`open_path`; a run folder is refused."""
     if (Path(path) / "recipe.toml").exists():
         raise ValueError(
             f"Expected {path} to have class folders, but it is a run folder: `{program()} train --resume {path}` "
             "continues the run."
         )
     if is_features(path) and Path(path).is_file():
-        return _open_features(Path(path).resolve(), Path(path).stat().st_mtime_ns)
-    return without_empty_splits(open_path(path))
+        return _open_features(Path(path).resolve(), Path(path).stat().st_mtime_ns, **opening)
+    return without_empty_splits(open_path(path, **opening))
 
 
 @lru_cache(maxsize=1)  # the runs of a study share the features
-def _open_features(path: Path, modified: int) -> DataSet:  # noqa: ARG001 - a key of the cache
-    return without_empty_splits(open_path(path))
+def _open_features(path: Path, modified: int, **opening: Any) -> DataSet:  # noqa: ARG001 - a key of the cache
+    return without_empty_splits(open_path(path, **opening))
 
 
 def feature_schedule(samples: int) -> dict[str, int]:
@@ -70,7 +61,7 @@ def without_empty_splits(dataset: DataSet) -> DataSet:
     return replace(dataset, val=dataset.val or None, test=dataset.test or None)  # an empty split is false
 
 
-def is_small(path: Path | str) -> bool:
+def is_small(path: Path | str, **opening: Any) -> bool:
     """Whether your own images are small, square and of one size: then they are trained on like CIFAR.
 
     Files are read once per process, and again if the folder or the list has changed.
@@ -81,12 +72,12 @@ def is_small(path: Path | str) -> bool:
         raise ValueError(
             f"Expected a data set that `longtail data list` shows, or a path, but got {str(path)!r}{near}."
         )
-    return _is_small(found.resolve(), found.stat().st_mtime_ns)
+    return _is_small(found.resolve(), found.stat().st_mtime_ns, **opening)
 
 
 @cache
-def _is_small(path: Path, modified: int) -> bool:  # noqa: ARG001 - a key of the cache
-    dataset = open_own(path)
+def _is_small(path: Path, modified: int, **opening: Any) -> bool:  # noqa: ARG001 - a key of the cache
+    dataset = open_own(path, **opening)
     if in_memory(dataset) is not None:  # it will be trained on, so nothing is read twice
         return True
     sizes = _sizes(dataset)  # some may be unreadable
@@ -132,7 +123,7 @@ def in_memory(dataset: DataSet) -> DataSet | None:
     if stamps is not None:
         _read.clear()
         _read[stamps] = found
-    splits = {name: Split(found[name], split.labels) for name, split in dataset.splits.items()}
+    splits = {name: replace(split, images=found[name]) for name, split in dataset.splits.items()}
     return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
 
 

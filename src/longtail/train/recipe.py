@@ -27,6 +27,7 @@ from longtail.train.own import feature_schedule, is_small, open_own
 __all__ = [
     "HELD_OUT",
     "HOUSEKEEPING",
+    "OPENING",
     "Recipe",
     "defaults",
     "differing_settings",
@@ -45,6 +46,9 @@ HOUSEKEEPING = frozenset(
     {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
 )
 """Settings that say where and how a run is kept, not what is trained: a run may continue with other values."""
+
+OPENING = ("image_root", "path_column", "label_column", "split_by")
+"""Settings that say how your own data is opened: options of :func:`longtail.data.open_path`."""
 
 HELD_OUT = 0.1
 """The fraction of the training data on which the strength of a post-hoc step is chosen by default."""
@@ -74,6 +78,23 @@ class Recipe:
         "a data set that `longtail data list` shows, or a path: a folder of class folders, or a list of images",
     )
     root: str = param("data", "the data folder, for data sets by name")
+    image_root: str | None = param(
+        None, "your own list: the folder that its paths are relative to; default: the folder of the list"
+    )
+    path_column: str = param("path", "your own list: the column with the paths of images")
+    label_column: str = param("label", "your own list: the column with the labels")
+    split_by: str | None = param(
+        None,
+        "your own data: images with the same value in this column of the list (patient, video) are never split between "
+        "training, validation and test data; `folder`: the folders directly below class folders",
+    )
+    test: float = param(
+        0.0,
+        "fraction of the images of each class to hold out as test data, if the data has no test split; the same images "
+        "for every seed",
+        at_least=0,
+        below=1,
+    )
     imbalance: float | None = param(None, "imbalance factor of a data set that is made long-tailed here")
     profile: Profile = param("exp", "how class counts fall: exp, step or pareto")
     subset_seed: int | Literal["run"] = param(
@@ -196,6 +217,11 @@ class Recipe:
                 f"Expected `accumulate` to divide `batch_size` = {self.batch_size}, but got {self.accumulate}."
             )
         group_bounds(self.groups)
+        for name in OPENING if self.data in CATALOG else ():
+            if getattr(self, name) != getattr(Recipe, name):
+                raise ValueError(
+                    f"Expected no `{name}` for {self.data}, a data set by name, but got {getattr(self, name)!r}."
+                )
         if self.folds == 1 or self.fold >= max(self.folds, 1):
             raise ValueError(
                 f"Expected `folds` to be two or more and `fold` one of them, but got {self.folds} and {self.fold}."
@@ -281,9 +307,17 @@ class Recipe:
                 n for n, p in method.parameters.items() if new.get(n) is None and not (n in new and p.may_be_none)
             ]
             if lacking:
-                usual = usual_recipe(self, method=method.name, data=new["data"], imbalance=new["imbalance"]).params
+                opening = {name: new[name] for name in OPENING}
+                usual = usual_recipe(
+                    self, method=method.name, data=new["data"], imbalance=new["imbalance"], **opening
+                ).params
                 new |= {name: getattr(usual, name) for name in lacking}
         return type(self).from_settings(new, unknown_methods=unknown)
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """How your own data is opened: options of :func:`longtail.data.open_path`."""
+        return {name: getattr(self, name) for name in OPENING}
 
     @property
     def usual_validation(self) -> float:
@@ -407,7 +441,9 @@ def _shipped(name: str) -> dict[str, Any]:
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
-def defaults(data: str, method: str | None, imbalance: float | None = None, *, small: bool | None = None) -> Recipe:
+def defaults(
+    data: str, method: str | None, imbalance: float | None = None, *, small: bool | None = None, **opening: Any
+) -> Recipe:
     """The recipe that ships with a data set, for one method.
 
     Args:
@@ -416,6 +452,7 @@ def defaults(data: str, method: str | None, imbalance: float | None = None, *, s
         imbalance: the recipe may have special settings for it.
         small: of your own data: images are small, and all have one size; default: looked up in the files. Give it if
             ``data`` is only a name, because you pass a ``dataset`` to the trainer.
+        **opening: of your own data: options of :func:`longtail.data.open_path`, which are settings of the recipe.
 
     Example:
         >>> defaults("cifar10-lt", "cbs", 100).beta
@@ -424,12 +461,12 @@ def defaults(data: str, method: str | None, imbalance: float | None = None, *, s
     if method is not None:
         find_method(method)
     if data not in CATALOG and small is None and not is_features(data):
-        small = is_small(data)
+        small = is_small(data, **opening)
     own = "features" if is_features(data) else "own-small" if small else "own"
     content = _shipped(data if data in CATALOG else own)
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
     if data not in CATALOG and own == "features":
-        settings |= feature_schedule(len(open_own(data).train))
+        settings |= feature_schedule(len(open_own(data, **opening).train))
     special = content.get("method", {}).get(method, {})
     settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
     if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
@@ -437,12 +474,12 @@ def defaults(data: str, method: str | None, imbalance: float | None = None, *, s
     if imbalance is not None:
         settings |= special.get("imbalance", {}).get(f"{imbalance:g}", {})
         settings["imbalance"] = float(imbalance)
-    settings |= {"data": data} if method is None else {"data": data, "method": method}
+    settings |= opening | ({"data": data} if method is None else {"data": data, "method": method})
     return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
 
 
 def usual_recipe(
-    recipe: Recipe, *, method: str | None, data: str | None = None, imbalance: float | None = None
+    recipe: Recipe, *, method: str | None, data: str | None = None, imbalance: float | None = None, **opening: Any
 ) -> Recipe:
     """The recipe that ships with the data set of another recipe, or with other data, for a method.
 
@@ -450,7 +487,8 @@ def usual_recipe(
     """
     data, imbalance = (recipe.data, recipe.imbalance) if data is None else (data, imbalance)
     known = data not in CATALOG and data == recipe.data
-    return defaults(data, method, imbalance, small=recipe.augment in {"cifar", "shift"} if known else None)
+    small = recipe.augment in {"cifar", "shift"} if known else None
+    return defaults(data, method, imbalance, small=small, **opening)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:

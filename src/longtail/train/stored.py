@@ -142,9 +142,8 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     kept = run.result()
     statistics, classifier = read_statistics(run.statistics_file)
     about = {name: kept[name] for name in ("data", "method", "params", "seed", "epochs", "reported")}
-    about |= {
-        name: kept[name] for name in ("label", "beta", "groups_from", "best") if name in kept
-    }  # older runs lack some
+    newer = ("label", "beta", "groups_from", "held_out", "best")  # older runs lack them
+    about |= {name: kept[name] for name in newer if name in kept}
     groups = Groups.from_indices(**kept["groups"])
     named, train_stats = tuple(kept["classes"]), kept["train_stats"]
     trace, done = kept["posthoc_chosen_on_val"], kept["posthoc"]

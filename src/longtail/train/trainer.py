@@ -138,6 +138,7 @@ class Trainer:
         self._pilots_needed = 0
         if self._auto and not recipe.folds:  # a pilot needs none itself
             counts, val = self.dataset.counts, self.dataset.val
+            counts = torch.where(self.dataset.can_hold_out, counts, counts.clamp(max=1))  # as a class of one image
             there = None if val is None else val.labels.bincount(minlength=len(counts))
             self._pilots_needed = pilots_needed(counts, there)
 
@@ -445,6 +446,7 @@ class Trainer:
             "epochs": self.epochs,
             "reported": "last epoch" if self._best is None else "best epoch on validation data",
             "groups_from": self.dataset.groups_from,
+            "held_out": dict(self.dataset.held_out),
         }
         if self._best is not None:
             about["best"] = self._best.summary(self.folder.epochs_logged - sum(self.epochs[:-1]))

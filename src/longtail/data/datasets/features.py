@@ -67,6 +67,8 @@ class StoredFeatures:
     """``train``, ``val`` or ``test`` for each row."""
     class_names: tuple[str, ...] | None
     """If the file has them; labels are then among them."""
+    groups: list[str]
+    """Of each row, such as its patient; empty unless they are wanted."""
 
 
 def is_features(path: Path | str) -> bool:
@@ -79,7 +81,7 @@ def is_features(path: Path | str) -> bool:
         return FEATURES in map(column, parquet.read_schema(path).names)
 
 
-def read_features(path: Path | str, *, labelled: bool = True) -> StoredFeatures:
+def read_features(path: Path | str, *, labelled: bool = True, group: str | None = None) -> StoredFeatures:
     """Read a file of feature vectors; nothing in it is executed.
 
     Args:
@@ -89,18 +91,21 @@ def read_features(path: Path | str, *, labelled: bool = True) -> StoredFeatures:
             columns ``features`` (lists of numbers), ``label`` and optionally ``split``. ``.npy`` with the labels in
             ``NAME.labels.npy`` or ``labels.npy`` beside it. Labels are class indices or names.
         labelled: whether labels are needed.
+        group: the array or column with groups that must not be split.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a file of features, but it does not exist.")
     with reading(path, "a file of features"):
-        arrays = _READERS[path.suffix.lower()](path, labelled)
-        return _checked(path, _join_splits(path, arrays), labelled)
+        arrays = _READERS[path.suffix.lower()](path, labelled, group)
+        return _checked(path, _join_splits(path, arrays, group), labelled, group)
 
 
 def write_features(path: Path, stored: StoredFeatures) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
     arrays = {FEATURES: stored.features.numpy(), _LABELS[0]: np.array(stored.labels), _SPLIT: np.array(stored.splits)}
+    if stored.groups:
+        arrays["group"] = np.array(stored.groups)
     if stored.class_names is not None:
         arrays[_CLASSES] = np.array(stored.class_names)
     with new_file(path) as temporary, temporary.open("wb") as file:
@@ -134,7 +139,7 @@ def read_texts(path: Path | str, text_column: str) -> tuple[list[str], list[str]
     return [str(row[text]) for row in rows], [str(row[_LABELS[1]]) for row in rows], splits
 
 
-def _read_npz(path: Path, labelled: bool) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
+def _read_npz(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
     try:
         with path.open("rb") as file:
             found = np.load(file, allow_pickle=False)
@@ -145,7 +150,7 @@ def _read_npz(path: Path, labelled: bool) -> dict[str, Array]:  # noqa: ARG001 -
         raise ValueError(f"Expected {path} to be an npz file, but it is not: {error}.") from None
 
 
-def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
+def _read_npy(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:  # noqa: ARG001
     beside = [path.with_suffix(".labels.npy"), path.with_name("labels.npy")]
     labels = next((one for one in beside if one.is_file()), None)
     if labels is None and labelled:
@@ -154,16 +159,17 @@ def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
     return found if labels is None else found | {_LABELS[0]: np.load(labels, allow_pickle=False)}
 
 
-def _read_safetensors(path: Path, labelled: bool) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
+def _read_safetensors(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
     with open_tensors(path) as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
     return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in found.items()}
 
 
-def _read_parquet(path: Path, labelled: bool) -> dict[str, Array]:
+def _read_parquet(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:
     def chosen(names: list[str]) -> list[str]:
-        columns = check_columns(path, names, (FEATURES, _LABELS[1]) if labelled else (FEATURES,))
-        return [name for name, known in zip(names, columns, strict=True) if known in {FEATURES, _LABELS[1], _SPLIT}]
+        needed = [FEATURES, *([_LABELS[1]] if labelled else []), *([] if group is None else [column(group)])]
+        columns, used = check_columns(path, names, needed), {FEATURES, _LABELS[1], _SPLIT, *needed}
+        return [name for name, known in zip(names, columns, strict=True) if known in used]
 
     table = {column(name): values for name, values in read_parquet(path, chosen).items()}
     lengths = {len(row) if row is not None else 0 for row in table[FEATURES]}
@@ -176,13 +182,15 @@ def _read_parquet(path: Path, labelled: bool) -> dict[str, Array]:
 _READERS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
 
 
-def _join_splits(path: Path, arrays: dict[str, Array]) -> dict[str, Array]:
+def _join_splits(path: Path, arrays: dict[str, Array], group: str | None) -> dict[str, Array]:
     """One array of features, labels and splits, from arrays per split if there are such."""
     parts = [part for part in _PARTS if f"{part}.{FEATURES}" in arrays]
     if FEATURES in arrays or not parts:
         return arrays
     pairs = [(arrays[f"{part}.{FEATURES}"], arrays[f"{part}.{_labels_in(arrays, f'{part}.', path)}"]) for part in parts]
+    groups = [arrays[f"{part}.{group}"] for part in parts if f"{part}.{group}" in arrays]
     return {
+        **({str(group): np.concatenate(groups)} if len(groups) == len(parts) else {}),
         FEATURES: np.concatenate([features for features, _ in pairs]),
         _LABELS[0]: np.concatenate([labels for _, labels in pairs]),
         _SPLIT: np.repeat(parts, [len(labels) for _, labels in pairs]),
@@ -197,7 +205,7 @@ def _labels_in(arrays: dict[str, Array], prefix: str, path: Path) -> str:
     return found
 
 
-def _checked(path: Path, arrays: dict[str, Array], labelled: bool) -> StoredFeatures:
+def _checked(path: Path, arrays: dict[str, Array], labelled: bool, group: str | None) -> StoredFeatures:
     if FEATURES not in arrays:
         raise ValueError(f"Expected {path} to have `{FEATURES}`, but it has {', '.join(arrays) or 'nothing'}.")
     features = arrays[FEATURES]
@@ -231,4 +239,12 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool) -> StoredFeat
         if wrong is not None:
             raise ValueError(f"Expected labels of {path} to be names or indices of its classes, but got {wrong!r}.")
         texts = [index[label] for label in texts]
-    return StoredFeatures(vectors, texts, splits, names)
+    groups: list[str] = []
+    if group is not None:
+        found = arrays.get(group, arrays.get(column(group)))
+        if found is None or found.shape != (len(features),):
+            raise ValueError(
+                f"Expected an array `{group}` in {path} with a value per row, but it has {', '.join(arrays)}."
+            )
+        groups = list(map(str, found.tolist()))
+    return StoredFeatures(vectors, texts, splits, names, groups)

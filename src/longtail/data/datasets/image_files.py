@@ -4,7 +4,9 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,13 +14,16 @@ import torch
 
 from longtail._io import import_extra, reading
 from longtail.data.datasets.splits import FileImages, Split
-from longtail.data.loaders.decode import IMAGE_FORMATS
+from longtail.data.loaders.decode import image_formats
 
 __all__ = [
-    "IMAGE_SUFFIXES",
+    "FoundFiles",
     "check_columns",
     "column",
+    "find_files",
     "folders_in",
+    "ignored_suffixes",
+    "image_suffixes",
     "inside",
     "is_image",
     "read_folder",
@@ -29,8 +34,10 @@ __all__ = [
     "read_table",
 ]
 
-IMAGE_SUFFIXES = frozenset(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
+_SYSTEM_FILES = {"thumbs.db", "desktop.ini"}  # of Windows
+LINKED = "linked folder"
+"""How links to folders below class folders, which are not followed, are counted."""
 
 # --- folders
 
@@ -60,13 +67,40 @@ def read_folder(root: Path, class_names: tuple[str, ...] | None = None) -> tuple
     names: list[str] = []
     labels: list[int] = []
     for label, class_name in enumerate(class_names):
-        for directory, folders, files in os.walk(root / class_name):
-            folders[:] = sorted(filter(_is_visible, folders))
-            place = Path(directory).relative_to(root).as_posix()
-            images = [f"{place}/{file}" for file in sorted(files) if is_image(file)]
-            names += images
-            labels += [label] * len(images)
+        images = [f"{place}/{name}" for place, files in find_files(root, [class_name]).images for name in files]
+        names += images
+        labels += [label] * len(images)
     return Split(FileImages(root, names), torch.tensor(labels, dtype=torch.int64)), class_names
+
+
+@dataclass
+class FoundFiles:
+    """The files below some folders of a folder."""
+
+    images: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Each folder, relative with forward slashes, with its images by name; parents come before their subfolders."""
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Numbers of files that are not images, by their suffix."""
+
+
+def find_files(root: Path, folders: Iterable[str]) -> FoundFiles:
+    """Return the images and the other files below folders of a folder; hidden files do not count."""
+    found = FoundFiles()
+    for top in folders:
+        for directory, inner, files in os.walk(root / top):
+            inner[:] = sorted(filter(_is_visible, inner))
+            found.ignored[LINKED] += sum(Path(directory, one).is_symlink() for one in inner)
+            images = sorted(filter(is_image, files))
+            found.images.append((Path(directory).relative_to(root).as_posix(), images))
+            if len(images) < len(files):
+                found.ignored.update(ignored_suffixes(files))
+    return found
+
+
+def ignored_suffixes(files: Iterable[str]) -> list[str]:
+    """Return the suffix of each file that is not an image, or its name if it has none, without hidden files."""
+    names = (name for name in files if not name.startswith(".") and name.lower() not in _SYSTEM_FILES)
+    return [Path(name).suffix.lower() or name for name in names if not is_image(name)]
 
 
 def _is_visible(name: str) -> bool:
@@ -75,7 +109,14 @@ def _is_visible(name: str) -> bool:
 
 def is_image(name: str) -> bool:
     """Whether a file name has the suffix of an image; hidden files, such as those of macOS, are not images."""
-    return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
+    stem, _, suffix = name.rpartition(".")
+    return bool(stem) and not name.startswith(".") and f".{suffix.lower()}" in image_suffixes()
+
+
+@cache
+def image_suffixes() -> frozenset[str]:
+    """Return the suffixes of files that are read."""
+    return frozenset(suffix for suffixes in image_formats().values() for suffix in suffixes)
 
 
 # --- text lists
@@ -90,13 +131,22 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield number, path and label of each line of a text list that is not blank."""
-    for number, line in enumerate(read_lines(path), 1):
-        if line and not line.isspace():
-            name, _, label = line.rstrip().rpartition(" ")
-            if not name or name.isspace():
-                raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
-            yield number, name, label
+    """Yield number, path and label of each line of a text list that is not blank: ``path label`` or ``path,label``.
+
+    A comma separates them if every line has one, and a space does not end the path of the first line.
+    """
+    lines = [(number, line.rstrip()) for number, line in enumerate(read_lines(path), 1) if line and not line.isspace()]
+    separator = "," if all("," in line for _, line in lines) and not _ends_path(lines[:1]) else " "
+    for number, line in lines:
+        name, _, label = line.rpartition(separator)
+        if not name or name.isspace() or not label.strip():
+            raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
+        yield number, name, label.strip()
+
+
+def _ends_path(lines: Sequence[tuple[int, str]]) -> bool:
+    """Whether the last space of a line follows the name of an image, as in ``a, b.png 3``."""
+    return any(is_image(line.rpartition(" ")[0].strip()) for _, line in lines)
 
 
 def read_list(path: Path, root: Path) -> Split:
@@ -158,8 +208,8 @@ def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
 def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
     if _lacks(header, needed):
-        named = " and ".join(needed)
-        what = f"the columns {named}" if len(needed) > 1 else f"a column `{named}`"
+        *others, last = needed
+        what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
         raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}.")
     columns = list(map(column, header))
     for name, times in Counter(columns).items():

@@ -15,9 +15,9 @@ from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.long_tail import long_tail_counts
 from longtail.data.datasets.splits import DataSet, FileImages, Split
-from longtail.data.loaders.decode import UnreadableImageError
+from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
-__all__ = ["Description", "Difference", "check_dataset", "describe_dataset"]
+__all__ = ["Description", "Difference", "check_dataset", "describe_dataset", "groups_in_several_splits"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,16 @@ class Description:
     """The same image with different labels, as ``split: name (label)``."""
     unreadable: tuple[str, ...]
     """Files that cannot be decoded, and why."""
+    leaking: tuple[str, ...] = ()
+    """Groups in more than one split, as ``name is in train and test``."""
+    num_groups: int = 0
+    """Groups that must not be split, of all splits."""
+    whole: tuple[str, ...] = ()
+    """Classes with all training images in one group, of which nothing can be held out."""
+    rotated: int = 0
+    """Images that are turned or mirrored as their EXIF orientation says."""
+    notes: tuple[str, ...] = ()
+    """How the data was opened: ignored files, nested class folders."""
 
     @property
     def imbalance_factor(self) -> float:
@@ -152,6 +162,7 @@ def describe_dataset(
     """
     seen: dict[bytes, list[tuple[str, int]]] = defaultdict(list)  # places of an image: split and index
     unreadable: list[str] = []
+    rotated = 0
     if read_images:
         with ThreadPoolExecutor(workers) as pool:
             for part, split in dataset.splits.items():
@@ -159,7 +170,8 @@ def describe_dataset(
                     if isinstance(found, UnreadableImageError):
                         unreadable.append(str(found))
                     else:
-                        seen[found].append((part, index))
+                        seen[found[0]].append((part, index))
+                        rotated += found[1]
                     if progress is not None:
                         progress(1)
     across: list[tuple[str, ...]] = []
@@ -173,6 +185,7 @@ def describe_dataset(
         labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
         if len(set(labels)) > 1:
             conflicting.append(tuple(f"{name} ({label})" for name, label in zip(names, labels, strict=True)))
+    whole = (dataset.counts > 1) & ~dataset.can_hold_out
     return Description(
         name=dataset.name,
         class_names=dataset.class_names,
@@ -185,18 +198,42 @@ def describe_dataset(
         within=tuple(within),
         conflicting=tuple(conflicting),
         unreadable=tuple(unreadable),
+        leaking=tuple(groups_in_several_splits(dataset)),
+        num_groups=len({group for split in dataset.splits.values() for group in _groups(split)}),
+        whole=tuple(dataset.class_names[c] for c in whole.nonzero().flatten().tolist()),
+        rotated=rotated,
+        notes=dataset.notes,
     )
 
 
-def _digest(split: Split, index: int) -> bytes | UnreadableImageError:
-    """Return a digest of the pixels, or the error."""
+def groups_in_several_splits(dataset: DataSet) -> list[str]:
+    """Return the groups in more than one split, as ``name is in train and test``."""
+    where: dict[int, list[str]] = defaultdict(list)
+    for part, split in dataset.splits.items():
+        for group in _groups(split):
+            where[group].append(part)
+    names = dataset.group_names
+    return [
+        f"{names[group] if names else group} is in {' and '.join(parts)}"
+        for group, parts in where.items()
+        if len(parts) > 1
+    ]
+
+
+def _groups(split: Split) -> list[int]:
+    return [] if split.groups is None else sorted(set(split.groups.tolist()))
+
+
+def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageError:
+    """Return a digest of the pixels and whether they were rotated, or the error."""
     try:
         pixels = split.images[index]
+        rotated = isinstance(split.images, FileImages) and is_rotated(split.images.path(index))
     except UnreadableImageError as error:
         return error
     digest = hashlib.sha1(str(tuple(pixels.shape)).encode(), usedforsecurity=False)
     digest.update(pixels.contiguous().numpy().data)
-    return digest.digest()
+    return digest.digest(), rotated
 
 
 def _name(dataset: DataSet, part: str, index: int) -> str:

@@ -1,23 +1,28 @@
 """User data: a folder of class folders, a list of paths and labels, or a map-style data set."""
 
+import math
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from longtail._checks import as_tensor, describe
+from longtail._checks import Vector, as_tensor, describe
 from longtail.classes import class_counts
 from longtail.data.datasets.features import FeatureVectors, is_features, read_features
 from longtail.data.datasets.image_files import (
+    FoundFiles,
     check_columns,
     column,
+    find_files,
     folders_in,
+    ignored_suffixes,
     inside,
     is_image,
-    read_folder,
     read_pairs,
     read_parquet,
     read_table,
@@ -29,60 +34,186 @@ __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
 _PARTS = {"train": "train", "training": "train", "test": "test"}
 _PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
-_COLUMNS = ("path", "label", "split")
+_LISTS = (".csv", ".tsv", ".parquet", ".txt")
+_FOLDER = "folder"  # the value of `split_by` for folders
 
 
-def open_path(path: Path | str) -> DataSet:
+def open_path(
+    path: Path | str,
+    *,
+    image_root: Path | str | None = None,
+    path_column: str = "path",
+    label_column: str = "label",
+    split_by: str | None = None,
+) -> DataSet:
     """Open a folder or a list of images, or a file of features, as a data set.
 
     Args:
-        path: a folder of class folders, or a folder of such folders named ``train``, ``val`` and ``test``; a file of
-            features (:func:`read_features <longtail.data.datasets.features.read_features>`); or a list of images:
-            ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``),
-            ``.parquet`` (the same; needs pyarrow), or ``.txt`` (``path label`` per line). Labels are class names, or
-            class indices if all of them are whole numbers. Images must be below the folder of the list; paths are
-            relative to it or absolute.
+        path: a folder of class folders, or a folder of such folders named ``train``, ``val`` and ``test``. If a class
+            folder has no image itself but several folders with images, the folders that directly contain images are
+            the classes, named by their path; a folder with images and subfolders is one class. Or a list of images:
+            ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``), ``.parquet`` (the
+            same; needs pyarrow), or ``.txt`` (``path label`` or ``path,label`` per line). Or a folder with such lists
+            named ``train``, ``val`` and ``test``. Labels are class names, or class indices if all of them are whole
+            numbers. Or a file of features
+            (:func:`read_features <longtail.data.datasets.features.read_features>`).
+        image_root: the folder that the paths in a list are relative to and must not leave; default: that of the list.
+            Paths may be absolute.
+        path_column: the column with the paths.
+        label_column: the column with the labels.
+        split_by: the column of a list, or the array beside features, with groups that must not be split, such as
+            patients; for class folders, ``"folder"``: the classes are the folders of the first level, and the groups
+            the folders directly below them, by name.
+
+    ``notes`` of the data set says which files were ignored, and how nested folders were read.
     """
     path = Path(path)
+    columns = _Columns(column(path_column), column(label_column), None if split_by is None else column(split_by))
+    root = None if image_root is None else Path(image_root)
+    if root is not None and not root.is_dir():
+        raise FileNotFoundError(f"Expected `image_root` to be a folder, but {root.absolute()} is not.")
     if path.is_dir():
-        return _open_folder(path)
+        lists = _split_lists(path)
+        if lists:
+            return _from_lists(path.name, lists, root, columns)
+        of_lists = {"image_root": root, "path_column": columns.path, "label_column": columns.label}
+        for name, value in of_lists.items():
+            if value not in {None, "path", "label"}:
+                raise ValueError(f"Expected no `{name}` for {path}, a folder of class folders, but got {value}.")
+        return _open_folder(path, split_by)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
     if is_features(path):
-        return _from_features(path)
-    if suffix in {".csv", ".tsv"}:
-        rows = read_table(path, _COLUMNS[:2])
-    elif suffix == ".parquet":
-        rows = _read_parquet(path)
-    elif suffix == ".txt":
-        rows = [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
-    else:
+        return _from_features(path, split_by)
+    if suffix not in _LISTS:
         raise ValueError(
-            f"Expected {path} to be a folder, a list (.csv, .tsv, .parquet, .txt) or features (.npz, .npy, "
-            f".safetensors, .parquet), but got {suffix!r}."
+            f"Expected {path} to be a folder, a list ({', '.join(_LISTS)}) or features (.npz, .npy, .safetensors, "
+            f".parquet), but got {suffix!r}."
         )
-    return _from_rows(path, rows)
+    return _from_lists(path.stem, {None: path}, root, columns)
+
+
+# --- folders
 
 
 def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
     """Return the class folders in ``path`` whose class has no image in any split."""
-    if not Path(path).is_dir():
+    if not Path(path).is_dir() or _split_lists(Path(path)):
         return []
     counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
-    empty = {dataset.class_names[c] for c in (counts == 0).nonzero().flatten().tolist()}
+    empty = [dataset.class_names[c] for c in (counts == 0).nonzero().flatten().tolist()]
     return [
-        found for folder in _split_folders(Path(path)).values() for found in folders_in(folder) if found.name in empty
+        folder / name for folder in _split_folders(Path(path)).values() for name in empty if (folder / name).is_dir()
     ]
 
 
-def _open_folder(root: Path) -> DataSet:
+def _open_folder(root: Path, split_by: str | None) -> DataSet:
+    if split_by not in {None, _FOLDER}:
+        raise ValueError(
+            f"Expected `split_by` = folder for {root}, a folder of class folders, but got {split_by!r}; a list of "
+            "images can have such a column."
+        )
     folders = _split_folders(root)
-    class_names = tuple(sorted({found.name for folder in folders.values() for found in folders_in(folder)}))
-    if not class_names:
+    tops = {part: [found.name for found in folders_in(folder)] for part, folder in folders.items()}
+    if not any(tops.values()):
         raise ValueError(f"Expected {root} to have class folders, but it has none.")
-    splits = {part: read_folder(folder, class_names)[0] for part, folder in folders.items()}
-    return DataSet(root.name, class_names, **splits)  # type: ignore[arg-type]
+    found = {part: find_files(folder, tops[part]) for part, folder in folders.items()}
+    first_level = sorted({top for of_part in tops.values() for top in of_part})
+    class_names = first_level
+    if split_by is None:
+        with_images = {place for files in found.values() for place, images in files.images if images}
+        every = {place for files in found.values() for place, _ in files.images}
+        class_names = _class_folders(first_level, every, with_images)
+    index = {name: c for c, name in enumerate(class_names)}
+    codes: dict[str, int] = {}
+    splits = {}
+    for part, files in found.items():
+        rows: list[tuple[int, str, str]] = []  # class, image, folder
+        for place, images in files.images:
+            if images:
+                c = next(index[up] for up in _with_parents(place) if up in index)
+                rows += [(c, f"{place}/{name}", place) for name in images]
+        rows.sort(key=lambda row: row[0])  # stable: the order within a class stays
+        labels = torch.tensor([c for c, _, _ in rows], dtype=torch.int64)
+        groups = None
+        if split_by is not None:
+            groups = torch.tensor([_folder_code(codes, name, place) for _, name, place in rows], dtype=torch.int64)
+        splits[part] = Split(FileImages(folders[part], [name for _, name, _ in rows]), labels, groups)
+    return DataSet(
+        root.name,
+        tuple(class_names),
+        **splits,  # type: ignore[arg-type]
+        group_names=tuple(codes),
+        notes=(*_ignored(root, folders, found), *_levels(class_names)),
+    )
+
+
+def _class_folders(first_level: list[str], every: set[str], with_images: set[str]) -> list[str]:
+    """Return the class folders: those of the first level, or folders below if one of these has several.
+
+    A folder that directly contains images, and has no such folder above it, is a class; so is a folder of the first
+    level without an image, and one that has none beside folders that have some.
+    """
+    filled = {up for place in with_images for up in _with_parents(place)}
+    found = []
+    for place in sorted(every):
+        above = _with_parents(place)[1:]
+        if all(up in filled and up not in with_images for up in above) and (
+            place in with_images or place not in filled
+        ):
+            found.append(place)
+    leaves = Counter(place.partition("/")[0] for place in found if place in with_images)
+    return found if max(leaves.values(), default=0) > 1 else first_level
+
+
+def _with_parents(place: str) -> list[str]:
+    """Return a relative folder and the folders above it, the innermost first."""
+    parts = place.split("/")
+    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def _folder_code(codes: dict[str, int], image: str, place: str) -> int:
+    if "/" not in place:
+        raise ValueError(
+            f"Expected images in folders below the class folders for `split_by` = folder, but {image} is directly in "
+            "its class folder."
+        )
+    return codes.setdefault(place.split("/")[1], len(codes))
+
+
+def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> list[str]:
+    """What was found beside the images, as a sentence."""
+    ignored: Counter[str] = Counter()
+    for files in found.values():
+        ignored.update(files.ignored)
+    for folder in dict.fromkeys([root, *folders.values()]):
+        names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        ignored.update(ignored_suffixes(names))
+        ignored["images outside of class folders"] += sum(map(is_image, names))
+    number = sum(ignored.values())
+    if number == 0:
+        return []
+    named = ", ".join(f"{times:,} {suffix}" for suffix, times in ignored.most_common(_NAMED) if times)
+    more = ", …" if len(+ignored) > _NAMED else ""
+    needed = "; `pip install pillow-heif` reads HEIC" if {".heic", ".heif", ".hif"} & set(+ignored) else ""
+    return [f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."]
+
+
+_NAMED = 5  # kinds of ignored files that are named
+
+
+def _levels(class_names: Sequence[str]) -> list[str]:
+    """How nested class folders were read, as a sentence."""
+    nested = [name for name in class_names if "/" in name]
+    if not nested:
+        return []
+    levels = {name.count("/") for name in class_names}
+    where = "folders at different levels" if len(levels) > 1 else "folders below the first level"
+    return [
+        f"Made {len(class_names)} classes from {where}, named by their path, such as {nested[0]}; `split_by` = folder "
+        "makes the folders of the first level the classes."
+    ]
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
@@ -111,50 +242,128 @@ def _has_only_folders(root: Path) -> bool:
     return bool(folders_in(root)) and not any(is_image(file.name) for file in root.iterdir())
 
 
-def _read_parquet(path: Path) -> list[dict[str, str]]:
+# --- lists
+
+
+class _Columns(NamedTuple):
+    """Names of columns, as :func:`column` writes them."""
+
+    path: str
+    label: str
+    group: str | None
+
+    @property
+    def needed(self) -> list[str]:
+        return [self.path, self.label, *([] if self.group is None else [self.group])]
+
+
+class _Row(NamedTuple):
+    path: str
+    label: str
+    part: str
+    group: str
+
+
+def _split_lists(root: Path) -> dict[str | None, Path]:
+    """Return the list of each split in a folder; none if there is no list of training images."""
+    found: dict[str | None, Path] = {}
+    for file in sorted(root.iterdir()):
+        part = _PARTS.get(file.stem.lower())
+        if part is not None and file.suffix.lower() in _LISTS and file.is_file():
+            other = found.setdefault(part, file)
+            if other != file:
+                raise ValueError(f"Expected one list for {part} in {root}, but got {other.name} and {file.name}.")
+    return {part: found[part] for part in ("train", "val", "test") if part in found} if "train" in found else {}
+
+
+def _from_lists(name: str, lists: Mapping[str | None, Path], root: Path | None, columns: _Columns) -> DataSet:
+    """Return the data set of one list, or of a list per split."""
+    folder = next(iter(lists.values())).parent if root is None else root
+    rows = [row for part, path in lists.items() for row in _rows(path, part, folder, columns)]
+    if not any(row.part == "train" for row in rows):
+        parts, path = dict.fromkeys(row.part for row in rows), next(iter(lists.values()))
+        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(parts)}.")
+    class_names, classes = _classes([row.label for row in rows])
+    codes: dict[str, int] = {}
+    groups = [codes.setdefault(row.group, len(codes)) for row in rows]
+    chosen: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        chosen.setdefault(row.part, []).append(place)
+    splits = {
+        part: Split(
+            FileImages(folder, [rows[i].path for i in places]),
+            torch.tensor([classes[i] for i in places], dtype=torch.int64),
+            None if columns.group is None else torch.tensor([groups[i] for i in places], dtype=torch.int64),
+        )
+        for part, places in chosen.items()
+    }
+    return DataSet(name, class_names, **splits, group_names=() if columns.group is None else tuple(codes))  # type: ignore[arg-type]
+
+
+def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> list[_Row]:
+    """Return the rows of a list; ``given`` is its split, if the list is of one."""
+    cells = _cells(path, columns)
+    if not cells:
+        raise ValueError(f"Expected {path} to list images, but it lists none.")
+    rows = []
+    whole = all(_is_whole(row.get(columns.label, "")) for row in cells)
+    for number, row in enumerate(cells, 1):
+        name, label = row.get(columns.path), row.get(columns.label)
+        if not name or not label:
+            raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
+        place = _below(folder, name)
+        if not inside(place):
+            raise ValueError(
+                f"Expected the path in row {number} of {path} to be below {folder.absolute()}, but got {name!r}; "
+                "`image_root` sets another folder."
+            )
+        if whole and label.startswith("-"):
+            raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
+        part = (row.get("split") or given or "train").lower()
+        if part not in _PARTS or _PARTS[part] != (given or _PARTS[part]):
+            wanted = given or "train, val or test"
+            raise ValueError(f"Expected `split` in row {number} of {path} to be {wanted}, but got {part!r}.")
+        group = "" if columns.group is None else row.get(columns.group, "").strip()
+        if columns.group is not None and not group:
+            raise ValueError(
+                f"Expected a value of `{columns.group}`, by which to split, in row {number} of {path}, but got none."
+            )
+        rows.append(_Row(place, label, _PARTS[part], group))
+    return rows
+
+
+def _cells(path: Path, columns: _Columns) -> list[dict[str, str]]:
+    """Return the rows of a list as text, by column."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _read_parquet(path, columns)
+    if suffix != ".txt":
+        return read_table(path, columns.needed)
+    if columns != _Columns("path", "label", None):
+        names = ", ".join(name for name in columns.needed if name not in {"path", "label"})
+        raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {names}, but got {path}.")
+    return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
+
+
+def _read_parquet(path: Path, columns: _Columns) -> list[dict[str, str]]:
     def chosen(names: list[str]) -> list[str]:
-        columns = check_columns(path, names, _COLUMNS[:2])
-        return [name for name, known in zip(names, columns, strict=True) if known in _COLUMNS]  # not the pixels
+        known = check_columns(path, names, columns.needed)
+        used = {*columns.needed, "split"}
+        return [name for name, one in zip(names, known, strict=True) if one in used]  # not the pixels
 
     table = read_parquet(path, chosen)
-    cells = [["" if value is None else str(value) for value in values] for values in table.values()]
+    cells = [list(map(_text, values)) for values in table.values()]
     return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
 
 
-def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
-    if not rows:
-        raise ValueError(f"Expected {path} to list images, but it lists none.")
-    names, labels, parts = [], [], []
-    for number, row in enumerate(rows, 1):
-        if not row.get("path") or not row.get("label"):
-            raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
-        names.append(_below(path.parent, row["path"]))
-        if not inside(names[-1]):
-            raise ValueError(
-                f"Expected the path in row {number} of {path} to be below {path.parent.absolute()}, the folder of the "
-                f"list, but got {row['path']!r}."
-            )
-        part = (row.get("split") or "train").lower()
-        if part not in _PARTS:
-            raise ValueError(f"Expected `split` in row {number} of {path} to be train, val or test, but got {part!r}.")
-        labels.append(row["label"])
-        parts.append(_PARTS[part])
-    if "train" not in parts:
-        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(dict.fromkeys(parts))}.")
-    class_names, classes = _classes(path, labels)
-
-    def split(part: str) -> Split:
-        chosen = [i for i, found in enumerate(parts) if found == part]
-        images = FileImages(path.parent, [names[i] for i in chosen])
-        return Split(images, torch.tensor([classes[i] for i in chosen], dtype=torch.int64))
-
-    return DataSet(path.stem, class_names, **{part: split(part) for part in dict.fromkeys(parts)})  # type: ignore[arg-type]
+def _text(value: Any) -> str:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
 
 
-def _from_features(path: Path) -> DataSet:
-    stored = read_features(path)
+def _from_features(path: Path, split_by: str | None) -> DataSet:
+    stored = read_features(path, group=split_by)
     if stored.class_names is None:
-        class_names, classes = _classes(path, stored.labels)
+        class_names, classes = _classes(stored.labels)
     else:
         class_names, index = stored.class_names, {name: c for c, name in enumerate(stored.class_names)}
         classes = [index[label] for label in stored.labels]
@@ -162,20 +371,27 @@ def _from_features(path: Path) -> DataSet:
         raise ValueError(
             f"Expected {path} to have training rows, but got only {', '.join(sorted(set(stored.splits)))}."
         )
-    everything = Split(FeatureVectors(stored.features), torch.tensor(classes, dtype=torch.int64))
+    codes: dict[str, int] = {}
+    groups = torch.tensor([codes.setdefault(group, len(codes)) for group in stored.groups], dtype=torch.int64)
+    everything = Split(
+        FeatureVectors(stored.features),
+        torch.tensor(classes, dtype=torch.int64),
+        None if split_by is None else groups,
+    )
     parts = {}
     for part in dict.fromkeys(stored.splits):
         rows = [row for row, found in enumerate(stored.splits) if found == part]
         parts[part] = everything if len(rows) == len(everything) else everything.subset(rows)
-    return DataSet(path.stem, class_names, **parts)  # type: ignore[arg-type]
+    return DataSet(path.stem, class_names, **parts, group_names=tuple(codes))  # type: ignore[arg-type]
 
 
-def _classes(path: Path, labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
+def _is_whole(label: str) -> bool:
+    return label.isascii() and label.removeprefix("-").isdigit()
+
+
+def _classes(labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
     """Return the class names, and the class of each label: its number if all labels are whole numbers."""
-    if all(label.isascii() and label.removeprefix("-").isdigit() for label in labels):
-        for number, label in enumerate(labels, 1):
-            if label.startswith("-"):
-                raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
+    if all(map(_is_whole, labels)):
         labels = [str(int(label)) for label in labels]  # 07 is 7
         # Numbers far above the number of rows are names that look like numbers, not indices.
         if max(map(int, labels)) < 100 * len(labels) + 10_000:
@@ -194,6 +410,9 @@ def _below(folder: Path, name: str) -> str:
         if Path(name).is_relative_to(root):
             return Path(name).relative_to(root).as_posix()
     return name
+
+
+# --- data sets from Python
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +444,12 @@ class AdaptedImages:
 
 
 def from_dataset(
-    dataset: Any, *, image: str | int | None = None, label: str | int | None = None, class_names: Sequence[str] = ()
+    dataset: Any,
+    *,
+    image: str | int | None = None,
+    label: str | int | None = None,
+    class_names: Sequence[str] = (),
+    groups: Vector | None = None,
 ) -> Split:
     """Make a split from a map-style ``torch`` or Hugging Face data set.
 
@@ -237,6 +461,8 @@ def from_dataset(
         image: position of the image in a sample, by default ``"image"`` in a dictionary and 0 in a tuple.
         label: position of the label in a sample, by default ``"label"`` or 1.
         class_names: if given, labels are checked against them.
+        groups: a number for each sample; samples with the same number, such as those of one patient, stay together in
+            every hold-out.
 
     Example:
         >>> samples = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0), (torch.ones(3, 4, 4, dtype=torch.uint8), 1)]
@@ -265,4 +491,7 @@ def from_dataset(
     if low < 0 or (class_names and high >= len(class_names)):
         last = len(class_names) - 1 if class_names else "C-1"
         raise ValueError(f"Expected labels in 0…{last}, but got {low if low < 0 else high}.")
-    return Split(AdaptedImages(dataset, image_key, torch.arange(len(dataset))), found)
+    kept = None if groups is None else as_tensor("groups", groups, what="integers")
+    if kept is not None and not kept.is_floating_point():
+        kept = kept.to(torch.int64)
+    return Split(AdaptedImages(dataset, image_key, torch.arange(len(dataset))), found, kept)

@@ -1,10 +1,10 @@
 """A data set: splits of labelled images with class names and groups."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from longtail._checks import Vector, as_tensor, check_integer, check_number, positive_counts
 from longtail._program import printable
 from longtail.classes import Groups, class_counts, cut_groups
+from longtail.data.datasets.grouped import GroupTable, choose_groups, deal_groups
 from longtail.data.datasets.long_tail import (
     ClassOrder,
     Profile,
@@ -129,10 +130,17 @@ class Split:
     images: Images
     labels: Tensor
     """Class indices, int64 ``(N,)``."""
+    groups: Tensor | None = None
+    """Groups that must not be split, such as patients or videos, int64 ``(N,)``: every hold-out keeps them together."""
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
             raise ValueError(f"Expected a label for each of {len(self.images)} images, but got {len(self.labels)}.")
+        if self.groups is not None and (self.groups.shape != self.labels.shape or self.groups.dtype != torch.int64):
+            raise ValueError(
+                f"Expected `groups` to be int64 with one number per image ({len(self.labels)}), but got "
+                f"{self.groups.dtype} of shape {tuple(self.groups.shape)}."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -140,7 +148,8 @@ class Split:
     def subset(self, indices: Vector) -> "Split":
         """Return the samples at these indices, in this order."""
         chosen = as_tensor("indices", indices, what="indices").to(torch.int64)
-        return Split(self.images.subset(chosen), self.labels[chosen])
+        groups = None if self.groups is None else self.groups[chosen]
+        return Split(self.images.subset(chosen), self.labels[chosen], groups)
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,12 @@ class DataSet:
     normalisation: Normalisation = IMAGENET
     cut_by: Tensor | None = None
     """Counts that define the groups if images of the training split were held out."""
+    held_out: Mapping[str, float] = field(default_factory=dict)
+    """The fraction of each class that :func:`hold_out` moved to ``val`` and ``test``."""
+    group_names: tuple[str, ...] = ()
+    """Names of ``Split.groups``; by default their numbers."""
+    notes: tuple[str, ...] = ()
+    """What should be known about how the data was opened and split, as sentences."""
 
     def __post_init__(self) -> None:
         _check_names("class names", self.class_names)
@@ -199,6 +214,12 @@ class DataSet:
         return class_counts(self.train.labels, self.num_classes)
 
     @property
+    def can_hold_out(self) -> Tensor:
+        """Whether each class has training images that can be held out: two, in different groups if there are any."""
+        table = _group_table(self)
+        return self.counts > 1 if table is None else torch.tensor(table.smallest) > 0
+
+    @property
     def groups(self) -> Groups:
         """Head, medium and tail classes."""
         return self._cut[0]
@@ -224,14 +245,22 @@ def _check_names(what: str, names: Sequence[str]) -> None:
         raise ValueError(f"Expected {what} to be UTF-8, but got {printable(bad)}; rename it.") from None
 
 
-def hold_out(dataset: DataSet, fraction: float = 0.1, seed: int = 0) -> DataSet:
-    """Move a part of the training images of each class to the validation split.
+def hold_out(
+    dataset: DataSet, fraction: float = 0.1, seed: int = 0, *, part: Literal["val", "test"] = "val"
+) -> DataSet:
+    """Move a part of the training images of each class to the validation or the test split.
+
+    If the training split has groups (``Split.groups``), whole groups are moved: those with which the classes come
+    nearest to ``fraction``, or to their smallest group if it is larger. A class whose images are all in one group
+    stays in training.
 
     Args:
-        dataset: the data set; its ``val``, if any, is replaced.
+        dataset: the data set; its ``val`` or ``test``, if any, is replaced.
         fraction: the share of each class to hold out, rounded. A class with two or more images gives at least one and
             keeps at least one.
         seed: chooses the images.
+        part: the split that receives them. Head, medium and tail are cut by what remains without test images, and with
+            validation images.
 
     Example:
         >>> from longtail.data import load
@@ -241,11 +270,18 @@ def hold_out(dataset: DataSet, fraction: float = 0.1, seed: int = 0) -> DataSet:
     """
     fraction = check_number("fraction", fraction, below=1.0)
     generator = np.random.Generator(np.random.Philox(key=check_integer("seed", seed, minimum=0)))
-    held = []
-    for of_class in indices_by_class(dataset.train.labels, dataset.counts):
-        number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1) if fraction else 0
-        held.append(generator.permutation(of_class)[: max(number, 0)])
-    return _move_to_validation(dataset, np.sort(np.concatenate(held)))
+    table = _group_table(dataset)
+    if table is not None:
+        chosen = choose_groups(table, fraction, generator) if fraction else np.empty(0, dtype=np.int64)
+    else:
+        held = []
+        for of_class in indices_by_class(dataset.train.labels, dataset.counts):
+            number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1) if fraction else 0
+            held.append(generator.permutation(of_class)[: max(number, 0)])
+        chosen = np.sort(np.concatenate(held))
+    cut = _move(dataset, chosen, part)
+    notes = (*dataset.notes, *_stays_whole(dataset, cut.splits[part], part)) if fraction else dataset.notes
+    return replace(cut, held_out={**dataset.held_out, part: fraction} if len(chosen) else dataset.held_out, notes=notes)
 
 
 def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
@@ -253,7 +289,7 @@ def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> Dat
 
     The images of a class are shuffled and dealt to the folds in turn, so that every image is held out once. A class
     with fewer images than folds gives one image to each fold, some of them more than once. The only image of a class
-    stays in training.
+    stays in training. If the training split has groups (``Split.groups``), whole groups are dealt.
 
     Args:
         dataset: the data set; its ``val``, if any, is replaced.
@@ -271,6 +307,9 @@ def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> Dat
     if check_integer("fold", fold, minimum=0) >= folds:
         raise ValueError(f"Expected `fold` to be in 0…{folds - 1}, but got {fold}.")
     generator = np.random.Generator(np.random.Philox(key=check_integer("seed", seed, minimum=0)))
+    table = _group_table(dataset)
+    if table is not None:
+        return _move(dataset, deal_groups(table, fold, folds, generator), "val")
     held = []
     for c, of_class in enumerate(indices_by_class(dataset.train.labels, dataset.counts)):
         dealt = generator.permutation(of_class)
@@ -279,14 +318,39 @@ def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> Dat
             held.append(dealt[place % folds :: folds])
         elif len(dealt) >= 2:
             held.append(dealt[[place % len(dealt)]])
-    return _move_to_validation(dataset, np.sort(np.concatenate([*held, np.empty(0, dtype=np.int64)])))
+    return _move(dataset, np.sort(np.concatenate([*held, np.empty(0, dtype=np.int64)])), "val")
 
 
-def _move_to_validation(dataset: DataSet, chosen: np.ndarray) -> DataSet:
-    """Split the training data; the groups stay those of all training images."""
+def _group_table(dataset: DataSet) -> GroupTable | None:
+    train = dataset.train
+    return None if train.groups is None else GroupTable.of(train.labels, train.groups, dataset.num_classes)
+
+
+def _move(dataset: DataSet, chosen: np.ndarray, part: Literal["val", "test"]) -> DataSet:
+    """Split the training data; the groups of classes stay those of all images but test images."""
     rest = np.setdiff1d(np.arange(len(dataset.train)), chosen)
+    train, moved = dataset.train.subset(rest), dataset.train.subset(chosen)
+    if part == "test":
+        return replace(dataset, train=train, test=moved)
     cut_by = dataset.counts if dataset.cut_by is None else dataset.cut_by
-    return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(chosen), cut_by=cut_by)
+    return replace(dataset, train=train, val=moved, cut_by=cut_by)
+
+
+def _stays_whole(dataset: DataSet, moved: Split, part: str) -> list[str]:
+    """Which classes with two images or more have none in a split, because groups are not split, in words."""
+    if dataset.train.groups is None:
+        return []
+    held = class_counts(moved.labels, dataset.num_classes)
+    names = [dataset.class_names[c] for c in ((held == 0) & (dataset.counts > 1)).nonzero().flatten().tolist()]
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    what = "1 class has" if len(names) == 1 else f"{len(names)} classes have"
+    words = {"val": "validation", "test": "test"}[part]
+    return [
+        f"{what} no {words} image, because groups are not split and theirs stay in training: "
+        f"{', '.join(names[:3])}{more}."
+    ]
 
 
 def long_tailed(

@@ -5,6 +5,8 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,7 +23,9 @@ __all__ = [
     "BadImages",
     "UnreadableImageError",
     "decode",
+    "image_formats",
     "image_size",
+    "is_rotated",
     "jpeg_header",
     "pixels_to_tensor",
     "raw_pixels",
@@ -36,7 +40,8 @@ IMAGE_FORMATS = {
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
 }
-"""The formats that are read, by Pillow's names, and the suffixes of their files. Others (EPS) may start programs."""
+"""The formats that are always read, by Pillow's names, and the suffixes of their files. Others (EPS) may start
+programs."""
 
 MAX_PIXELS = 2**26
 """The largest image that is decoded, for example 8192 x 8192, which takes 0.5 GB while it is decoded or resized."""
@@ -46,6 +51,26 @@ BadImages = Literal["error", "skip"]
 
 _NAMED = 5  # files that a message names
 _BAND = 2**20  # pixels that are converted together
+_ORIENTATION = 0x0112  # the tag in EXIF
+_WITH_ORIENTATION = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # where Pillow looks for it
+
+
+@cache
+def image_formats() -> dict[str, tuple[str, ...]]:
+    """Return the formats that the installed Pillow reads: ``IMAGE_FORMATS``, AVIF, and HEIC if there is pillow-heif."""
+    found: dict[str, tuple[str, ...]] = dict(IMAGE_FORMATS)
+    try:
+        from PIL import features  # noqa: PLC0415 - an extra
+    except ImportError:
+        return found
+    if "avif" in features.modules and features.check("avif"):  # built in from Pillow 11.3 on
+        found["AVIF"] = (".avif",)
+    try:
+        heif = import_module("pillow_heif")  # never required
+    except ImportError:
+        return found
+    heif.register_heif_opener()
+    return found | {"HEIF": (".heic", ".heif", ".hif")}
 
 
 class UnreadableImageError(ValueError):
@@ -83,16 +108,18 @@ class UnreadableImageError(ValueError):
 def decode(path: Path) -> Tensor:
     """Return an image file as RGB pixels, uint8 ``(3, height, width)``.
 
-    Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is used.
-    A file that is truncated, empty, not an image, in another format than ``IMAGE_FORMATS``, larger than
-    ``MAX_PIXELS``, or has floating-point pixels, whose range is unknown, raises :class:`UnreadableImageError`.
+    Grey, palette, CMYK and transparent images become RGB; 16 bits become 8; of an animation the first frame is used;
+    the image is turned as its EXIF orientation says. A file that is truncated, empty, not an image, in another format
+    than :func:`image_formats`, larger than ``MAX_PIXELS``, or has floating-point pixels, whose range is unknown, raises
+    :class:`UnreadableImageError`.
     """
     with _opened(path) as image:
         return rgb(image)
 
 
 def rgb(image: "Image.Image") -> Tensor:
-    """Return a PIL image as RGB pixels, uint8 ``(3, height, width)``; 16 bits become 8."""
+    """Return a PIL image as RGB pixels, upright, uint8 ``(3, height, width)``; 16 bits become 8."""
+    orientation = _orientation(image)
     pixels = torch.empty((3, image.height, image.width), dtype=torch.uint8)
     rows = max(_BAND // max(image.width, 1), 1)
     for top in range(0, image.height, rows):  # a band at a time: copies of a large image would need much memory
@@ -103,7 +130,25 @@ def rgb(image: "Image.Image") -> Tensor:
             pixels[:, top:bottom] = torch.from_numpy(grey)
         else:
             pixels[:, top:bottom] = torch.from_numpy(np.array(band.convert("RGB"))).permute(2, 0, 1)
-    return pixels
+    return pixels if orientation == 1 else _upright(pixels, orientation)
+
+
+def _orientation(image: "Image.Image") -> int:
+    """Return the EXIF orientation, 1…8, in metadata before the pixels; 1 for TIFF, which Pillow turns itself."""
+    if hasattr(image, "tag_v2") or not any(name in image.info for name in _WITH_ORIENTATION):
+        return 1
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # metadata is damaged more often than pixels are
+        return 1
+    return int(found) if found in range(1, 9) else 1
+
+
+def _upright(pixels: Tensor, orientation: int) -> Tensor:
+    """Return pixels turned and mirrored as ``PIL.ImageOps.exif_transpose`` does."""
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 2)
+    return pixels.flip({2: [2], 3: [1, 2], 4: [1], 5: [], 6: [2], 7: [1, 2], 8: [1]}[orientation]).contiguous()
 
 
 def raw_pixels(image: Any) -> Tensor | None:
@@ -125,9 +170,15 @@ def pixels_to_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return height and width of an image file from its header; raise like :func:`decode`."""
+    """Return height and width of an image file, upright, from its header; raise like :func:`decode`."""
     with _opened(path) as image:
-        return image.height, image.width
+        return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
+
+
+def is_rotated(path: Path) -> bool:
+    """Return whether an image file has an EXIF orientation by which it is turned or mirrored; raise like `decode`."""
+    with _opened(path) as image:
+        return _orientation(image) != 1
 
 
 @contextmanager
@@ -138,7 +189,7 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     try:
         if path.stat().st_size == 0:
             raise UnreadableImageError(path, "it is empty")
-        with _quiet(), Image.open(path, formats=tuple(IMAGE_FORMATS)) as image:
+        with _quiet(), Image.open(path, formats=tuple(image_formats())) as image:
             if image.width * image.height > MAX_PIXELS:
                 size = f"{image.width} x {image.height} pixels"
                 raise UnreadableImageError(path, f"it has {size}, more than {MAX_PIXELS:,}; make it smaller")
@@ -188,9 +239,11 @@ class JpegHeader(NamedTuple):
     width: int
     transformed: bool
     """Whether colours are YCbCr; an Adobe segment may say that they are RGB."""
+    upright: bool
+    """Whether no metadata may say that the image must be turned."""
 
 
-_START, _FILL, _ADOBE = b"\xff\xd8", 0xFF, 0xEE
+_START, _FILL, _ADOBE, _METADATA = b"\xff\xd8", 0xFF, 0xEE, 0xE1
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 
 
@@ -201,14 +254,34 @@ def jpeg_header(content: bytes | bytearray) -> JpegHeader | None:
     """
     if not content.startswith(_START):
         return None
-    place, transformed = len(_START), True
+    place, transformed, upright = len(_START), True, True
     while place + 16 <= len(content) and content[place] == _FILL:
         marker, length = struct.unpack_from(">BH", content, place + 1)
         if marker == _ADOBE and content[place + 4 : place + 9] == b"Adobe" and content[place + 15] == 0:
             transformed = False
+        if marker == _METADATA:
+            upright = upright and _is_upright(bytes(content[place + 4 : place + 2 + length]))
         if marker in _FRAMES:
             bits, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
             plain = bits == 8 and channels in {1, 3} and 0 < height * width <= MAX_PIXELS
-            return JpegHeader(height, width, transformed) if plain else None
+            return JpegHeader(height, width, transformed, upright) if plain else None
         place += 1 if marker == _FILL else 2 + length
     return None
+
+
+def _is_upright(segment: bytes) -> bool:
+    """Whether metadata of a JPEG certainly has no orientation but 1; Pillow decides about the rest."""
+    if not segment.startswith(b"Exif\0\0"):
+        return b"tiff:Orientation" not in segment  # XMP
+    tiff = segment[6:]
+    order = "<" if tiff.startswith(b"II") else ">"
+    try:
+        (begin,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (number,) = struct.unpack_from(f"{order}H", tiff, begin)
+        for place in range(begin + 2, begin + 2 + 12 * number, 12):
+            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", tiff, place)
+            if tag == _ORIENTATION:
+                return bool(kind == 3 and value == 1)
+    except struct.error:  # damaged
+        return False
+    return True

@@ -139,9 +139,9 @@ def _on_cpu(path: Path) -> Tensor | UnreadableImageError:
 
 
 def _suits_the_gpu(content: bytearray) -> bool:
-    """Whether a file is a whole JPEG, grey or YCbCr, with no more than ``MAX_PIXELS``.
+    """Whether a file is a whole JPEG, grey or YCbCr, upright, with no more than ``MAX_PIXELS``.
 
-    nvJPEG completes truncated files, misreads CMYK and has no limit, so Pillow decodes such files.
+    nvJPEG completes truncated files, misreads CMYK, ignores EXIF and has no limit, so Pillow decodes such files.
     """
     header = jpeg_header(content)
-    return header is not None and header.transformed and content.endswith(_END)
+    return header is not None and header.transformed and header.upright and content.endswith(_END)

@@ -183,7 +183,7 @@ def _shrunk_size(path: str, short_side: int) -> tuple[int, int] | UnreadableImag
 
 
 def _jpeg_size(path: str) -> tuple[int, int] | None:
-    """Return height and width of a plain JPEG from its first bytes, which is faster than Pillow."""
+    """Return height and width of a plain, upright JPEG from its first bytes, which is faster than Pillow."""
     try:
         file = os.open(path, READING)
     except (OSError, ValueError):  # ValueError: a null character
@@ -194,7 +194,7 @@ def _jpeg_size(path: str) -> tuple[int, int] | None:
         return None
     finally:
         os.close(file)
-    return None if header is None else (header.height, header.width)
+    return (header.height, header.width) if header is not None and header.upright else None
 
 
 def _free_bytes(device: torch.device) -> int | None:
