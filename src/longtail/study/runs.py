@@ -82,6 +82,10 @@ class Run:
         """Return the recall of a group, or over all classes, in per cent; NaN if it was not measured."""
         return 100 * self._number("splits", part, "recall", group)
 
+    def share(self, name: str, part: Part = "test") -> float:
+        """Return ``accuracy`` or ``macro_f1`` in per cent; NaN if it was not measured."""
+        return 100 * self._number("splits", part, name)
+
     def level(self, part: Held = "test") -> float:
         """Return the model imbalance level I; NaN if it is undefined."""
         return math.nan if self.why_no_level(part) else self._number(f"preference_{part}", "model_imbalance_level")
