@@ -205,7 +205,7 @@ def test_bad_input(change, error, message):
 
 @pytest.mark.parametrize(("classes", "guesses"), [(range(7), range(7)), (range(5), range(6)), (range(4), range(2))])
 def test_macro_f1_equals_scikit_learn(classes, guesses):
-    """Also with a class that has no sample but is predicted, with absent ones, and with ones that are never predicted."""
+    """Also with classes that are predicted without a sample, absent, or never predicted."""
     rng = np.random.default_rng(1)
     label, predicted = rng.choice(classes, 300), rng.choice(guesses, 300)
     counts = [np.bincount(values, minlength=7) for values in (label[label == predicted], label, predicted)]

@@ -53,7 +53,7 @@ def test_of_two_without_a_difference_the_simpler_is_used(cells):
     assert method == "balanced-softmax"
     assert "points above Softmax (95 % interval" in text
     assert "No clear difference from CBS (β = 1.8) (+0.0 points, 95 % interval " in text
-    assert text.endswith("and Balanced Softmax is simpler. 3 seeds: run at least 5 to separate them.")
+    assert text.endswith("Balanced Softmax is simpler than CBS (β = 1.8). 3 seeds: run at least 5 to separate them.")
     five = {"balanced-softmax": (*HIGH, 78.0, 78.9), "cbs": (*NEAR, 78.2, 78.6)}
     assert "run at least" not in decided(cells(five))[1]
 
@@ -90,7 +90,7 @@ def test_one_seed_is_no_test(cells):
 
 def test_one_method_has_nothing_to_compare_with(cells):
     _, text = decided(cells({"cbs": HIGH}))
-    assert text.startswith("Only CBS (β = 1.8) was run: recall over all classes 78.5 % on test data.")
+    assert text.startswith("Only CBS (β = 1.8) can be judged: recall over all classes 78.5 % on test data.")
 
 
 def test_underfitted_models_are_never_recommended(cells):
@@ -98,6 +98,9 @@ def test_underfitted_models_are_never_recommended(cells):
     method, text = decided(cells(recalls, underfitted=["cbs"]))
     assert method == "softmax"  # as good as Balanced Softmax here, and simpler
     assert "Left out: CBS (β = 1.8) predicts 4 of 10 classes and has 25.0 % recall on training data" in text
+    method, text = decided(cells(recalls, underfitted=["cbs", "softmax"]))
+    assert method == "balanced-softmax"
+    assert text.startswith("Use Balanced Softmax: it is the only method that is not underfitted, recall over all")
     method, text = decided(cells(recalls, underfitted=recalls))
     assert method is None
     assert text.startswith("No method is recommended: all 3 are underfitted: ")

@@ -52,12 +52,15 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
         return Decision(None, f"No method is recommended: {why or 'recall is undefined'}. Train for more epochs.")
     left = f" Left out: {'; '.join(weak)}; train for more epochs." if weak else ""
     alike = max(same_settings(usable), key=len)
-    if len(alike) < len(usable):
-        left += f" Not compared, because other settings differ: {some_of([titles[c] for c in usable if c not in alike])}."
+    other = [titles[cell] for cell in usable if cell not in alike]
+    left += f" Not compared, because settings differ: {some_of(other)}." if other else ""
     if len(alike) == 1:
-        only = f"Only {titles[alike[0]]} was run" if len(cells) == 1 else f"Only {titles[alike[0]]} can be judged"
-        text = f"{only}: recall over all classes {means[alike[0]]:.1f} % on {on}."
-        return Decision(alike[0], f"{text}{left} Run another method with the same settings to compare it with.")
+        text = f"recall over all classes {means[alike[0]]:.1f} % on {on}"
+        if weak and not other:
+            only = "it is the only method that is not underfitted"
+            return Decision(alike[0], f"Use {titles[alike[0]]}: {only}, {text}.{left}")
+        hint = "Run another method with the same settings to compare it with."
+        return Decision(alike[0], f"Only {titles[alike[0]]} can be judged: {text}.{left} {hint}")
 
     def test(against: Cell) -> list[Contrast]:
         return contrasts_with(against, [cell for cell in alike if cell is not against], measure, "higher", titles)
@@ -89,8 +92,8 @@ def _complexity(cell: Cell) -> tuple[float, ...]:
     method = cell.recipe.spec
     if method.name not in METHODS:
         return (math.inf,)
-    networks = int(method.projection is not None) + int(method.prototypes)
-    return len(method.stages), networks, int(method.posthoc is not None), len(method.parameters), int(bool(method.shift))
+    networks = (method.projection is not None) + method.prototypes
+    return len(method.stages), networks, method.posthoc is not None, len(method.parameters), bool(method.shift)
 
 
 def _text(kept: Cell, tests: Sequence[Contrast], mean: float, on: str) -> str:
@@ -104,12 +107,15 @@ def _text(kept: Cell, tests: Sequence[Contrast], mean: float, on: str) -> str:
     text += f", and above {some_of([one.title for one in above[2:]])}" if above[2:] else ""
     text += "."
     if close:
+        close.sort(key=lambda one: -one.difference)
+        apart = [f"{one.title} ({one.difference:+.1f} points, {_interval(one)})" for one in close]
+        text += f" No clear difference from {' and '.join(apart) if len(apart) < 3 else some_of(apart)}"
+        higher = [one for one in close if one.difference > 0]
+        if higher:
+            simpler = all(_complexity(kept) < _complexity(one.cell) for one in higher)
+            than = f"simpler than {some_of([one.title for one in higher])}" if simpler else "the reference"
+            text += f"; {title} is {than}"
         runs = min(min(one.found.runs) for one in close if one.found is not None)
-        apart = [f"{one.title} ({one.difference:+.1f} points, {_interval(one)})" for one in sorted(close, key=lambda one: -one.difference)]
-        text += f" No clear difference from {some_of(apart)}"
-        if any(one.difference > 0 for one in close):
-            simpler = all(_complexity(kept) < _complexity(one.cell) for one in close if one.difference > 0)
-            text += f", and {title} is {'simpler' if simpler else 'the reference'}"
         text += f". {runs} seeds: run at least {ENOUGH_SEEDS} to separate them." if runs < ENOUGH_SEEDS else "."
     return " ".join([text, *map(str, untested)])
 

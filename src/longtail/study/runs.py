@@ -203,11 +203,16 @@ class Cell:
 
     @property
     def predicts(self) -> str:
-        """How many classes are predicted, if not all, in words; of several runs, the one with the fewest."""
+        """How many classes are predicted, if not all, in words; of several runs, an underfitted one or the fewest."""
         held = [(run, run.held_out) for run in self.runs if run.held_out is not None]
         if not held:
             return ""
-        run, split = max(held, key=lambda one: len(one[0].result["splits"][one[1]].get("unpredicted_classes", ())))
+
+        def few(one: tuple[Run, Held]) -> tuple[bool, int]:
+            result, split = one[0].result, one[1]
+            return is_underfitted(result, split), len(result["splits"][split].get("unpredicted_classes", ()))
+
+        run, split = max(held, key=few)
         text = predicted_classes(run.result, split)
         return f"{text} (seed {run.recipe.seed})" if text and len(self.runs) > 1 else text
 

@@ -127,10 +127,10 @@ class Choice:
     @property
     def reason(self) -> str:
         """A sentence for users: the beta, and why it was chosen."""
-        text = f"Use β = {self.beta:g}. It has the highest recall over all classes on held-out data"
+        text = f"Use β = {self.beta:g}. It has the highest recall over all classes in the search"
         if len(self.ties) > 1:
             ties = ", ".join(f"{beta:g}" for beta in self.ties)
-            text = f"Use β = {self.beta:g}. Recall over all classes on held-out data is about the same for β = {ties}, "
+            text = f"Use β = {self.beta:g}. Recall over all classes is about the same for β = {ties}, "
             text += "and of these it has the lowest imbalance level"
         if self.at_bound:
             text += f"; the best mean is at a bound, β = {self.best:g}, so search again with wider --bounds"

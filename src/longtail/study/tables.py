@@ -57,6 +57,8 @@ def recall_table(
     if reference is not None and not tested and all(len(cell.runs) < 2 for cell in cells):
         tests = ["No tests: fewer than two seeds."]
     title, notes = _measured_on(cells)
+    if not notes and any(isnan(value.summary.mean) for row in rows for value in row.values if value is not None):
+        notes = ["-: there are no images of this group in some runs."]
     caption = caption_of(cells, selected=_selected(selected, cells))
     names = (*(name.capitalize() for name in groups), "All")
     text = " ".join([*tests, *without, *notes, caption])
