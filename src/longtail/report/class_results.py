@@ -126,10 +126,8 @@ class ClassResults:
         shares = [[math.nan] * size for _ in range(size)]
         for c, found in self.predictions.items():
             shares[c] = [100 * found[guess] / found.total() for guess in range(size)]
-        caption = (
-            f"{self.mistakes_caption} A row per class, a column per predicted class, the most frequent first. Blue "
-        )
-        caption += "is correct, red is wrong; red below the diagonal: a class is mistaken for a more frequent one."
+        caption = f"{self.mistakes_caption} A row per class, a column per predicted class, frequent ones first. Blue: "
+        caption += "correct, red: wrong; red below the diagonal: a class is mistaken for a more frequent one."
         return Drawing("confusion", "Predictions of each class", confusion(shares, self.counts, self.names), caption)
 
     def pairs_grid(self, name: str, most: int = 25) -> Grid:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from longtail.classes import describe_groups
 from longtail.report.data_results import DataResults
-from longtail.study.captions import Recorded, count, describe_groups, measured_on, some_of
+from longtail.study.captions import Recorded, count, measured_on, some_of
 from longtail.study.comparisons import contrasts_of, how_tested
 from longtail.study.runs import Run
 from longtail.study.stats import Summary
@@ -36,7 +37,7 @@ def facts(results: DataResults) -> str:
     text = f"The data has {count(len(results.class_names), 'class')}"
     if any(counts):
         text += f" and {sum(counts):,} training images: {max(counts):,} in the most frequent class, "
-        text += f"{min(counts):,} in the rarest. Groups: {describe_groups(first.result)}"
+        text += f"{min(counts):,} in the rarest. Groups: {describe_groups(results.groups, counts)}"
         text += f" ({made})" if (made := first.result.get("groups_from")) else ""
         text += "; images held out for validation count" if made and first.recipe.validation else ""
     variants = f" in {len(results.cells)} variants" if len(results.cells) > len(methods) else ""

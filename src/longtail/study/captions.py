@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from longtail.classes import describe_groups
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_search, read_studies
@@ -172,7 +173,8 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
         groups = cell.runs[0].result["groups"]
         text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
         made = cell.runs[0].result.get("groups_from")
-        parts.append(f"{text} ({made}; {describe_groups(cell.runs[0].result)})" if made else text)
+        each = describe_groups(groups, cell.runs[0].result.get("counts"))
+        parts.append(f"{text} ({made}; {each})" if made else text)
     parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
     if made:
@@ -188,22 +190,6 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in ordered(cells) if cell.underfitted]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
-
-
-def describe_groups(result: Mapping[str, Any]) -> str:
-    """Return how many training images the classes of each group have, in words.
-
-    Example:
-        >>> describe_groups({"groups": {"head": [0, 1], "medium": [], "tail": [2]}, "counts": [90, 130, 7]})
-        'head: 90 to 130 training images per class, tail: 7'
-    """
-    counts, unit = result.get("counts"), " training images per class"
-    found = []
-    for name, members in result["groups"].items():
-        if members and counts:
-            low, high = min(counts[c] for c in members), max(counts[c] for c in members)
-            found.append(f"{name}: {low:,}" + (f" to {high:,}" if high > low else "") + ("" if found else unit))
-    return ", ".join(found) or "training images per class unknown"
 
 
 def _measured_beta(cell: Cell) -> str:
