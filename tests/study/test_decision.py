@@ -100,7 +100,7 @@ def test_underfitted_models_are_never_recommended(cells):
     assert "Left out: CBS (β = 1.8) predicts 4 of 10 classes and has 25.0 % recall on training data" in text
     method, text = decided(cells(recalls, underfitted=["cbs", "softmax"]))
     assert method == "balanced-softmax"
-    assert text.startswith("Use Balanced Softmax: it is the only method that is not underfitted, recall over all")
+    assert text.startswith("Use Balanced Softmax: it is the only method that is not underfitted; recall over all")
     method, text = decided(cells(recalls, underfitted=recalls))
     assert method is None
     assert text.startswith("No method is recommended: all 3 are underfitted: ")

@@ -83,10 +83,8 @@ def next_steps(found: "Diagnosis") -> list[str]:
     if found.why_no_shift == USELESS:
         return [USELESS]
     use = found.shift is not None and found.shift.recommended
-    first = _underfitted(found)
-    if first:
-        return [*first, _posthoc(found)]
-    lines = [_posthoc(found), _same_in_training(found) if use else _in_training(found)]
+    lines = [_posthoc(found), _same_in_training(found)] if use else [*_underfitted(found), _posthoc(found)]
+    lines += [] if use else [_in_training(found)]
     train = found.recall_of("train").groups if "train" in found.splits else {}
     if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
@@ -114,7 +112,7 @@ def _underfitted(found: "Diagnosis") -> list[str]:
         return []
     return [
         f"Train for longer first: recall over all classes on training data is only {100 * learnt:.1f} %, and "
-        f"{len(never):,} of {len(present):,} classes are never predicted. A shift helps only classes that are learnt."
+        f"{len(never):,} of {len(present):,} classes are never predicted."
     ]
 
 

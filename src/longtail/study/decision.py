@@ -58,7 +58,7 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
         text = f"recall over all classes {means[alike[0]]:.1f} % on {on}"
         if weak and not other:
             only = "it is the only method that is not underfitted"
-            return Decision(alike[0], f"Use {titles[alike[0]]}: {only}, {text}.{left}")
+            return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{left}")
         hint = "Run another method with the same settings to compare it with."
         return Decision(alike[0], f"Only {titles[alike[0]]} can be judged: {text}.{left} {hint}")
 

@@ -325,7 +325,7 @@ def confusion(shares: Sequence[Sequence[float]], counts: Sequence[int], names: S
     rows, columns = np.nonzero(values >= 0.5)
     boxes = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for y, x in zip(rows, columns, strict=True)]
     faces = ["#0072B2" if y == x else "#D55E00" for y, x in zip(rows, columns, strict=True)]
-    strong = 0.1 + 0.9 * values[rows, columns] / 100
+    strong = 0.1 + 0.9 * np.sqrt(values[rows, columns] / 100)  # a few per cent are visible
     axes.add_collection(PolyCollection(boxes, facecolors=faces, alpha=strong.tolist(), linewidths=0))
     if size <= NAMED:
         for y, x in zip(rows, columns, strict=True):
