@@ -84,7 +84,8 @@ def _study(words: Sequence[str], command: str) -> int:
         if results.runs:
             print_table(results.table("recall"), console)
             print_table(results.table("measures", about=False), console)
-            print_line("\n".join(results.sentences()))
+            for sentence in results.sentences():
+                print_line(sentence)
             _print_where(Path(plan.out) / "tables", plan)
             for data, decision in results.decisions().items():
                 print_line(f"{data}: {decision}")

@@ -60,7 +60,8 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
             only = "it is the only method that is not underfitted"
             return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{left}")
         hint = "Run another method with the same settings to compare it with."
-        return Decision(alike[0], f"Only {titles[alike[0]]} can be judged: {text}.{left} {hint}")
+        what = "was run" if len(cells) == 1 else "can be judged"
+        return Decision(alike[0], f"Only {titles[alike[0]]} {what}: {text}.{left} {hint}")
 
     def test(against: Cell) -> list[Contrast]:
         return contrasts_with(against, [cell for cell in alike if cell is not against], measure, "higher", titles)
@@ -100,8 +101,10 @@ def _text(kept: Cell, tests: Sequence[Contrast], mean: float, on: str) -> str:
     worse = [one for one in tests if one.p_value < SIGNIFICANT and one.difference < 0]
     close = [one for one in tests if one.found is not None and one not in worse]
     untested = [one for one in tests if one.found is None]
-    title = tests[0].against
-    text = f"Use {title}: recall over all classes {mean:.1f} % on {on}"
+    title, higher = tests[0].against, [one for one in close if one.difference > 0]
+    runs = min((min(one.found.runs) for one in close if one.found is not None), default=ENOUGH_SEEDS)
+    start = f"Keep {title} for now" if higher and runs < ENOUGH_SEEDS else f"Use {title}"
+    text = f"{start}: recall over all classes {mean:.1f} % on {on}"
     above = sorted(worse, key=lambda one: -one.difference)
     text += "".join(f", {-one.difference:.1f} points above {one.title} ({_interval(one, -1)})" for one in above[:2])
     text += f", and above {some_of([one.title for one in above[2:]])}" if above[2:] else ""
@@ -110,12 +113,10 @@ def _text(kept: Cell, tests: Sequence[Contrast], mean: float, on: str) -> str:
         close.sort(key=lambda one: -one.difference)
         apart = [f"{one.title} ({one.difference:+.1f} points, {_interval(one)})" for one in close]
         text += f" No clear difference from {' and '.join(apart) if len(apart) < 3 else some_of(apart)}"
-        higher = [one for one in close if one.difference > 0]
         if higher:
             simpler = all(_complexity(kept) < _complexity(one.cell) for one in higher)
             than = f"simpler than {some_of([one.title for one in higher])}" if simpler else "the reference"
             text += f"; {title} is {than}"
-        runs = min(min(one.found.runs) for one in close if one.found is not None)
         text += f". {runs} seeds: run at least {ENOUGH_SEEDS} to separate them." if runs < ENOUGH_SEEDS else "."
     return " ".join([text, *map(str, untested)])
 
