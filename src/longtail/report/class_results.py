@@ -187,7 +187,8 @@ class ClassResults:
         rows: list[list[GridCell]] = []
         for c in self._frequent_first(classes):
             found = self.mistaken_for(c)
-            shown = [f"{self.names[guess]} ({share:.0f} %)" for guess, share in found[:3]]
+            rounded = ((guess, f"{share:.0f}" if share >= 0.5 else "<1") for guess, share in found[:3])
+            shown = [f"{self.names[guess]} ({share} %)" for guess, share in rounded]
             upwards = sum(share for guess, share in found if self.counts[guess] > self.counts[c])
             known = self.predictions is not None and c in self.predictions
             rows.append(
