@@ -118,10 +118,15 @@ class ClassResults:
         pairs = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
         return [(guess, 100 * number / found.total()) for guess, number in pairs if guess != c]
 
+    @property
+    def many(self) -> bool:
+        """Whether there are too many classes for a heat map."""
+        return len(self.names) > MOST_NAMES
+
     def confusion(self) -> Drawing | None:
         """Return a heat map of predictions; ``None`` if these are unknown or there are too many classes for one."""
         size = len(self.names)
-        if self.predictions is None or size > MOST_NAMES:
+        if self.predictions is None or self.many:
             return None
         shares = [[math.nan] * size for _ in range(size)]
         for c, found in self.predictions.items():
