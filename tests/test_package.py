@@ -50,6 +50,7 @@ METRICS = {
     "Recall",
     "TargetProbability",
     "class_statistics",
+    "macro_f1",
     "expected_calibration_error",
     "gradient_balance",
     "mean_target_probability",

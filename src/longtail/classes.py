@@ -1,7 +1,7 @@
 """Examples per class, and the head / medium / tail groups made from them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from longtail._checks import Vector, as_counts, as_tensor, check_integer, check_number, describe, positive_counts, shown
 from longtail._io import read_json
 
-__all__ = ["GroupValues", "Groups", "class_counts", "cut_groups", "group_bounds", "imbalance_factor"]
+__all__ = ["GroupValues", "Groups", "class_counts", "cut_groups", "describe_groups", "group_bounds", "imbalance_factor"]
 
 
 def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None = None) -> Tensor:
@@ -330,3 +330,20 @@ def cut_groups(groups: str, counts: Vector, class_names: Sequence[str]) -> tuple
     return Groups.from_counts(
         counts, *bounds
     ), "head has more than {:g} training samples per class, tail fewer than {:g}".format(*bounds)
+
+
+def describe_groups(groups: Mapping[str, Sequence[int]], counts: Sequence[int] | None, unit: str = "images") -> str:
+    """Return how many training samples the classes of each group have, in words.
+
+    Example:
+        >>> describe_groups({"head": [0, 1], "medium": [], "tail": [2]}, [90, 130, 7])
+        'head: 90 to 130 training images per class, tail: 7'
+    """
+    found: list[str] = []
+    for name, members in groups.items():
+        of_group = [counts[c] for c in members] if counts else []
+        if of_group:
+            low, high = min(of_group), max(of_group)
+            text = f"{name}: {low:,} to {high:,}" if high > low else f"{name}: {low:,}"
+            found.append(text if found else f"{text} training {unit} per class")
+    return ", ".join(found) or f"training {unit} per class unknown"

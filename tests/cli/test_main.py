@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import one_sentence
@@ -191,6 +193,27 @@ def test_message_about_a_missing_package_says_how_to_install_it(run, monkeypatch
     assert code == 2
     assert "rich" in err
     assert f"`longtail {name}` needs with `pip install 'longtail[{extras}]'`." in one_sentence(err)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("report", "jinja2"), ("diagnose", "matplotlib"), ("data", "PIL"), ("study", "scipy"), ("predict", "pyarrow")],
+)
+def test_the_extras_in_the_message_install_what_is_missing(run, monkeypatch, name, missing):
+    """By the metadata of the package, whose extras may contain other extras."""
+
+    def fail(_):
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr(import_module(f"longtail.cli.{name}"), "run", fail)
+    given = re.search(r"longtail\[(.*)\]", run(name)[2])[1].split(",")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needs = project["optional-dependencies"]
+    for _ in range(3):
+        inner = [re.findall(r"[a-z]+", one.partition("[")[2]) for extra in given for one in needs[extra] if "[" in one]
+        given = list({*given, *(extra for extras in inner for extra in extras)})
+    installed = {re.match(r"[a-z0-9-]+", one)[0] for extra in given for one in needs[extra]}
+    assert {"PIL": "pillow"}.get(missing, missing) in installed
 
 
 # --- signals

@@ -15,7 +15,6 @@ import longtail
 from longtail.classes import Groups
 from longtail.diagnose import diagnose
 from longtail.metrics import preference_scores, recall
-from longtail.study.figures.style import SPLITS
 
 # Findings and advice
 
@@ -262,12 +261,12 @@ def test_predicted_classes_are_enough_for_a_report(tmp_path, files):
     val = write_columns(tmp_path / "val.csv", labels, predicted=logits.argmax(1))
     found = diagnose(path, counts=files["counts"], val=val)
     assert found.shift is None
-    assert f"{val} and {path} have only predicted labels." in found.next_steps[0]
-    assert f"{path} has only predicted labels." in diagnose(path, counts=files["counts"]).next_steps[0]
+    assert f"{val} and {path} have only predicted labels;" in found.next_steps[0]
+    assert f"{path} has only predicted labels;" in diagnose(path, counts=files["counts"]).next_steps[0]
     text = found.report().html
     assert "calibration" not in text
     assert "the generalisation gap and imbalance level are unknown" in text
-    assert text.count("<svg") == 1
+    assert text.count("<svg") == 2  # recall per class, and the heat map
 
 
 def test_classes_without_samples_are_named(tmp_path, files):
@@ -306,10 +305,23 @@ def test_validation_data_must_not_be_the_test_data(files):
 # The page
 
 
-def test_splits_have_the_same_colours_in_all_figures(files):
-    drawings = diagnose(files["test"], files["train"], counts=files["counts"]).report().drawings
-    lines = {line.get_label(): line.get_color() for line in drawings["class-recall"].figure.axes[0].get_lines()}
-    assert lines == {split: SPLITS[split].color for split in ("test", "training")}
+def test_recall_per_class_has_a_panel_per_split(files):
+    found = diagnose(files["test"], files["train"], counts=files["counts"])
+    panels = found.report().drawings["class-recall"].figure.axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["test", "training"]
+    for axes, split in zip(panels, ("test", "train"), strict=True):
+        order = sorted(range(len(COUNTS)), key=lambda c: -COUNTS[c])
+        expected = [100 * float(found.recall_of(split).per_class[c]) for c in order]
+        assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
+
+
+def test_a_model_that_learnt_little_is_trained_for_longer_first():
+    labels = torch.arange(40) % 4
+    guess = {"labels": labels, "predicted": torch.zeros(40, dtype=torch.int64)}
+    found = diagnose(guess, {"labels": labels[:39], "predicted": guess["predicted"][:39]}, counts=[9, 5, 3, 1])
+    assert found.headline == found.next_steps[0]
+    assert "is only 25.0 %, and 3 of 4 classes are never predicted" in found.headline
+    assert found.headline in found.report().html.replace("\u00a0", " ")
 
 
 def test_arrays_are_like_files_and_names_are_escaped(files):
@@ -319,7 +331,8 @@ def test_arrays_are_like_files_and_names_are_escaped(files):
             arrays[split] = {"labels": torch.from_numpy(file["labels"]), "logits": file["logits"]}
     found = diagnose(**arrays, counts=dict(zip(["<b>", "dog", "emu", "fox"], COUNTS, strict=True)))
     expected = diagnose(files["test"], files["train"], counts=files["counts"])
-    assert repr(found) == str(expected) == "\n".join([*expected.findings, *expected.notes, *expected.next_steps])
+    assert repr(found) == str(expected)
+    assert all(f"- {line}" in str(found) for line in [*found.findings, *found.notes, *found.next_steps])
     page = found.report().html
     assert "&lt;b&gt;" in page
     assert "<b><" not in page

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, recall_score
 
 from longtail import Groups
-from longtail.metrics import recall, wilson_interval
+from longtail.metrics import macro_f1, recall, wilson_interval
 
 GROUPS = Groups.from_indices(head=[0, 1], medium=[2, 3], tail=[4, 5, 6])
 
@@ -201,3 +201,12 @@ GOOD = {"correct": [1, 1, 1], "samples": [2, 2, 2], "groups": Groups.from_indice
 def test_bad_input(change, error, message):
     with pytest.raises(error, match=message):
         recall(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize(("classes", "guesses"), [(range(7), range(7)), (range(5), range(6)), (range(4), range(2))])
+def test_macro_f1_equals_scikit_learn(classes, guesses):
+    """Also with classes that are predicted without a sample, absent, or never predicted."""
+    rng = np.random.default_rng(1)
+    label, predicted = rng.choice(classes, 300), rng.choice(guesses, 300)
+    counts = [np.bincount(values, minlength=7) for values in (label[label == predicted], label, predicted)]
+    assert macro_f1(*counts) == pytest.approx(f1_score(label, predicted, average="macro"))

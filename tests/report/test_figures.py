@@ -16,8 +16,10 @@ from longtail.study.figures import (
     beta_traces,
     class_probability,
     class_recall,
+    confusion,
     frontier,
     inline_svg,
+    learning_curves,
     level_bars,
     recall_curves,
     save_figure,
@@ -54,6 +56,8 @@ DRAW = {
     "boxes": lambda: box_plots({"A": {"few": [1.0, 2.0], "many": [1.0, 2.0, 2.5, 3.0, 2.2]}}),
     "probability": lambda: class_probability(COUNTS, VALUES, names=["a", "b", "c"]),
     "recall": lambda: class_recall(COUNTS, VALUES, low=[0, 0, 0], high=[1, 1, 1]),
+    "confusion": lambda: confusion(np.eye(3) * 100, COUNTS, ["a", "b", "c"]),
+    "learning": lambda: learning_curves([[3.0, 2.0, 1.0]], CURVES),
     "gradients": lambda: gradient_bars(GRADIENTS),
     "beta traces": lambda: beta_traces([((1, 2, 3), (1.0, 1.5, 1.6), (0.2, 0.1, 0.1))]),
     "sensitivity": lambda: sensitivity([1.0, 1.5], RECALLS, chosen=1.5),
@@ -63,6 +67,7 @@ LONG = {
     "levels": lambda: level_bars({f"A method with a long name, no. {k}": Summary(40, 1, 5) for k in range(9)}),
     "probability": lambda: class_probability([3, 2, 1], {ROLES[1]: [0.4, 0.3, 0.3]}, names=["automobile"] * 3),
     "recall": lambda: class_recall([3, 2, 1], {"m": [1, 1, 1]}, names=["a rather long name"] * 3),
+    "confusion": lambda: confusion(np.eye(30) * 100, range(30), ["a class with a rather long name"] * 30),
     "gradients": lambda: gradient_bars({"A": {"ProCo + Balanced Softmax": GRADIENTS["A"]["Softmax"]}}),
     "trade-off": lambda: trade_off({f"{name}, variant {k}": point(k, k) for k in range(3) for name in ROLES}),
 }
@@ -240,8 +245,41 @@ def test_a_dollar_in_a_name_is_a_dollar():
 
 def test_many_classes_are_means_of_neighbours():
     axes = class_recall(list(range(600, 0, -1)), {"m": np.linspace(1, 0, 600).tolist()}).axes[0]
-    assert len(axes.lines[0].get_ydata()) == 60
-    assert axes.lines[0].get_ydata()[0] == pytest.approx(np.linspace(1, 0, 600)[:10].mean())
+    heights = [bar.get_height() for bar in axes.patches]
+    assert len(heights) == 60
+    assert heights[0] == pytest.approx(np.linspace(1, 0, 600)[:10].mean())
+
+
+def test_bars_have_the_colours_of_groups_and_absent_classes_are_grey():
+    figure = class_recall(COUNTS, {"a": [10, 90, math.nan], "b": [0, 80, 5]}, groups={"head": [1], "tail": [0, 2]})
+    first, second = figure.axes
+    assert [bar.get_height() for bar in second.patches] == [80, 0, 5]  # most frequent first
+    head, tail = (mpl.colors.to_rgba(GROUPS[name].color) for name in ("head", "tail"))
+    assert [bar.get_facecolor() for bar in second.patches] == [head, tail, tail]
+    grey = [bar for bar in first.patches if bar.get_height() == 100]
+    assert [bar.get_center()[0] for bar in grey] == [3]
+
+
+def test_a_confusion_has_a_cell_per_prediction_and_mistakes_are_red():
+    shares = [[75, 0, 25], [0.0, 100, 0], [math.nan] * 3]
+    (axes,) = confusion(shares, [5, 500, 50], ["rare", "common", "medium"]).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["common", "medium", "rare"]
+    assert sorted((*text.get_position(), text.get_text()) for text in axes.texts) == [
+        (0.5, 0.5, "100"),
+        (1.5, 2.5, "25"),
+        (2.5, 2.5, "75"),
+    ]
+    colours = {mpl.colors.to_hex(face) for face in axes.collections[0].get_facecolor()}
+    assert colours == {"#0072b2", "#d55e00"}
+
+
+def test_learning_curves_show_every_run_and_the_mean():
+    figure = learning_curves([[3.0, 2.0, 1.0], [5.0, 4.0, 1.0]], CURVES)
+    loss, recall = figure.axes
+    assert [list(line.get_ydata()) for line in loss.lines] == [[3, 2, 1], [5, 4, 1], [4, 3, 1]]
+    assert len(recall.lines) == 6
+    assert loss.get_xlim() == recall.get_xlim()
+    assert len(learning_curves([[3.0, 2.0]], None).axes[0].lines) == 1
 
 
 def test_gradients_far_off_are_cut_and_have_their_number():
@@ -296,6 +334,7 @@ def test_nothing_to_draw_names_the_argument():
     cases = [
         (lambda: recall_curves({}), "methods"),
         (lambda: level_bars({}), "levels"),
+        (lambda: learning_curves([[1.0]], None), "losses"),
         (lambda: box_plots({}), "runs"),
         (lambda: class_recall([1, 2], {}), "models"),
         (lambda: class_recall([1, 2], {"m": [1]}), "models"),

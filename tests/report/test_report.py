@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -125,6 +126,27 @@ def test_worst_classes_are_below_the_mean_and_at_most_a_third():
         assert class_results(recalls).worst == worst
 
 
+def test_confusion_and_most_frequent_mistakes():
+    predictions = {0: Counter({0: 8, 2: 2}), 1: Counter({0: 3, 1: 1}), 2: Counter({2: 5})}
+    found = class_results([80.0, 25.0, 100.0], counts=[90, 9, 30], predictions=predictions)
+    drawing = found.confusion()
+    assert sorted(text.get_text() for text in drawing.figure.axes[0].texts) == ["100", "20", "25", "75", "80"]
+    pairs = [row[:3] + row[4:] for row in found.pairs_grid("p").rows]
+    assert pairs == [["c1", "all", "c0", 3, 75.0], ["c0", "all", "c2", 2, 20.0]]
+    many = class_results([50.0] * 51, predictions={c: Counter({(c + 1) % 51: 1, c: 1}) for c in range(51)})
+    assert many.confusion() is None
+    assert "Most frequent mistakes" in class_text(many)
+    assert class_results([50.0]).confusion() is None  # the predictions are unknown
+
+
+def test_classes_are_in_the_order_of_their_training_images_and_dashes_are_explained():
+    found = class_results([0.0, math.nan, 80.0], counts=[1, 40, 30], precision=[math.nan, 1.0, 1.0])
+    grid = found.grid("n")
+    assert [row[0] for row in grid.rows] == ["c1", "c2", "c0"]
+    assert "-: never predicted, so no precision." in grid.caption
+    assert "-: no images, so no recall." in grid.caption
+
+
 def class_text(found):
     macro = report_page.templates().get_template("macros.html").module.class_sections
     return " ".join(" ".join(Reader(macro(found)).text).split())
@@ -143,8 +165,7 @@ def test_limits_are_named(page):
     text = " ".join(page.text)
     assert "1 unfinished run left out: begun." in text
     assert "1 of 3 rows have only one run" in text
-    assert "were found on test data" in text
-    assert "Lowest imbalance level I" not in text  # after three epochs all but one level are undefined
+    assert "Methods are compared on test data" in text
     assert "The imbalance level is undefined for" in text
     assert "paired t-test" in text
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from longtail.study.record import Choice, StudyRecord, read_studies, write_study
+from longtail.study.results import Results
 from longtail.train.trainer import StoppedError
 
 SHORT = ("--epochs", 1, "--evaluate-every", 0, "--checkpoint-epochs", 0, "--device", "cpu")
@@ -35,7 +37,8 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert code == 0, err
     assert "4/4 digits-lt-50-cbs-beta1.5-seed1: recall" in err
     assert "Recall on test data, per cent" in out
-    assert "Model imbalance level" in out
+    assert "Other measures on test data, per cent" in out
+    assert "Macro F1" in out
     assert "digits-lt 50, recall over all classes: CBS (β = 1.5)" in out
     (kept,) = read_studies(tmp_path / "out")
     assert kept.command.startswith("longtail study --data digits-lt")
@@ -46,12 +49,13 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert "6 runs, 4 done:" in out
     code, out, err = run("study", *SMALL)  # all is done: the same tables, nothing trained
     assert (code, err) == (0, "")
-    assert out.endswith("Tables: out/tables; `longtail report out` writes an HTML report.\n")
+    end = "Tables: out/tables; `longtail report out` writes an HTML report.\ndigits-lt 50: "
+    assert str(Results.read(tmp_path / "out").decisions()["digits-lt 50"]) == out.partition(end)[2].strip() != ""
     code, out, err = run("study", *SMALL, "--methods=softmax", "--seeds=1")
     assert "--methods once" in err
     code, out, err = run("study", "--data", "digits-lt", "--methods", "softmax", "--seeds", 1, "--out", "out", *SHORT)
     assert code == 0, err
-    assert out.endswith("Tables of all studies in out: out/tables; `longtail report out` writes an HTML report.\n")
+    assert "Tables of all studies in out: out/tables; `longtail report out` writes an HTML report.\n" in out
     tables = (tmp_path / "out" / "tables" / "recall.csv").read_text("utf-8")
     assert all(f",{name}" in tables for name in ("Softmax", "CBS (β = 1.5)"))  # the last study and the first one
 
@@ -121,8 +125,13 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     assert code == 0, err
     assert "The search for β" in out
     assert "Sensitivity to β on digits-lt 50" in out
-    assert "digits-lt 50: beta = 1" in out
-    assert out.endswith("Tables: beta/search; `longtail report beta` writes an HTML report.\n")
+    assert "digits-lt 50: Use β = 1" in out
+    assert "Tables: beta/search; `longtail report beta` writes an HTML report.\n" in out
+    words = shlex.split(out.splitlines()[-1].partition("seeds: longtail ")[2])
+    code, planned, err = run(*words, "--dry-run")  # the next command, as it is printed
+    assert code == 0, err
+    assert planned.startswith("10 runs, 0 done:")
+    assert words[words.index("--epochs") + 1] == "1"
     (found,) = tmp_path.rglob("beta.json")
     assert (found.parent / "trace.md").exists()
     assert "| 1 | train | " in (found.parent / "sensitivity.md").read_text("utf-8")
@@ -130,7 +139,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "html"])
 def test_tables_of_finished_runs(run, study, form):
-    for what in ("recall", "level"):
+    for what in ("recall", "measures"):
         code, out, err = run("study", "table", study, "--what", what, "--format", form)
         assert code == 0, err
         assert "CBS" in out
@@ -155,7 +164,7 @@ def test_a_table_tests_as_its_study_did_and_flags_win(run, study, tmp_path):
     given = table("s", "--reference", "cbs")
     assert "against CBS (β = 1.5) (paired t-test, two-sided" in given
     assert "longtail study x; longtail study table s --reference cbs" in given
-    table("s", "--what", "level")
+    table("s", "--what", "measures")
     (tmp_path / "other").mkdir()
     table("s", "other")  # several folders
     shutil.copytree(study, tmp_path / "t" / "u")
@@ -177,7 +186,7 @@ def test_a_measured_beta_is_in_every_caption(run, tmp_path):
     number = re.escape("–".join(map(str, sorted(set(pilots)))))
     shown = f"{sum(betas) / 2:.2f} ({min(betas):.2f} to {max(betas):.2f})"
     said = rf"CBS \(β auto\) on digits-lt 50: β = {re.escape(shown)}, measured on {number} pilot runs? per run, a tenth"
-    for what in ("recall", "level"):
+    for what in ("recall", "measures"):
         code, out, _ = run("study", "table", "out", "--what", what, "--format", "markdown")
         assert re.search(said, out), out
         assert out.count("| digits-lt 50 |") == 2

@@ -46,7 +46,7 @@ def test_a_study_runs_and_returns_its_results(tmp_path, study):
     assert len(found) == 6
     assert found.outcome.failed == {}
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
-        f"{name}.{suffix}" for name in ("recall", "level") for suffix in ("md", "csv")
+        f"{name}.{suffix}" for name in ("recall", "measures") for suffix in ("md", "csv")
     }
     (record,) = read_studies(tmp_path / "out")
     assert (record.command, record.reference) == ("longtail study x", "balanced-softmax")
@@ -153,7 +153,7 @@ def test_tables_say_what_is_missing(study, tmp_path):
     assert found.table().caption.startswith("1 of 7 planned runs are missing. ")
     assert "against Softmax" in found.table().caption  # as the study recorded
     assert "against CBS" in replace(found, reference="cbs").table().caption
-    with pytest.raises(ValueError, match="`what` to be recall or level"):
+    with pytest.raises(ValueError, match="`what` to be recall or measures"):
         found.table("levle")
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from longtail.study.rendering import Row, Table, Value, print_table, to_csv, to_markdown, write
 from longtail.study.runs import group_runs
 from longtail.study.stats import Summary
-from longtail.study.tables import level_table, sensitivity_table
+from longtail.study.tables import level_table, measures_table, sensitivity_table
 from longtail.study.tables import recall_table as plain_recall_table
 
 BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
@@ -125,6 +125,24 @@ def test_the_lowest_level_is_in_bold(cells):
     table = level_table(cells)
     assert [(row.values[0].summary.mean, row.values[0].best) for row in table.rows] == [(22.0, False), (13.0, True)]
     assert "Lower is better." in table.caption
+
+
+def test_other_measures_are_those_of_the_runs_and_unknown_ones_are_explained(made):
+    runs = [made("balanced-softmax", seed, level=20.0) for seed in (0, 1)] + [made("cbs", level=10.0)]
+    for place, run in enumerate(runs):
+        run.result["splits"]["test"] |= {"accuracy": 0.5 + place / 10, "macro_f1": 0.4}
+        run.result["splits"][run.trained]["recall"] = {"all": 0.9 + place / 100}
+    table = measures_table(group_runs(runs))
+    assert table.columns == ("Accuracy", "Macro F1", "Training recall", "I")
+    means = [[value.summary.mean for value in row.values] for row in table.rows]
+    assert means == [pytest.approx([55.0, 40.0, 90.5, 20.0]), pytest.approx([70.0, 40.0, 92.0, 10.0])]
+    assert "unknown" not in table.caption
+    assert "Mean ± SD" in table.caption
+    assert "Mean ± SD" not in measures_table(group_runs(runs), about=False).caption
+    del runs[0].result["splits"]["test"]["macro_f1"]  # of an older version
+    table = measures_table(group_runs(runs))
+    assert table.text(table.rows[0].values[1]) == "-"
+    assert "-: Macro F1 unknown, because runs did not record it." in table.caption
 
 
 def test_an_undefined_level_is_a_dash(made):

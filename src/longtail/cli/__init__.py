@@ -48,6 +48,9 @@ _OPTIONS = {
 
 _EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose": "report,train"}
 """The extras that a command needs; the others need ``train``."""
+_PACKAGES = {"PIL": "data", "sklearn": "data", "torchvision": "vision", "timm": "vision", "pyarrow": "parquet"}
+_PACKAGES |= {"matplotlib": "report", "jinja2": "report", "pandas": "pandas", "tensorboard": "tensorboard"}
+"""The extras of packages that only some uses of a command need."""
 
 _INTERRUPTED = "longtail: Interrupted.\n"
 
@@ -119,7 +122,9 @@ def _run(given: Sequence[str]) -> int:
                 ours = "this is a mistake in longtail, please report it with the output of --debug."
                 sentence += f"; {'--debug shows the traceback.' if plugin_frames(error) else ours}"
             return _fail(sentence)
-        extras = _EXTRAS.get(name, "train")
+        extras, own = _EXTRAS.get(name, "train"), _PACKAGES.get((error.name or "").partition(".")[0])
+        if own is not None and own not in extras and not (own == "data" and "train" in extras):  # which installs it
+            extras += f",{own}"
         return _fail(f"{error}; install what `longtail {name}` needs with `pip install 'longtail[{extras}]'`.")
     except KeyboardInterrupt:
         sys.stderr.write(_INTERRUPTED)

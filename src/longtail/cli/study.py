@@ -15,9 +15,11 @@ from longtail._registry import load_plugins
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
+from longtail.methods import METHODS, default_reference
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches, describe_plans
+from longtail.study.decision import ENOUGH_SEEDS
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, print_table, write
@@ -79,11 +81,16 @@ def _study(words: Sequence[str], command: str) -> int:
         found = run_studies(studies, given.together, view, _print_round)
     for plan, results in zip(plans, found, strict=True):
         _print_searches(results.searches, command)
+        for searched in results.searches.values():
+            print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
         if results.runs:
-            for what in ("recall", "level"):
-                print_table(results.table(what), console)
-            print_line("\n".join(results.sentences()))
+            print_table(results.table("recall"), console)
+            print_table(results.table("measures", about=False), console)
+            for sentence in results.sentences():
+                print_line(sentence)
             _print_where(Path(plan.out) / "tables", plan)
+            for data, decision in results.decisions().items():
+                print_line(f"{data}: {decision}")
     return _exit_code(found[0].outcome)
 
 
@@ -103,13 +110,30 @@ def _beta(words: Sequence[str], command: str) -> int:
     _print_searches(searches, command)
     if searches:
         _print_where(Path(plan.out) / "search", plan)
+    for key, searched in searches.items():
+        print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
+        print_line(f"Next, test it with {ENOUGH_SEEDS} seeds: {_next_study(key, searched.beta, words)}")
     return _exit_code(outcome)
+
+
+def _next_study(key: SearchKey, beta: float, words: Sequence[str]) -> str:
+    """Return the command that compares the beta of a search with the usual reference, with the same settings."""
+    data, imbalance, method = key
+    own = ["data", "imbalance", "method", "out", "dry_run", *_SEARCH]
+    flags, kept = {f"--{name.replace('_', '-')}" for name in own}, True
+    settings = []
+    for word in words:
+        kept = word.partition("=")[0] not in flags if word.startswith("--") else kept
+        settings += [word] if kept else []
+    made = ["--data", data, *(["--imbalance", f"{imbalance:g}"] if imbalance is not None else [])]
+    made += ["--methods", default_reference(()), f"{method}:{METHODS[method].beta}={beta:g}"]
+    return f"{program()} study {shlex.join([*made, '--seeds', str(ENOUGH_SEEDS), *settings])}"
 
 
 def _table(words: Sequence[str], command: str) -> int:
     parser = Parser("longtail study table", "Show a table of finished runs, tested as their study did.")
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="folders of runs")
-    parser.flag("--what", "recall, or the model imbalance level", choices=("recall", "level"), default="recall")
+    parser.flag("--what", "recall, or other measures", choices=("recall", "measures"), default="recall")
     parser.flag("--format", "of the output", choices=("terminal", *FORMATS), default="terminal")
     parser.flag("--reference", "test against another method", metavar="NAME")
     given = parser.read(words)
@@ -193,7 +217,6 @@ def _print_searches(searches: Searches, command: str) -> None:
     for searched in searches.values():
         print_table(trace_table(searched, command), console)
         print_table(searched.sensitivity(command), console)
-        print_line(f"{searched.cells[0].data}: {searched.found.choice}")
 
 
 def _print_where(tables: Path, plan: StudyPlan) -> None:

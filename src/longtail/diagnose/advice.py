@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from longtail.classes import describe_groups
 from longtail.diagnose.shift import USELESS
 from longtail.methods import METHODS, Method
 
@@ -17,17 +18,21 @@ _UPWARDS = 60
 """Per cent of the errors that go to more frequent classes, from which on a shift helps."""
 
 _USE_A_SHIFT = (
-    "In the paper's ImageNet-LT table, a shift during training helped more than a post-hoc shift (51.1 and 51.6 % "
-    "against 50.3 %): replace the loss with ClassBalancedSoftmaxLoss(counts, beta=1.0); on validation data, "
-    "`longtail.fit_shift` estimates what to add to beta. Prediction stays as it is."
+    "Train again with the loss ClassBalancedSoftmaxLoss(counts, beta=1.0), and predict as before; `longtail.fit_shift` "
+    "measures on validation data what to add to beta. (In the paper's ImageNet-LT table, a shift in the loss helped "
+    "more than a post-hoc shift: 51.1 and 51.6 % against 50.3 %.)"
 )
 
 
 def findings(found: "Diagnosis") -> list[str]:
     """Return what is wrong, and by how much."""
     counts, first, last = found.counts.tolist(), found.commonest, found.rarest
-    lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,}."]
-    test = found.recall_of("test").groups
+    sizes = describe_groups({name: found.groups.members(name) for name in found.filled}, counts, "samples")
+    lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,} ({sizes})."]
+    test, over_all = found.recall_of("test").groups, found.recall_of("test").all
+    each = ", ".join(f"{name} {100 * value:.1f} %" for name, value in test.items())
+    each = f" ({each})" if len(test) > 1 else ""
+    lines.append(f"On test data, recall over all classes is {100 * over_all:.1f} %{each}.")
     if found.gap is not None:
         side = f"{100 * abs(found.gap):.1f} points {'lower' if found.gap > 0 else 'higher'}"
         same = f"On test data, recall is the same on the {last} and the {first}."
@@ -38,7 +43,7 @@ def findings(found: "Diagnosis") -> list[str]:
             lost = 100 * (train[last] - test[last])
             verdict = f"it loses {lost:.1f} points"
             if train[last] < 0.5:
-                verdict = "it is not even learnt"
+                verdict = "it is not learnt"
             elif train[last] < _LEARNT:
                 verdict = "it is only partly learnt"
             elif lost > 10:
@@ -46,8 +51,8 @@ def findings(found: "Diagnosis") -> list[str]:
             recalls = f"{100 * train[last]:.1f} % on training data and {100 * test[last]:.1f} % on test data"
             lines.append(f"Recall of the {last} is {recalls}: {verdict}.")
         if found.preference.undefined:
-            missed = ", ".join(found.preference.undefined)
-            lines.append(f"The imbalance level is undefined, because no training sample of {missed} is recognised.")
+            missed = " and the ".join(found.preference.undefined)
+            lines.append(f"The imbalance level is undefined, because no training sample of the {missed} is recognised.")
         elif math.isnan(found.preference.level):
             why = f"all classes are in one group, the {last}" if first == last else "only one group has samples"
             lines.append(f"The imbalance level is undefined, because {why}.")
@@ -78,7 +83,8 @@ def next_steps(found: "Diagnosis") -> list[str]:
     if found.why_no_shift == USELESS:
         return [USELESS]
     use = found.shift is not None and found.shift.recommended
-    lines = [_posthoc(found), _same_in_training(found) if use else _in_training(found)]
+    lines = [_posthoc(found), _same_in_training(found)] if use else [*_underfitted(found), _posthoc(found)]
+    lines += [] if use else [_in_training(found)]
     train = found.recall_of("train").groups if "train" in found.splits else {}
     if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
@@ -86,6 +92,28 @@ def next_steps(found: "Diagnosis") -> list[str]:
             "data): try more data for it, or stronger augmentation."
         )
     return lines
+
+
+def headline(found: "Diagnosis") -> str:
+    """Return the one thing to do first: the first step, but not one that only says why there is no post-hoc shift."""
+    steps = found.next_steps
+    skip = len(steps) > 1 and steps[0] == _posthoc(found) and not (found.shift is not None and found.shift.recommended)
+    return steps[1] if skip else steps[0]
+
+
+def _underfitted(found: "Diagnosis") -> list[str]:
+    """Advice for a model that has learnt less than half of the training data and never predicts some classes."""
+    if "train" not in found.splits:
+        return []
+    size, learnt, test = len(found.names), found.recall_of("train").all, found.splits["test"]
+    present = set(test.labels.tolist())
+    never = present - set(test.predicted.tolist())
+    if not never or (learnt - 1 / size) / (1 - 1 / size) >= 0.5:
+        return []
+    return [
+        f"Train for longer first: recall over all classes on training data is only {100 * learnt:.1f} %, and "
+        f"{len(never):,} of {len(present):,} classes are never predicted."
+    ]
 
 
 def _posthoc(found: "Diagnosis") -> str:

@@ -4,13 +4,15 @@ import math
 from typing import Any
 
 from longtail import __version__
+from longtail.classes import class_counts
 from longtail.diagnose.diagnosis import Diagnosis
 from longtail.diagnose.shift import shifted_recalls, strengths
+from longtail.metrics import macro_f1
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
 from longtail.study.captions import count, some_of
 from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity
-from longtail.study.figures.plots import FEW
+from longtail.study.figures.plots import MOST_BARS, MOST_NAMES
 
 _WORDS = {"train": "training", "val": "validation", "test": "test"}
 
@@ -23,6 +25,10 @@ def make_report(found: Diagnosis, *, title: str = "", command: str = "") -> Repo
     files: list[list[GridCell]] = [
         [_WORDS[name], one.source, one.kind, len(one.labels)] for name, one in found.splits.items()
     ]
+    drawings = {drawing.name: drawing for drawing in _drawings(found)}
+    classes = _class_results(found)
+    heat_map = classes.confusion()
+    drawings |= {} if heat_map is None else {heat_map.name: heat_map}
     content: dict[str, Any] = {
         "title": title or "Diagnosis of a classifier",
         "subtitle": f"{len(found.names):,} classes; predictions on {samples} samples. Recall is the share of the "
@@ -32,12 +38,12 @@ def make_report(found: Diagnosis, *, title: str = "", command: str = "") -> Repo
         "notes_on_data": _notes(found),
         "recall_grid": _recall_grid(found),
         "shift_grid": _shift_grid(found),
-        "classes": _class_results(found),
+        "classes": classes,
         "about": about,
         "files": Grid("files", "", columns, files),
         "command": command,
     }
-    return Report("diagnosis.html", content, {drawing.name: drawing for drawing in _drawings(found)})
+    return Report("diagnosis.html", content, drawings)
 
 
 def _cards(found: Diagnosis) -> list[tuple[str, str, str]]:
@@ -53,23 +59,27 @@ def _cards(found: Diagnosis) -> list[tuple[str, str, str]]:
 
 
 def _recall_grid(found: Diagnosis) -> Grid:
-    columns = [Column("Data"), *(Column(name.capitalize(), 2) for name in (*found.filled, "all", "accuracy"))]
+    names = (*(name.capitalize() for name in found.filled), "All", "Accuracy", "Macro F1")
+    columns = [Column("Data"), *(Column(name, 2) for name in names)]
     rows: list[list[GridCell]] = []
     for name, split in found.splits.items():
         recalls = found.recall_of(name)
-        accuracy = float((split.labels == split.predicted).double().mean())
-        values = [*(recalls.groups.get(group, math.nan) for group in found.filled), recalls.all, accuracy]
+        right = split.labels[split.labels == split.predicted]
+        f1 = macro_f1(*(class_counts(one, len(found.names)) for one in (right, split.labels, split.predicted)))
+        of_groups = [recalls.groups.get(group, math.nan) for group in found.filled]
+        values = [*of_groups, recalls.all, len(right) / len(split.labels), f1]
         rows.append([f"{_WORDS[name]} data", *(100 * value for value in values)])
-    caption = f"Groups: {found.groups_from}. Accuracy weighs samples equally, recall weighs classes equally."
+    caption = f"Groups: {found.groups_from}. Accuracy weighs samples equally, recall and macro F1 weigh classes equally"
+    caption += "; -: undefined, or not measured there."
     if found.preference is not None:
         scores = [found.preference.score.get(group, math.nan) for group in found.filled]
-        rows.append(["preference score P", *scores, math.nan, math.nan])
+        rows.append(["preference score P", *scores, *[math.nan] * 3])
         caption += " Preference score: training error plus the share of training recall that is lost on test data; "
         caption += "lower is better."
     error = found.calibration
     if error:
         errors = [error.get(group, math.nan) for group in found.filled]
-        rows.append(["calibration error, test data", *errors, error["all"], math.nan])
+        rows.append(["calibration error, test data", *errors, error["all"], math.nan, math.nan])
     return Grid("recall", "Recall, per cent", columns, rows, caption)
 
 
@@ -143,9 +153,13 @@ def _drawings(found: Diagnosis) -> list[Drawing]:
     if "train" in found.splits:
         recalls["training"] = (100 * found.recall_of("train").per_class).tolist()
     low, high = ((100 * ends).tolist() for ends in (test.low, test.high))
-    figure = class_recall(counts, recalls, low=low, high=high, names=names, split="")
-    more = "means over neighbouring classes" if len(counts) > FEW else "shaded: 95 % intervals on test data"
-    drawings.append(Drawing("class-recall", "Recall per class", figure, f"The most frequent class first; {more}."))
+    groups = {name: found.groups.members(name) for name in found.filled}
+    figure = class_recall(counts, recalls, groups=groups, low=low, high=high, names=names)
+    caption = "The most frequent class first"
+    caption += "; lines: 95 % intervals on test data" if len(counts) <= MOST_NAMES else ""
+    caption += "; means over neighbouring classes" if len(counts) > MOST_BARS else ""
+    caption += "; grey: no samples" if len(counts) <= MOST_BARS and test.absent else ""
+    drawings.append(Drawing("class-recall", "Recall per class", figure, f"{caption}."))
     trained = found.statistics.get("train")
     if trained is not None:
         values = {"predicted": (trained.probability_sum / trained.samples.sum()).tolist()}

@@ -136,8 +136,14 @@ class Diagnosis:
 
         return make_report(self, title=title, command=command)
 
+    @property
+    def headline(self) -> str:
+        """What to do first, in a sentence or two."""
+        return advice.headline(self)
+
     def __repr__(self) -> str:
-        return "\n".join([*self.findings, *self.notes, *self.next_steps])
+        parts = {"What was found": self.findings, "What to try next": self.next_steps, "Notes": self.notes}
+        return "\n".join("\n- ".join([f"{title}:", *lines]) for title, lines in parts.items() if lines)
 
 
 def diagnose(
@@ -166,7 +172,7 @@ def diagnose(
     Example:
         >>> test = {"labels": [0, 0, 0, 1, 1, 1], "predicted": [0, 0, 0, 0, 0, 1]}
         >>> found = diagnose(test, counts={"cat": 500, "fox": 5})
-        >>> print(found.findings[1])
+        >>> print(found.findings[2])
         On test data, recall is 66.7 points lower on the tail than on the head.
     """
     if isinstance(test, str | Path) and Path(test).is_dir():

@@ -85,7 +85,10 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     run, unused = _read_run(raw, count_names)
     if run is None and given is None and "train" not in raw:
         hint = f"; {unused}" if unused else "."
-        raise ValueError(f"Expected `train` or `counts`, to know the training samples per class, but got neither{hint}")
+        raise ValueError(
+            "Expected `train` or `counts`, to know the training samples per class, but got neither; `counts` is a JSON "
+            f'file such as [500, 80, 5] or {{"cat": 500, "fox": 5}}{hint}'
+        )
     if run is not None:
         inside = [split for split, one in raw.items() if one.folder == run.path.parent]
         raw |= {split: replace(raw[split], names=run.names) for split in inside}

@@ -94,15 +94,15 @@ def _missing(splits: Mapping[str, SplitPredictions]) -> str:
         has = "has" if len(only_classes) == 1 else "have"
         return (
             "A post-hoc shift needs logits or probabilities on validation and test data, but "
-            f"{' and '.join(only_classes)} {has} only predicted labels."
+            f"{' and '.join(only_classes)} {has} only predicted labels; add them to those files."
         )
     if "val" in splits:
         return ""
     return (
         "Without validation data, no post-hoc shift was chosen: chosen on test data, it would look too good. Give "
-        "--val predictions on data that was used neither for training nor for testing: hold out a tenth of every class "
-        "before training (`longtail train --validation 0.1`), or, without training again, give half of the test "
-        "samples of every class as --val and the other half as --test."
+        "predictions on other data as --val. To have such data, hold out a tenth of every class before training "
+        "(`longtail train --validation 0.1`), or, without training again, split the test samples of every class into "
+        "halves: one for --val, the other for --test."
     )
 
 

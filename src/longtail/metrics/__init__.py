@@ -15,7 +15,7 @@ from longtail.metrics.probability import (
     mean_target_probability,
     probability_shift,
 )
-from longtail.metrics.recall import Recall, recall, wilson_interval
+from longtail.metrics.recall import Recall, macro_f1, recall, wilson_interval
 from longtail.metrics.statistics import ClassStatistics, class_statistics
 from longtail.metrics.summary import summary
 
@@ -34,6 +34,7 @@ __all__ = [
     "class_statistics",
     "expected_calibration_error",
     "gradient_balance",
+    "macro_f1",
     "mean_target_probability",
     "preference_scores",
     "probability_shift",

@@ -1,4 +1,4 @@
-"""Recall per class, per group, and over all classes."""
+"""Recall per class, per group, and over all classes; macro F1."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -71,6 +71,27 @@ def recall(
         all=float(per_class.where(counted, 0.0).sum() / counted.sum()),
         absent=tuple((~present).nonzero().flatten().tolist()),
     )
+
+
+def macro_f1(correct: Vector, samples: Vector, predicted: Vector) -> float:
+    r"""Return the mean over classes of :math:`F_1 = 2\, correct_c / (samples_c + predicted_c)`, as scikit-learn does.
+
+    A class that has no sample and is never predicted is left out; one that is predicted without a sample counts as 0.
+
+    Args:
+        correct: correctly predicted samples per class, ``(C,)``.
+        samples: samples per class, ``(C,)``.
+        predicted: samples of any class that are predicted as this class, ``(C,)``.
+
+    Example:
+        >>> round(macro_f1([9, 1, 0], [10, 4, 0], [12, 2, 0]), 3)
+        0.576
+    """
+    total = as_counts(samples, name="samples").cpu() + as_counts(predicted, name="predicted").cpu()
+    right, counted = as_counts(correct, total.numel(), name="correct").cpu(), total > 0
+    if not counted.any():
+        raise ValueError("Expected `samples` to have a class with a sample, but got 0 for every class.")
+    return float((2 * right[counted].double() / total[counted]).mean())
 
 
 def wilson_interval(correct: Vector, samples: Vector, confidence: float = 0.95) -> tuple[Tensor, Tensor]:

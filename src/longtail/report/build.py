@@ -1,6 +1,5 @@
 """A report from folders of finished runs. It reads files only: no model is loaded or trained."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +7,14 @@ from typing import Any
 
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.data_results import DataResults, mean_per_class, split_by_data
-from longtail.report.drawings import beta_drawing, curve_drawings, measured_beta_drawings, method_drawings
-from longtail.report.headlines import headline_cards, headlines, limits
+from longtail.report.drawings import (
+    beta_drawing,
+    curve_drawings,
+    curves_caption,
+    measured_beta_drawings,
+    method_drawings,
+)
+from longtail.report.headlines import comparisons, facts, headline_cards, limits
 from longtail.report.mistakes import images_of_mistakes, read_predicted
 from longtail.report.page import Report, grid_from_table, slug
 from longtail.report.settings import repeat_command, settings_grid, versions_grid
@@ -18,7 +23,7 @@ from longtail.study.comparisons import check_reference
 from longtail.study.figures import Drawing
 from longtail.study.record import Choice, read_search
 from longtail.study.runs import SEARCH_FILE, Cell, Run, group_runs, method_title, one_cell, read_runs
-from longtail.study.tables import level_table, recall_table
+from longtail.study.tables import measures_table, recall_table
 from longtail.train.folder import RunFolder
 from longtail.train.stored import read_statistics
 
@@ -74,9 +79,9 @@ def _heading(all_results: Sequence[DataResults], runs: Sequence[Run]) -> dict[st
     titles = list(dict.fromkeys(method_title(cell.method) for one in all_results for cell in one.cells))
     methods = f"{len(titles)} methods" if len(titles) > 1 else titles[0] if titles else "Search for β"
     subtitle = f"{count(len(runs), 'run')}. Recall of a class is the share of its images that are recognised; "
-    subtitle += "recall of a group is the mean over its classes. "
-    subtitle += "Head, medium and tail are the frequent, middle and rare classes."
-    return {"title": f"{methods} on {some_of(data)}", "subtitle": subtitle}
+    subtitle += "recall of a group, or over all classes, is the mean over its classes."
+    names = [Path(name).name or name for name in data]  # of own data, without the folders above
+    return {"title": f"{methods} on {some_of(names)}", "subtitle": subtitle}
 
 
 def _add(drawings: dict[str, Drawing], new: Sequence[Drawing], prefix: str) -> list[str]:
@@ -95,21 +100,26 @@ def _results_content(results: DataResults, prefix: str, drawings: dict[str, Draw
     """The content of the sections about one data set."""
     record, selected = results.record, results.record.selected(results.cells)
     recalls = recall_table(results.cells, reference=record.reference, selected=selected)
-    levels = None
-    if any(not math.isnan(results.level(cell).mean) for cell in results.cells):
-        levels = grid_from_table(level_table(results.cells, selected=selected), f"{prefix}-level")
+    measures = measures_table(results.cells, selected=selected, about=False)
+    measures = replace(measures, caption=measures.caption + results.warning())
     betas = _several_betas(results)
     figures = [*method_drawings(results), *([beta_drawing(betas, selected=record.selected(betas))] if betas else [])]
     figures += measured_beta_drawings(results)
+    classes = _class_results(results)
+    heat_map = None if classes is None else classes.confusion()
     return {
         "name": results.name,
         "cards": headline_cards(results),
-        "findings": headlines(results),
+        "facts": facts(results),
+        "decision": str(results.decision),
+        "tests": comparisons(results),
         "recall_grid": grid_from_table(recalls, f"{prefix}-recall"),
-        "level_grid": levels,
-        "figures": _add(drawings, figures, results.name),
+        "measures_grid": grid_from_table(measures, f"{prefix}-measures"),
+        "figures": _add(drawings, sorted(figures, key=lambda one: one.wide), results.name),
         "curves": _add(drawings, curve_drawings(results), results.name),
-        "classes": _class_results(results),
+        "curves_caption": curves_caption(results) + results.warning(),
+        "classes": classes,
+        "confusion": _add(drawings, [] if heat_map is None else [heat_map], results.name),
     }
 
 

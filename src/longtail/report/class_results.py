@@ -9,6 +9,8 @@ from functools import cached_property
 from torch import Tensor
 
 from longtail.report.page import Column, Grid, GridCell
+from longtail.study.figures import Drawing, confusion
+from longtail.study.figures.plots import MOST_NAMES
 
 Example = tuple[str, str, float]
 """An image as a data URI, the name of the predicted class, and its probability in per cent."""
@@ -116,6 +118,43 @@ class ClassResults:
         pairs = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
         return [(guess, 100 * number / found.total()) for guess, number in pairs if guess != c]
 
+    @property
+    def many(self) -> bool:
+        """Whether there are too many classes for a heat map."""
+        return len(self.names) > MOST_NAMES
+
+    def confusion(self) -> Drawing | None:
+        """Return a heat map of predictions; ``None`` if these are unknown or there are too many classes for one."""
+        size = len(self.names)
+        if self.predictions is None or self.many:
+            return None
+        shares = [[math.nan] * size for _ in range(size)]
+        for c, found in self.predictions.items():
+            shares[c] = [100 * found[guess] / found.total() for guess in range(size)]
+        caption = f"{self.mistakes_caption} A row per class, a column per predicted class, frequent ones first. Blue: "
+        caption += "correct, red: wrong; red below the diagonal: a class is mistaken for a more frequent one."
+        return Drawing("confusion", "Predictions of each class", confusion(shares, self.counts, self.names), caption)
+
+    def pairs_grid(self, name: str, most: int = 25) -> Grid:
+        """Return a table of the classes that are most often mistaken for each other."""
+        found = [
+            (number / of_class.total(), number, c, guess)
+            for c, of_class in (self.predictions or {}).items()
+            for guess, number in of_class.items()
+            if guess != c
+        ]
+        found.sort(key=lambda pair: (-pair[0], -pair[1], pair[2:]))
+        rows: list[list[GridCell]] = [
+            [self.names[c], self.group_of[c], self.names[guess], self.group_of[guess], number, 100 * share]
+            for share, number, c, guess in found[:most]
+        ]
+        columns = [Column("Class"), Column("Group"), Column("Predicted as"), Column("Its group")]
+        columns += [Column(f"{self.unit.capitalize()}s", 0), Column("Of the class, %", 1, bar=True)]
+        return Grid(name, "Most frequent mistakes", columns, rows, self.mistakes_caption)
+
+    def _frequent_first(self, classes: Iterable[int]) -> list[int]:
+        return sorted(classes, key=lambda c: -self.counts[c])
+
     def grid(self, name: str) -> Grid:
         """Return a table with a row per class."""
         columns = [Column("Class"), Column("Group"), Column(f"Training {self.unit}s", 0)]
@@ -125,12 +164,12 @@ class ClassResults:
         about = f"Of the {self.unit}s predicted as this class, the share that belongs to it"
         columns += [Column("Precision, %", 1, title=about)] if self.precision else []
         rows: list[list[GridCell]] = []
-        for c, class_name in enumerate(self.names):
+        for c in self._frequent_first(range(len(self.names))):
             recalls = [of_model[c] for of_model in self.recalls.values()]
             best = max((v for v in recalls if not math.isnan(v)), default=math.nan) if several else math.nan
             rows.append(
                 [
-                    class_name,
+                    self.names[c],
                     self.group_of[c],
                     self.counts[c],
                     *self.samples[c : c + 1],
@@ -138,7 +177,11 @@ class ClassResults:
                     *self.precision[c : c + 1],
                 ]
             )
-        return Grid(name, "", columns, rows, self.caption, "Search classes or groups")
+        caption = self.caption
+        caption += " -: never predicted, so no precision." if any(map(math.isnan, self.precision)) else ""
+        unknown = any(math.isnan(value) for values in self.recalls.values() for value in values)
+        caption += f" -: no {self.unit}s, so no recall." if unknown else ""
+        return Grid(name, "", columns, rows, caption, "Search classes or groups")
 
     def mistakes_grid(self, name: str, classes: Sequence[int]) -> Grid:
         """Return a table of what classes are mistaken for."""
@@ -147,9 +190,10 @@ class ClassResults:
         columns += [Column("Mistaken for"), Column("Second"), Column("Third")]
         columns += [Column("As a more frequent class, %", 1, bar=True, title=about)]
         rows: list[list[GridCell]] = []
-        for c in classes:
+        for c in self._frequent_first(classes):
             found = self.mistaken_for(c)
-            shown = [f"{self.names[guess]} ({share:.0f} %)" for guess, share in found[:3]]
+            rounded = ((guess, f"{share:.0f}" if share >= 0.5 else "<1") for guess, share in found[:3])
+            shown = [f"{self.names[guess]} ({share} %)" for guess, share in rounded]
             upwards = sum(share for guess, share in found if self.counts[guess] > self.counts[c])
             known = self.predictions is not None and c in self.predictions
             rows.append(
@@ -158,8 +202,9 @@ class ClassResults:
                     self.group_of[c],
                     self.recall[c],
                     *shown,
-                    *["–"] * (3 - len(shown)),
+                    *["-"] * (3 - len(shown)),
                     float(upwards) if known else math.nan,
                 ]
             )
-        return Grid(name, "", columns, rows, self.mistakes_caption, "Search classes" if len(rows) > 12 else "")
+        caption = f"{self.mistakes_caption} -: no other mistake."
+        return Grid(name, "", columns, rows, caption, "Search classes" if len(rows) > 12 else "")

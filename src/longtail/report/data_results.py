@@ -10,6 +10,7 @@ import numpy as np
 from longtail.methods import METHODS, default_reference
 from longtail.study.captions import Recorded
 from longtail.study.comparisons import SAME_DATA
+from longtail.study.decision import Decision, decide
 from longtail.study.figures.style import Mark, marks_of
 from longtail.study.runs import (
     HELD_WORDS,
@@ -73,15 +74,17 @@ class DataResults:
         """Return the model imbalance level over the runs of a cell."""
         return cell.summary(partial(Run.level, part=self.split))
 
-    def highest(self, group: str) -> Cell:
-        """Return the cell with the highest recall of a group; undefined values come last."""
-        means = {cell: self.recall(cell, group).mean for cell in self.cells}
-        return max(self.cells, key=lambda cell: -math.inf if math.isnan(means[cell]) else means[cell])
+    @cached_property
+    def decision(self) -> Decision:
+        """Which method to use, and why."""
+        return decide(self.cells, self.record.reference)
 
     @cached_property
     def best(self) -> Cell:
-        """The cell with the highest recall over all classes."""
-        return self.highest("all")
+        """The cell to use; if none is recommended, the one with the highest recall over all classes."""
+        means = {cell: self.recall(cell).mean for cell in self.cells}
+        highest = max(self.cells, key=lambda cell: -math.inf if math.isnan(means[cell]) else means[cell])
+        return self.decision.cell or highest
 
     @cached_property
     def lowest_level(self) -> Cell | None:
@@ -116,8 +119,7 @@ class DataResults:
         """Return the end of a caption that says how many methods are shown; empty if all are."""
         if len(cells) == len(self.cells):
             return ""
-        best = "highest recall" + ("" if self.lowest_level is None else " and the lowest imbalance level")
-        return f" {len(cells)} of {len(self.cells)} methods are shown, with those of the {best}."
+        return f" {len(cells)} of {len(self.cells)} methods are shown, {self.titles[self.best]} among them."
 
     @property
     def class_names(self) -> list[str]:

@@ -14,12 +14,12 @@ from longtail.study.figures import (
     beta_traces,
     class_probability,
     class_recall,
+    learning_curves,
     level_bars,
-    recall_curves,
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.plots import FEW
+from longtail.study.figures.plots import FEW, MOST_BARS
 from longtail.study.runs import Cell, Held, Run
 
 
@@ -63,8 +63,8 @@ def _per_class(results: DataResults, split: str | None, name: str) -> dict[str, 
     return {title: values for title, values in found.items() if values}
 
 
-def _end(results: DataResults, drawn: Mapping[str, object]) -> str:
-    means = "; means over neighbouring classes." if len(results.counts) > FEW else "."
+def _end(results: DataResults, drawn: Mapping[str, object], few: int) -> str:
+    means = "; means over neighbouring classes." if len(results.counts) > few else "."
     return means + results.shown([cell for cell in results.cells if results.titles[cell] in drawn])
 
 
@@ -73,8 +73,11 @@ def _recalls(results: DataResults) -> Drawing | None:
     if not values:
         return None
     per_cent = {title: [100 * v for v in numbers] for title, numbers in values.items()}
-    figure = class_recall(results.counts, per_cent, names=results.class_names, split=results.on, marks=results.marks)
-    caption = f"Recall of each class on {results.on} data, the most frequent class first{_end(results, values)}"
+    figure = class_recall(results.counts, per_cent, groups=results.groups, names=results.class_names)
+    caption = f"Recall of each class on {results.on} data, the most frequent class first"
+    if len(results.counts) <= MOST_BARS and any(math.isnan(value) for numbers in values.values() for value in numbers):
+        caption += f"; grey: no {results.on} images"
+    caption += _end(results, values, MOST_BARS)
     return Drawing("class-recall", "Recall per class", figure, caption)
 
 
@@ -84,21 +87,31 @@ def _probability(results: DataResults) -> Drawing | None:
         return None
     caption = "Mean predicted probability of each class on training data (lines) and its frequency there (bars)"
     figure = class_probability(results.counts, values, names=results.class_names, marks=results.marks)
-    return Drawing("class-probability", "Predicted class frequencies", figure, caption + _end(results, values))
+    return Drawing("class-probability", "Predicted class frequencies", figure, caption + _end(results, values, FEW))
 
 
 def curve_drawings(results: DataResults) -> list[Drawing]:
-    """Return recall over epochs, a figure per method; methods whose runs logged no recall are left out."""
+    """Return loss and recall over epochs, a figure per method; methods whose log was not kept are left out."""
     found: list[Drawing] = []
     for cell, title in results.titles.items():
-        curves = recall_over_epochs(cell, results.split)
-        if curves is not None:
-            line = "dashed" if results.split == "test" else "dotted"
-            runs = f"; mean over {len(cell.runs)} runs" if len(cell.runs) > 1 else ""
-            caption = f"Training data (solid) and {results.on} data ({line}){runs}.{results.warning([cell])}"
-            figure = recall_curves({title: curves}, split=results.on)
-            found.append(Drawing(f"curves-{slug(title)}", title, figure, caption))
+        rows = [[math.nan if (loss := line.get("loss")) is None else loss for line in run.log()] for run in cell.runs]
+        if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
+            continue
+        figure = learning_curves(rows, recall_over_epochs(cell, results.split), split=results.on)
+        found.append(Drawing(f"curves-{slug(title)}", title, figure, curves_caption(results)))
     return found
+
+
+def curves_caption(results: DataResults) -> str:
+    """Return what the figures of :func:`curve_drawings` show."""
+    several = any(len(cell.runs) > 1 for cell in results.cells)
+    text = "Training loss after each epoch" + ("; a thin line per run and their mean" if several else "")
+    if any(recall_over_epochs(cell, results.split) is not None for cell in results.cells):
+        line = "dashed" if results.split == "test" else "dotted"
+        text += f". Recall on training data (solid) and {results.on} data ({line})" + ", mean over runs" * several
+    else:
+        text += ". Recall was logged at fewer than two epochs; a smaller --evaluate-every logs more"
+    return f"{text}. Losses of different methods cannot be compared."
 
 
 def measured_beta_drawings(results: DataResults) -> list[Drawing]:

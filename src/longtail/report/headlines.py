@@ -4,64 +4,51 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from longtail.classes import describe_groups
 from longtail.report.data_results import DataResults
-from longtail.study.captions import NO_DATA, Recorded, count, measured_on, some_of
+from longtail.study.captions import Recorded, count, measured_on, some_of
 from longtail.study.comparisons import contrasts_of, how_tested
 from longtail.study.runs import Run
 from longtail.study.stats import Summary
 
 
 def headline_cards(results: DataResults) -> list[tuple[str, str, str]]:
-    """Return the most important numbers of one data set, each with its name and a note."""
+    """Return the most important numbers of the method to use on one data set, each with its name and a note."""
     if not results.measured:
         return []
-    titles, best, names = results.titles, results.best, list(results.groups)
-    on = "" if results.split == "test" else f", {results.on} data"
-    lowest = "Lowest imbalance" if len(titles) > 1 else "Imbalance"
+    best, names = results.best, list(results.groups)
+    title, on = results.titles[best], f"{results.on} data"
     found = []
     for group in dict.fromkeys(("all", names[-1])) if len(names) > 1 else ("all",):
-        one = results.highest(group)
-        several = sum(not math.isnan(results.recall(cell, group).mean) for cell in titles) > 1
         of = "over all classes" if group == "all" else f"of the {group}"
-        name = f"{'Highest recall' if several else 'Recall'} {of}{on}"
-        found.append((f"{_text(results.recall(one, group))} %", name, titles[one]))
-    if results.lowest_level is not None:
-        level = _text(results.level(results.lowest_level))
-        found.append((level, f"{lowest} level I{on}", titles[results.lowest_level]))
+        found.append((f"{_text(results.recall(best, group))} %", f"Recall {of}, {on}", title))
+    found.append((_text(results.level(best)), "Imbalance level I (0: groups equal)", title))
     if results.baseline is not None and len(names) > 1:
-        note = f"{titles[best]} compared with {titles[results.baseline]}"
+        note = f"{title} compared with {results.titles[results.baseline]}"
         for group in (names[-1], names[0]):
             gain = results.recall(best, group).mean - results.recall(results.baseline, group).mean
-            found.append((f"{gain:+.1f} points", f"Change in {group} recall{on}", note))
+            found.append((f"{gain:+.1f} points", f"Change in {group} recall", note))
     return [card for card in found if "nan" not in card[0]]
 
 
-def headlines(results: DataResults) -> list[str]:
-    """Return the results on one data set in sentences."""
-    counts, methods = results.counts, {cell.method for cell in results.cells}
-    facts = f"{results.name} has {len(results.class_names):,} classes"
+def facts(results: DataResults) -> str:
+    """Return what the data is, what the groups are, and what was run on it."""
+    counts, methods, first = results.counts, {cell.method for cell in results.cells}, results.cells[0].runs[0]
+    text = f"The data has {count(len(results.class_names), 'class')}"
     if any(counts):
-        facts += f" and {sum(counts):,} training images: {max(counts):,} in the most frequent class, "
-        facts += f"{min(counts):,} in the rarest"
+        text += f" and {sum(counts):,} training images: {max(counts):,} in the most frequent class, "
+        text += f"{min(counts):,} in the rarest. Groups: {describe_groups(results.groups, counts)}"
+        text += f" ({made})" if (made := first.result.get("groups_from")) else ""
+        text += "; images held out for validation count" if made and first.recipe.validation else ""
     variants = f" in {len(results.cells)} variants" if len(results.cells) > len(methods) else ""
     runs = count(sum(len(cell.runs) for cell in results.cells), "run")
-    found = [f"{facts}. The report compares {count(len(methods), 'method')}{variants} in {runs}."]
-    if not results.measured:
-        return [*found, f"{NO_DATA.capitalize()}, so nothing is known about new images."]
-    best, names = results.best, list(results.groups)
-    recalls = {name: results.recall(best, name).mean for name in names if len(names) > 1}
-    each = ", ".join(f"{name} {recall:.1f}" for name, recall in recalls.items() if not math.isnan(recall))
-    has = "has the highest recall" if len(results.cells) > 1 else "has the recall"
-    text = f"{results.titles[best]} {has} over all classes on {measured_on(results.cells)}: "
-    found.append(f"{text}{_text(results.recall(best))} %" + (f" ({each})." if each else "."))
-    partly = [f"{title} {cell.predicts}" for cell, title in results.titles.items() if cell.predicts]
-    if partly:
-        found.append(f"Some classes are never predicted on {measured_on(results.cells)}: {some_of(partly, 5)}.")
-    return [*found, *_tests(results)]
+    return f"{text}. {count(len(methods), 'method')}{variants}, {runs}."
 
 
-def _tests(results: DataResults, most: int = 5) -> list[str]:
+def comparisons(results: DataResults, most: int = 5) -> list[str]:
     """Tests of all methods against the reference; of many, the significant ones and the number of others."""
+    if not results.measured:
+        return []
     tested = contrasts_of(results.cells, results.record.reference, partial(Run.recall, part=results.split))
     found = [one for one in tested.contrasts if one.found is not None]
     if not found:
@@ -84,16 +71,19 @@ def limits(all_results: Sequence[DataResults], record: Recorded, unfinished: Seq
     cells = [cell for results in all_results for cell in results.cells]
     found = [f"{record.missing}."] if record.missing else []
     once = sum(len(cell.runs) == 1 for cell in cells)
-    if once == len(cells):
+    if once == len(cells) == 1:
+        found.append("There is one run: how much another seed changes the numbers is unknown.")
+    elif once == len(cells):
         found.append("Every method was run only once, so there are no tests and small differences may be chance.")
     elif once:
         found.append(f"{once} of {len(cells)} rows have only one run: no SD and no test.")
     on = dict.fromkeys(results.on for results in all_results if results.measured and len(results.cells) > 1)
     if on:
+        where = " and ".join(on)
         found.append(
-            f"The highest and lowest values were found on {' and '.join(on)} data. They describe these runs; choose a "
-            "method on other data, or expect slightly lower values."
+            f"Methods are compared on {where} data, so the recall of the one that is chosen is a bit too high."
         )
+    found += [text for results in all_results if results.measured for text in _never_predicted(results)]
     untested = [results.name for results in all_results if results.measured and results.split == "val"]
     if untested:
         found.append(f"There is no test data for {some_of(untested)}: the results are on validation data.")
@@ -110,6 +100,12 @@ def limits(all_results: Sequence[DataResults], record: Recorded, unfinished: Seq
                 undefined.setdefault(why, []).append(f"{title} on {results.name}")
     found += [f"The imbalance level is undefined for {some_of(of)}: {why}." for why, of in undefined.items() if why]
     return found
+
+
+def _never_predicted(results: DataResults) -> list[str]:
+    cells = {title: cell for cell, title in results.titles.items() if cell.predicts and not cell.underfitted}
+    partly = some_of([f"{title} {cell.predicts}" for title, cell in cells.items()], 5)
+    return [f"Some classes are never predicted on {measured_on(results.cells)}: {partly}."] if partly else []
 
 
 def _text(summary: Summary) -> str:

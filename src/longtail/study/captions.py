@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from longtail.classes import describe_groups
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_search, read_studies
@@ -172,7 +173,8 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
         groups = cell.runs[0].result["groups"]
         text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
         made = cell.runs[0].result.get("groups_from")
-        parts.append(f"{text} ({made})" if made else text)
+        each = describe_groups(groups, cell.runs[0].result.get("counts"))
+        parts.append(f"{text} ({made}; {each})" if made else text)
     parts.append(how_measured(cells))
     made = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
     if made:

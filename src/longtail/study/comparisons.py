@@ -102,12 +102,7 @@ def contrasts_of(
         if against is None:
             without.append((method_title(method), alike))
             continue
-        found = [_test(cell, against, measure, better, titles) for cell in alike if cell is not against]
-        p_values = [one.p_value for one in found]
-        if sum(map(math.isfinite, p_values)) > 1:
-            corrected = [None if math.isnan(p_value) else p_value for p_value in holm(p_values)]
-            found = [replace(one, corrected=p_value) for one, p_value in zip(found, corrected, strict=True)]
-        contrasts += found
+        contrasts += contrasts_with(against, [cell for cell in alike if cell is not against], measure, better, titles)
     if sum(len(alike) for _, alike in without) == len(cells):
         names = " or ".join(dict.fromkeys(name for name, _ in without))
         notes = [f"{cells[0].data}: not tested, {names} was not run."] if len(cells) > 1 else []
@@ -118,6 +113,22 @@ def contrasts_of(
             for name, alike in without
         ]
     return Contrasts(tuple(contrasts), tuple(notes))
+
+
+def contrasts_with(
+    against: Cell,
+    cells: Sequence[Cell],
+    measure: Measure,
+    better: Literal["higher", "lower"],
+    titles: Mapping[Cell, str],
+) -> list[Contrast]:
+    """Test cells against another cell, with Holm's correction over the cells."""
+    found = [_test(cell, against, measure, better, titles) for cell in cells]
+    p_values = [one.p_value for one in found]
+    if sum(map(math.isfinite, p_values)) < 2:
+        return found
+    corrected = [None if math.isnan(p_value) else p_value for p_value in holm(p_values)]
+    return [replace(one, corrected=p_value) for one, p_value in zip(found, corrected, strict=True)]
 
 
 def _test(

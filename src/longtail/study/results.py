@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from longtail.study.captions import NO_DATA, Recorded, measured_on, recorded_for
 from longtail.study.comparisons import Contrast, Contrasts, check_reference, contrasts_of
 from longtail.study.conduct import Outcome, Searches
+from longtail.study.decision import Decision, decide
 from longtail.study.rendering import Table, save
 from longtail.study.runs import Cell, Run, by_data, group_runs, groups_of, held_out, ordered, read_runs
-from longtail.study.tables import level_table, recall_table
+from longtail.study.tables import measures_table, recall_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,11 +73,12 @@ class Results:
         """What the studies recorded about the runs."""
         return recorded_for(self.folders, self.runs)
 
-    def table(self, what: str = "recall") -> Table:
+    def table(self, what: str = "recall", *, about: bool = True) -> Table:
         """Return a table.
 
         Args:
-            what: ``"recall"`` or ``"level"`` (model imbalance level).
+            what: ``"recall"``, or ``"measures"``: accuracy, macro F1, training recall and model imbalance level.
+            about: whether the caption says how the runs were made.
         """
         recorded = self.recorded
         if what == "recall":
@@ -86,10 +88,11 @@ class Results:
                 selected=recorded.selected,
                 command=self._commands,
             )
-        elif what == "level":
-            made = level_table(self.cells, selected=recorded.selected(self.cells), command=self._commands)
+        elif what == "measures":
+            selected, command = recorded.selected(self.cells), self._commands if about else ""
+            made = measures_table(self.cells, selected=selected, command=command, about=about)
         else:
-            raise ValueError(f"Expected `what` to be recall or level, but got {what!r}.")
+            raise ValueError(f"Expected `what` to be recall or measures, but got {what!r}.")
         missing = recorded.missing if self.missing is None else self.missing
         return replace(made, caption=f"{missing}. {made.caption}") if missing else made
 
@@ -135,6 +138,11 @@ class Results:
             notes += found.without
         return Contrasts(tuple(contrasts), tuple(notes))
 
+    def decisions(self) -> dict[str, Decision]:
+        """Return which method to use on each data set, by its name."""
+        reference = self.reference or self.recorded.reference
+        return {data: decide(of_data, reference) for data, of_data in by_data(self.cells).items()}
+
     def sentences(self) -> list[str]:
         """Return one sentence per method and data set about recall over all classes, and what was not tested."""
         found = []
@@ -155,9 +163,9 @@ class Results:
         return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
 
     def save_tables(self, folder: Path | str) -> None:
-        """Write the tables of recall and imbalance level to a folder, as Markdown and CSV."""
+        """Write the tables of recall and of other measures to a folder, as Markdown and CSV."""
         save(self.table("recall"), Path(folder), "recall")
-        save(self.table("level"), Path(folder), "level")
+        save(self.table("measures"), Path(folder), "measures")
 
     def report(self, path: Path | str, figures: Path | str | None = None, *, reference: str | None = None) -> Path:
         """Write a report of the runs as one HTML page, and its figures to the folder ``figures``."""

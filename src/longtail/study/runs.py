@@ -82,6 +82,10 @@ class Run:
         """Return the recall of a group, or over all classes, in per cent; NaN if it was not measured."""
         return 100 * self._number("splits", part, "recall", group)
 
+    def share(self, name: str, part: Part = "test") -> float:
+        """Return ``accuracy`` or ``macro_f1`` in per cent; NaN if it was not measured."""
+        return 100 * self._number("splits", part, name)
+
     def level(self, part: Held = "test") -> float:
         """Return the model imbalance level I; NaN if it is undefined."""
         return math.nan if self.why_no_level(part) else self._number(f"preference_{part}", "model_imbalance_level")
@@ -199,11 +203,16 @@ class Cell:
 
     @property
     def predicts(self) -> str:
-        """How many classes are predicted, if not all, in words; of several runs, the one with the fewest."""
+        """How many classes are predicted, if not all, in words; of several runs, an underfitted one or the fewest."""
         held = [(run, run.held_out) for run in self.runs if run.held_out is not None]
         if not held:
             return ""
-        run, split = max(held, key=lambda one: len(one[0].result["splits"][one[1]].get("unpredicted_classes", ())))
+
+        def few(one: tuple[Run, Held]) -> tuple[bool, int]:
+            result, split = one[0].result, one[1]
+            return is_underfitted(result, split), len(result["splits"][split].get("unpredicted_classes", ()))
+
+        run, split = max(held, key=few)
         text = predicted_classes(run.result, split)
         return f"{text} (seed {run.recipe.seed})" if text and len(self.runs) > 1 else text
 

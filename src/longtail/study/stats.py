@@ -15,7 +15,8 @@ Alternative = Literal["two-sided", "greater"]
 """The alternative of a test: a difference either way, or the first above the second (the paper's choice)."""
 
 _NOTHING = 1e-12  # a smaller spread is rounding
-_SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05
+"""A difference with a smaller p-value is called significant."""
 
 
 @dataclass(frozen=True)
@@ -212,11 +213,11 @@ def sentence(
     p_value = found.p_value if corrected is None else corrected
     labels = [found.kind, *([_SIDES[found.alternative]] if found.alternative != "two-sided" else [])]
     labels += ["after Holm"] if corrected is not None else []
-    corrected_away = p_value >= _SIGNIFICANT > found.p_value  # the interval is not corrected and excludes zero
+    corrected_away = p_value >= SIGNIFICANT > found.p_value  # the interval is not corrected and excludes zero
     if corrected_away:
         labels.append(f"{format_p(found.p_value).removeprefix('= ')} before")
     shown = f"p {format_p(p_value)} ({', '.join(labels)}), {runs}."
-    if p_value >= _SIGNIFICANT:
+    if p_value >= SIGNIFICANT:
         return (
             f"{first} and {second} have no significant difference"
             f"{' after correction for the number of tests' * corrected_away}: "

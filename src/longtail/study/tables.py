@@ -1,6 +1,7 @@
 """What is in the tables of a study: recall, imbalance level, sensitivity to beta."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isnan, nan
 
@@ -56,23 +57,60 @@ def recall_table(
     if reference is not None and not tested and all(len(cell.runs) < 2 for cell in cells):
         tests = ["No tests: fewer than two seeds."]
     title, notes = _measured_on(cells)
+    if not notes and any(isnan(value.summary.mean) for row in rows for value in row.values if value is not None):
+        notes = ["-: there are no images of this group in some runs."]
     caption = caption_of(cells, selected=_selected(selected, cells))
     names = (*(name.capitalize() for name in groups), "All")
     text = " ".join([*tests, *without, *notes, caption])
     return Table(f"Recall on {title}, per cent", ("Data", "Method"), names, tuple(rows), text, command=command)
 
 
+def measures_table(cells: Sequence[Cell], *, selected: str = "", command: str = "", about: bool = True) -> Table:
+    """Return accuracy, macro F1, training recall and imbalance level of each data set and method.
+
+    Args:
+        cells: of any number of data sets.
+        selected: how beta was chosen.
+        command: the command that repeats the table.
+        about: whether the caption says how the runs were made.
+    """
+    levels, notes = _levels(cells)
+    rows: list[Row] = []
+    for of_data in by_data(cells).values():
+        part = held_out(of_data) or "test"
+        columns = [_column(of_data, partial(Run.share, name=name, part=part), max) for name in ("accuracy", "macro_f1")]
+        columns.append(_column(of_data, partial(_recall, split="train", group="all"), max, leave_out=of_data))
+        rows += [replace(levels[len(rows) + place], values=row) for place, row in enumerate(zip(*columns, strict=True))]
+    names = ("Accuracy", "Macro F1", "Training recall")
+    columns_of_rows = zip(names, zip(*(row.values for row in rows), strict=True), strict=True)
+    unknown = [name for name, values in columns_of_rows if any(one and isnan(one.summary.mean) for one in values)]
+    text = ["Accuracy weighs images equally, macro F1 (the mean F1 of the classes) and recall weigh classes equally."]
+    text += ["I is the model imbalance level; lower is better."]
+    text += [f"-: {' and '.join(unknown)} unknown, because runs did not record it."] if unknown else []
+    text += [*notes, *([caption_of(cells, selected=selected)] if about else [])]
+    full = tuple(replace(row, values=(*row.values, *level.values)) for row, level in zip(rows, levels, strict=True))
+    title = f"Other measures on {_measured_on(cells)[0]}, per cent"
+    return Table(title, ("Data", "Method"), (*names, "I"), full, " ".join(text), command=command)
+
+
 def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
     """Return the model imbalance level I of each data set and method, the lowest of each data set in bold."""
+    rows, notes = _levels(cells)
+    caption = " ".join([*notes, "Lower is better.", caption_of(cells, selected=selected)])
+    title = f"Model imbalance level on {_measured_on(cells)[0]}"
+    return Table(title, ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
+
+
+def _levels(cells: Sequence[Cell]) -> tuple[list[Row], list[str]]:
+    """The rows of imbalance levels, and why some are undefined."""
     rows: list[Row] = []
-    title, notes = _measured_on(cells)
+    _, notes = _measured_on(cells)
     for data, of_data in by_data(cells).items():
         part = held_out(of_data) or "test"
         values = _column(of_data, partial(Run.level, part=part), min, leave_out=[c for c in of_data if c.underfitted])
         rows += [Row((data, title), (value,)) for title, value in zip(distinct_titles(of_data), values, strict=True)]
         notes += [why for why in _undefined(of_data, part) if why not in notes]
-    caption = " ".join([*notes, "Lower is better.", caption_of(cells, selected=selected)])
-    return Table(f"Model imbalance level on {title}", ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
+    return rows, notes
 
 
 def sensitivity_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longtail.study.figures.style import (
-    HEIGHT,
     INK,
     SPLITS,
     WIDTH,
@@ -28,8 +27,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 120
-"""Up to this many classes are drawn one by one; more are drawn as means of neighbours."""
+FEW = 24
+"""Up to this many classes are points of a line; of more, means of neighbours are drawn."""
+MOST_BARS, MOST_NAMES, NAMED = 120, 50, 12
+"""Up to these many classes have their own bars, have names in a wide figure, and in a narrow one."""
+BINS = 60
+"""Bars of means of neighbours."""
 
 Array = np.ndarray[Any, Any]
 Marks = Mapping[str, Mark] | None
@@ -69,6 +72,33 @@ def recall_curves(methods: Mapping[str, Curves], *, split: str = "test") -> "Fig
         _draw_recalls(axes, curves.epochs, curves.test, marks, split)
         axes.set(title=title, xlabel="epoch", ylim=(-3, 103), ylabel="recall, %" if starts_row(axes) else "")
     _legend(figure, all_axes[0], marks, ["training", split], columns=3 if len(methods) == 1 else 6)
+    return figure
+
+
+@style()
+def learning_curves(losses: Sequence[Sequence[float]], curves: Curves | None, *, split: str = "test") -> "Figure":
+    """Draw the training loss over epochs, a thin line per run and their mean, and the recall of each group below it.
+
+    Args:
+        losses: the loss after each epoch, a row per run.
+        curves: recall at some epochs; ``None`` if it was not measured during training.
+        split: ``"test"`` or ``"validation"``, the data beside training data.
+    """
+    if not losses or len(losses[0]) < 2:
+        raise ValueError(f"Expected `losses` to have two epochs or more, but got {len(losses[0]) if losses else 0}.")
+    figure, all_axes = panels(1 if curves is None else 2, columns=1, height=2.4)
+    epochs = np.arange(1, len(losses[0]) + 1)
+    for row in losses if len(losses) > 1 else ():
+        all_axes[0].plot(epochs, row, color=INK, linewidth=0.8, alpha=0.4)
+    all_axes[0].plot(epochs, np.mean(losses, 0), color=INK)
+    all_axes[0].set(ylabel="training loss")
+    if curves is not None:
+        marks = marks_of(list(curves.train))
+        _draw_recalls(all_axes[1], curves.epochs, curves.train, marks, "training")
+        _draw_recalls(all_axes[1], curves.epochs, curves.test, marks, split)
+        all_axes[1].set(ylabel="recall, %", ylim=(-3, 103), xlim=all_axes[0].get_xlim())
+        _legend(figure, all_axes[1], marks, ["training", split])
+    all_axes[-1].set_xlabel("epoch")
     return figure
 
 
@@ -152,39 +182,44 @@ def _order(counts: Sequence[int]) -> Array:
     return np.argsort(-np.asarray(counts, dtype=np.float64), kind="stable")
 
 
-def _binned(values: Sequence[float], order: Array) -> tuple[Array, Array]:
-    """Ranks and values, most frequent class first; of many classes, the means of 60 groups of neighbours."""
-    ranks = np.arange(1, len(order) + 1, dtype=np.float64)
-    found = np.asarray(values, dtype=np.float64)[order]
-    if len(found) <= FEW:
+def _bins(number: int, few: int) -> int:
+    """The number of groups of neighbours, all of about the same size: at most 60 bars or 24 points."""
+    return math.ceil(number / math.ceil(number / min(few, BINS)))
+
+
+def _binned(values: Sequence[float], order: Array, few: int = FEW) -> tuple[Array, Array]:
+    """Ranks and values, most frequent class first; of many classes, the means of groups of neighbours."""
+    ranks, found = np.arange(1, len(order) + 1, dtype=np.float64), np.asarray(values, dtype=np.float64)[order]
+    if len(found) <= few:
         return ranks, found
-    means = [v[~np.isnan(v)].mean() if not np.isnan(v).all() else np.nan for v in np.array_split(found, 60)]
-    return np.array([r.mean() for r in np.array_split(ranks, 60)]), np.array(means)
+    bins = _bins(len(found), few)
+    means = [v[~np.isnan(v)].mean() if not np.isnan(v).all() else np.nan for v in np.array_split(found, bins)]
+    return np.array([r.mean() for r in np.array_split(ranks, bins)]), np.array(means)
 
 
-def _draw_classes(
-    axes: "Axes", counts: Sequence[int], models: Recalls, names: Sequence[str] | None, marks: Marks
-) -> Mapping[str, Mark]:
-    """Draw a line per model over the classes, with the names of up to twelve; return the marks that were used."""
+def _check_models(counts: Sequence[int], models: Recalls) -> None:
     if not models:
         raise ValueError("Expected `models` to have the values of at least one model, but got none.")
-    marks, order = marks or marks_of(list(models)), _order(counts)
     for name, values in models.items():
         if len(values) != len(counts):
             raise ValueError(f"Expected `models` to have {len(counts)} values for {name}, but got {len(values)}.")
-        ranks, shown = _binned(values, order)
-        axes.plot(ranks, shown, markersize=4.5, markevery=max(1, len(ranks) // 12), label=name, **marks[name].options)
+
+
+def _name_classes(axes: "Axes", names: Sequence[str] | None, order: Array) -> None:
+    """Write the names of few classes under the axis."""
     axes.set_xlabel("classes, most frequent first")
-    if names is None or len(counts) > 12:
-        return marks
-    labels, places = [names[c] for c in order], range(1, len(counts) + 1)
-    if max(map(len, labels)) <= letters_in(0.8 * 72 * WIDTH / len(counts)):
+    if names is None or len(order) > MOST_NAMES:
+        return
+    labels, places = [names[c] for c in order], range(1, len(order) + 1)
+    if len(order) > NAMED:
+        axes.set_xticks(places, [wrapped(name, 20, most=1) for name in labels], fontsize=8.0, rotation=90)
+        axes.figure.set_figheight(axes.figure.get_figheight() + 1.3)  # type: ignore[union-attr]
+    elif max(map(len, labels)) <= letters_in(0.8 * 72 * WIDTH / len(order)):
         axes.set_xticks(places, labels)
     else:
         slanted: dict[str, Any] = {"rotation": 45, "rotation_mode": "anchor", "ha": "right", "va": "top"}
         axes.set_xticks(places, [wrapped(name, 14, most=2) for name in labels], fontsize=8.5, **slanted)
-        axes.figure.set_size_inches(WIDTH, HEIGHT + 0.4)  # type: ignore[union-attr]
-    return marks
+        axes.figure.set_figheight(axes.figure.get_figheight() + 0.4)  # type: ignore[union-attr]
 
 
 @style()
@@ -201,11 +236,16 @@ def class_probability(
     """
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - an extra
 
+    _check_models(counts, models)
     figure, axes = new_figure()
     ranks, frequency = _binned([count / max(1, sum(counts)) for count in counts], _order(counts))
     width = 0.8 * (ranks[1] - ranks[0] if len(ranks) > 1 else 1)
     axes.bar(ranks, frequency, width, color="#d9dce3", edgecolor=INK, linewidth=0.4, label="class frequency")
-    _draw_classes(axes, counts, models, names, marks)
+    marks = marks or marks_of(list(models))
+    for name, values in models.items():
+        ranks, shown = _binned(values, _order(counts))
+        axes.plot(ranks, shown, markersize=4.5, markevery=max(1, len(ranks) // 12), label=name, **marks[name].options)
+    _name_classes(axes, names if len(counts) <= NAMED else None, _order(counts))
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
@@ -221,32 +261,84 @@ def class_recall(
     counts: Sequence[int],
     models: Recalls,
     *,
+    groups: Mapping[str, Sequence[int]] | None = None,
     low: Sequence[float] | None = None,
     high: Sequence[float] | None = None,
     names: Sequence[str] | None = None,
-    split: str = "test",
-    marks: Marks = None,
 ) -> "Figure":
-    """Draw the recall of each class, most frequent first.
+    """Draw the recall of each class as bars, most frequent first, a panel per model.
 
     Args:
         counts: training samples per class.
-        models: recall of each class in per cent, by the titles of the models; NaN for a class without samples.
+        models: recall of each class in per cent, by the titles of the models; NaN, drawn grey, without samples.
+        groups: the classes of each group, which have the same colour.
         low: lower ends of the intervals of the first model, drawn if there are few classes.
         high: upper ends of them.
-        names: class names, shown if there are at most twelve.
-        split: the data that was evaluated; empty if the titles say it.
-        marks: how models are drawn.
+        names: class names, shown if there are at most fifty.
     """
-    figure, axes = new_figure()
-    used = _draw_classes(axes, counts, models, names, marks)
-    if low is not None and high is not None and len(counts) <= FEW:
-        (ranks, lower), (_, upper) = (_binned(ends, _order(counts)) for ends in (low, high))
-        axes.fill_between(ranks, lower, upper, color=used[next(iter(models))].color, alpha=0.18, linewidth=0)
-    axes.set_ylabel(f"recall, {split} data, %" if split else "recall, %")
-    axes.set_ylim(-3, 103)
-    if len(models) > 1:
-        legend_below(figure, axes, columns=2)
+    _check_models(counts, models)
+    order, colors = _order(counts), np.full(len(counts), "#0072B2", dtype=object)
+    marks = marks_of(list(groups or ()))
+    for name, members in (groups or {}).items():
+        colors[list(members)] = marks[name].color
+    wide = len(counts) > NAMED
+    figure, all_axes = panels(len(models), columns=1, width=WIDTH * (1 + wide), height=1.4 if len(models) > 1 else 2.6)
+    bins = np.array_split(colors[order], _bins(len(counts), MOST_BARS) if len(counts) > MOST_BARS else len(counts))
+    for place, (axes, (title, values)) in enumerate(zip(all_axes, models.items(), strict=True)):
+        ranks, shown = _binned(values, order, MOST_BARS)
+        width, unknown = 0.8 * (ranks[1] - ranks[0] if len(ranks) > 1 else 1), np.isnan(shown)
+        axes.bar(ranks[unknown], 100, width, color="#d9dce3")
+        axes.bar(ranks, np.nan_to_num(shown), width, color=[one[len(one) // 2] for one in bins])
+        if place == 0 and low is not None and high is not None and len(counts) <= MOST_NAMES:
+            ends = np.abs([np.subtract(values, low), np.subtract(high, values)])[:, order]
+            lines: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 0.8}
+            axes.errorbar(ranks[~unknown], shown[~unknown], ends[:, ~unknown], **lines)
+        axes.set(ylim=(0, 104), yticks=(0, 50, 100), xlim=(ranks[0] - width, ranks[-1] + width), ylabel="recall, %")
+        axes.grid(visible=False, axis="x")
+        axes.tick_params(labelbottom=place == len(models) - 1)
+        if len(models) > 1:
+            axes.set_title(title, loc="left", fontsize=9.5)
+    _name_classes(all_axes[-1], names, order)
+    if len(marks) > 1:
+        from matplotlib.patches import Patch  # noqa: PLC0415 - an extra
+
+        handles = [Patch(color=mark.color, label=name) for name, mark in marks.items()]
+        legend_below(figure, all_axes[-1], len(marks), handles=handles, labels=list(marks))
+    return figure
+
+
+@style()
+def confusion(shares: Sequence[Sequence[float]], counts: Sequence[int], names: Sequence[str]) -> "Figure":
+    """Draw how often each class (row) is predicted as which (column), most frequent first; mistakes are red.
+
+    Args:
+        shares: per cent of the samples of each class, ``(C, C)``; NaN in the row of a class without samples.
+        counts: training samples per class.
+        names: class names.
+    """
+    from matplotlib.collections import PolyCollection  # noqa: PLC0415 - an extra
+
+    order, size = _order(counts), len(counts)
+    values = np.nan_to_num(np.asarray(shares, dtype=np.float64))[order][:, order]
+    side = WIDTH if size <= NAMED else 2 * WIDTH
+    figure, axes = new_figure(side, side)
+    rows, columns = np.nonzero(values >= 0.5)
+    boxes = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for y, x in zip(rows, columns, strict=True)]
+    faces = ["#0072B2" if y == x else "#D55E00" for y, x in zip(rows, columns, strict=True)]
+    strong = 0.1 + 0.9 * np.sqrt(values[rows, columns] / 100)  # a few per cent are visible
+    axes.add_collection(PolyCollection(boxes, facecolors=faces, alpha=strong.tolist(), linewidths=0))
+    if size <= NAMED:
+        for y, x in zip(rows, columns, strict=True):
+            axes.text(x + 0.5, y + 0.5, f"{values[y, x]:.0f}", ha="center", va="center", fontsize=8.0)
+    axes.set(xlim=(0, size), ylim=(size, 0), xlabel="predicted class", ylabel="true class")
+    size_of = 9.0 if size <= NAMED else max(5.5, 8.5 - size / 20)
+    shown = [wrapped(names[c], 22, most=1) for c in order]
+    upright = 0 if max(map(len, shown)) < 3 else 90
+    axes.set_xticks(np.arange(size) + 0.5, shown, rotation=upright, fontsize=size_of)
+    axes.set_yticks(np.arange(size) + 0.5, shown, fontsize=size_of)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.set_aspect("equal")
     return figure
 
 

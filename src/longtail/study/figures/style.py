@@ -183,6 +183,11 @@ class Drawing:
     figure: "Figure"
     caption: str
 
+    @property
+    def wide(self) -> bool:
+        """Whether the figure needs the width of the page."""
+        return bool(self.figure.get_figwidth() > WIDTH)
+
 
 def save_figure(figure: "Figure", stem: Path | str, formats: Sequence[str] = ("svg", "pdf", "png")) -> list[Path]:
     """Write a figure as ``stem.svg``, ``stem.pdf`` and ``stem.png`` and return the paths; the bytes are reproducible.
