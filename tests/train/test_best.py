@@ -1,11 +1,11 @@
-"""`select = best`: the weights of the best epoch on validation data, and early stopping."""
+"""`best_epoch`: the weights of the best epoch on validation data, and early stopping."""
 
 import pytest
 from tests.train.conftest import assert_same_run, logged, recipe_for, trained
 
 from longtail.train import RunFolder, StoppedError, Trainer, evaluate_run
 
-SETTINGS = {"validation": 0.3, "select": "best", "epochs": 5, "lr": 0.3, "warmup": 0, "schedule": "constant"}
+SETTINGS = {"validation": 0.3, "best_epoch": True, "epochs": 5, "lr": 0.3, "warmup": 0, "schedule": "constant"}
 
 
 @pytest.mark.parametrize("method", ["cbs", "crt"])
@@ -53,7 +53,7 @@ def test_stopped_run_ends_like_an_undisturbed_one(tmp_path):
 
 
 def test_best_needs_validation_data(tmp_path):
-    with pytest.raises(ValueError, match="`select` = best"):
-        Trainer(recipe_for("cbs", select="best"), tmp_path)
+    with pytest.raises(ValueError, match="`best_epoch`"):
+        Trainer(recipe_for("cbs", best_epoch=True), tmp_path)
     with pytest.raises(ValueError, match="`patience`"):
         recipe_for("cbs", patience=3)

@@ -32,7 +32,7 @@ _GROUPS = {
     "augment": "images",
     "epochs": "optimisation",
     "seed": "randomness and hardware",
-    "select": "evaluation and files",
+    "best_epoch": "evaluation and files",
 }
 """Groups of settings in the help, by the first setting of each."""
 

@@ -194,11 +194,11 @@ class Recipe:
         "the class counts of the loss still include it",
     )
 
-    select: Literal["last", "best"] = param(
-        "last", "the weights of the last epoch, or of that with the best recall over all classes on validation data"
+    best_epoch: bool = param(
+        False, "use the weights of the epoch with the best recall over all classes on validation data, not of the last"
     )
     patience: int = param(
-        0, "with select = best, stop after this many epochs without a better one; 0: train all epochs", at_least=0
+        0, "with best_epoch, stop after this many epochs without a better one; 0: train all epochs", at_least=0
     )
     train_stats: Literal["eval", "paper"] = param(
         "eval", "how training-set measures are computed; paper: in training mode, with augmentation, as its authors did"
@@ -228,8 +228,8 @@ class Recipe:
             )
         if self.folds and self.validation:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
-        if self.patience and self.select == "last":
-            raise ValueError(f"Expected `select` = best with `patience` = {self.patience}, but got last.")
+        if self.patience and not self.best_epoch:
+            raise ValueError(f"Expected `best_epoch` with `patience` = {self.patience}, but it is off.")
         if self.pretrained and self.weights:
             raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} and pretrained.")
         if not isinstance(self.params, UnknownParams):

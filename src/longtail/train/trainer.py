@@ -116,10 +116,10 @@ class Trainer:
                 "Expected `bad_images` = error with several processes, whose batches must have the same size, but got "
                 "skip."
             )
-        self._best = BestEpoch(recipe.patience) if recipe.select == "best" else None
+        self._best = BestEpoch(recipe.patience) if recipe.best_epoch else None
         if self._best is not None and self.dataset.val is None:
             raise ValueError(
-                "Expected validation data with `select` = best, but there is none; `validation` = 0.1 holds out a "
+                "Expected validation data with `best_epoch`, but there is none; `validation` = 0.1 holds out a "
                 "tenth of the training data."
             )
         if self.method.chooses_tau(self.params) and self.dataset.val is None:
