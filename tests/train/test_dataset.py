@@ -395,6 +395,9 @@ def test_test_images_are_the_same_for_every_seed_and_method(tmp_path):
     assert not torch.equal(made[0].val.images.pixels, made[1].val.images.pixels)
     assert made[0].cut_by.tolist() == [30, 15, 8]
     assert dict(made[0].held_out) == {"test": 0.25, "val": 0.2}
+    other = defaults(path, "softmax", path_column="file").changed(test=0.25, test_seed="run", seed=1)
+    assert not torch.equal(open_data(other).test.images.pixels, pixels[0])
+    assert "others with every seed" in open_data(other).notes[0]
 
 
 def test_a_test_split_is_not_replaced_and_leaking_groups_are_refused(tmp_path):

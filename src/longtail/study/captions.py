@@ -199,6 +199,8 @@ def _held_out(cells: Sequence[Cell]) -> list[str]:
             columns = sorted({by for share, by in runs if share and by is not None})
             by = f" (whole groups by {', '.join(columns)})" if columns else ""
             some = " in some rows" if any(share == 0 for share, _ in runs) else ""
+            others = {run.recipe.test_seed for cell in cells for run in cell.runs} == {"run"}
+            some += ", others with every seed" if part == "test" and others else ""
             found.append(f"{', '.join(f'{100 * share:g} %' for share in shares)} {words}{by}{some}")
     return found
 

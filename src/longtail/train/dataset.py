@@ -22,8 +22,6 @@ from longtail.train.recipe import Recipe
 
 __all__ = ["data_notes", "open_data"]
 
-_TEST_SEED = 0  # that of the run would give every run of a study other test images
-
 
 def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
     """The data set of a recipe, or your own one, with its validation split."""
@@ -78,7 +76,9 @@ def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
             f"Expected no `test` for {dataset.name}, which has {len(dataset.test):,} test images, but got "
             f"{recipe.test:g}."
         )
-    made = hold_out(dataset, recipe.test, seed=_TEST_SEED, part="test")
+    made = hold_out(
+        dataset, recipe.test, seed=recipe.seed if recipe.test_seed == "run" else recipe.test_seed, part="test"
+    )
     if not made.test:
         whole = "one image" if dataset.train.groups is None else "one group"
         raise ValueError(
@@ -86,9 +86,8 @@ def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
             f"got {recipe.test:g}."
         )
     about = "" if dataset.train.groups is None else "about "  # whole groups are held out
-    share = (
-        f"Held out {about}{100 * recipe.test:g} % of each class of {dataset.name} as test data, the same for every seed"
-    )
+    seeds = "others with every seed" if recipe.test_seed == "run" else "the same for every seed"
+    share = f"Held out {about}{100 * recipe.test:g} % of each class of {dataset.name} as test data, {seeds}"
     return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} images."))
 
 

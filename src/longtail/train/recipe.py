@@ -90,10 +90,12 @@ class Recipe:
     )
     test: float = param(
         0.0,
-        "fraction of the images of each class to hold out as test data, if the data has no test split; the same images "
-        "for every seed",
+        "fraction of the images of each class to hold out as test data, if the data has no test split",
         at_least=0,
         below=1,
+    )
+    test_seed: int | Literal["run"] = param(
+        0, "chooses the test data: the same for every seed, or `run`: other test data with every seed"
     )
     imbalance: float | None = param(None, "imbalance factor of a data set that is made long-tailed here")
     profile: Profile = param("exp", "how class counts fall: exp, step or pareto")
