@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test test-slow test-floor lint types unit chaos bench bench-gpu reproduce-cifar10 results-page clean
+.PHONY: help demo test test-slow test-floor lint types unit chaos bench bench-gpu reproduce-cifar10 results-page results-natural clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
@@ -87,6 +87,23 @@ reproduce-cifar10: $(VENV)/.demo  ## Repeat the paper's CIFAR-10 experiments on 
 
 results-page: $(VENV)/.demo  ## Write results/README.md and the table of README.md from finished runs
 	$(BIN)/python -m reproduction page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
+
+# MINILM is the folder of all-MiniLM-L6-v2, LITE0 the weights of timm's tf_efficientnet_lite0; reproduction/natural.py
+# says where the data comes from.
+NATURAL := data/natural
+MINILM ?= $(NATURAL)/all-MiniLM-L6-v2
+LITE0 ?= $(NATURAL)/tf_efficientnet_lite0.safetensors
+
+results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write results/natural.md; resumable
+	$(BIN)/python -m reproduction.natural lists $(NATURAL)
+	for name in trec goemotions; do test -e $(NATURAL)/$$name.npz || \
+		$(BIN)/longtail embed $(NATURAL)/$$name.csv --text text --model $(MINILM) --out $(NATURAL)/$$name.npz; done
+	test -e $(NATURAL)/gtsrb.npz || $(BIN)/longtail embed $(NATURAL)/gtsrb.csv --model timm:tf_efficientnet_lite0 \
+		--weights $(LITE0) --image-size 64 --split-by track --out $(NATURAL)/gtsrb.npz
+	test -e $(NATURAL)/ham10000.npz || $(BIN)/longtail embed $(NATURAL)/ham10000.csv --model timm:tf_efficientnet_lite0 \
+		--weights $(LITE0) --image-size 128 --split-by lesion --out $(NATURAL)/ham10000.npz
+	$(BIN)/longtail study $(foreach name,trec goemotions gtsrb ham10000,results/plans/natural-$(name).toml)
+	$(BIN)/python -m reproduction.natural page runs/natural results
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .venv-floor .pytest_cache .mypy_cache .ruff_cache .hypothesis
