@@ -99,7 +99,7 @@ results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write 
 	for name in trec goemotions; do test -e $(NATURAL)/$$name.npz || \
 		$(BIN)/longtail embed $(NATURAL)/$$name.csv --text text --model $(MINILM) --out $(NATURAL)/$$name.npz; done
 	test -e $(NATURAL)/gtsrb.npz || $(BIN)/longtail embed $(NATURAL)/gtsrb.csv --model timm:tf_efficientnet_lite0 \
-		--weights $(LITE0) --image-size 64 --split-by track --out $(NATURAL)/gtsrb.npz
+		--weights $(LITE0) --image-size 64 --split-by track --bad-images skip --out $(NATURAL)/gtsrb.npz
 	test -e $(NATURAL)/ham10000.npz || $(BIN)/longtail embed $(NATURAL)/ham10000.csv --model timm:tf_efficientnet_lite0 \
 		--weights $(LITE0) --image-size 128 --split-by lesion --out $(NATURAL)/ham10000.npz
 	$(BIN)/longtail study $(foreach name,trec goemotions gtsrb ham10000,results/plans/natural-$(name).toml)
