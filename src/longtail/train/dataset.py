@@ -1,6 +1,7 @@
 """The data set of a recipe: by name or from your own files, with its validation split."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -21,8 +22,8 @@ from longtail.train.recipe import Recipe
 __all__ = ["open_data"]
 
 
-def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
-    """The data set of a recipe, or your own one, with its validation split."""
+def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:
+    """The data set of a recipe, or your own one, with its validation split; ``cache`` as for :func:`in_memory`."""
     if own is None and recipe.data in CATALOG:
         if recipe.imbalance is not None and CATALOG[recipe.data].imbalance is None:
             made = f"{recipe.data}-lt"
@@ -38,7 +39,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
         )
     else:
         dataset = open_own(recipe.data) if own is None else without_empty_splits(own)
-        dataset = in_memory(dataset) or dataset
+        dataset = in_memory(dataset, cache if recipe.cache else None) or dataset
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
             dataset = long_tailed(dataset, recipe.imbalance, profile=recipe.profile, subset_seed=chosen)
