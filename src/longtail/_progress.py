@@ -14,6 +14,8 @@ class Phase:
     text: str
     total: int | None = None
     """How many things it handles, if that is known."""
+    in_logs: bool = True
+    """Whether it is worth a line where there is no terminal; not if it happens often."""
     done: int = 0
     over: bool = False
 
@@ -40,9 +42,9 @@ def listening(on_phase: Listener, on_note: Callable[[str], None]) -> Iterator[No
 
 
 @contextmanager
-def phase(text: str, total: int | None = None) -> Iterator[Phase]:
+def phase(text: str, total: int | None = None, *, in_logs: bool = True) -> Iterator[Phase]:
     """Announce what the block does; the block calls ``advance`` on what is yielded, if ``total`` is given."""
-    current = Phase(text, total)
+    current = Phase(text, total, in_logs)
     _show(current)
     try:
         yield current

@@ -86,7 +86,7 @@ class Phases:
         if phase.over:
             self._end()
         elif not self.console.is_terminal:
-            if self._timer is None:
+            if self._timer is None and phase.in_logs:
                 self._timer = threading.Timer(_LONG, print_line, (phase.text, self.console))
                 self._timer.daemon = True
                 self._timer.start()

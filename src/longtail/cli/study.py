@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from longtail.data import data_title
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches, describe_plans
+from longtail.study.estimate import estimate
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, print_table, write
@@ -76,11 +78,11 @@ def _study(words: Sequence[str], command: str) -> int:
     content = _content(given)
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
-        print_line(describe_plans(plans))
+        print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
         return 0
     fits = (describe_fit(run.recipe) for plan in plans for run in plan.runs())
     for line in dict.fromkeys(filter(None, fits)):
-        print_line(line, progress_console)
+        print_line(line)
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
         found = run_studies(studies, given.together, view, _print_round)
@@ -102,7 +104,7 @@ def _beta(words: Sequence[str], command: str) -> int:
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
     plan = make_plan(content)
     if given.dry_run:
-        print_line(describe_plans([plan], searches_only=True))
+        print_line(describe_plans([plan], searches_only=True, estimate=partial(estimate, together=given.together)))
         return 0
     with View() as view:
         searches, outcome = Study(plan, command=command).search(given.together, view, _print_round)

@@ -16,7 +16,7 @@ from longtail._program import printable, program, sentence_of
 from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import Phases, SafeConsole, TrainingView, show_result
+from longtail.cli.show import Phases, SafeConsole, TrainingView, print_line, show_result
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
 from longtail.train.folder import RunFolder
@@ -56,8 +56,11 @@ def run(words: Sequence[str]) -> int:
             recipes, notes = make_recipes(given.source, settings, given.out or "runs")
         folders = run_folders(recipes, given.out)
         start = partial(train, recipes, given.out)
-        for note in [*notes, *dict.fromkeys(filter(None, map(describe_fit, recipes)))]:
+        for note in notes:
             _warn(note)
+        if _is_first():
+            for line in dict.fromkeys(filter(None, map(describe_fit, recipes))):
+                print_line(line)
     else:
         folders = [RunFolder(path) for path in given.resume]
         start = partial(resume, folders, **_settings_here(given, settings))

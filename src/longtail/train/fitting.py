@@ -65,19 +65,25 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
 
 
 def describe_settings(images: OwnImages, settings: Mapping[str, Any]) -> str:
-    """One line about the images and what was chosen for them, or by the user.
+    r"""One line about the images and what was chosen for them, or by the user.
 
     Example:
         >>> pictures = OwnImages(number=155, classes=8, height=200, width=300, small=False)
-        >>> describe_settings(pictures, fitting_settings(pictures, {}))
-        '155 training images of about 300 x 200 pixels, 8 classes: resnet18 at 64 x 64, 200 epochs of 10 steps (batch size 16, learning rate 0.025).'
+        >>> print(describe_settings(pictures, fitting_settings(pictures, {})).replace(": ", ":\n"))
+        155 training images of about 300 x 200 pixels, 8 classes:
+        resnet18 at 64 x 64, 200 epochs of 10 steps (batch size 16, learning rate 0.025).
     """
     about = "" if images.small else "about "
     side = settings.get("image_size")
     size = f" at {side} x {side}" if side else ""
     steps = math.ceil(images.number / settings["batch_size"])
+    length = f"{_plural(settings['epochs'], 'epoch')} of {_plural(steps, 'step')}"
     return (
         f"{images.number:,} training images of {about}{images.width} x {images.height} pixels, {images.classes:,} "
-        f"classes: {settings['model']}{size}, {settings['epochs']} epochs of {steps:,} "
-        f"step{'' if steps == 1 else 's'} (batch size {settings['batch_size']}, learning rate {settings['lr']:g})."
+        f"classes: {settings['model']}{size}, {length} (batch size {settings['batch_size']}, learning rate "
+        f"{settings['lr']:g})."
     )
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -35,7 +35,7 @@ def stamps_of(dataset: DataSet) -> Stamps | None:
         for file in split.images.names:
             path = f"{root}/{file}"
             try:
-                stat = os.stat(path)
+                stat = os.stat(path)  # noqa: PTH116 - a Path takes three times as long
             except (OSError, ValueError):
                 return None
             found.append((f"{name}: {path}", stat.st_size, stat.st_mtime_ns, stat.st_ino))

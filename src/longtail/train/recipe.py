@@ -21,8 +21,8 @@ from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
-from longtail.train.optimizer import SCHEDULES
 from longtail.train.fitting import fitting_settings
+from longtail.train.optimizer import SCHEDULES
 from longtail.train.own import OwnImages, describe_own
 
 __all__ = [
