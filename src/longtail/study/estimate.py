@@ -95,26 +95,30 @@ def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
         running.objective.begin_epoch(0)
         models.append(model)
         turns.append((trainer, running))
-    steps = 0
-    measured = time.perf_counter()
+    times: list[float] = []  # of one step of each
     epoch, most = 0, seconds * (1 - _SHARE)
-    while steps < _WARM + _FEWEST or time.perf_counter() - measured < most:
+    while not _enough(times, most):
         drivers = [running.driver.epoch(trainer.recipe.seed, epoch, 0) for trainer, running in turns]
+        begin = time.perf_counter()
         for _ in zip(*drivers, strict=True):
-            steps += 1
-            if steps <= _WARM:
-                _synchronise(device)
-                measured = time.perf_counter()
-            elif steps >= _WARM + _FEWEST and time.perf_counter() - measured > most:
+            _synchronise(device)
+            times.append(time.perf_counter() - begin)
+            if _enough(times, most):
                 break
+            begin = time.perf_counter()
         epoch += 1
-    _synchronise(device)
-    step = (time.perf_counter() - measured) / (steps - _WARM) / len(trainers)
+    warm = times[_WARM:] or times[-1:]
+    step = sum(warm) / len(warm) / len(trainers)
     image = trainers[0].evaluator.seconds_per_image(models[0], "train", seconds * _SHARE)
     for trainer in trainers:
         trainer.evaluator.release()
         trainer.loaders.release()
     return Speed(step, image)
+
+
+def _enough(times: Sequence[float], most: float) -> bool:
+    """Whether steps were measured for long enough; a single one counts if it takes too long."""
+    return sum(times) > most and (len(times) >= _WARM + _FEWEST or sum(times) > 2 * most)
 
 
 def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed) -> float:
