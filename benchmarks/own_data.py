@@ -117,13 +117,13 @@ def start(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """Seconds until the first step of a new process."""
     path = write_images(folder / "start", given.images, *KINDS["32 x 32 JPEG"])
     rows = {}
-    for name in ("cold", "with the cache"):
+    for name in ("first step, cold", "first step, with the cache"):
         clock, processor = clocks()
         subprocess.run([sys.executable, "-c", FIRST_STEP, str(path), str(folder / "runs")], check=True)
         ended, used = (now - then for now, then in zip(clocks(), (clock, processor), strict=True))
         rows[name] = {"seconds": round(ended, 1), "processor_seconds": round(used, 1)}
         reached = verdict(ended, START_GOAL, at_most=True)
-        print(f"first step, {name}: {ended:.1f} s (goal {START_GOAL:g} s: {reached}), {used:.1f} s of processor time")
+        print(f"{name}: {ended:.1f} s (goal {START_GOAL:g} s: {reached}), {used:.1f} s of processor time")
         yield {"images": given.images, "goal": START_GOAL, "rows": rows}
 
 

@@ -27,6 +27,7 @@ def test_folder_of_small_images(run, tmp_path):
     code, out, err = run("train", "photos", "--method", "balanced-softmax", "--epochs", 3)
     assert (code, err) == (0, "")
     assert "photos-balanced-softmax" in out
+    assert len(list((tmp_path / "runs" / "image-cache").iterdir())) == 1
     assert "70 training images of 16 x 16 pixels, 3 classes: resnet32, 3 epochs of 5 steps" in out
     (folder,) = (RunFolder(path) for path in (tmp_path / "runs").glob("photos-*"))
     recipe, result = folder.recipe(), folder.result()
@@ -41,10 +42,11 @@ def test_folder_of_small_images(run, tmp_path):
 def test_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (8, 8), "png")
     for method, more in (("reslt", ["--branches", 2]), ("crt", ["--classifier-epochs", 1]), ("tau-norm", [])):
-        arguments = ["--model", "resnet20", "--epochs", 1, "--out", method]
+        arguments = ["--model", "resnet20", "--epochs", 1, "--out", method, "--no-cache"]
         code, _, err = run("train", "photos", "--method", method, *arguments, *more)
         assert (code, err) == (0, "")
         assert RunFolder(tmp_path / method).done
+        assert not (tmp_path / method / "image-cache").exists()
 
 
 @pytest.mark.parametrize(("loading", "bad"), [("streaming", "blue/0.jpg"), ("resident", "red/3.jpg")])

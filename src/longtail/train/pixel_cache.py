@@ -89,5 +89,5 @@ def _checksum(pixels: Mapping[str, Tensor]) -> int:
     found = 0
     for name in sorted(pixels):
         found = zlib.crc32(f"{name} {pixels[name].dtype} {tuple(pixels[name].shape)}".encode(), found)
-        found = zlib.crc32(pixels[name].contiguous().numpy(), found)
+        found = zlib.crc32(pixels[name].contiguous().numpy().data, found)
     return found
