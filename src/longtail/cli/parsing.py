@@ -125,7 +125,9 @@ _MESSAGES = {
 def _help(text: str, default: Any) -> str:
     """Return the help of a flag with its default."""
     shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
-    return text.replace("%", "%%") + ("" if default is None or shown == "" else f" (default: {shown})")
+    return text.replace("%", "%%") + (
+        "" if default is None or default is False or shown == "" else f" (default: {shown})"
+    )
 
 
 def add_settings(

@@ -126,7 +126,11 @@ def _shown_defaults(words: Sequence[str]) -> tuple[dict[str, Any], str]:
     settings = {name: values[0] for name, values in read_settings(given).items()}
     if given.source is None and "data" not in settings:
         return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
-    (recipe,), _ = make_recipes(given.source, {name: [value] for name, value in settings.items()}, quick=True)
+    try:
+        one_each = {name: [value] for name, value in settings.items()}
+        (recipe,), _ = make_recipes(given.source, one_each, quick=True)
+    except (ValueError, OSError):  # the command itself will say what is wrong
+        return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
     shown = Path(recipe.data).name or recipe.data
     return recipe.settings(), f"\n\nDefaults are those of {recipe.method} on {shown}."
 
