@@ -33,7 +33,7 @@ from timing import DEVICE, synchronise
 from longtail.data import ArrayImages, DataSet, Split
 from longtail.train import Fleet, Trainer, defaults
 from longtail.train.fleet import TOGETHER
-from longtail.train.own import describe_dataset, in_memory, open_own
+from longtail.train.own import in_memory, measure_images, open_own
 from longtail.train.recipe import Recipe
 
 START_GOAL = 10.0
@@ -158,7 +158,7 @@ def steps(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     arrays = DataSet(
         "arrays", tuple(map(str, range(10))), Split(ArrayImages(pixels), torch.from_numpy(labels_of(number)))
     )
-    makers = {CIFAR: trainer(defaults("arrays", "softmax", images=describe_dataset(arrays)), arrays)}
+    makers = {CIFAR: trainer(defaults("arrays", "softmax", images=measure_images(arrays)), arrays)}
     for name, kind in KINDS.items():
         path = write_images(folder / f"steps {name}", number, *kind)
         recipe = defaults(str(path), "softmax").changed(augment="cifar", image_size=kind[0])

@@ -30,7 +30,7 @@ from longtail.train import RunFolder, Trainer
 from longtail.train.dataset import open_data
 from longtail.train.launch import make_recipe
 from longtail.train.loaders import Loaders
-from longtail.train.own import in_memory, is_small
+from longtail.train.own import in_memory, measure_path
 from longtail.train.recipe import defaults
 from longtail.train.trainer import StoppedError
 
@@ -58,7 +58,7 @@ def folder(root, *sizes):
 )
 def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     path = folder(tmp_path / "pets", *sizes)
-    assert is_small(path) is small
+    assert measure_path(path).small is small
     recipe = defaults(str(path), "balanced-softmax")
     assert recipe.image_size is None if small else recipe.image_size % 16 == 0
     dataset = open_data(replace(recipe, validation=0.0))

@@ -15,7 +15,7 @@ from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
 from longtail.train.folder import RunFolder
-from longtail.train.own import OwnImages, describe_own
+from longtail.train.own import OwnImages, measure_path
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, defaults, name_in_label, parameter_names, pick_device
 
@@ -89,7 +89,7 @@ class StudyPlan:
     def own_images(self, data: str) -> OwnImages | None:
         """Return what the defaults for the user's own images depend on; ``None`` for a data set by name."""
         cache = cache_folder(self.out) if self.recipe.get("cache", True) else None
-        return None if data in CATALOG else describe_own(data, cache)
+        return None if data in CATALOG else measure_path(data, cache)
 
     def runs(self, found: Mapping[SearchKey, float] | None = None) -> list[PlannedRun]:
         """Return the runs, each once.

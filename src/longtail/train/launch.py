@@ -14,7 +14,7 @@ from longtail.ranks import Ranks
 from longtail.train.fitting import describe_settings
 from longtail.train.fleet import Fleet, stoppable
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
-from longtail.train.own import describe_own
+from longtail.train.own import measure_path
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, defaults, pick_device, setting_types
 from longtail.train.trainer import StoppedError, Trainer
@@ -48,13 +48,13 @@ def make_recipe(settings: Mapping[str, Any], out: Path | str | None = None, *, q
     """
     given = {"data": Recipe.data, "method": Recipe.method, **settings}
     cache = None if out is None or given.get("cache") is False else cache_folder(out)
-    images = None if given["data"] in CATALOG else describe_own(given["data"], cache, quick=quick)
+    images = None if given["data"] in CATALOG else measure_path(given["data"], cache, quick=quick)
     return defaults(given["data"], given["method"], given.get("imbalance"), images=images, given=given).changed(**given)
 
 
 def describe_fit(recipe: Recipe) -> str:
     """One line about the user's own images and the settings for them; nothing for a data set by name."""
-    return "" if recipe.data in CATALOG else describe_settings(describe_own(recipe.data), recipe.settings())
+    return "" if recipe.data in CATALOG else describe_settings(measure_path(recipe.data), recipe.settings())
 
 
 def train(

@@ -21,7 +21,7 @@ from longtail.data import CATALOG, ArrayImages, DataSet, FileImages, Images, Spl
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 from longtail.train.pixel_cache import Stamps, read_pixels, stamps_of, write_pixels
 
-__all__ = ["OwnImages", "describe_dataset", "describe_own", "in_memory", "is_small", "open_own", "without_empty_splits"]
+__all__ = ["OwnImages", "measure_images", "measure_path", "in_memory", "open_own", "without_empty_splits"]
 
 SMALL = 64
 """Images up to this side are small."""
@@ -61,7 +61,7 @@ class OwnImages:
     """Whether images are small, square and of one size: then they are trained on like CIFAR."""
 
 
-def describe_own(path: Path | str, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
+def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
     """What the defaults for the images in a folder or a list depend on.
 
     Files are read once per process, and again if the folder or the list has changed.
@@ -79,17 +79,17 @@ def describe_own(path: Path | str, cache: Path | None = None, *, quick: bool = F
         )
     key = (str(found.resolve()), found.stat().st_mtime_ns)
     if quick:
-        return describe_dataset(open_own(found.resolve()), quick=True)
+        return measure_images(open_own(found.resolve()), quick=True)
     if key not in _described:
-        _described[key] = describe_dataset(open_own(found.resolve()), cache)
+        _described[key] = measure_images(open_own(found.resolve()), cache)
     return _described[key]
 
 
 _described: dict[tuple[str, int], OwnImages] = {}
 
 
-def describe_dataset(dataset: DataSet, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
-    """What the defaults for your own data set depend on; arguments as for :func:`describe_own`."""
+def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
+    """What the defaults for your own data set depend on; arguments as for :func:`measure_path`."""
     numbers = len(dataset.train), dataset.num_classes
     loaded = None if quick else in_memory(dataset, cache)  # it will be trained on, so nothing is read twice
     if loaded is not None:
@@ -99,11 +99,6 @@ def describe_dataset(dataset: DataSet, cache: Path | None = None, *, quick: bool
     small = bool(sizes) and _is_small_size(sizes[0]) and len(set(sizes)) == 1  # some are unreadable
     height, width = (round(statistics.median(side)) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
     return OwnImages(*numbers, height, width, small)
-
-
-def is_small(path: Path | str) -> bool:
-    """Whether your own images are small, square and of one size: then they are trained on like CIFAR."""
-    return describe_own(path).small
 
 
 def _sizes(dataset: DataSet, quick: bool) -> list[tuple[int, int]]:
@@ -171,7 +166,7 @@ def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
         _read[stamps] = found
         while len(_read) > _KEPT:
             del _read[next(iter(_read))]  # the one that was used least recently
-    splits = {name: Split(ArrayImages(found[name]), split.labels) for name, split in dataset.splits.items()}
+    splits = {name: replace(split, images=ArrayImages(found[name])) for name, split in dataset.splits.items()}
     return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
 
 

@@ -23,7 +23,7 @@ from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 from longtail.train.fitting import fitting_settings
 from longtail.train.optimizer import SCHEDULES
-from longtail.train.own import OwnImages, describe_own
+from longtail.train.own import OwnImages, measure_path
 
 __all__ = [
     "HELD_OUT",
@@ -413,7 +413,7 @@ def defaults(
         imbalance: the recipe may have special settings for it.
         small: of your own data: images are small, and all have one size. If ``data`` is only a name, because you pass
             a ``dataset`` to the trainer, give this or ``images``; with this alone, nothing is fitted.
-        images: what the settings for your own data fit; default: :func:`describe_own` looks it up in the files.
+        images: what the settings for your own data fit; default: :func:`measure_path` looks it up in the files.
         given: settings that you will change afterwards; the others for your own data fit them.
 
     Example:
@@ -424,7 +424,7 @@ def defaults(
         find_method(method)
     fitted: dict[str, Any] = {}
     if data not in CATALOG and small is None:
-        images = describe_own(data) if images is None else images
+        images = measure_path(data) if images is None else images
         fitted = fitting_settings(images, given or {})
         small = images.small or fitted.get("augment") == "cifar"
     content = _shipped(data if data in CATALOG else "own-small" if small else "own")
