@@ -21,7 +21,7 @@ from longtail.data import CATALOG, ArrayImages, DataSet, FileImages, Images, Spl
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 from longtail.train.pixel_cache import Stamps, read_pixels, stamps_of, write_pixels
 
-__all__ = ["OwnImages", "measure_images", "measure_path", "in_memory", "open_own", "without_empty_splits"]
+__all__ = ["OwnImages", "in_memory", "measure_images", "measure_path", "open_own", "without_empty_splits"]
 
 SMALL = 64
 """Images up to this side are small."""
