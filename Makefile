@@ -55,6 +55,7 @@ bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minute
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/contrastive.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/own_data.py --only read start
 	$(BIN)/python benchmarks/evaluation.py --only stream balance
 	$(BIN)/python benchmarks/growth.py
 
@@ -67,6 +68,7 @@ bench-gpu: $(if $(filter $(BIN)/python,$(RUN)),$(VENV)/.dev)  ## Run all benchma
 	$(RUN) benchmarks/loss.py --budget 3 --out benchmarks/results/loss-$(GPU).json
 	$(RUN) benchmarks/contrastive.py --out benchmarks/results/contrastive-$(GPU).json
 	$(RUN) benchmarks/data.py --rounds 2 --large 8192 --out benchmarks/results/data-$(GPU).json
+	$(RUN) benchmarks/own_data.py --images 100000 --out benchmarks/results/own-data-$(GPU).json
 	$(RUN) benchmarks/fleet.py --out benchmarks/results/fleet-$(GPU).json
 	test -d data/cifar-10-batches-py || $(RUN) -m longtail data get cifar10 || $(RUN) -m reproduction.cifar10_npm
 	$(RUN) benchmarks/same_recall.py --out benchmarks/results/same-$(GPU).json

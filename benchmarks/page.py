@@ -304,8 +304,26 @@ def members(results: Results) -> str | None:
     return table(["models in the fleet", *(str(row["members"]) for row in rows)], lines, found)
 
 
+def own_data(results: Results) -> str | None:
+    """Rows of the CPU, and of the GPU if there are some."""
+    rows, sources = [], []
+    for where in dict.fromkeys(("cpu", results.gpu)):
+        for part in results.parts("own-data", where).values():
+            sources.append(part)
+            for name, row in part["rows"].items():
+                what = f"{name}, {part['images']:,} images, {where}"
+                rate = f"{row['images_per_second']:,}" if "images_per_second" in row else ""
+                used = f"{row['images_per_processor_second']:,}" if "images_per_processor_second" in row else ""
+                seconds = f"{row['seconds']:.1f} s" if "seconds" in row else f"{row['ms']:.2f} ms per step"
+                of_processor = f"{row['processor_seconds']:.1f} s" if "processor_seconds" in row else ""
+                rows.append([what, seconds, of_processor, rate, used])
+    head = ["own images", "by the clock", "processor time", "images/s", "images per second of processor time"]
+    return table(head, rows, *sources) if rows else None
+
+
 TABLES: dict[str, Callable[[Results], str | None]] = {
-    make.__name__: make for make in (loss, contrastive, data, imagenet, fleet, same, evaluation, classes, members)
+    make.__name__: make
+    for make in (loss, contrastive, data, own_data, imagenet, fleet, same, evaluation, classes, members)
 }
 
 

@@ -18,6 +18,7 @@ ORDER = (
     "_checks",
     "_registry",
     "_program",
+    "_progress",
     "_io",
     "_gpu",
     "classes",

@@ -153,5 +153,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> f"got 'trian'{nearest('trian', ['train', 'study'])}"
         "got 'trian'; the closest match is train"
     """
-    near = get_close_matches(name, list(known), n=1)
+    listed, word = list(known), name.lstrip("-")
+    near = [one for one in listed if len(word) > 3 and one.endswith(f"-{word}")] or get_close_matches(name, listed, n=1)
     return f"; the closest match is {near[0]}" if near else ""

@@ -37,6 +37,7 @@ def test_number_of_queues_is_set_before_cuda_starts(load, monkeypatch):
     [
         ("loss.py", ("--budget", 0.01, "--only", "256 x 1000"), ["256 x 1000"]),
         ("contrastive.py", ("--budget", 0.01), ["100 classes, 128-d"]),
+        ("own_data.py", ("--images", 60, "--only", "read"), ["read"]),
         pytest.param("data.py", ("--images", 256, "--rounds", 1), ["small"], marks=pytest.mark.slow),
     ],
 )

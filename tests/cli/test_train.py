@@ -12,7 +12,7 @@ from tests.cli.conftest import COLOURS, one_sentence, pictures
 from longtail.cli.train import make_recipes, read_recipes
 from longtail.data import CATALOG
 from longtail.methods import METHODS
-from longtail.train import RunFolder, defaults, write_recipe
+from longtail.train import RunFolder, defaults, own, write_recipe
 from longtail.train.launch import run_folders
 from longtail.train.recipe import setting_types
 
@@ -27,7 +27,9 @@ def test_folder_of_small_images(run, tmp_path):
     code, out, err = run("train", "photos", "--method", "balanced-softmax", "--epochs", 3)
     assert (code, err) == (0, "")
     assert "photos-balanced-softmax" in out
-    (folder,) = (RunFolder(path) for path in (tmp_path / "runs").iterdir())
+    assert len(list((tmp_path / "runs" / "image-cache").iterdir())) == 1
+    assert "70 training images of 16 x 16 pixels, 3 classes: resnet32, 3 epochs of 5 steps" in out
+    (folder,) = (RunFolder(path) for path in (tmp_path / "runs").glob("photos-*"))
     recipe, result = folder.recipe(), folder.result()
     assert (recipe.model, recipe.augment, recipe.validation) == ("resnet32", "cifar", 0.1)
     assert recipe.milestones == (0.8, 0.9)
@@ -69,10 +71,11 @@ def test_ignored_files_are_said_once(run, tmp_path):
 def test_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
     pictures(tmp_path / "photos", COLOURS, lambda _: (8, 8), "png")
     for method, more in (("reslt", ["--branches", 2]), ("crt", ["--classifier-epochs", 1]), ("tau-norm", [])):
-        arguments = ["--model", "resnet20", "--epochs", 1, "--out", method]
+        arguments = ["--model", "resnet20", "--epochs", 1, "--out", method, "--no-cache"]
         code, _, err = run("train", "photos", "--method", method, *arguments, *more)
         assert (code, err) == (0, "")
         assert RunFolder(tmp_path / method).done
+        assert not (tmp_path / method / "image-cache").exists()
 
 
 @pytest.mark.parametrize(("loading", "bad"), [("streaming", "blue/0.jpg"), ("resident", "red/3.jpg")])
@@ -345,10 +348,26 @@ def test_help_has_every_setting_once_and_no_empty_default(run):
     code, out, err = run("train", "--help")
     assert (code, err) == (0, "")
     flags = [f"--{name.replace('_', '-')}" for name in ("out", "together", "resume", *setting_types())]
-    assert re.findall(r"(?m)^  (--[a-z-]+)", out) == flags
+    shown = re.findall(r"(?m)^  (--[a-z-]+)", out)
+    assert sorted(shown) == sorted(flags)
+    assert {"--out", "--data", "--method", "--model", "--epochs"} <= set(shown[:9])
+    assert "`longtail train DATA --help`" in out
+    assert "(default: resnet32)" not in out  # of which data set?
     assert out.count("usage:") == 1
     assert "None" not in out
     assert "exponent of the class counts" in out
+
+
+def test_help_for_a_folder_opens_few_images_and_decodes_none(run, tmp_path, monkeypatch):
+    pictures(tmp_path / "photos", {"a": (200, (0, 0, 0)), "b": (100, (9, 9, 9))}, lambda _: (40, 40), "png")
+    opened = []
+    monkeypatch.setattr(own, "image_size", lambda path: opened.append(path) or (40, 40))
+    monkeypatch.setattr(own, "_decoded", None)
+    out = " ".join(run("train", "photos", "--epochs", 9, "--help")[1].split())
+    assert "Defaults are those of cbs on photos." in out
+    assert "passes over the training data (default: 9)" in out
+    assert "(default: resnet32)" in out
+    assert 0 < len(opened) < 100
 
 
 def test_help_shows_the_defaults_that_apply(run):

@@ -20,7 +20,7 @@ SMALL = ("--data", "digits-lt", "--methods", "balanced-softmax", "cbs:beta=1.5",
 def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkeypatch):
     code, out, err = run("study", *SMALL, "--dry-run")
     assert code == 0
-    assert out.startswith("4 runs, 0 done:\n  to do    out/digits-lt-50-balanced-softmax-seed0\n")
+    assert out.startswith("4 runs, 0 done; about 0:")
     assert not (tmp_path / "out").exists()
 
     def stop(*_, **__):
@@ -46,7 +46,7 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert kept.ended > "2026"
     assert (tmp_path / "out" / "tables" / "recall.csv").exists()
     code, out, _ = run("study", *(3 if word == 2 else word for word in SMALL[:7]), *SMALL[7:], "--dry-run")
-    assert "6 runs, 4 done:" in out
+    assert "6 runs, 4 done; about 0:" in out
     code, out, err = run("study", *SMALL)  # all is done: the same tables, nothing trained
     assert (code, err) == (0, "")
     end = "Tables: out/tables; `longtail report out` writes an HTML report.\ndigits-lt 50: "
@@ -70,7 +70,7 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     code, out, _ = run("study", "plan.toml", "--dry-run")
     assert code == 0
     search = "search for the beta of cbs on digits-lt:"
-    assert out.startswith("6 runs, 0 done:\n")
+    assert out.startswith("6 runs, 0 done; about 0:")
     assert f"  {search} not done, more runs will follow\n" in out
     code, out, err = run("study", "plan.toml")
     assert code == 0, err
@@ -119,7 +119,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     flags = ("--folds", 2, "--start", 1.0, 1.1, "--bounds", 1.0, 1.1, "--out", "beta", *SHORT)
     code, out, _ = run("study", "beta", "--data", "digits-lt", *flags, "--dry-run")
     assert code == 0
-    assert out.startswith("4 runs, 0 done:\n")
+    assert out.startswith("4 runs, 0 done; about 0:")
     assert not Path("beta").exists()
     code, out, err = run("study", "beta", "--data", "digits-lt", *flags)
     assert code == 0, err
@@ -130,7 +130,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     words = shlex.split(out.splitlines()[-1].partition("seeds: longtail ")[2])
     code, planned, err = run(*words, "--dry-run")  # the next command, as it is printed
     assert code == 0, err
-    assert planned.startswith("10 runs, 0 done:")
+    assert planned.startswith("10 runs, 0 done; about")
     assert words[words.index("--epochs") + 1] == "1"
     (found,) = tmp_path.rglob("beta.json")
     assert (found.parent / "trace.md").exists()

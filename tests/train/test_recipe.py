@@ -26,9 +26,9 @@ SHIPPED = sorted(
 # --- what ships
 
 
-def test_every_data_set_has_a_recipe_and_ones_own_have_two():
+def test_every_data_set_has_a_recipe_and_own_data_three():
     shared = {"digits-lt", "fashion-mnist-lt", "tiny-imagenet-lt"}  # with the whole that they are made of
-    assert set(SHIPPED) == {*CATALOG, "own", "own-small"} - shared
+    assert set(SHIPPED) == {*CATALOG, "own", "own-small", "features"} - shared
     for name in shared:
         assert defaults(name, "cbs").epochs == defaults(name.removesuffix("-lt"), "cbs").epochs
 

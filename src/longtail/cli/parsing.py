@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
 from longtail.methods.params import parse_setting
-from longtail.train.recipe import OPENING, Recipe, check_settings, setting_help, setting_types
+from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 
 __all__ = [
     "TOGETHER_HELP",
@@ -25,20 +26,26 @@ __all__ = [
 
 TOGETHER_HELP = "runs at a time (default: 12 small models on a GPU, else 1)"
 
+_COMMON = ("data", "imbalance", "method", "beta", "model", "pretrained", "epochs", "batch_size", "lr", "seed", "device")
+"""Settings that the help shows first."""
 _GROUPS = {
     "data": "data",
-    "method": "method and its parameters",
+    "method": "parameters of methods",
     "model": "model",
     "augment": "images",
     "epochs": "optimisation",
-    "seed": "randomness and hardware",
+    "seed": "hardware and reading",
     "best_epoch": "evaluation and files",
 }
-"""Groups of settings in the help, by the first setting of each."""
+"""Groups of the other settings in the help, by the first setting of each."""
+_LAST = "parameters of methods"
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help with one short word for the values of a flag."""
+    """Help with one short word for the values of a flag, as wide as the terminal."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=min(max(shutil.get_terminal_size().columns, 80), 120))
 
     def _format_args(self, action: argparse.Action, default: str) -> str:
         if action.option_strings and action.nargs in {"*", "+"} and isinstance(action.metavar, str):
@@ -126,22 +133,43 @@ _MESSAGES = {
 def _help(text: str, default: Any) -> str:
     """Return the help of a flag with its default."""
     shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
-    return text.replace("%", "%%") + ("" if default is None or shown == "" else f" (default: {shown})")
+    return text.replace("%", "%%") + (
+        "" if default is None or default is False or shown == "" else f" (default: {shown})"
+    )
 
 
-def add_settings(parser: Parser, defaults: Mapping[str, Any], leave_out: Collection[str] = ()) -> None:
-    """Add a flag for every setting of a recipe but some, in groups; ``defaults`` are shown by the help."""
-    group = parser.add_argument_group("settings")
-    for name, hint in setting_types().items():
-        if name in _GROUPS:
-            group = parser.add_argument_group(_GROUPS[name])
-        if name in leave_out:
-            continue
-        flag, help = name.replace("_", "-"), _help(setting_help(name), defaults.get(name))
-        metavar = "" if hint is bool else name.rsplit("_", 1)[-1].upper()
-        group.add_argument(f"--{flag}", nargs="*", default=argparse.SUPPRESS, metavar=metavar, help=help)
-        if hint is bool:
-            group.add_argument(f"--no-{flag}", dest=f"no_{name}", action="store_true", help=argparse.SUPPRESS)
+def add_settings(
+    parser: Parser, defaults: Mapping[str, Any], leave_out: Collection[str] = (), *, common: bool = False
+) -> None:
+    """Add a flag for every setting of a recipe but some, in groups; ``defaults`` are shown by the help.
+
+    Args:
+        parser: the parser.
+        defaults: the values that the help shows.
+        leave_out: settings without a flag.
+        common: add the common settings, to the parser's own group; otherwise add all others.
+    """
+    hints = setting_types()
+    if common:
+        for name in _COMMON:
+            if name in hints and name not in leave_out:
+                _add_setting(parser, name, hints[name], defaults.get(name))
+        return
+    titles = [*(title for title in _GROUPS.values() if title != _LAST), _LAST]
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    parameters, title = parameter_names(), ""
+    for name, hint in hints.items():
+        title = _GROUPS.get(name, title)
+        if name not in leave_out and name not in _COMMON:
+            _add_setting(groups[_LAST if name in parameters else title], name, hint, defaults.get(name))
+
+
+def _add_setting(to: Parser | argparse._ArgumentGroup, name: str, hint: Any, default: Any) -> None:
+    flag, help = name.replace("_", "-"), _help(setting_help(name), default)
+    metavar = "" if hint is bool else name.rsplit("_", 1)[-1].upper()
+    to.add_argument(f"--{flag}", nargs="*", default=argparse.SUPPRESS, metavar=metavar, help=help)
+    if hint is bool:
+        to.add_argument(f"--no-{flag}", dest=f"no_{name}", action="store_true", help=argparse.SUPPRESS)
 
 
 def add_opening(parser: Parser) -> None:

@@ -1,7 +1,9 @@
 """Progress and results of training in a terminal."""
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,12 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from longtail._program import printable
+from longtail._progress import Phase, listening
 from longtail.train.measures import predicted_classes, why_no_level
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOG_SECONDS",
+    "Phases",
     "SafeConsole",
     "TrainingView",
     "console",
@@ -51,6 +56,59 @@ LOG_SECONDS = 60.0  # between two lines when the output is not a terminal
 _SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
 _NAME = 36  # characters of a run's name, so that a line has at most 80
 _NAMED = 5  # absent classes that are named
+_LONG = 1.0  # seconds of a phase that is worth a line in a log
+
+
+class Phases:
+    """Shows what a command does before and after training: a live line in a terminal, else a line per long phase.
+
+    Args:
+        to: where to show it.
+        live: in a terminal, called with the text instead, if something else is drawn there already.
+    """
+
+    def __init__(self, to: Console = progress_console, live: Callable[[str], None] | None = None) -> None:
+        self.console = to
+        self._live = live
+        self._status: Status | None = None
+        self._timer: threading.Timer | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Phases":
+        self._stack.enter_context(listening(self._show, lambda sentence: print_line(sentence, self.console)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self._end()
+
+    def _show(self, phase: Phase) -> None:
+        if phase.over:
+            self._end()
+        elif not self.console.is_terminal:
+            if self._timer is None and phase.in_logs:
+                self._timer = threading.Timer(_LONG, print_line, (phase.text, self.console))
+                self._timer.daemon = True
+                self._timer.start()
+        elif phase.total is None or phase.done:  # not before processes are started
+            text = phase.text if phase.total is None else f"{phase.text}: {phase.done / phase.total:.0%}"
+            if self._live is not None:
+                self._live(text)
+            elif self._status is None and not self.console.quiet:
+                self._status = Status(text, console=self.console)
+                self._status.start()
+            elif self._status is not None:
+                self._status.update(text)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if self._live is not None and self.console.is_terminal:
+            self._live("")
 
 
 class TrainingView:
@@ -65,12 +123,20 @@ class TrainingView:
         self._task = self._bar.add_task("", total=None)
         self._live = Live(self, console=to, transient=True, refresh_per_second=2)
         self._printed, self._updated = time.monotonic(), -1.0
+        self._phases, self._phase = Phases(to, self._set_phase), ""
 
     def __enter__(self) -> "TrainingView":
+        self._phases.__enter__()
+        if self.console.file.isatty() and not self.console.quiet:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._phases.__exit__()
         self._live.stop()
+
+    def _set_phase(self, text: str) -> None:
+        self._phase = text
 
     def __call__(self, fleet: "Fleet", member: "Trainer") -> None:
         """Count a training step."""
@@ -93,8 +159,6 @@ class TrainingView:
         label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
         self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
         self._bar.reset(self._task, description=self.name, **self._steps())
-        if self.console.file.isatty() and not self.console.quiet:
-            self._live.start()
 
     def __rich__(self) -> Group:
         """Return progress and remaining time, and a line with epoch, loss and speed."""
@@ -118,8 +182,8 @@ class TrainingView:
         return {"completed": done, "total": total}
 
     def _details(self) -> str:
-        if self.fleet is None:
-            return "starting"
+        if self._phase or self.fleet is None:
+            return self._phase or "starting"
         members, number = self._members(), len(self.fleet.members)
         running = [one for one in self._begun if one in members and one.steps_done < one.steps_total]
         finished, failed = sum(member.folder.done for member in members), len(self.fleet.failures)

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from rich.console import Console
 from longtail._program import program
 from longtail._registry import load_plugins
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import LOG_SECONDS, console, print_line, progress_bar, progress_console, time_left
+from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
 from longtail.methods import METHODS, default_reference
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches, describe_plans
 from longtail.study.decision import ENOUGH_SEEDS
+from longtail.study.estimate import estimate
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, print_table, write
@@ -28,6 +30,7 @@ from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
 from longtail.study.study import Progress, Study, run_studies
 from longtail.train.dataset import data_notes
+from longtail.train.launch import describe_fit
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -47,9 +50,10 @@ def run(words: Sequence[str]) -> int:
     commands = {"beta": _beta, "table": _table}
     command = f"{program()} study {shlex.join(words)}"
     try:
-        if words and words[0] in commands:
-            return commands[words[0]](words[1:], command)
-        return _study(words or ["--help"], command)
+        with Phases():
+            if words and words[0] in commands:
+                return commands[words[0]](words[1:], command)
+            return _study(words or ["--help"], command)
     except StoppedError as stopped:
         for path, error in stopped.failed.items():
             print_line(f"{path} failed: {error}", progress_console)
@@ -58,12 +62,16 @@ def run(words: Sequence[str]) -> int:
 
 
 def _study(words: Sequence[str], command: str) -> int:
-    parser = _parser("longtail study", _ABOUT, "[PLAN.toml …] [--FLAG VALUE …]")
+    parser = _parser(
+        "longtail study",
+        _ABOUT,
+        "[PLAN.toml …] [--FLAG VALUE …]",
+        ("methods", "as `longtail methods` shows them, with parameters as in bcl:beta=1.8", _SEVERAL),
+        ("seeds", "the number of seeds, or the seeds (default: 3; a plan names its own)", _SEVERAL),
+        ("betas", "for methods with a beta: numbers, auto, recipe (of the data set) or search", _SEVERAL),
+        ("reference", "the method that others are tested against", {"metavar": "NAME"}),
+    )
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
-    parser.flag("--methods", "as `longtail methods` shows them, with parameters as in bcl:beta=1.8", **_SEVERAL)
-    parser.flag("--betas", "for methods with a beta: numbers, auto, recipe (of the data set) or search", **_SEVERAL)
-    parser.flag("--seeds", "the number of seeds, or the seeds (default: 3; a plan names its own)", **_SEVERAL)
-    parser.flag("--reference", "the method that others are tested against", metavar="NAME")
     given = parser.read(words)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
@@ -73,9 +81,12 @@ def _study(words: Sequence[str], command: str) -> int:
     content = _content(given)
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
-        print_line(describe_plans(plans))
+        print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
         return 0
     _print_notes(plans)
+    fits = (describe_fit(run.recipe) for plan in plans for run in plan.runs())
+    for line in dict.fromkeys(filter(None, fits)):
+        print_line(line)
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
         found = run_studies(studies, given.together, view, _print_round)
@@ -96,13 +107,13 @@ def _study(words: Sequence[str], command: str) -> int:
 
 def _beta(words: Sequence[str], command: str) -> int:
     about = "Search for the beta of a method on held-out training data."
-    parser = _parser("longtail study beta", about, "--data NAME [--FLAG VALUE …]")
-    parser.flag("--method", "methods with a beta", default=["cbs"], **_SEVERAL)
+    method = ("method", "methods with a beta", {"default": ["cbs"], **_SEVERAL})
+    parser = _parser("longtail study beta", about, "--data NAME [--FLAG VALUE …]", method)
     given = parser.read(words)
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
     plan = make_plan(content)
     if given.dry_run:
-        print_line(describe_plans([plan], searches_only=True))
+        print_line(describe_plans([plan], searches_only=True, estimate=partial(estimate, together=given.together)))
         return 0
     _print_notes([plan])
     with View() as view:
@@ -164,14 +175,17 @@ _PLAN_SETTINGS = frozenset({"data", "imbalance", "method", "seed", "folds", "fol
 """Settings of a recipe that the plan determines."""
 
 
-def _parser(prog: str, description: str, usage: str) -> Parser:
-    """Return a parser with the flags of a plan, of a search and of recipes."""
+def _parser(prog: str, description: str, usage: str, *flags: tuple[str, str, dict[str, Any]]) -> Parser:
+    """Return a parser with these flags, and those of a plan, of a search and of recipes."""
     parser = Parser(prog, description, usage=usage)
     parser.flag("--data", "data sets that `longtail data list` shows, or paths", **_SEVERAL)
+    for name, help, options in flags:
+        parser.flag(f"--{name}", help, **options)
     parser.flag("--imbalance", "imbalance factors, for data sets that are made long-tailed here", **_SEVERAL)
     parser.flag("--out", "folder of the runs (default: runs/study, runs/beta)", metavar="DIR")
+    add_settings(parser, {}, _PLAN_SETTINGS, common=True)
+    parser.flag("--dry-run", "show what would be run and how long it would take", action="store_true")
     parser.flag("--together", TOGETHER_HELP, type=positive_integer, metavar="N")
-    parser.flag("--dry-run", "show what would be run", action="store_true")
     group = parser.add_argument_group("search for beta")
     for name, (kind, help) in _SEARCH.items():
         several: dict[str, Any] = {"nargs": "+"} if name in {"start", "bounds"} else {}
@@ -243,13 +257,16 @@ class View:
         self.console = to
         self.bar = progress_bar(console=to, transient=True, disable=not to.is_terminal)
         self._task = self.bar.add_task("starting", total=None)
+        self._phases = Phases(to, lambda text: self.bar.update(self._task, description=text or "working"))
         self._printed = time.monotonic()
 
     def __enter__(self) -> "View":
         self.bar.start()
+        self._phases.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._phases.__exit__()
         self.bar.stop()
 
     def __call__(self, progress: Progress) -> None:

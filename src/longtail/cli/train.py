@@ -16,12 +16,12 @@ from longtail._program import printable, program, sentence_of
 from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import SafeConsole, TrainingView, show_result
+from longtail.cli.show import Phases, SafeConsole, TrainingView, print_line, show_result
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
 from longtail.train.dataset import data_notes
 from longtail.train.folder import RunFolder
-from longtail.train.launch import FailedRunsError, make_recipe, resume, run_folders, train
+from longtail.train.launch import FailedRunsError, describe_fit, make_recipe, resume, run_folders, train
 from longtail.train.recipe import Recipe, read_recipe
 from longtail.train.trainer import NotFiniteError, StoppedError
 
@@ -35,6 +35,13 @@ Finished runs are skipped; after a stop, the same command continues.
 `longtail train --resume RUN` resumes a stopped run. --device, --workers, --root,
 --together and settings of logs and checkpoints can be changed with it."""
 
+_OF_DATA = (
+    *("data", "imbalance", "subset_seed", "validation", "model", "augment", "image_size", "epochs", "batch_size", "lr"),
+    *("schedule", "milestones", "decay", "warmup", "weight_decay", "precision", "channels_last", "compile", "workers"),
+    *("train_stats", "beta", "checkpoint_epochs"),
+)
+"""Settings whose defaults depend on the data set."""
+_NO_DATA = "\n\nDefaults that depend on the data are shown by `longtail train DATA --help`."
 _NAMED = 5  # skipped files that are named
 _DISK_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -46,12 +53,16 @@ def run(words: Sequence[str]) -> int:
     settings = read_settings(given)
     _check_order(given, settings)
     if given.resume is None:
-        recipes, notes = make_recipes(given.source, settings)
+        with Phases(SafeConsole(stderr=True, quiet=not _is_first())):
+            recipes, notes = make_recipes(given.source, settings, given.out or "runs")
         folders = run_folders(recipes, given.out)
         start = partial(train, recipes, given.out)
         notes += data_notes(recipe for recipe, folder in zip(recipes, folders, strict=True) if not folder.done)
         for note in notes:
             _warn(note)
+        if _is_first():
+            for line in dict.fromkeys(filter(None, map(describe_fit, recipes))):
+                print_line(line)
     else:
         folders = [RunFolder(path) for path in given.resume]
         start = partial(resume, folders, **_settings_here(given, settings))
@@ -98,21 +109,32 @@ def _train(start: Callable[..., list[RunFolder]], waiting: Sequence[RunFolder]) 
 
 def _parser(words: Sequence[str] = ()) -> Parser:
     """Return the parser; ``--help`` shows the defaults of the data set and method that are given with it."""
-    parser = Parser("longtail train", _ABOUT, usage="[DATA] [--FLAG VALUE …]")
+    defaults_, of = _shown_defaults(words) if {"-h", "--help"} & set(words) else ({}, "")
+    parser = Parser("longtail train", _ABOUT + of, usage="[DATA] [--FLAG VALUE …]")
     parser.add_argument(
         "source", nargs="?", metavar="DATA", help="a recipe (.toml), a folder of class folders, or a list of images"
     )
     parser.flag("--out", "folder of the run, or of several runs (default: runs)", metavar="DIR")
-    parser.flag("--together", TOGETHER_HELP, type=positive_integer, metavar="N")
+    add_settings(parser, defaults_, common=True)
     parser.flag("--resume", "folders of runs to resume", nargs="+", metavar="RUN")
-    defaults_: dict[str, Any] = {}
-    if {"-h", "--help"} & set(words):
-        try:
-            defaults_ = read_recipes([word for word in words if word not in {"-h", "--help"}])[0][0].settings()
-        except (ValueError, OSError):
-            defaults_ = Recipe().settings()
+    parser.flag("--together", TOGETHER_HELP, type=positive_integer, metavar="N")
     add_settings(parser, defaults_)
     return parser
+
+
+def _shown_defaults(words: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the defaults that the help shows, and a sentence that says of what; no image is decoded for it."""
+    given = _parser().read(word for word in words if word not in {"-h", "--help"})
+    settings = {name: values[0] for name, values in read_settings(given).items()}
+    if given.source is None and "data" not in settings:
+        return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
+    try:
+        one_each = {name: [value] for name, value in settings.items()}
+        (recipe,), _ = make_recipes(given.source, one_each, quick=True)
+    except (ValueError, OSError):  # the command itself will say what is wrong
+        return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
+    shown = Path(recipe.data).name or recipe.data
+    return recipe.settings(), f"\n\nDefaults are those of {recipe.method} on {shown}."
 
 
 # From settings to recipes
@@ -133,12 +155,16 @@ def read_recipes(words: Sequence[str]) -> tuple[list[Recipe], list[str]]:
     return make_recipes(given.source, read_settings(given))
 
 
-def make_recipes(source: str | None, settings: Mapping[str, list[Any]]) -> tuple[list[Recipe], list[str]]:
+def make_recipes(
+    source: str | None, settings: Mapping[str, list[Any]], out: str | None = None, *, quick: bool = False
+) -> tuple[list[Recipe], list[str]]:
     """Return a recipe for each combination of values, and notes about what was changed.
 
     Args:
         source: a recipe file, the user's data, or nothing.
         settings: the values of each setting.
+        out: the folder of the runs, where images may be cached.
+        quick: look only at some of the user's images.
     """
     written: dict[str, Any] = {}
     if source is not None:
@@ -154,7 +180,7 @@ def make_recipes(source: str | None, settings: Mapping[str, list[Any]]) -> tuple
         kept = {name: value for name, value in written.items() if name not in dropped}
         if any(name in written and chosen.get(name, written[name]) != written[name] for name in ("data", "method")):
             kept = {name: value for name, value in kept.items() if value is not None}  # the new recipe decides
-        recipe = make_recipe({**kept, **chosen})
+        recipe = make_recipe({**kept, **chosen}, out, quick=quick)
         if "validation" not in {**kept, **chosen} and recipe.usual_validation:
             what = f"{recipe.validation:.0%} of the training data of {recipe.data} to choose `tau` of {recipe.method}"
             notes[f"Holding out {what}; change it with --validation or --tau."] = None

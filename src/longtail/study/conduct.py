@@ -4,8 +4,10 @@
 :func:`longtail.study.execute.execute`, or anything else that fills run folders, such as a cluster.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from longtail.data import data_title
@@ -34,6 +36,9 @@ class Outcome:
     unfinished: tuple[str, ...] = ()
     """Why searches for beta did not finish, one sentence each."""
 
+
+Estimate = Callable[[Sequence[PlannedRun]], tuple[dict[Path, float], float]]
+"""Returns the seconds of each run, and of all together."""
 
 Train = Callable[[Sequence[PlannedRun], More], Outcome]
 """Trains the runs that are not done, and those that join them."""
@@ -96,8 +101,14 @@ def conduct(
     )
 
 
-def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False) -> str:
-    """Return what is done of plans and what comes next, one line per run; nothing is trained or written."""
+def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False, estimate: Estimate | None = None) -> str:
+    """Return what is done of plans and what comes next, one line per run; nothing is trained or written.
+
+    Args:
+        plans: the plans.
+        searches_only: leave out the plans' own runs.
+        estimate: how long runs take; see :func:`longtail.study.estimate.estimate`.
+    """
     ahead: list[PlannedRun] = []
 
     def train(runs: Sequence[PlannedRun], _: More) -> Outcome:
@@ -105,10 +116,14 @@ def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False) -
         return Outcome((), {})
 
     searches, _ = conduct(plans, train, searches_only=searches_only, command=None)
-    lines = [f"{len(ahead)} runs, {sum(run.folder.done for run in ahead)} done:"]
+    left = [run for run in ahead if not run.folder.done]
+    each, total = ({}, 0.0) if estimate is None else estimate(left)
+    about = f"; about {timedelta(seconds=math.ceil(total))} left" if each else ""
+    lines = [f"{len(ahead)} runs, {len(ahead) - len(left)} done{about}:"]
     for run in ahead:
         state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
-        lines.append(f"  {state:<8} {run.path}")
+        seconds = f"  {timedelta(seconds=math.ceil(each[run.path]))}" if run.path in each else ""
+        lines.append(f"  {state:<8} {run.path}{seconds}")
     for plan, found in zip(plans, searches, strict=True):
         for key in plan.searches:
             beta = f"beta = {found[key].beta:g}" if key in found else "not done, more runs will follow"

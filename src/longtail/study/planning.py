@@ -15,7 +15,9 @@ from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import OPENING, Recipe, defaults, name_in_label, pick_device
+from longtail.train.own import OwnImages, measure_path
+from longtail.train.pixel_cache import cache_folder
+from longtail.train.recipe import OPENING, Recipe, defaults, name_in_label, parameter_names, pick_device
 
 SearchKey = tuple[str, float | None, str]
 """Data set, imbalance factor and method of a search for beta."""
@@ -77,13 +79,21 @@ class StudyPlan:
     def base(self, data: str, imbalance: float | None, method: str, beta: float | str | None = None) -> Recipe:
         """Return the recipe of a method on a data set, with the plan's settings, for the first seed."""
         known, given = parse_method(method)
-        opening = {name: self.recipe[name] for name in OPENING if name in self.recipe}
-        made = defaults(data, known.name, imbalance, **opening)
-        others = _parameter_names() - known.parameters.keys()
+        others = parameter_names() - known.parameters.keys()
         settings = {name: value for name, value in self.recipe.items() if name not in others} | given
+        made = defaults(data, known.name, imbalance, images=self.own_images(data), given=settings, **self._opening)
         if known.beta is not None and beta is not None:
             settings[known.beta] = beta
         return made.changed(**settings, seed=self.seeds[0] if self.seeds else 0)
+
+    @property
+    def _opening(self) -> dict[str, Any]:
+        return {name: self.recipe[name] for name in OPENING if name in self.recipe}
+
+    def own_images(self, data: str) -> OwnImages | None:
+        """Return what the defaults for the user's own images depend on; ``None`` for a data set by name."""
+        cache = cache_folder(self.out) if self.recipe.get("cache", True) else None
+        return None if data in CATALOG else measure_path(data, cache, **self._opening)
 
     def runs(self, found: Mapping[SearchKey, float] | None = None) -> list[PlannedRun]:
         """Return the runs, each once.
@@ -133,11 +143,6 @@ def takes_beta(method: str) -> bool:
     """
     known, given = parse_method(method)
     return known.beta is not None and known.beta not in given
-
-
-def _parameter_names() -> frozenset[str]:
-    """Settings that only some methods have; a plan gives them to those methods."""
-    return frozenset(name for method in METHODS.values() for name in method.parameters)
 
 
 def takes_imbalance(data: str) -> bool:
@@ -269,7 +274,7 @@ def _check_recipe(plan: StudyPlan) -> None:
     for name in plan.recipe:
         if name in {"data", "imbalance", "method", "seed", "folds", "fold", *(one.beta for one in methods)}:
             raise ValueError(f"Expected the settings of a recipe, but got `{name}`, which the plan itself sets.")
-        if name in _parameter_names() and not any(name in one.parameters for one in methods):
+        if name in parameter_names() and not any(name in one.parameters for one in methods):
             raise ValueError(
                 f"Expected a method that has `{name}`, but none of {', '.join(one.name for one in methods)} has it."
             )

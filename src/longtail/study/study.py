@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longtail._progress import phase
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans
 from longtail.study.execute import execute
@@ -115,6 +116,10 @@ class Study:
 
     def _finish(self, searches: Searches, outcome: Outcome) -> Results:
         """Record the outcome of the runs, and write the tables."""
+        with phase("Comparing the methods and writing the tables"):
+            return self._written(searches, outcome)
+
+    def _written(self, searches: Searches, outcome: Outcome) -> Results:
         out, record = Path(self.plan.out), self._record(searches, ended=now())
         own = {out / name for name in record.planned}
         below = [self.plan.search_folder(key) for key in self.plan.searches]

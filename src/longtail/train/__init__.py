@@ -4,6 +4,7 @@ from longtail.train.evaluation import evaluate
 from longtail.train.fleet import Fleet
 from longtail.train.folder import RunFolder
 from longtail.train.launch import FailedRunsError, make_recipe, resume, train
+from longtail.train.own import measure_images
 from longtail.train.recipe import Recipe, defaults, read_recipe, write_recipe
 from longtail.train.stored import evaluate_run
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
@@ -20,6 +21,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "make_recipe",
+    "measure_images",
     "read_recipe",
     "resume",
     "train",

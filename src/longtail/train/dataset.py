@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -23,8 +24,8 @@ from longtail.train.recipe import Recipe
 __all__ = ["data_notes", "open_data"]
 
 
-def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
-    """The data set of a recipe, or your own one, with its validation split."""
+def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:
+    """The data set of a recipe, or your own one, with its validation split; ``cache`` as for :func:`in_memory`."""
     if own is None and recipe.data in CATALOG:
         if recipe.imbalance is not None and CATALOG[recipe.data].imbalance is None:
             made = f"{recipe.data}-lt"
@@ -43,7 +44,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None) -> DataSet:
         dataset = open_own(recipe.data, **recipe.opening) if own is None else without_empty_splits(own)
         if recipe.split_by is not None:
             _check_groups(dataset, recipe.split_by)
-        dataset = _with_test(in_memory(dataset) or dataset, recipe)
+        dataset = _with_test(in_memory(dataset, cache if recipe.cache else None) or dataset, recipe)
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
             dataset = long_tailed(dataset, recipe.imbalance, profile=recipe.profile, subset_seed=chosen)

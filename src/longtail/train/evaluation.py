@@ -1,5 +1,6 @@
 """Evaluation: passes of a model over a split that give class statistics, on one device or over all ranks."""
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail._progress import Phase, phase
 from longtail.data import ArrayImages, Resident, Split
 from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import Instance
@@ -117,6 +119,18 @@ class Evaluator:
         self.wait()
         return _on_cpu(found)
 
+    def seconds_per_image(self, model: Model, split: str, most: float) -> float:
+        """How long the evaluation of an image takes, measured for ``most`` seconds or a whole split."""
+        images = 0
+        with self._pass(model, split) as (forward, batches), torch.no_grad():
+            begin = time.perf_counter()
+            for batch in batches:
+                forward(batch.views[0])[0].argmax(1).cpu()
+                images += len(batch.labels)
+                if time.perf_counter() - begin > most:
+                    break
+        return (time.perf_counter() - begin) / max(images, 1)
+
     def recalls(
         self, model: Model, epoch: int, splits: Iterable[str] | None = None
     ) -> Generator[None, None, dict[str, dict[str, float]]]:
@@ -157,13 +171,14 @@ class Evaluator:
         found: dict[str, ClassStatistics] = {}
 
         def evaluate_splits(write: WriteRows) -> None:
-            for name in splits:
-                to = partial(write, name) if name in kept else None
-                with self._pass(model, name) as (forward, batches):
-                    checked = _before_each(batches, check_stopped)
-                    found[name] = add_statistics(
-                        forward, checked, ranks=self.ranks, shift=shift, change=change, write=to
-                    )
+            with phase("Evaluating", sum(map(len, splits.values())), in_logs=False) as progress:
+                for name in splits:
+                    to = partial(write, name) if name in kept else None
+                    with self._pass(model, name) as (forward, batches):
+                        checked = _before_each(batches, check_stopped, progress)
+                        found[name] = add_statistics(
+                            forward, checked, ranks=self.ranks, shift=shift, change=change, write=to
+                        )
 
         if waits:
             evaluate_splits(lambda name, rows, logits, labels: waiting.append((name, rows, logits.clone(), labels)))
@@ -251,10 +266,11 @@ class Evaluator:
             place += self.ranks.world * len(batch.labels)
 
 
-def _before_each(batches: Iterator[Batch], call: Callable[[], None]) -> Iterator[Batch]:
+def _before_each(batches: Iterator[Batch], call: Callable[[], None], progress: Phase) -> Iterator[Batch]:
     for batch in batches:
         call()
         yield batch
+        progress.advance(len(batch.labels))
 
 
 def _in_order(loader: Resident) -> Iterator[Batch]:

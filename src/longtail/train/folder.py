@@ -16,6 +16,7 @@ import torch
 
 from longtail._io import NUMBER, file_lock, import_extra, plain, read_json, reading, write_json, write_text
 from longtail.ranks import Ranks
+from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
 __all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "lock_folders"]
@@ -96,6 +97,12 @@ class RunFolder:
         self.model_file = self.path / "model.safetensors"
         self.checkpoints = self.path / "checkpoints"
         self._environment_file = self.path / "environment.json"
+
+    @property
+    def cache(self) -> Path:
+        """The folder of cached images: its own, or that of the folder of its study, if there is one."""
+        folders = [cache_folder(folder) for folder in (self.path, self.path.parent, self.path.parent.parent)]
+        return next((folder for folder in folders if folder.is_dir()), folders[0])
 
     @property
     def done(self) -> bool:

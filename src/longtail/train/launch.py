@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
-from longtail.data import DataSet
+from longtail.data import CATALOG, DataSet
 from longtail.ranks import Ranks
+from longtail.train.fitting import describe_settings
 from longtail.train.fleet import Fleet, stoppable
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
+from longtail.train.own import measure_path
+from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import OPENING, Recipe, defaults, pick_device, setting_types
 from longtail.train.trainer import StoppedError, Trainer
 
@@ -31,8 +34,13 @@ class FailedRunsError(RuntimeError):
         """The folders of the failed runs, and their errors."""
 
 
-def make_recipe(settings: Mapping[str, Any]) -> Recipe:
+def make_recipe(settings: Mapping[str, Any], out: Path | str | None = None, *, quick: bool = False) -> Recipe:
     """The recipe of a data set, changed by settings; ``data`` may be the path of your own images.
+
+    Args:
+        settings: values by name.
+        out: the folder of the runs; the pixels of small images are cached there.
+        quick: look only at some of the images, as for a help text.
 
     Example:
         >>> make_recipe({"data": "digits-lt", "method": "cbs", "epochs": 3}).epochs
@@ -40,7 +48,17 @@ def make_recipe(settings: Mapping[str, Any]) -> Recipe:
     """
     given = {"data": Recipe.data, "method": Recipe.method, **settings}
     opening = {name: given[name] for name in OPENING if name in given}
-    return defaults(given["data"], given["method"], given.get("imbalance"), **opening).changed(**given)
+    cache = None if out is None or given.get("cache") is False else cache_folder(out)
+    images = None if given["data"] in CATALOG else measure_path(given["data"], cache, quick=quick, **opening)
+    made = defaults(given["data"], given["method"], given.get("imbalance"), images=images, given=given, **opening)
+    return made.changed(**given)
+
+
+def describe_fit(recipe: Recipe) -> str:
+    """One line about the user's own data and the settings for it; nothing for a data set by name."""
+    if recipe.data in CATALOG:
+        return ""
+    return describe_settings(measure_path(recipe.data, **recipe.opening), recipe.settings())
 
 
 def train(

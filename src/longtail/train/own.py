@@ -3,9 +3,11 @@
 import math
 import multiprocessing
 import os
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache, lru_cache
+import statistics
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,31 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from longtail._program import program
+from longtail._progress import phase
 from longtail._registry import nearest
-from longtail.data import CATALOG, ArrayImages, DataSet, FeatureVectors, FileImages, Images, is_features, open_path
+from longtail.data import (
+    CATALOG,
+    ArrayImages,
+    DataSet,
+    FeatureVectors,
+    FileImages,
+    Images,
+    Split,
+    is_features,
+    open_path,
+)
 from longtail.data.loaders.decode import UnreadableImageError, image_size
+from longtail.train.pixel_cache import Stamps, read_pixels, stamps_of, write_pixels
 
-__all__ = ["feature_schedule", "in_memory", "is_small", "open_own", "without_empty_splits"]
+__all__ = ["OwnImages", "in_memory", "measure_images", "measure_path", "open_own", "without_empty_splits"]
 
 SMALL = 64
 """Images up to this side are small."""
 _TOGETHER = 64  # images that a process reads at a time; they share little memory, as in a container
 _FEW = 8  # times as many, up to which other processes do not help
 _WORKERS = 16  # processes, at most
-_STEPS = 2000  # of a model of features
+_KEPT = 4  # data sets that stay in memory
+_SAMPLED = 64  # images whose headers say how large the images are, if they are not small
 
 
 def open_own(path: Path | str, **opening: Any) -> DataSet:
@@ -45,26 +60,37 @@ def _open_features(path: Path, modified: int, **opening: Any) -> DataSet:  # noq
     return without_empty_splits(open_path(path, **opening))
 
 
-def feature_schedule(samples: int) -> dict[str, int]:
-    """Batch size and epochs for a model of features: about 2,000 steps, and ten epochs or more.
-
-    Example:
-        >>> feature_schedule(350), feature_schedule(100_000)
-        ({'batch_size': 16, 'epochs': 91}, {'batch_size': 1024, 'epochs': 20})
-    """
-    batch_size = min(max(2 ** round(math.log2(samples / 50)), 16), 1024)
-    return {"batch_size": batch_size, "epochs": max(round(_STEPS / math.ceil(samples / batch_size)), 10)}
-
-
 def without_empty_splits(dataset: DataSet) -> DataSet:
     """Remove empty splits: a folder may be empty, or every class may have one image and none to hold out."""
     return replace(dataset, val=dataset.val or None, test=dataset.test or None)  # an empty split is false
 
 
-def is_small(path: Path | str, **opening: Any) -> bool:
-    """Whether your own images are small, square and of one size: then they are trained on like CIFAR.
+@dataclass(frozen=True)
+class OwnImages:
+    """What the defaults for your own images or features depend on."""
+
+    number: int
+    """Training images."""
+    classes: int
+    height: int
+    """In pixels; the median, if images differ in size."""
+    width: int
+    small: bool
+    """Whether images are small, square and of one size: then they are trained on like CIFAR."""
+    features: int = 0
+    """Length of the vectors, if they are features."""
+
+
+def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = False, **opening: Any) -> OwnImages:
+    """What the defaults for the images in a folder or a list depend on.
 
     Files are read once per process, and again if the folder or the list has changed.
+
+    Args:
+        path: the folder or the list.
+        cache: the folder of the cache on disk; ``None``: there is no cache.
+        quick: take some headers for all, and do not read images that will not be used.
+        **opening: options of :func:`longtail.data.open_path`.
     """
     found = Path(path)
     if not found.exists():
@@ -72,99 +98,132 @@ def is_small(path: Path | str, **opening: Any) -> bool:
         raise ValueError(
             f"Expected a data set that `longtail data list` shows, or a path, but got {str(path)!r}{near}."
         )
-    return _is_small(found.resolve(), found.stat().st_mtime_ns, **opening)
+    key = (str(found.resolve()), found.stat().st_mtime_ns, *opening.items())
+    if quick:
+        return measure_images(open_own(found.resolve(), **opening), quick=True)
+    if key not in _described:
+        _described[key] = measure_images(open_own(found.resolve(), **opening), cache)
+    return _described[key]
 
 
-@cache
-def _is_small(path: Path, modified: int, **opening: Any) -> bool:  # noqa: ARG001 - a key of the cache
-    dataset = open_own(path, **opening)
-    if in_memory(dataset) is not None:  # it will be trained on, so nothing is read twice
-        return True
-    sizes = _sizes(dataset)  # some may be unreadable
-    first = next(sizes, None)
-    return first is not None and _is_small_size(first) and all(size == first for size in sizes)
+_described: dict[Hashable, OwnImages] = {}
 
 
-def _sizes(dataset: DataSet) -> Iterator[tuple[int, int]]:
-    """Height and width of the images that can be read; of files, from their headers."""
-    for split in dataset.splits.values():
-        for place in range(len(split)):
-            try:
-                yield _size(split.images, place)
-            except UnreadableImageError:
-                continue  # treated as `bad_images` says
+def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
+    """What the defaults for your own data set depend on; arguments as for :func:`measure_path`."""
+    numbers = len(dataset.train), dataset.num_classes
+    if isinstance(dataset.train.images, FeatureVectors):
+        return OwnImages(*numbers, 0, 0, small=False, features=len(dataset.train.images[0]))
+    loaded = None if quick else in_memory(dataset, cache)  # it will be trained on, so nothing is read twice
+    if loaded is not None:
+        assert isinstance(loaded.train.images, ArrayImages)
+        return OwnImages(*numbers, *loaded.train.images.size, small=True)
+    sizes = _sizes(dataset, quick)
+    small = bool(sizes) and _is_small_size(sizes[0]) and len(set(sizes)) == 1  # some are unreadable
+    height, width = (round(statistics.median(side)) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
+    return OwnImages(*numbers, height, width, small)
+
+
+def _sizes(dataset: DataSet, quick: bool) -> list[tuple[int, int]]:
+    """Height and width of images that can be read, from their headers: of some, or of all if these are small."""
+    all_ = [(split.images, place) for split in dataset.splits.values() for place in range(len(split))]
+    some = all_[:: max(1, len(all_) // _SAMPLED)]
+    sizes = _readable_sizes(some)
+    may_be_small = not quick and bool(sizes) and _is_small_size(sizes[0]) and len(set(sizes)) == 1
+    return _readable_sizes(all_) if may_be_small else sizes
+
+
+def _readable_sizes(places: Iterable[tuple[Images, int]]) -> list[tuple[int, int]]:
+    """Sizes without those of unreadable images, which are treated as ``bad_images`` says."""
+    found = []
+    for images, place in places:
+        with suppress(UnreadableImageError):
+            found.append(_size(images, place))
+    return found
 
 
 def _size(images: Images, place: int) -> tuple[int, int]:
     if isinstance(images, FileImages):
-        return image_size(images.path(place))
+        path = images.path(place)
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        return _size_in_header(path, changed)
     _, height, width = images[place].shape
     return height, width
+
+
+@lru_cache(maxsize=4 * _SAMPLED)
+def _size_in_header(path: Path, changed: int) -> tuple[int, int]:  # noqa: ARG001 - a key of the cache
+    return image_size(path)
 
 
 def _is_small_size(size: tuple[int, int]) -> bool:
     return size[0] == size[1] <= SMALL
 
 
-def in_memory(dataset: DataSet) -> DataSet | None:
+def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     """The data set with its images in memory if they are small, square and of one size; else ``None``.
 
-    The runs of a study share what was read last, unless a file has changed since.
+    The runs of a process share what was read, unless a file has changed since.
+
+    Args:
+        dataset: the data set.
+        cache: the folder of the cache on disk; ``None``: there is no cache.
     """
     if isinstance(dataset.train.images, FeatureVectors):
         return dataset
-    first = next(_sizes(dataset), None)
+    first = next((size for split in dataset.splits.values() for size in _first_size(split)), None)
     if first is None or not _is_small_size(first):
         return None
-    stamps = _stamps(dataset)
-    found = _read.get(stamps) or _decoded(dataset)
+    stamps = stamps_of(dataset)
+    found = _read.pop(stamps, None) if stamps is not None else None
+    if found is None and stamps is not None and cache is not None:
+        found = read_pixels(cache, dataset, stamps)
+    if found is None:
+        found = _decoded(dataset)
+        if found is not None and stamps is not None and cache is not None:
+            write_pixels(cache, dataset, stamps, found)
     if found is None:
         return None
     if stamps is not None:
-        _read.clear()
         _read[stamps] = found
-    splits = {name: replace(split, images=found[name]) for name, split in dataset.splits.items()}
+        while len(_read) > _KEPT:
+            del _read[next(iter(_read))]  # the one that was used least recently
+    splits = {name: replace(split, images=ArrayImages(found[name])) for name, split in dataset.splits.items()}
     return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
 
 
-_Stamps = tuple[tuple[str, int, int], ...]
-_read: dict[_Stamps | None, dict[str, ArrayImages]] = {}
+_read: dict[Stamps, dict[str, Tensor]] = {}
 
 
-def _stamps(dataset: DataSet) -> _Stamps | None:
-    """The files of a data set with sizes and times; ``None`` if its images are not files, or some are missing."""
-    found = []
-    for name, split in dataset.splits.items():
-        if not isinstance(split.images, FileImages):
-            return None
-        root = split.images.root.resolve()
-        for file in split.images.names:
-            try:
-                stat = (root / file).stat()
-            except OSError:
-                return None
-            found.append((f"{name}: {root}/{file}", stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+def _first_size(split: Split) -> Iterator[tuple[int, int]]:
+    """The sizes of the images that can be read, one after the other."""
+    return (size for place in range(len(split)) for size in _readable_sizes([(split.images, place)]))
 
 
-def _decoded(dataset: DataSet) -> dict[str, ArrayImages] | None:
+def _decoded(dataset: DataSet) -> dict[str, Tensor] | None:
     """All images, read by a process per core; ``None`` if one cannot be read, or if they differ in size."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if multiprocessing.current_process().daemon:  # it may start no other
         cores = 0
-    found: dict[str, ArrayImages] = {}
+    found: dict[str, Tensor] = {}
     shape: torch.Size | None = None
-    for name, split in dataset.splits.items():
-        parts: list[Tensor] = []
-        chunks = _Chunks(split.images)
-        several = isinstance(split.images, FileImages) and len(chunks) > _FEW
-        workers = min(cores, _WORKERS) if several else 0
-        for part in DataLoader(chunks, batch_size=None, num_workers=workers):
-            if part is None or part.shape[1:] != (shape or part.shape[1:]):
-                return None  # streaming treats them as `bad_images` says
-            shape = part.shape[1:]
-            parts.append(part)
-        found[name] = ArrayImages(torch.cat(parts))
+    number = sum(map(len, dataset.splits.values()))
+    with phase(f"Reading {number:,} images", number) as progress:
+        for name, split in dataset.splits.items():
+            parts: list[Tensor] = []
+            chunks = _Chunks(split.images)
+            several = isinstance(split.images, FileImages) and len(chunks) > _FEW
+            workers = min(cores, _WORKERS) if several else 0
+            for part in DataLoader(chunks, batch_size=None, num_workers=workers):
+                if part is None or part.shape[1:] != (shape or part.shape[1:]):
+                    return None  # streaming treats them as `bad_images` says
+                shape = part.shape[1:]
+                parts.append(part)
+                progress.advance(len(part))
+            found[name] = torch.cat(parts)
     return found
 
 

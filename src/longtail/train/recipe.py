@@ -21,8 +21,9 @@ from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
+from longtail.train.fitting import fitting_settings
 from longtail.train.optimizer import SCHEDULES, OptimizerName
-from longtail.train.own import feature_schedule, is_small, open_own
+from longtail.train.own import OwnImages, measure_path
 
 __all__ = [
     "HELD_OUT",
@@ -32,6 +33,7 @@ __all__ = [
     "defaults",
     "differing_settings",
     "name_in_label",
+    "parameter_names",
     "pick_device",
     "read_recipe",
     "setting_help",
@@ -43,7 +45,10 @@ __all__ = [
 ]
 
 HOUSEKEEPING = frozenset(
-    {"root", "device", "workers", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep", "tensorboard"}
+    {
+        *("root", "device", "workers", "cache", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep"),
+        "tensorboard",
+    }
 )
 """Settings that say where and how a run is kept, not what is trained: a run may continue with other values."""
 
@@ -179,7 +184,9 @@ class Recipe:
     seed: int = param(0, "of weights, sample order and augmentation", at_least=0)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
     precision: Literal["auto", "fp32", "bf16"] = param(
-        "fp32", "of the forward pass; auto: bf16 with channels_last where our kernels were verified, else fp32"
+        "fp32",
+        "of the forward pass; auto: bf16 with channels_last on a GPU, for small images only where our kernels were "
+        "verified; else fp32",
     )
     channels_last: bool = param(False, "memory format of images and weights")
     kernels: Literal["auto", "torch", "triton"] = param(
@@ -187,6 +194,7 @@ class Recipe:
     )
     compile: bool = param(False, "torch.compile the model")
     workers: int = param(4, "processes or threads that read files, at most one per core", at_least=0)
+    cache: bool = param(True, "keep the pixels of small image files in one file in the folder `cache` of the runs")
     loading: Literal["streaming", "resident"] = param(
         "streaming", "image files: read in every epoch, or kept on the device, resized to a short side of 256"
     )
@@ -388,6 +396,11 @@ def _all_parameters() -> dict[str, list[str]]:
     return found
 
 
+def parameter_names() -> frozenset[str]:
+    """Settings that only some methods have."""
+    return frozenset(_all_parameters())
+
+
 def setting_types() -> dict[str, Any]:
     """The type of every setting: fields of a recipe, and parameters of all registered methods after `method`.
 
@@ -444,16 +457,25 @@ def _shipped(name: str) -> dict[str, Any]:
 
 
 def defaults(
-    data: str, method: str | None, imbalance: float | None = None, *, small: bool | None = None, **opening: Any
+    data: str,
+    method: str | None,
+    imbalance: float | None = None,
+    *,
+    small: bool | None = None,
+    images: OwnImages | None = None,
+    given: Mapping[str, Any] | None = None,
+    **opening: Any,
 ) -> Recipe:
-    """The recipe that ships with a data set, for one method.
+    """The recipe that ships with a data set, for one method; for your own images, fitted to their number and size.
 
     Args:
         data: a data set by name, or the path of your own.
         method: a method by name; the recipe may have special settings for it. ``None``: without special settings.
         imbalance: the recipe may have special settings for it.
-        small: of your own data: images are small, and all have one size; default: looked up in the files. Give it if
-            ``data`` is only a name, because you pass a ``dataset`` to the trainer.
+        small: of your own data: images are small, and all have one size. If ``data`` is only a name, because you pass
+            a ``dataset`` to the trainer, give this or ``images``; with this alone, nothing is fitted.
+        images: what the settings for your own data fit; default: :func:`measure_path` looks it up in the files.
+        given: settings that you will change afterwards; the others for your own data fit them.
         **opening: of your own data: options of :func:`longtail.data.open_path`, which are settings of the recipe.
 
     Example:
@@ -462,13 +484,14 @@ def defaults(
     """
     if method is not None:
         find_method(method)
-    if data not in CATALOG and small is None and not is_features(data):
-        small = is_small(data, **opening)
-    own = "features" if is_features(data) else "own-small" if small else "own"
-    content = _shipped(data if data in CATALOG else own)
-    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    if data not in CATALOG and own == "features":
-        settings |= feature_schedule(len(open_own(data, **opening).train))
+    fitted: dict[str, Any] = {}
+    own = "features" if data not in CATALOG and is_features(data) else "own"
+    if data not in CATALOG and small is None:
+        images = measure_path(data, **opening) if images is None else images
+        fitted = fitting_settings(images, given or {})
+        small = images.small or fitted.get("augment") == "cifar"
+    content = _shipped(data if data in CATALOG else "own-small" if small else own)
+    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)} | fitted
     special = content.get("method", {}).get(method, {})
     settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
     if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
@@ -516,7 +539,8 @@ def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
     if recipe.precision != "auto":
         return recipe
     ours = not recipe.compile and recipe.kernels != "torch" and checked_for(recipe.model, device)
-    return replace(recipe, precision="bf16", channels_last=True) if ours else replace(recipe, precision="fp32")
+    large = recipe.augment in {"imagenet", "imagenet-plain"} and device.type == "cuda"
+    return replace(recipe, precision="bf16", channels_last=True) if ours or large else replace(recipe, precision="fp32")
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:

@@ -97,7 +97,7 @@ class Trainer:
         self.epochs = recipe.stage_epochs
         """Epochs of each stage."""
         self._own_data = dataset is not None
-        self.dataset = open_data(recipe, dataset)
+        self.dataset = open_data(recipe, dataset, self.folder.cache)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
         self.stages = Stages(self.loaders)
         self.evaluator = Evaluator(self.loaders)

@@ -1,0 +1,144 @@
+"""How long the runs of a plan take, from a few real steps and batches of each kind of run."""
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from longtail._progress import phase
+from longtail.study.execute import devices
+from longtail.study.planning import PlannedRun
+from longtail.train.fleet import at_a_time
+from longtail.train.recipe import Recipe
+from longtail.train.trainer import Trainer
+
+_SECONDS = 5.0  # of measuring, for all kinds of runs together
+_FEWEST = 3  # steps that are measured
+_WARM = 2  # steps before them
+_SHARE = 0.3  # of the time for evaluation
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How long the parts of a run take, in seconds."""
+
+    step: float
+    image: float
+    """Evaluation of an image."""
+    ends: float = 0.0
+    """Building the model at the start, and writing the files at the end."""
+
+    def of(self, trainer: Trainer, recipe: Recipe) -> float:
+        """Return the seconds of one run of a recipe, without its pilots."""
+        epochs, images = sum(recipe.stage_epochs), sum(map(len, trainer.dataset.splits.values()))
+        evaluations = epochs // recipe.evaluate_every if recipe.evaluate_every else 0
+        evaluated = (evaluations + 1) * images + len(trainer.dataset.train)  # the last also measures training mode
+        return self.ends + epochs * trainer.loaders.steps_per_epoch * self.step + evaluated * self.image
+
+
+def estimate(
+    runs: Sequence[PlannedRun], *, together: int | None = None, seconds: float = _SECONDS
+) -> tuple[dict[Path, float], float]:
+    """Return the seconds of each run that is not done, and of all of them on the devices of this machine.
+
+    Evaluation, the pilots of ``beta = "auto"`` and epochs that are done already count.
+
+    Args:
+        runs: the runs.
+        together: how many train at a time on a device; default: as many as a fleet takes.
+        seconds: how long to measure, about; at least a few steps of each kind of run are taken.
+    """
+    kinds: dict[Hashable, list[PlannedRun]] = {}
+    for run in runs:
+        kinds.setdefault(_kind(run.recipe), []).append(run)
+    places = devices(runs)
+    found: dict[Path, float] = {}
+    total = 0.0
+    with phase(f"Measuring {len(kinds)} kinds of runs"):
+        for alike in kinds.values():
+            number = len(alike) if together is None else min(together, len(alike))
+            of_kind = _seconds(alike, places[0], number, seconds / len(kinds))
+            found |= of_kind
+            total += sum(of_kind.values())
+    return found, total / min(len(places), max(len(runs), 1))
+
+
+def _kind(recipe: Recipe) -> Hashable:
+    """What the speed of a run depends on."""
+    names = ("data", "imbalance", "method", "model", "image_size", "augment", "batch_size", "accumulate", "mixup")
+    more = ("precision", "channels_last", "compile", "loading", "workers", "sampler", "folds")
+    return tuple(getattr(recipe, name) for name in (*names, *more))
+
+
+def _seconds(runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float) -> dict[Path, float]:
+    """Return the seconds of runs of one kind; those of a fleet share the device."""
+    recipe = replace(runs[0].recipe, tensorboard=False)
+    with TemporaryDirectory() as folder:
+        trainers = [Trainer(recipe, folder, device=device)]
+        number = min(together, at_a_time(recipe, trainers[0].dataset, device))
+        trainers += [Trainer(recipe, folder, device=device) for _ in range(number - 1)]
+        speed = _measure(trainers, seconds)
+    if trainers[0].loaders.steps_per_epoch * speed.step < seconds / 4:
+        speed = replace(speed, ends=_measure_ends(recipe, device, speed))
+    return {run.path: _run_seconds(run, trainers[0], speed) for run in runs}
+
+
+def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
+    """Return the speed of a run among others like it that take their steps in turn."""
+    device, models, turns = trainers[0].device, [], []
+    for trainer in trainers:
+        model = trainer.stages.build()
+        running = trainer.stages.start(model, 0)
+        running.objective.begin_epoch(0)
+        models.append(model)
+        turns.append((trainer, running))
+    times: list[float] = []  # of one step of each
+    epoch, most = 0, seconds * (1 - _SHARE)
+    while not _enough(times, most):
+        drivers = [running.driver.epoch(trainer.recipe.seed, epoch, 0) for trainer, running in turns]
+        begin = time.perf_counter()
+        for _ in zip(*drivers, strict=True):
+            _synchronise(device)
+            times.append(time.perf_counter() - begin)
+            if _enough(times, most):
+                break
+            begin = time.perf_counter()
+        epoch += 1
+    warm = times[_WARM:] or times[-1:]
+    step = sum(warm) / len(warm) / len(trainers)
+    image = trainers[0].evaluator.seconds_per_image(models[0], "train", seconds * _SHARE)
+    for trainer in trainers:
+        trainer.evaluator.release()
+        trainer.loaders.release()
+    return Speed(step, image)
+
+
+def _enough(times: Sequence[float], most: float) -> bool:
+    """Whether steps were measured for long enough; a single one counts if it takes too long."""
+    return sum(times) > most and (len(times) >= _WARM + _FEWEST or sum(times) > 2 * most)
+
+
+def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed) -> float:
+    """Return what a run of one epoch takes in addition to its steps and its evaluation."""
+    short = recipe.changed(epochs=1, evaluate_every=0)
+    if short.spec.is_auto(short.params):
+        short = short.changed(folds=max(short.folds, 2))  # no pilots
+    with TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        trainer = Trainer(short, folder, device=device)
+        trainer.run()
+        return max(0.0, time.perf_counter() - begin - speed.of(trainer, short))
+
+
+def _run_seconds(run: PlannedRun, trainer: Trainer, speed: Speed) -> float:
+    runs = trainer.epochs_total // sum(trainer.epochs)  # the pilots are runs too
+    logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
+    return runs * speed.of(trainer, run.recipe) * max(0.0, 1 - logged / (sum(run.recipe.stage_epochs) * runs))
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,60 @@
+"""What commands show while they read, measure and compare."""
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from longtail import _progress
+from longtail.cli import show
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    monkeypatch.setattr(show, "_LONG", 0.02)
+
+
+def shown(console):
+    return console.file.getvalue()
+
+
+def test_a_log_has_a_line_per_long_phase():
+    console = Console(file=io.StringIO())
+    with show.Phases(console):
+        with _progress.phase("quick", 2) as one:
+            one.advance(2)
+        with _progress.phase("Reading 9 images", 9) as one:
+            for _ in range(9):
+                time.sleep(0.01)
+                one.advance(1)
+        with _progress.phase("often", in_logs=False):
+            time.sleep(0.05)
+        _progress.note("The cache is damaged.")
+    assert shown(console) == "Reading 9 images\nThe cache is damaged.\n"
+
+
+def test_a_terminal_shows_how_far_it_is():
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None)
+    with show.Phases(console), _progress.phase("Reading", 4) as one:
+        one.advance(1)
+        time.sleep(0.2)
+    assert "Reading: 25%" in shown(console)
+    with show.Phases(console):  # nothing stays behind
+        pass
+
+
+def test_inside_a_live_view_the_view_shows_it():
+    texts = []
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with show.Phases(console, texts.append), _progress.phase("Comparing"):
+        pass
+    assert texts[0] == "Comparing"
+    assert texts[-1] == ""
+
+
+def test_the_library_alone_is_silent(capsys):
+    with _progress.phase("Reading", 2) as one:
+        one.advance(2)
+    _progress.note("hidden")
+    assert capsys.readouterr() == ("", "")
