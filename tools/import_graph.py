@@ -26,6 +26,7 @@ ORDER = (
     "metrics",
     "ranks",
     "beta",
+    "estimators",
     "data",
     "models",
     "kernels",

@@ -447,6 +447,7 @@ class LongTailClassifier(_BalancedPosterior):
         optimizer = torch.optim.LBFGS(
             head.parameters(),
             max_iter=check_integer("max_iter", self.max_iter, minimum=1),
+            max_eval=25 * self.max_iter,
             tolerance_grad=check_number("tol", self.tol),
             tolerance_change=0,
             line_search_fn="strong_wolfe",
@@ -456,7 +457,7 @@ class LongTailClassifier(_BalancedPosterior):
             optimizer.zero_grad()
             value = loss()
             value.backward()
-            return float(value)
+            return float(value.detach())
 
         optimizer.step(closure)
         return int(next(iter(optimizer.state.values()))["n_iter"])
