@@ -1,4 +1,4 @@
-"""The commands and the Python code in docs/training.md, docs/studies.md and docs/new_method.md run as printed."""
+"""The commands and the Python code in docs/training.md, studies.md, new_method.md and estimators.md run as printed."""
 
 import importlib.util
 import json
@@ -198,3 +198,17 @@ def test_loss_of_the_page_is_supervised_contrast(here):
     plain = sum(torch.logsumexp(shifted[n], 0) - shifted[n, y] for n, y in enumerate(target))
     torch.testing.assert_close(terms["classifier"], plain, rtol=1e-6, atol=0)
     assert objective.denominators(target) == {"classifier": 4, "contrast": 4}
+
+
+def test_estimators_page():
+    space = {}
+    for language, text in blocks("estimators.md"):
+        if language == "python":
+            exec(text, space)
+    assert space["after"] > space["before"] + 0.05
+    assert abs(space["corrected"].beta_ - space["model"].beta_) < 0.5
+    prior = space["np"].bincount(space["y"])
+    expected = space["balanced"] * prior / (space["balanced"] @ prior)[:, None]
+    assert space["np"].allclose(space["as_in_training"], expected)
+    for name in ("linear", "mlp"):
+        assert space[name].predict(space["X_test"]).shape == space["y_test"].shape

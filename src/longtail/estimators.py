@@ -111,13 +111,12 @@ class _BalancedPosterior(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         losses = nn.functional.cross_entropy(z, torch.from_numpy(codes), reduction="none").numpy()
         return shift, float(np.average(losses, weights=weights / np.bincount(codes, weights)[codes]))
 
-    def _use_beta(self, beta: float) -> None:
-        self.beta_, self.temperature_, self.shift_ = beta, 1.0, None
+    def _use_beta(self, beta: float, shift: ShiftFit | None = None) -> None:
+        self.beta_, self.temperature_, self.shift_ = beta, 1.0, shift
 
     def _use_shift(self, shift: ShiftFit) -> None:
         """Set beta to what was measured, or to 1 with a warning."""
-        self._use_beta(1.0)
-        self.shift_ = shift
+        self._use_beta(1.0, shift)
         if shift.problem is None:
             self.beta_, self.temperature_ = self._trained_with + shift.delta, shift.temperature
         elif np.ptp(self.counts_[self.counts_ > 0]) > 0:  # otherwise all betas are the same
@@ -419,7 +418,8 @@ class LongTailClassifier(_BalancedPosterior):
 
     def _apply(self, model: "_Head", X: Array) -> Tensor:
         with torch.no_grad():
-            return model(torch.from_numpy(X).to(self.device, model.mean.dtype)).double().cpu()
+            logits: Tensor = model(torch.from_numpy(X).to(self.device, model.mean.dtype))
+        return logits.double().cpu()
 
     def _train(self, data: "_Data", seed: int, strength: float, start: "_Head | None") -> tuple["_Head", int]:
         """A head trained with beta 1, and its number of iterations or epochs."""
@@ -459,17 +459,20 @@ class LongTailClassifier(_BalancedPosterior):
             value.backward()
             return float(value.detach())
 
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
         return int(next(iter(optimizer.state.values()))["n_iter"])
 
     def _descend(self, loss: Any, head: nn.Module, rows: int, seed: int) -> int:
-        epochs, size = check_integer("epochs", self.epochs, minimum=1), check_integer("batch_size", self.batch_size)
+        epochs, size = (
+            check_integer("epochs", self.epochs, minimum=1),
+            check_integer("batch_size", self.batch_size, minimum=1),
+        )
         optimizer = torch.optim.AdamW(head.parameters(), lr=self.learning_rate, weight_decay=0)
         steps = epochs * math.ceil(rows / size)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         generator = torch.Generator().manual_seed(seed)
         for _ in range(epochs):
-            for batch in torch.randperm(rows, generator=generator).split(size):
+            for batch in torch.split(torch.randperm(rows, generator=generator), size):
                 optimizer.zero_grad()
                 loss(batch).backward()
                 optimizer.step()
