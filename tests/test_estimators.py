@@ -242,5 +242,7 @@ def test_tools_of_scikit_learn():
     linear = make_pipeline(StandardScaler(), LongTailClassifier(C=10.0))
     plain = cross_val_score(LogisticRegression(), frame, names, scoring="balanced_accuracy", cv=3)
     assert cross_val_score(linear, frame, names, scoring="balanced_accuracy", cv=3).mean() > plain.mean() + 0.05
+    direct = LongTailClassifier(C=10.0).fit(frame, names)  # the arrays of pandas are read-only
+    assert np.array_equal(direct.predict(frame), direct.set_params(C=1.0).predict(frame))
     with pytest.raises(ValueError, match="feature names"):
         search.predict(frame[["b", "a", "c", "d"]])

@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
-from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags, indexable
+from sklearn.utils import Tags, _safe_indexing, assert_all_finite, check_random_state, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
@@ -90,6 +90,8 @@ class _BalancedPosterior(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _examine(self, y: Any, sample_weight: Any, X: Any) -> tuple[Array, Array, Array]:
         """Set ``classes_`` and return labels, class indices and weights."""
         y = column_or_1d(y, warn=True)
+        if y.dtype.kind == "f":
+            assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -168,7 +170,7 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
         >>> X, y = make_classification(2000, weights=[0.95], flip_y=0.05, random_state=0)
         >>> model = PriorAdjustedClassifier(LogisticRegression()).fit(X, y)
         >>> round(model.beta_, 1)
-        1.0
+        0.9
     """
 
     def __init__(
@@ -312,6 +314,7 @@ class LongTailClassifier(_BalancedPosterior):
     Attributes:
         classes_, counts_, beta_, shift_, temperature_: as in :class:`PriorAdjustedClassifier`. ``shift_.delta`` is
             ``beta_ - 1``.
+        C_: the C used.
         model_: the trained ``nn.Module``; it maps features to logits of beta 1.
         n_iter_: L-BFGS iterations or epochs of the final fit.
 
@@ -362,7 +365,7 @@ class LongTailClassifier(_BalancedPosterior):
             groups: rows of the same group are held out together, for example images of the same patient.
         """
         beta = None if _is_auto("beta", self.beta) else check_number("beta", self.beta, minimum=-math.inf)
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), force_writeable=True)
         _, codes, weights = self._examine(y, sample_weight, X)
         self.counts_ = np.bincount(codes, weights)
         if _is_auto("C", self.C):
@@ -413,7 +416,7 @@ class LongTailClassifier(_BalancedPosterior):
         return strengths[best], shift, heads[best + 1] if heads else None
 
     def _logits(self, X: Any) -> Tensor:
-        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32), force_writeable=True)
         return self._apply(self.model_, X)
 
     def _apply(self, model: "_Head", X: Array) -> Tensor:
@@ -425,7 +428,7 @@ class LongTailClassifier(_BalancedPosterior):
         """A head trained with beta 1, and its number of iterations or epochs."""
         x, labels, w = (torch.from_numpy(array).to(self.device) for array in data)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs
             head = _Head(x, w, self.hidden, len(self.classes_))
         if start is not None and not self.hidden:
             head.layers.load_state_dict(start.layers.state_dict())
@@ -438,7 +441,8 @@ class LongTailClassifier(_BalancedPosterior):
 
         def loss(rows: Any = slice(None)) -> Tensor:
             penalty = sum((p.square().sum() for p in matrices), torch.zeros((), device=x.device))
-            return (w[rows] * criterion(head.layers(x[rows]), labels[rows])).mean() + decay / 2 * penalty
+            fit: Tensor = (w[rows] * criterion(head.layers(x[rows]), labels[rows])).mean()
+            return fit + decay / 2 * penalty
 
         steps = self._descend(loss, head, len(x), seed) if self.hidden else self._minimize(loss, head)
         return head.requires_grad_(False).eval(), steps
@@ -507,11 +511,12 @@ class _Head(nn.Module):
         sizes = [x.shape[1], *(check_integer("hidden", units, minimum=1) for units in hidden), classes]
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(sizes):
-            layers += [nn.Linear(inputs, outputs, device=x.device, dtype=x.dtype), nn.ReLU()]
+            layers += [nn.Linear(inputs, outputs, dtype=x.dtype), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1])
         if not hidden:
             for parameter in self.parameters():
                 nn.init.zeros_(parameter)
+        self.to(x.device)
 
     def standardize(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.scale
