@@ -9,12 +9,14 @@ No model is chosen or tuned on test rows: settings are the defaults of the libra
 defaults of the latter (how zeros are smoothed, which C are tried, C and learning rate of the MLP) were chosen on other
 splits of the same data, except CLINC, which was not looked at before.
 
+SMOTE uses one neighbour, because rare classes have two rows. Log losses use probabilities of at least 1e-6.
+
 Tests: two-sided paired t test over the splits, Holm's correction over the data sets of one comparison. Splits
 overlap, so the p values are too small by some amount.
 
-Result (results/estimators/cpu.json; tables in docs/estimators.md): `PriorAdjustedClassifier` raises the balanced accuracy
+Result (results/estimators/cpu.json, docs/estimators.md): `PriorAdjustedClassifier` raises the balanced accuracy
 of every plain classifier on every set, 18 of 19 times significantly. For logistic regression on sentence features it is
-worse than `class_weight="balanced"`. `LongTailClassifier()` is better than that on five sets, on three significantly, and
+worse than `class_weight="balanced"`. `LongTailClassifier()` is better than that on five sets (three significantly), and
 worse on GoEmotions, not significantly; the MLP gains nothing. Two CPU cores shared with other jobs (load about 10): 27
 minutes. "LR balanced + auto" was added afterwards, in a second run on the same splits.
 
