@@ -210,8 +210,9 @@ def test_mistakes_are_one_sentence():
         PriorAdjustedClassifier(LinearSVC()).fit(X, y)
     with pytest.raises(ValueError, match="sample_weight"):
         PriorAdjustedClassifier(KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(70))
-    with pytest.raises(ValueError, match="hidden"):
-        LongTailClassifier(hidden=(0,)).fit(X, y)
+    for hidden in (256, (0,)):
+        with pytest.raises(ValueError, match="hidden"):
+            LongTailClassifier(hidden=hidden).fit(X, y)
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         LongTailClassifier(C=1.0, beta=1.0, max_iter=2).fit(X, y)
 

@@ -147,8 +147,9 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
     Args:
         estimator: a classifier with ``predict_proba``, or a ``FrozenEstimator`` of a fitted one.
         beta: how much of log N to subtract, or ``"auto"``. A number needs no cross-validation.
-        cv: number of folds, a scikit-learn splitter, or an iterable of splits. With a number, folds are stratified (and
-            keep ``groups`` together); a class with a single row is in every training part and in no held-out one.
+        cv: number of folds, a scikit-learn splitter, or an iterable of splits. With a number, folds are stratified, in
+            the order of the rows (and keep ``groups`` together); a class with a single row is in every training part
+            and in no held-out one.
         counts: training examples per class in the order of ``classes_``; default: those of ``y``, or the sums of
             ``sample_weight``. Needed for a ``FrozenEstimator``.
         smoothing: epsilon, or ``"auto"``: measured if a held-out probability is zero, otherwise 0.
@@ -269,7 +270,7 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
                 "Expected `counts`, the training examples per class, with a FrozenEstimator, but got None; "
                 "`fit` has only held-out data to count."
             )
-        self.classes_ = np.asarray(self.estimator.classes_)
+        self.classes_ = np.unique(self.estimator.classes_)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(
@@ -365,6 +366,8 @@ class LongTailClassifier(_BalancedPosterior):
             groups: rows of the same group are held out together, for example images of the same patient.
         """
         beta = None if _is_auto("beta", self.beta) else check_number("beta", self.beta, minimum=-math.inf)
+        if not isinstance(self.hidden, list | tuple):
+            raise ValueError(f"Expected `hidden` to be units per layer as (256,), but got {describe(self.hidden)}.")
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), force_writeable=True)
         _, codes, weights = self._examine(y, sample_weight, X)
         self.counts_ = np.bincount(codes, weights)
