@@ -1,4 +1,4 @@
-"""The commands and the Python code in training.md, studies.md, features.md and new_method.md of docs/ run."""
+"""The commands and the Python code in the pages of docs/ run as printed."""
 
 import importlib.util
 import json
@@ -213,3 +213,40 @@ def test_features_page(here, capsys):
     assert "Traceback" not in capsys.readouterr().err
     assert len(space["labels"]) == len((here / "predictions.csv").read_text().splitlines()) - 1
     assert (here / "report.html").exists()
+
+
+def test_estimators_page():
+    space = {}
+    for language, text in blocks("estimators.md"):
+        if language == "python":
+            exec(text, space)
+    assert space["after"] > space["before"] + 0.05
+    assert abs(space["corrected"].beta_ - space["model"].beta_) < 0.5
+    prior = space["np"].bincount(space["y"])
+    expected = space["balanced"] * prior / (space["balanced"] @ prior)[:, None]
+    assert space["np"].allclose(space["as_in_training"], expected)
+    for name in ("linear", "mlp"):
+        assert space[name].predict(space["X_test"]).shape == space["y_test"].shape
+
+
+def test_table_of_the_estimators_page_is_that_of_the_results():
+    runs = json.loads((DOCS.parent / "results/estimators/cpu.json").read_text())["runs"]
+    page = (DOCS / "estimators.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.search(r"\d\.\d\*{0,2} \|$", line)]
+    names = [
+        "LR",
+        "LR + auto",
+        "LR balanced",
+        "LR balanced + auto",
+        "SMOTE, LR",
+        "RF",
+        "RF balanced",
+        "RF + auto",
+        "kNN",
+    ]
+    names += ["kNN + auto", "LongTail linear", "LongTail MLP"]
+    for name, (_, *printed) in zip(names, rows, strict=True):
+        for data, number in zip(["digits", "trec", "banking", "goemotions", "clinc", "gtsrb"], printed, strict=True):
+            found = [run["balanced_accuracy"] for run in runs if (run["method"], run["set"]) == (name, data)]
+            assert len(found) == 5
+            assert number.strip("*") == f"{100 * sum(found) / 5:.1f}", (name, data)

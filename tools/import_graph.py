@@ -27,6 +27,7 @@ ORDER = (
     "metrics",
     "ranks",
     "beta",
+    "estimators",
     "data",
     "models",
     "kernels",

@@ -11,6 +11,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from longtail import estimators as estimators
     from longtail import metrics
     from longtail.beta import AutoBeta, ShiftFit, fit_shift
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
@@ -74,6 +75,7 @@ _MODULES = ("beta", "classes", "losses", "metrics", "posthoc")
 
 _WITH_EXTRAS = {
     "diagnose": "longtail.diagnose",
+    "estimators": "longtail.estimators",
     "evaluate": "longtail.train",
     "load": "longtail.inference",
     "Results": "longtail.study",
@@ -88,7 +90,7 @@ def __getattr__(name: str) -> _typing.Any:
         return _importlib.import_module(f"longtail.{name}")
     if name in _WITH_EXTRAS:
         module = _importlib.import_module(_WITH_EXTRAS[name])
-        return module if name == "diagnose" else getattr(module, name)  # a package that can be called
+        return module if name in ("diagnose", "estimators") else getattr(module, name)  # `diagnose` can be called
     if name in __all__:
         modules = (_importlib.import_module(f"longtail.{module}") for module in _MODULES)
         globals()[name] = next(getattr(module, name) for module in modules if name in module.__all__)

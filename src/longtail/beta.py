@@ -65,7 +65,14 @@ class ShiftFit(NamedTuple):
     """Why delta must not be used; ``None`` if it may be."""
 
 
-def fit_shift(logits: Vector, labels: Vector, counts: Vector, *, target_prior: Vector | None = None) -> ShiftFit:
+def fit_shift(
+    logits: Vector,
+    labels: Vector,
+    counts: Vector,
+    *,
+    target_prior: Vector | None = None,
+    sample_weight: Vector | None = None,
+) -> ShiftFit:
     r"""Return the additional shift :math:`\delta \log N_c` of a classifier's logits, estimated on held-out data.
 
     Minimises the cross entropy of :math:`\mathrm{softmax}(a z - b \log N)` over :math:`a` and :math:`b`, every class
@@ -80,6 +87,7 @@ def fit_shift(logits: Vector, labels: Vector, counts: Vector, *, target_prior: V
         labels: their classes, shape ``(M,)``.
         counts: **training** examples per class, shape ``(C,)``; a constant factor changes nothing.
         target_prior: class frequencies where the model will be used, up to a factor; default: all the same.
+        sample_weight: how much each sample counts among those of its class, shape ``(M,)``; default: all the same.
 
     Returns:
         the fit, computed in float64. Its ``problem`` says why delta is not to be used, for example because all classes
@@ -111,7 +119,11 @@ def fit_shift(logits: Vector, labels: Vector, counts: Vector, *, target_prior: V
     prior = as_distribution("target_prior", prior, counts.numel(), zeros=True).to(logits.device)
     if not bool(prior[labels].any()):
         raise ValueError("Expected `target_prior` above 0 for a class in `labels`, but got 0 for all of them.")
-    held_out = HeldOut(labels, counts, prior)
+    if sample_weight is not None:
+        sample_weight = as_distribution("sample_weight", sample_weight).to(logits.device)
+        if len(sample_weight) != len(labels):
+            raise ValueError(f"Expected `sample_weight` to have {len(labels)} rows, but got {len(sample_weight)}.")
+    held_out = HeldOut(labels, counts, prior, sample_weight=sample_weight)
     return held_out.describe(held_out.fit(logits))
 
 
@@ -152,13 +164,22 @@ class HeldOut:
         counts: training examples per class.
         prior: weight per class.
         reduce: sums a tensor over the processes that share the data.
+        sample_weight: weight per sample within its class, float64 ``(M,)``; default: all the same.
     """
 
     def __init__(
-        self, labels: Tensor, counts: Tensor, prior: Tensor, reduce: Callable[[Tensor], Tensor] = lambda sums: sums
+        self,
+        labels: Tensor,
+        counts: Tensor,
+        prior: Tensor,
+        reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
+        sample_weight: Tensor | None = None,
     ) -> None:
         device = labels.device
         samples = reduce(torch.bincount(labels, minlength=counts.numel())).double()
+        totals = samples
+        if sample_weight is not None:
+            totals = reduce(torch.bincount(labels, sample_weight, minlength=counts.numel()))
         weights = torch.where(samples > 0, prior.to(device).double(), 0.0)
         self.present = (weights > 0).nonzero().flatten()
         """Classes with held-out samples."""
@@ -169,7 +190,10 @@ class HeldOut:
         place = torch.zeros(counts.numel(), dtype=torch.int64, device=device)
         place[self.present] = torch.arange(len(self.present), device=device)
         self.labels = place[labels[self.rows]]
-        self.weights = (weights / samples / weights.sum())[labels[self.rows]]
+        self.shares = (weights / weights.sum())[self.present]
+        self.weights = (weights / totals / weights.sum())[labels[self.rows]]
+        if sample_weight is not None:
+            self.weights = self.weights * sample_weight[self.rows]
         self.reduce = reduce
         self.determined = len(self.present) > 1 and bool(self.log_counts.abs().max() > 1e-9)
         """Whether counts differ at all."""
@@ -264,7 +288,8 @@ class HeldOut:
         weighted = self.weights[:, None] * gradients
         sums = self.reduce(weighted.new_zeros(len(self.present), 2).index_add_(0, self.labels, weighted))
         samples = self.samples[self.labels, None]
-        centred = torch.where(samples > 1, weighted - (sums / self.samples[:, None])[self.labels], weighted)
+        means = self.weights[:, None] * (sums / self.shares[:, None])[self.labels]
+        centred = torch.where(samples > 1, weighted - means, weighted)
         freedom = torch.where(samples > 1, samples / (samples - 1), 1.0)  # a single sample shows no variance
         return self.reduce((freedom * centred).T @ centred)
 
