@@ -104,7 +104,7 @@ results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write 
 		--weights $(LITE0) --image-size 64 --split-by track --bad-images skip --out $(NATURAL)/gtsrb.npz
 	test -e $(NATURAL)/ham10000.npz || $(BIN)/longtail embed $(NATURAL)/ham10000.csv --model timm:tf_efficientnet_lite0 \
 		--weights $(LITE0) --image-size 128 --split-by lesion --out $(NATURAL)/ham10000.npz
-	$(BIN)/longtail study $(foreach name,trec goemotions gtsrb ham10000,results/plans/natural-$(name).toml)
+	$(BIN)/longtail study $(foreach name,trec goemotions gtsrb ham10000,results/plans/natural/$(name).toml)
 	$(BIN)/python -m reproduction.natural page runs/natural results
 
 clean:  ## Remove .venv and caches
