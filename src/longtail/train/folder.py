@@ -6,7 +6,8 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -211,21 +212,24 @@ class RunFolder:
 
 def environment(device: torch.device, world: int) -> dict[str, Any]:
     """Versions, device and command of this process."""
-    versions = {}
-    for name in ("longtail", "torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
         "world": world,
-        "versions": versions,
+        "versions": _versions(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in ("longtail", "torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 # Several processes
