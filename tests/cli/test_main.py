@@ -179,7 +179,7 @@ def test_file_that_cannot_be_written_is_named_as_given(run, tmp_path, monkeypatc
 def test_system_errors():
     error = IsADirectoryError(21, "Is a directory", b"here")
     assert cli.sentence_of(error) == "Expected access to here, but got: is a directory."
-    assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7"
+    assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7."
 
 
 @pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("predict", "train")])

@@ -5,6 +5,7 @@ import re
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -34,14 +35,16 @@ def refusal(text: str) -> Refused:
 def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a function of the library; it may raise ValueError, TypeError or OSError with one sentence."""
     try:
-        return function(*arguments, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return function(*arguments, **options)
     except (ValueError, TypeError, OSError) as error:
         from longtail._program import printable, sentence_of
 
         text = sentence_of(error)
         if not isinstance(error, OSError) and "Expected" not in text:
             raise Failure(f"{type(error).__name__}: {text[-300:]}\n{traceback.format_exc()[-1500:]}") from error
-        raise refusal(printable(text)) from None
+        raise refusal(printable(text).replace("\n", r"\n")) from None
     except Exception as error:
         raise Failure(f"{type(error).__name__}: {str(error)[-300:]}\n{traceback.format_exc()[-1500:]}") from error
 

@@ -34,6 +34,7 @@ def _make(root: Path) -> None:
     from longtail.train import Trainer, defaults
 
     Trainer(defaults("digits-lt", "softmax").changed(**SHORT), root / "run").run()
+    Trainer(defaults("digits-lt", "cbs").changed(beta="auto", **SHORT), root / "auto").run()
     recipe = {"epochs": 1, "device": "cpu", "evaluate_every": 1, "batch_size": 256}
     search = {"start": [1.0, 2.0], "folds": 2, "step": 1.0, "bounds": [0.0, 3.0]}
     plan = {"data": "digits-lt", "methods": ["softmax", "cbs"], "betas": ["search"], "seeds": 2, "recipe": recipe}

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import torch
 
-from longtail._io import NUMBER, file_lock, import_extra, plain, read_json, reading, write_json, write_text
+from longtail._io import NUMBER, check_shape, file_lock, import_extra, plain, read_json, reading, write_json, write_text
 from longtail.ranks import Ranks
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
@@ -23,6 +23,8 @@ __all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "loc
 
 
 _BY_GROUP = {str: NUMBER}
+_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float)}
+_LOG = [{"recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
 _RESULT = {
     "data": str,
     "method": str,
@@ -37,11 +39,14 @@ _RESULT = {
     "classes": [str],
     "groups": {str: [int]},
     "train_stats": {"eval", "paper"},
+    "groups_from?": str,
     "counts?": [int],
+    "auto_beta?": {**_AUTO_BETA, "validation": bool, "pilots": int, "trace": [{"epoch": int, **_AUTO_BETA}]},
     "splits": {
         str: {
             "recall": _BY_GROUP,
             "absent_classes?": [int],
+            "unpredicted_classes?": [int],
             "recall_per_class?": [NUMBER],
             "probability?": [NUMBER],
             "probability_shift?": _BY_GROUP,
@@ -50,7 +55,7 @@ _RESULT = {
         }
     },
     **{
-        f"preference_{split}?": {"gap?": _BY_GROUP, "score": _BY_GROUP, "model_imbalance_level": NUMBER}
+        f"preference_{split}?": {"gap?": _BY_GROUP, "score": _BY_GROUP, "model_imbalance_level": NUMBER, "undefined?": [str]}
         for split in ("val", "test")
     },
 }
@@ -60,11 +65,15 @@ _RESULT = {
 def _check_sizes(result: dict[str, Any]) -> None:
     """Raise an error if groups or lists in ``result.json`` have other classes than it names."""
     classes = len(result["classes"])
+    if not {"problem", "std_error"} & result.get("auto_beta", {"problem": ""}).keys():
+        raise ValueError("Expected `auto_beta` to have `std_error`, but it has not.")
     if sorted(c for members in result["groups"].values() for c in members) != list(range(classes)):
         raise ValueError(f"Expected `groups` to have each of the {classes} classes once, but they do not.")
     lists = [("counts", result.get("counts"))]
     for split in result["splits"].values():
         lists += [(name, split.get(name)) for name in ("recall_per_class", "probability")]
+        if "all" not in split["recall"]:
+            raise ValueError("Expected `recall` to have `all`, but it has not.")
         if any(not 0 <= c < classes for c in split.get("absent_classes") or ()):
             raise ValueError(f"Expected `absent_classes` to be in 0…{classes - 1}, but got others.")
     for name, values in lists:
@@ -189,7 +198,9 @@ class RunFolder:
         if not self.log_file.exists():
             return []
         with reading(self.log_file, "the log of a run"):
-            return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+            lines = [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+            check_shape(lines, _LOG, "its content")
+            return lines
 
     def cut_log(self, length: int) -> None:
         """Remove lines that were logged after a checkpoint was written: they will be logged again."""

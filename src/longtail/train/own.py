@@ -142,6 +142,8 @@ def _decoded(dataset: DataSet) -> dict[str, ArrayImages] | None:
                 return None  # streaming treats them as `bad_images` says
             shape = part.shape[1:]
             parts.append(part)
+        if not parts:  # a split without images
+            return None
         found[name] = ArrayImages(torch.cat(parts))
     return found
 

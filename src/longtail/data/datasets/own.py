@@ -148,7 +148,7 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
 
 def _classes(path: Path, labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
     """Return the class names, and the class of each label: its number if all labels are whole numbers."""
-    if all(label.isascii() and label.removeprefix("-").isdigit() for label in labels):
+    if all(label.isascii() and label.removeprefix("-").isdigit() and len(label) < 19 for label in labels):
         for number, label in enumerate(labels, 1):
             if label.startswith("-"):
                 raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
