@@ -83,6 +83,7 @@ BAD = {
     "range": ({"labels": L + 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got 2 in sample 1."),
     "negative": ({"labels": L - 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got -1 in sample 0."),
     "halves": ({"labels": L + 0.5, "logits": Z}, "Expected labels of {} to be whole numbers, but got 0.5."),
+    "infinite labels": ({"labels": L + np.inf, "logits": Z}, "Expected labels of {} to be whole numbers, but got inf."),
     "nan": (
         {"labels": L, "logits": Z * np.nan},
         "Expected logits of {} to be finite numbers, but got nan in sample 0.",
@@ -164,7 +165,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 
 
 def test_bad_counts(tmp_path):
-    for content in ("{", "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"):
+    for content in ("{", "[" * 100_000, "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"):
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(ValueError, match=r"Expected .*c\.json to (be JSON|hold whole numbers)"):
             read_counts(tmp_path / "c.json")

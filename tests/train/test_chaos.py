@@ -8,6 +8,7 @@ imported torch, because importing it takes longer than everything else; some are
 import fcntl
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -29,6 +30,7 @@ from tests.train.warm import ROOT, Warm
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
 KILLS = CHAOS or 6
+PART = 50  # kills of one test
 PER_LIFE = 8  # kills of one command before it is run to the end
 COLD = 0.04  # of the processes are started anew
 
@@ -136,18 +138,17 @@ class Cold:
     def __init__(self, words, cwd):
         path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         self.err = cwd / "cold.err"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "longtail", *map(str, words)],
-            cwd=cwd,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-            stdout=subprocess.DEVNULL,
-            stderr=self.err.open("w"),
-            start_new_session=True,
-        )
+        with self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "longtail", *map(str, words)],
+                cwd=cwd,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                )
 
-    def send(self, number, group):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+    def send(self, number):
+        self.process.send_signal(number)
 
     def wait(self):
         self.code = self.process.wait()
@@ -167,7 +168,7 @@ def live(warm, shared, name, rng, folder, most):
         cold = rng.random() < COLD
         process = Cold(words, folder) if cold else warm.start(*words, cwd=folder)
         time.sleep(rng.uniform(0, seconds) + (rng.uniform(0, 5) if cold else 0))
-        process.send(signal.SIGKILL, group=True)
+        process.send(signal.SIGKILL)
         code = process.wait().code
         assert code in (0, -signal.SIGKILL), f"{name} after {killed} kills: exit code {code}, {process.said}"
         killed += code != 0
@@ -182,28 +183,33 @@ def live(warm, shared, name, rng, folder, most):
     return killed
 
 
-def test_killed_again_and_again(shared, tmp_path):
-    """Two commands at a time, each life with its own seed, so that a failure names what happened."""
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two servers that start processes: a server waits for one process at a time."""
+    found = [Warm(tmp_path_factory.mktemp("warm")) for _ in range(2)]
+    yield found
+    for one in found:
+        one.close()
+
+
+@pytest.mark.parametrize("part", range(math.ceil(KILLS / PART)))
+def test_killed_again_and_again(shared, two, tmp_path, part):
+    """Two commands at a time; the seed of a life is its number, so that a failure can be repeated."""
     kills: Counter[str] = Counter()
     failed: list[bool] = []
-    began = time.monotonic()
+    most, began = min(PART, KILLS - PART * part), time.monotonic()
 
     def lives(slot):
-        one = Warm(tmp_path)
-        one.number = slot * 10**6  # their outputs share a folder
         try:
-            for number in range(slot, 10**6, 2):
-                if kills.total() >= KILLS:
+            for number in range(10_000 * part + slot, 10_000 * (part + 1), 2):
+                if kills.total() >= most or failed:
                     return
                 name = NAMES[number % len(NAMES)]
-                most = min(PER_LIFE, 1 + KILLS // len(NAMES))
-                assert not failed, "the other slot failed"
-                kills[name] += live(one, shared, name, random.Random(number), tmp_path / f"{number}", most)
+                per_life = min(PER_LIFE, 1 + KILLS // len(NAMES))
+                kills[name] += live(two[slot], shared, name, random.Random(number), tmp_path / str(number), per_life)
         except BaseException:
             failed.append(True)
             raise
-        finally:
-            one.close()
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lives, range(2)))

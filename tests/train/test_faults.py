@@ -3,7 +3,6 @@
 `test_chaos.py` kills commands at random moments.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, bytes_left, one_sentence, recipe_for, trained
+from tests.train.conftest import assert_same_run, bytes_left, is_locked, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
 from longtail._io import write_tensors
@@ -196,16 +195,6 @@ def test_a_second_process_is_refused_and_a_lock_dies_with_its_process(warm, undi
     first.wait()
     assert warm.run("train", "--resume", folder.path).code == 0
     assert_same_run(folder, reference)
-
-
-def is_locked(folder):
-    """As another process finds it, which opens the file anew."""
-    with (folder.path / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def test_a_trainer_holds_the_lock_while_it_trains(tmp_path):

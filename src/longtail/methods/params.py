@@ -73,7 +73,7 @@ class Parameter:
             fits = abs(value) <= _LARGEST and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
             bounds = {"<=": _LARGEST} | bounds if _LARGEST < value < math.inf else bounds
         if not fits:
-            range_ = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
+            range_ = " and ".join(f"{sign} {bound:.10g}" for sign, bound in bounds.items())
             raise ValueError(f"Expected `{self.name}` to be {_described(self.hint, range_)}, but got {value!r}.")
 
 

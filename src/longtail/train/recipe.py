@@ -79,6 +79,8 @@ class Recipe:
     subset_seed: int | Literal["run"] = param(
         0,
         "seed of the long-tailed subset: 0 as in the literature, `run`: that of the run, as the paper's authors did",
+        at_least=0,
+        below=2**32,
     )
     validation: float = param(
         0.0,
@@ -137,7 +139,7 @@ class Recipe:
     nesterov: bool = param(False, "Nesterov momentum")
     weight_decay: float = param(5e-4, "of SGD", at_least=0)
 
-    seed: int = param(0, "of weights, sample order and augmentation", at_least=0)
+    seed: int = param(0, "of weights, sample order and augmentation", at_least=0, below=2**32)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
     precision: Literal["auto", "fp32", "bf16"] = param(
         "fp32", "of the forward pass; auto: bf16 with channels_last where our kernels were verified, else fp32"
