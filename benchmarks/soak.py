@@ -9,7 +9,6 @@ quarter exceeds its limit over the second quarter: 10 MB, or a single descriptor
 
 import argparse
 import gc
-import os
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,7 @@ def sample() -> dict[str, float]:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "resident MB": int(status["VmRSS"].split()[0]) / 1024,
-        "descriptors": len(os.listdir("/proc/self/fd")) - 1,
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())) - 1,
         "threads": int(status["Threads"]),
     }
 

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: thousands of damaged inputs, each of which must be refused with a sentence or read correctly.
+"""``python -m tests.fuzz``: thousands of damaged inputs; each must be refused in one sentence or read correctly.
 
 Cases are a function of the seed and their number, so that each can be repeated alone.
 """
@@ -45,7 +45,10 @@ def main() -> int:
             spent[result.kind] += result.seconds
             if result.outcome == "failed":
                 print(f"{result.kind} {result.case}: {result.why}")
-                print(f"  python -m tests.fuzz --seed {given.seed} --only {result.kind} --case {result.case}\n", flush=True)
+                print(
+                    f"  python -m tests.fuzz --seed {given.seed} --only {result.kind} --case {result.case}\n",
+                    flush=True,
+                )
             elif given.verbose:
                 print(f"{result.kind} {result.case} {result.seconds:.2f} s: {result.outcome} {result.why}", flush=True)
     print(f"{'kind':<12}{'accepted':>10}{'refused':>10}{'failed':>10}{'ms':>8}")

@@ -4,7 +4,23 @@ import copy
 from random import Random
 from typing import Any
 
-ODD_TEXTS = ["", " ", "x", "none", "nan", "-1", "1e999", "\0", "a\nb", "../..", "/", "\ud800", "\u202e", "=1+1", "é" * 300]
+ODD_TEXTS = [
+    "",
+    " ",
+    "x",
+    "none",
+    "nan",
+    "-1",
+    "1e999",
+    "\0",
+    "a\nb",
+    "../..",
+    "/",
+    "\ud800",
+    "\u202e",
+    "=1+1",
+    "é" * 300,
+]
 ODD_VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 2, 7, 10**30, -(10**18), 2**31, 2**63, 0.5, -0.0, 1e308, 1e-320, float("nan"),
     float("inf"), [], {}, [[]], [None], {"": 0}, {"a": {"b": []}}, *ODD_TEXTS,
@@ -51,7 +67,17 @@ def _repeat(rng: Random, content: bytes) -> bytes:
 
 def _insert(rng: Random, content: bytes) -> bytes:
     place = _place(rng, content)
-    words = (rng.randbytes(rng.randrange(1, 20)), b"\n", b'"', b",", b"[" * 5000, b"\xef\xbb\xbf", b"9" * 5000, b"\0", b"\r")
+    words = (
+        rng.randbytes(rng.randrange(1, 20)),
+        b"\n",
+        b'"',
+        b",",
+        b"[" * 5000,
+        b"\xef\xbb\xbf",
+        b"9" * 5000,
+        b"\0",
+        b"\r",
+    )
     return content[:place] + rng.choice(words) + content[place:]
 
 
@@ -66,7 +92,9 @@ def _number(rng: Random, content: bytes) -> bytes:
 
 
 def _replace(rng: Random, content: bytes) -> bytes:
-    return rng.choice((b"", b"\n", rng.randbytes(100), b"{}", b"[]", b"null", content.decode("latin1").encode("utf-16")))
+    return rng.choice(
+        (b"", b"\n", rng.randbytes(100), b"{}", b"[]", b"null", content.decode("latin1").encode("utf-16"))
+    )
 
 
 _ACCIDENTS = [_cut, _flip, _flip, _set, _drop, _repeat, _insert, _number, _number, _replace]

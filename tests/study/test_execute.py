@@ -118,7 +118,9 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_run_again(tmp_path
             shutil.copytree(study / runs[1].path.name, runs[1].path)
 
     assert len(execute(runs, watch=watch).done) == 2
-    assert runs[1].folder.result_file.stat().st_mtime_ns == (study / runs[1].path.name / "result.json").stat().st_mtime_ns
+    assert (
+        runs[1].folder.result_file.stat().st_mtime_ns == (study / runs[1].path.name / "result.json").stat().st_mtime_ns
+    )
 
 
 @pytest.mark.slow

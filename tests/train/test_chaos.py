@@ -145,7 +145,7 @@ class Cold:
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
                 stdout=subprocess.DEVNULL,
                 stderr=err,
-                )
+            )
 
     def send(self, number):
         self.process.send_signal(number)
@@ -159,8 +159,9 @@ class Cold:
         return self.err.read_text()
 
 
-def live(warm, shared, name, rng, folder, most):
+def live(warm, shared, number, folder, most):
     """Run a command, kill it up to ``most`` times, run it to the end, compare; return the number of kills."""
+    name, rng = NAMES[number % len(NAMES)], random.Random(number)
     words, seconds = COMMANDS[name], shared.seconds[name]
     prepared(shared, folder)
     killed = 0
@@ -206,7 +207,7 @@ def test_killed_again_and_again(shared, two, tmp_path, part):
                     return
                 name = NAMES[number % len(NAMES)]
                 per_life = min(PER_LIFE, 1 + KILLS // len(NAMES))
-                kills[name] += live(two[slot], shared, name, random.Random(number), tmp_path / str(number), per_life)
+                kills[name] += live(two[slot], shared, number, tmp_path / str(number), per_life)
         except BaseException:
             failed.append(True)
             raise

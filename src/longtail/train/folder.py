@@ -55,7 +55,12 @@ _RESULT = {
         }
     },
     **{
-        f"preference_{split}?": {"gap?": _BY_GROUP, "score": _BY_GROUP, "model_imbalance_level": NUMBER, "undefined?": [str]}
+        f"preference_{split}?": {
+            "gap?": _BY_GROUP,
+            "score": _BY_GROUP,
+            "model_imbalance_level": NUMBER,
+            "undefined?": [str],
+        }
         for split in ("val", "test")
     },
 }
