@@ -12,7 +12,7 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 
 from longtail.data import CATALOG
 from longtail.methods import METHODS
-from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
+from longtail.train import NotFiniteError, RunFolder, Trainer, defaults, read_recipe, write_recipe
 from longtail.train.optimizer import learning_rate
 from longtail.train.recipe import Recipe, differing_settings, settings_of, with_precision
 
@@ -249,6 +249,11 @@ def test_a_wrong_file_is_one_sentence(tmp_path, content, said):
     path.write_text(content)
     with pytest.raises(ValueError, match=said):
         Recipe.from_settings(read_recipe(path))
+
+
+def test_a_large_integer_is_a_learning_rate(tmp_path):
+    with pytest.raises(NotFiniteError):
+        Trainer(recipe_for("softmax", lr=10**30), RunFolder(tmp_path / "run")).run()
 
 
 def test_more_than_the_images_where_the_last_batch_is_dropped(tmp_path):

@@ -56,9 +56,9 @@ def make_optimizer(parameters: Sequence[nn.Parameter], *, momentum: float, neste
     optimizer = SGD(
         parameters,
         lr=torch.zeros((), device=parameters[0].device) if fused else 0.0,
-        momentum=momentum,
+        momentum=float(momentum),  # torch refuses large integers
         nesterov=nesterov,
-        weight_decay=weight_decay,
+        weight_decay=float(weight_decay),
         fused=fused,
         foreach=False if not fused else None,
     )

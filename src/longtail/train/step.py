@@ -50,7 +50,7 @@ class Step:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)  # in place, because a captured graph reads it
             else:
-                group["lr"] = lr
+                group["lr"] = float(lr)  # torch refuses large integers
 
     def state(self) -> dict[str, Tensor]:
         """What a step changes apart from the model and the objective: checkpoints keep it."""
