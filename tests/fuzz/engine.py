@@ -103,6 +103,7 @@ class _Child:
 def _work(cases: list[tuple[str, int]], kinds: dict[str, Kind], seed: int, scratch: Path, writing: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, 3 * 2**30))  # a little more than is allowed
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff writes about images that it cannot make
     for kind, case in cases:
         folder = scratch / f"{kind}-{case}"
         folder.mkdir(parents=True)

@@ -242,6 +242,6 @@ class _Plain(pickle.Unpickler):
     """Python's own unpickler, which may build NumPy arrays only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] not in {"numpy", "_codecs"}:
+        if module.partition(".")[0] not in {"numpy", "_codecs"}:
             raise pickle.UnpicklingError(f"{module}.{name}")
         return super().find_class(module, name)

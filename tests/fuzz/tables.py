@@ -90,7 +90,8 @@ def _read_list(path: Path, folder: Path) -> "Counter[tuple[str, str, str]]":
     parts = {"": "train", "training": "train", "valid": "val", "validation": "val", "dev": "val"}
     rows: list[dict[str, Any]] = []
     if path.suffix == ".parquet":
-        rows = pa.parquet.read_table(path).to_pylist()
+        names = [name for name in pq.read_schema(path).names if name.strip().lower() in {"path", "label", "split"}]
+        rows = pq.read_table(path, columns=names).to_pylist()
     elif path.suffix == ".txt":
         for line in path.read_text("utf-8-sig").replace("\r\n", "\n").split("\n"):
             if line.strip():

@@ -48,7 +48,7 @@ def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:
     """The normalisation of the run that wrote a model file; ``None`` for any other file."""
     if Path(path).suffix != ".safetensors" or not Path(path).is_file():
         return None
-    with open_tensors(Path(path)) as file, reading(path, "a model of longtail"):
+    with open_tensors(Path(path)) as file, reading(Path(path), "a model of longtail"):
         card = json.loads((file.metadata() or {}).get("longtail", "{}"))
         return Normalisation(tuple(card["mean"]), tuple(card["std"])) if "mean" in card else None
 

@@ -155,7 +155,8 @@ class Normalisation:
         numbers = all(map(math.isfinite, (*self.mean, *self.std))) and all(one > 0 for one in self.std)
         if not self.mean or len(self.mean) != len(self.std) or not numbers:
             raise ValueError(
-                f"Expected `mean` and `std` to be a number per channel, and `std` > 0, but got {self.mean} and {self.std}."
+                "Expected `mean` and `std` to be a number per channel, and `std` > 0, but got "
+                f"{self.mean} and {self.std}."
             )
 
 
