@@ -233,7 +233,10 @@ def dataset(rng: Random, folder: Path) -> None:
     if rng.random() < 0.8:
         file.write_bytes(damaged(rng, file.read_bytes()))
     found = call(read_cifar, folder, "cifar100", train=True)
-    entry = _Plain(io.BytesIO((root / "train").read_bytes()), encoding="bytes").load()
+    try:
+        entry = _Plain(io.BytesIO((root / "train").read_bytes()), encoding="bytes").load()
+    except Exception:  # it also refuses a wrong length of a frame, which does not matter
+        entry = batch
     expect(np.array_equal(found.images.numpy().reshape(-1, 3072), entry[b"data"]), "the images are others")
     expect(found.labels.tolist() == entry[b"fine_labels"], "the labels are others")
 
