@@ -98,7 +98,7 @@ def _read_list(path: Path, folder: Path) -> "Counter[tuple[str, str, str]]":
                 name, _, label = line.rstrip().rpartition(" ")
                 rows.append({"path": name.strip(), "label": label})
     else:
-        text = path.open(encoding="utf-8-sig", newline="").read()
+        text = path.read_text("utf-8-sig")  # line ends become \n, also in cells
         for delimiter in "\t,;" if path.suffix == ".tsv" else ",\t;":
             reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
             if {"path", "label"} <= {name.strip().lower() for name in reader.fieldnames or ()}:
@@ -118,7 +118,7 @@ def _read_list(path: Path, folder: Path) -> "Counter[tuple[str, str, str]]":
         name = row["path"]
         if name.startswith("/"):
             name = os.path.relpath(name, folder)
-        counted[name, str(int(row["label"])) if numbers else row["label"], parts.get(part, part)] += 1
+        counted[name, row["label"].lstrip("0") or "0" if numbers else row["label"], parts.get(part, part)] += 1
     return counted
 
 
@@ -213,11 +213,13 @@ def _read_predictions(path: Path) -> dict[str, Any]:
         rows = {name.strip(): [line[place].strip() for line in lines] for place, name in enumerate(header)}
     found = {"labels": rows.get("labels", rows.get("label"))}
     for kind, prefix in (("logits", "logit_"), ("probabilities", "probability_")):
-        names = sorted(
-            (name for name in rows if name.startswith(prefix)), key=lambda name: int(name.removeprefix(prefix))
-        )
+        names = [name.removeprefix(prefix) for name in rows if name.startswith(prefix)]
+        if set(names) == {str(place) for place in range(len(names))}:
+            names.sort(key=int)
+        elif set(map(str, found["labels"])) <= set(names):  # names, in the order of the columns
+            found = {"labels": [names.index(str(label)) for label in found["labels"]]}
         if names:
-            return found | {kind: np.stack([np.array(rows[name], np.float64) for name in names], 1)}
+            return found | {kind: np.stack([np.array(rows[prefix + name], np.float64) for name in names], 1)}
     return found | {"predicted": rows["predicted"]}
 
 

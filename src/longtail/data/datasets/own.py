@@ -148,13 +148,13 @@ def _from_rows(path: Path, rows: list[dict[str, str]]) -> DataSet:
 
 def _classes(path: Path, labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
     """Return the class names, and the class of each label: its number if all labels are whole numbers."""
-    if all(label.isascii() and label.removeprefix("-").isdigit() and len(label) < 19 for label in labels):
+    if all(label.isascii() and label.removeprefix("-").isdigit() for label in labels):
         for number, label in enumerate(labels, 1):
             if label.startswith("-"):
                 raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
-        labels = [str(int(label)) for label in labels]  # 07 is 7
+        labels = [label.lstrip("0") or "0" for label in labels]  # 07 is 7; int() refuses thousands of digits
         # Numbers far above the number of rows are names that look like numbers, not indices.
-        if max(map(int, labels)) < 100 * len(labels) + 10_000:
+        if max(map(len, labels)) < 19 and max(map(int, labels)) < 100 * len(labels) + 10_000:
             classes = list(map(int, labels))
             return tuple(map(str, range(max(classes) + 1))), classes
     class_names = tuple(sorted(set(labels)))
