@@ -10,7 +10,8 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test test-slow test-floor lint types unit chaos bench bench-gpu reproduce-cifar10 results-page results-natural clean
+.PHONY: help demo test test-slow test-floor lint types unit fuzz chaos soak bench bench-gpu
+.PHONY: reproduce-cifar10 results-page results-natural clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
@@ -48,8 +49,17 @@ $(FLOOR)/.installed:
 		pytest hypothesis torchmetrics mpmath scipy scikit-learn
 	touch $@
 
-chaos: $(VENV)/.dev  ## Kill runs at twenty random moments and fill the disk: the results must not change
-	LONGTAIL_CHAOS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_faults.py
+CASES ?= 10000
+KILLS ?= 1000
+
+fuzz: $(VENV)/.dev  ## Damage every kind of input 10,000 times: each is refused in one sentence or read correctly
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases $(CASES)
+
+chaos: $(VENV)/.dev  ## Kill commands at 1,000 random moments and fill the disk: the results must not change
+	LONGTAIL_CHAOS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_chaos.py tests/train/test_faults.py
+
+soak: $(VENV)/.dev  ## Train 2,000 runs in one process: memory and open files must not grow
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py
 
 bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "check_shape",
     "file_lock",
     "import_extra",
     "new_file",
@@ -132,6 +133,8 @@ def reading(path: Path | str, what: str) -> Iterator[None]:
         yield
     except (OSError, ImportError):
         raise
+    except MemoryError as error:
+        raise ValueError(f"Expected {path} to fit into memory, but it does not.") from error
     except Exception as error:
         said = " ".join(str(error).split()).rstrip(".")
         if (str(path) in said and "Expected" in said) or plugin_frames(error):
@@ -156,7 +159,8 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 NUMBER = (int, float, type(None))
 """The shape of a number in JSON, where NaN is null."""
-_KINDS: dict[Any, str] = {str: "a text", dict: "an object", list: "a list", int: "a whole number", NUMBER: "a number"}
+_KINDS: dict[Any, str] = {str: "a text", dict: "an object", list: "a list", int: "a whole number"}
+_KINDS |= {bool: "true or false", NUMBER: "a number", (int, float): "a number"}
 
 
 def read_json(path: Path, shape: Any = None) -> Any:
@@ -173,11 +177,12 @@ def read_json(path: Path, shape: Any = None) -> Any:
     with reading(path, "a JSON file"):
         found = json.loads(path.read_text(encoding="utf-8"))
         if shape is not None:
-            _check_shape(found, shape, "its content")
+            check_shape(found, shape, "its content")
         return found
 
 
-def _check_shape(found: Any, shape: Any, place: str) -> None:
+def check_shape(found: Any, shape: Any, place: str) -> None:
+    """Raise an error unless the content of a JSON file has a shape; see :func:`read_json`."""
     if isinstance(shape, set):
         if not isinstance(found, str) or found not in shape:
             raise ValueError(f"Expected {place} to be one of {', '.join(sorted(shape))}, but got {str(found)[:80]!r}.")
@@ -187,14 +192,14 @@ def _check_shape(found: Any, shape: Any, place: str) -> None:
         raise ValueError(f"Expected {place} to be {_KINDS.get(kind, kind)}, but got {str(found)[:80]!r}.")
     if isinstance(shape, list):
         for number, item in enumerate(found):
-            _check_shape(item, shape[0], f"item {number} of {place}")
+            check_shape(item, shape[0], f"item {number} of {place}")
     elif isinstance(shape, dict) and str in shape:
         for name, item in found.items():
-            _check_shape(item, shape[str], f"`{name}` in {place}")
+            check_shape(item, shape[str], f"`{name}` in {place}")
     elif isinstance(shape, dict):
         for name, of in shape.items():
             if name.removesuffix("?") in found:
-                _check_shape(found[name.removesuffix("?")], of, f"`{name.removesuffix('?')}`")
+                check_shape(found[name.removesuffix("?")], of, f"`{name.removesuffix('?')}`")
             elif not name.endswith("?"):
                 raise ValueError(f"Expected {place} to have `{name}`, but it has not.")
 
@@ -395,7 +400,7 @@ def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
     """Return the tensors and the metadata of :func:`write_tensors`; nothing in the file is executed."""
     with open_tensors(path) as file:
         metadata = json.loads((file.metadata() or {}).get("longtail", "{}"))
-        _check_shape(metadata, dict, "its header")
+        check_shape(metadata, dict, "its header")
         return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
 
 
@@ -403,6 +408,7 @@ def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
 def open_tensors(path: Path) -> Iterator[Any]:
     """Yield a safetensors file, whose tensors are read one by one."""
     safetensors = import_extra("safetensors", "train")
+    path.stat()  # its error says more than that of safetensors
     with reading(path, "a whole safetensors file"), safetensors.safe_open(path, framework="pt") as file:
         yield file
 

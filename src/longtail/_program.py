@@ -54,7 +54,8 @@ def sentence_of(error: Exception) -> str:
         return f"{type(error).__name__} in {error.filename}:{error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     if "Expected" in str(error) or isinstance(error, OSError | ImportError) or not frames:
-        return str(error)
+        text = str(error)
+        return text if text.endswith(".") else f"{text}."
     place = (plugin_frames(error) or frames)[-1]
     return f"{type(error).__name__} in {place.filename}:{place.lineno}: {' '.join(str(error).split())}"
 

@@ -178,10 +178,14 @@ def test_file_that_cannot_be_written_is_named_as_given(run, tmp_path, monkeypatc
     assert one_sentence(run("data")[2]) == f"Expected access to {path}, but got: no such file or directory."
 
 
+def test_line_ends_in_a_file_name_are_escaped(run):
+    assert r"two\nlines" in one_sentence(run("evaluate", "two\nlines")[2])
+
+
 def test_system_errors():
     error = IsADirectoryError(21, "Is a directory", b"here")
     assert cli.sentence_of(error) == "Expected access to here, but got: is a directory."
-    assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7"
+    assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7."
 
 
 @pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("predict", "train")])

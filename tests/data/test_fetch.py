@@ -121,6 +121,9 @@ def test_an_archive_is_unpacked_and_read(server, tmp_path):
         fetch_archive(url, md5_of(archive), "cifar-100-python", tmp_path)
         assert load("cifar100", tmp_path).train.labels.tolist() == [5, 99]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-100-python", "cifar-100-python.tar.gz"]
+        (tmp_path / ".cifar-100-python.part").mkdir()  # as if it was killed between the last two steps
+        (tmp_path / ".cifar-100-python.lock").touch()
+    fetch_archive(url, md5_of(archive), "cifar-100-python", tmp_path)
     assert server.requests == ["/cifar-100-python.tar.gz"]
     assert {path.name for path in tmp_path.iterdir()} == {"cifar-100-python", "cifar-100-python.tar.gz"}
 

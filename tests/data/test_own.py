@@ -272,6 +272,11 @@ def test_indices_with_leading_zeros(tmp_path):
     assert data.num_classes == 8
 
 
+def test_numbers_that_are_too_long_for_an_index_are_names(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["7", "9" * 5000]}))
+    assert data.class_names == ("7", "9" * 5000)
+
+
 def test_names_that_are_partly_numbers(tmp_path):
     data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["7", "seven"]}))
     assert data.class_names == ("7", "seven")

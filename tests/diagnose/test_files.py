@@ -83,6 +83,7 @@ BAD = {
     "range": ({"labels": L + 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got 2 in sample 1."),
     "negative": ({"labels": L - 1, "logits": Z}, "Expected labels of {} to be in 0…1, but got -1 in sample 0."),
     "halves": ({"labels": L + 0.5, "logits": Z}, "Expected labels of {} to be whole numbers, but got 0.5."),
+    "infinite labels": ({"labels": L + np.inf, "logits": Z}, "Expected labels of {} to be whole numbers, but got inf."),
     "nan": (
         {"labels": L, "logits": Z * np.nan},
         "Expected logits of {} to be finite numbers, but got nan in sample 0.",
@@ -125,13 +126,13 @@ def test_bad_files(tmp_path):
         "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .parquet, but it ends in .pkl"),
         "a.npz": (b"nothing", "Expected .*a.npz to be an npz file"),
         "c.npz": (pickle.dumps({"labels": [1]}), "Expected .*c.npz to be an npz file"),
-        "d.npz": (npy.getvalue(), "Expected .*d.npz to be an npz file"),
+        "d.npz": (npy.getvalue(), "d.npz: Expected an npz file .*, but it is an npy file"),
         "e.npz": (b"", "Expected .*e.npz to be an npz file"),
         "f.npz": (spoilt, "Expected .*f.npz to be an npz file"),
         "g.npz": (other.getvalue(), "Expected .*g.npz to have `labels`, but it has"),
         "b.npz": (b"PK\x03\x04half", "Expected .*b.npz to be an npz file"),
         "a.safetensors": (b"nothing", "Expected .* to be a whole safetensors file, but it is damaged"),
-        "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is not"),
+        "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is damaged"),
         "a.csv": (b"label,predicted\n", "Expected .* to have a header and a line per sample, but it has 1 lines"),
         "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in every line of .*, but line 2 has 3"),
         "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have `labels`, but it has `truth`, `predicted`"),
@@ -164,7 +165,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 
 
 def test_bad_counts(tmp_path):
-    for content in ("{", "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"):
+    for content in ("{", "[" * 100_000, "3", "[]", "[1.5, 2]", '["a"]', '{"a": "b"}', "[true, 1]"):
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(ValueError, match=r"Expected .*c\.json to (be JSON|hold whole numbers)"):
             read_counts(tmp_path / "c.json")

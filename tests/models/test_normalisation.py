@@ -51,7 +51,10 @@ def test_files(tmp_path):
     for name in ("timm:test_vit", "resnet20"):
         assert pretrained_normalisation(name, tmp_path / "run.safetensors") == ODD
     (tmp_path / "damaged.safetensors").write_bytes(b"nothing")
-    assert pretrained_normalisation("resnet20", tmp_path / "damaged.safetensors") is None
+    save_file({"x": torch.zeros(1)}, tmp_path / "changed.safetensors", {"longtail": '{"mean": [], "std": [0.5]}'})
+    for name in ("damaged", "changed"):  # not silently another normalisation
+        with pytest.raises(ValueError, match=f"{name}.safetensors"):
+            pretrained_normalisation("resnet20", tmp_path / f"{name}.safetensors")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.study.conftest import SHORT, plan_in
+from tests.train.conftest import is_locked
 from tests.train.turns import expected_turns, turns_of
 
 from longtail.study.execute import devices, execute
@@ -92,6 +94,33 @@ def test_a_run_that_another_process_trains_is_skipped(tmp_path):
         outcome = execute(runs)
     assert [run.path for run in outcome.done] == [runs[1].path]
     assert [run.path for run in outcome.elsewhere] == [runs[0].path]
+
+
+def test_only_the_run_that_is_trained_is_locked(tmp_path, monkeypatch):
+    """A process that holds a file per waiting run cannot have thousands of them."""
+    monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
+    runs = plan_in(tmp_path, methods=["softmax"], seeds=4, recipe={"epochs": 1}).runs()
+    locked = []
+
+    def watch():
+        locked.append(sum(is_locked(run.folder) for run in runs if run.path.exists()))
+
+    assert len(execute(runs, watch=watch).done) == 4
+    assert max(locked) == 1
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_run_again(tmp_path, study, monkeypatch):
+    monkeypatch.setattr("longtail.study.execute._WATCH_SECONDS", 0.0)
+    runs = plan_in(tmp_path, methods=["softmax"], seeds=2).runs()
+
+    def watch():
+        if not runs[1].path.exists():
+            shutil.copytree(study / runs[1].path.name, runs[1].path)
+
+    assert len(execute(runs, watch=watch).done) == 2
+    assert (
+        runs[1].folder.result_file.stat().st_mtime_ns == (study / runs[1].path.name / "result.json").stat().st_mtime_ns
+    )
 
 
 @pytest.mark.slow

@@ -81,6 +81,21 @@ def test_a_missing_folder_is_one_sentence(tmp_path):
     assert read_runs(tmp_path) == []
 
 
+def test_a_log_or_a_result_of_another_shape_is_refused(study, tmp_path):
+    shutil.copytree(study / "digits-lt-50-softmax-seed0", tmp_path / "run")
+    log, result = tmp_path / "run" / "log.jsonl", tmp_path / "run" / "result.json"
+    run = read_run(tmp_path / "run")
+    for line in ('{"recall": {"test": {"head": "x"}}}', "[1]", '{"auto_beta": 3}'):
+        log.write_text(line + "\n")
+        with pytest.raises(ValueError, match=r"log\.jsonl: Expected"):
+            run.log()
+    content = json.loads(result.read_text())
+    del content["splits"]["test"]["recall"]["all"]
+    result.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"result\.json: Expected `recall` to have `all`"):
+        read_run(tmp_path / "run")
+
+
 def test_runs_are_grouped_by_everything_except_their_seed(study, made):
     cells = ordered(group_runs(read_runs(study)))
     assert [(cell.method, cell.seeds) for cell in cells] == [

@@ -204,6 +204,7 @@ def test_an_undefined_level_wins_no_tie():
         ({"start": 1.0}, "start"),
         ({"step": 0}, "step"),
         ({"folds": 1}, "search.folds"),
+        ({"folds": 10**11}, "search.folds"),
         ({"seeds": 0}, "search.seeds"),
         ({"select_on": "train"}, "select_on"),
     ],

@@ -1,5 +1,6 @@
 """What tests of training share: short runs on the embedded digits."""
 
+import fcntl
 import json
 
 import numpy as np
@@ -48,6 +49,16 @@ def assert_same_run(folder, reference):
         assert (folder.path / name).read_bytes() == content, name
     assert logged(folder) == logged(reference)
     assert not list(folder.path.rglob("*.part"))
+
+
+def is_locked(folder):
+    """As another process finds it, which opens the file anew."""
+    with (folder.path / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def one_sentence(text):

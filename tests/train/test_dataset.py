@@ -193,6 +193,13 @@ def test_a_gpu_decodes_jpegs_and_workers_the_rest(tmp_path, suffixes, where):
 SMALL = {"model": "small-cnn", "epochs": 1, "batch_size": 4, "workers": 0, "device": "cpu"}
 
 
+def test_a_training_split_without_an_image_is_refused(tmp_path):
+    folder(tmp_path / "pets" / "test", (16, 16))
+    (tmp_path / "pets" / "train" / "a").mkdir(parents=True)
+    with pytest.raises(ValueError, match="a training image of every class"):
+        open_data(make_recipe({"data": str(tmp_path / "pets")}))
+
+
 def test_a_split_without_an_image_is_none(tmp_path):
     path = folder(tmp_path / "pets" / "train", (16, 16)).parent
     (path / "val").mkdir()

@@ -1,12 +1,10 @@
 """What may go wrong while a run is under way, by the real thing: killed, stopped, without room, twice, not finite.
 
-`make chaos` takes twenty random moments; the test suite takes fewer.
+`test_chaos.py` kills commands at random moments.
 """
 
-import fcntl
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -22,7 +20,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tests.train.conftest import assert_same_run, bytes_left, mostly_slow, one_sentence, recipe_for, trained
+from tests.train.conftest import assert_same_run, bytes_left, is_locked, one_sentence, recipe_for, trained
 from tests.train.warm import ROOT, until
 
 from longtail._io import write_tensors
@@ -31,7 +29,6 @@ from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Train
 from longtail.train.checkpoint import Position, _is_reached, latest_checkpoint
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
-MOMENTS = CHAOS or 6
 EPOCHS = 6
 ARGUMENTS = {
     # ProCo's objective has state; cRT has two stages; beta of CBS is measured by pilots.
@@ -97,29 +94,6 @@ def newest(folder):
 
 
 # --- killed
-
-
-@pytest.mark.parametrize("number", mostly_slow(range(MOMENTS), {1, 2}))
-def test_killed_at_a_random_moment(warm, undisturbed, tmp_path, number):
-    method = ("proco", "crt", "cbs")[number % 3]
-    reference, seconds = undisturbed(method)
-    moment = random.Random(number).uniform(0.15, 0.95) * seconds
-    folder = RunFolder(tmp_path / "run")
-    process = warm.start(*command(method, folder.path))
-    time.sleep(moment)
-    process.send(signal.SIGKILL)
-    while process.wait().code == 0:  # too late: once more, earlier
-        shutil.rmtree(folder.path)
-        moment *= 0.8
-        process = warm.start(*command(method, folder.path))
-        time.sleep(moment)
-        process.send(signal.SIGKILL)
-    print(f"{method} killed after {moment:.2f} s of {seconds:.2f}: {newest(folder)}, exit code {process.code}")
-    finish(warm, folder, command(method, folder.path))
-    assert_same_run(folder, reference)
-    last, expected = (load_file(newest(one)) for one in (folder, reference))
-    assert last.keys() == expected.keys()
-    assert all(torch.equal(value, expected[key]) for key, value in last.items())
 
 
 def test_killed_while_a_checkpoint_is_written(warm, undisturbed, tmp_path):
@@ -221,16 +195,6 @@ def test_a_second_process_is_refused_and_a_lock_dies_with_its_process(warm, undi
     first.wait()
     assert warm.run("train", "--resume", folder.path).code == 0
     assert_same_run(folder, reference)
-
-
-def is_locked(folder):
-    """As another process finds it, which opens the file anew."""
-    with (folder.path / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def test_a_trainer_holds_the_lock_while_it_trains(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.train.conftest import assert_same_run, recipe_for, trained
+from tests.train.conftest import assert_same_run, is_locked, recipe_for, trained
 
 from longtail.data import load
 from longtail.train import FailedRunsError, NotFiniteError, RunFolder, StoppedError, Trainer, make_recipe, resume, train
@@ -102,3 +102,14 @@ def test_a_registered_schedule_and_post_hoc_step(tmp_path):
         POSTHOCS.unregister("scale")
     with pytest.raises(ValueError, match="`schedule`"):
         recipe_for("cbs", schedule="linear")
+
+
+def test_runs_that_wait_are_not_locked(tmp_path):
+    """A process may have few open files, and thousands of runs."""
+    locked = []
+
+    def on_step(fleet, _):
+        locked.append(sum(is_locked(member.folder) for member in fleet.members))
+
+    train([recipe_for("softmax", epochs=1, seed=seed) for seed in range(3)], tmp_path, on_step=on_step)
+    assert max(locked) == 1

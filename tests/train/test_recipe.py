@@ -12,7 +12,7 @@ from tests.train.conftest import assert_same_run, recipe_for, trained
 
 from longtail.data import CATALOG
 from longtail.methods import METHODS
-from longtail.train import RunFolder, Trainer, defaults, read_recipe, write_recipe
+from longtail.train import NotFiniteError, RunFolder, Trainer, defaults, read_recipe, write_recipe
 from longtail.train.optimizer import learning_rate
 from longtail.train.recipe import Recipe, differing_settings, settings_of, with_precision
 
@@ -209,13 +209,17 @@ def test_all_settings_are_in_the_recipe_that_is_written(tmp_path):
         ({"lr": "fast"}, "`lr` to be a number"),
         ({"lr": -1.0}, "`lr`"),
         ({"lr": float("nan")}, "`lr`"),
+        ({"lr": 1e308}, r"`lr` to be a number <= 3.4e\+38"),
+        ({"epochs": 10**400}, "`epochs`"),
+        ({"seed": 2**32}, "`seed` to be an integer >= 0 and < 4294967296"),
+        ({"subset_seed": -1}, "`subset_seed`"),
         ({"nesterov": "yes"}, "`nesterov` to be true or false, but got 'yes'"),
         ({"seed": True}, "`seed` to be an integer"),
         ({"milestones": 160}, "`milestones` to be a list of numbers, but got 160"),
         ({"schedule": "linear"}, "`schedule` to be one of steps, cosine, constant, but got 'linear'"),
         ({"sampler": "random"}, "`sampler` to be one of instance, class-aware, square-root, progressive"),
         ({"model": 18}, "`model` to be a text, but got 18"),
-        ({"subset_seed": "mine"}, "`subset_seed` to be an integer or one of run, but got 'mine'"),
+        ({"subset_seed": "mine"}, "`subset_seed` to be an integer .* or one of run, but got 'mine'"),
         ({"momentum": 1.0}, "`momentum`"),
         ({"validation": 1.0}, "`validation`"),
         ({"batch_size": 10, "accumulate": 3}, "`accumulate` to divide `batch_size` = 10, but got 3"),
@@ -245,6 +249,11 @@ def test_a_wrong_file_is_one_sentence(tmp_path, content, said):
     path.write_text(content)
     with pytest.raises(ValueError, match=said):
         Recipe.from_settings(read_recipe(path))
+
+
+def test_a_large_integer_is_a_learning_rate(tmp_path):
+    with pytest.raises(NotFiniteError):
+        Trainer(recipe_for("softmax", lr=10**30), RunFolder(tmp_path / "run")).run()
 
 
 def test_more_than_the_images_where_the_last_batch_is_dropped(tmp_path):

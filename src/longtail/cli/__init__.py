@@ -154,7 +154,8 @@ def _usage() -> str:
 
 
 def _fail(sentence: str) -> int:
-    sys.stderr.write(f"longtail: {printable(sentence)}\n")
+    one_line = printable(sentence.strip()).replace("\n", r"\n")  # a file name may have line ends
+    sys.stderr.write(f"longtail: {one_line}\n")
     return 2
 
 

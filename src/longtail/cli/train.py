@@ -237,7 +237,7 @@ def _how_to_resume(waiting: Sequence[RunFolder]) -> str:
 
 
 def _report_skipped(folder: RunFolder) -> None:
-    skipped = sorted(read_json(folder.unreadable_file)) if folder.unreadable_file.exists() else []
+    skipped = sorted(read_json(folder.unreadable_file, {str: str})) if folder.unreadable_file.exists() else []
     if skipped:
         named = ", ".join(skipped[:_NAMED]) + (", …" if len(skipped) > _NAMED else "")
         images = f"{len(skipped)} image{'' if len(skipped) == 1 else 's'}"

@@ -1,8 +1,7 @@
 """Files of predictions: npz, safetensors, CSV and Parquet. No file can run code."""
 
 import csv
-import zipfile
-import zlib
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import describe
+from longtail._io import reading
 
 Array = np.ndarray[Any, Any]
 Source = Path | str | Mapping[str, Any]
@@ -113,15 +113,13 @@ def _array(value: Any) -> Array:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                raise ValueError("it is an npy file")
-            arrays = {name: found[name] for name in found.files}
-            return {name: _array(value) for name, value in arrays.items() if isinstance(value, np.ndarray)}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        raise ValueError(f"Expected {path} to be an npz file of numbers or text, but it is not: {error}.") from None
+    content = io.BytesIO(path.read_bytes())
+    with reading(path, "an npz file of numbers or text"):
+        found = np.load(content, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise ValueError("Expected an npz file of numbers or text, but it is an npy file.")
+        arrays = {name: found[name] for name in found.files}
+        return {name: _array(value) for name, value in arrays.items() if isinstance(value, np.ndarray)}
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:

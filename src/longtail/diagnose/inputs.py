@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import as_counts
+from longtail._io import reading
 from longtail.classes import Groups, class_counts
 from longtail.diagnose.formats import IGNORED, PREDICTIONS, Array, RawPredictions, Source, are_indices, read_file
 
@@ -145,13 +146,10 @@ def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
         path = Path(source) / "result.json" if Path(source).is_dir() else Path(source)
         if not path.is_file():
             raise FileNotFoundError(f"Expected class counts in {path}, but there is no such file.")
-        try:
+        with reading(path, "the record of a run with counts" if Path(source).is_dir() else "JSON"):
             found = json.loads(path.read_text(encoding="utf-8-sig"))
             if Path(source).is_dir():
                 found = dict(zip(found["classes"], found["counts"], strict=True))
-        except (ValueError, TypeError, KeyError) as error:
-            wanted = "the record of a run with counts" if Path(source).is_dir() else "JSON"
-            raise ValueError(f"Expected {path} to be {wanted}, but it is not: {error}.") from None
         values = list(found.values()) if isinstance(found, dict) else found
         if not isinstance(values, list) or not values or not all(type(value) is int for value in values):
             raise ValueError(f"Expected {path} to hold whole numbers, as a list or by class name, but it does not.")
@@ -169,12 +167,13 @@ def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | 
     if path is None or not path.exists():
         return None, ""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
-        counts = as_counts(found["counts"], len(names))
-        posthoc, method = (str(found.get(name) or "") for name in ("posthoc", "method"))
-        params = dict(found.get("params") or {})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        with reading(path, "the record of a run"):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
+            counts = as_counts(found["counts"], len(names))
+            posthoc, method = (str(found.get(name) or "") for name in ("posthoc", "method"))
+            params = dict(found.get("params") or {})
+    except (OSError, ValueError):
         return None, f"{path} was not used: it is damaged, or not the record of a run."
     same_names = all(one.names in {None, names} for one in raw.values())
     same_names &= count_names is None or sorted(count_names) == sorted(names)
@@ -275,7 +274,7 @@ def _indices(raw: RawPredictions, what: str, values: Array, names: Sequence[str]
     if values.dtype.kind == "b":
         raise ValueError(f"Expected {what} of {raw.source} to be whole numbers, but got type {values.dtype}.")
     numbers = values.astype(np.float64)
-    wrong = values[numbers != np.floor(numbers)]
+    wrong = values[(numbers != np.floor(numbers)) | (np.abs(numbers) > 2**53)]
     if len(wrong):
         raise ValueError(f"Expected {what} of {raw.source} to be whole numbers, but got {wrong[0]}.")
     return torch.from_numpy(numbers.astype(np.int64))

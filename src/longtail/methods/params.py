@@ -8,6 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _KEY = "longtail"  # in the metadata of a dataclass field
+_LARGEST = 3.4e38  # that float32 holds
 _COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _SWITCH = {"true": True, "false": False}
 
@@ -69,9 +70,10 @@ class Parameter:
         bounds = {sign: bound for sign, bound in self.bounds.items() if math.isfinite(bound)}
         fits = any(_is(value, kind) for kind in _kinds(self.hint))
         if fits and isinstance(value, int | float) and not isinstance(value, bool):
-            fits = math.isfinite(value) and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
+            fits = abs(value) <= _LARGEST and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
+            bounds = {"<=": _LARGEST} | bounds if _LARGEST < value < math.inf else bounds
         if not fits:
-            range_ = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
+            range_ = " and ".join(f"{sign} {bound:.10g}" for sign, bound in bounds.items())
             raise ValueError(f"Expected `{self.name}` to be {_described(self.hint, range_)}, but got {value!r}.")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import shown
+from longtail._io import open_tensors, reading
 from longtail.data.datasets.splits import Normalisation
 
 Pretrained = bool | str | PathLike[str]
@@ -47,14 +48,9 @@ def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:
     """The normalisation of the run that wrote a model file; ``None`` for any other file."""
     if Path(path).suffix != ".safetensors" or not Path(path).is_file():
         return None
-    try:
-        from safetensors import safe_open  # noqa: PLC0415 - an extra
-
-        with safe_open(path, framework="pt") as file:
-            card = json.loads((file.metadata() or {}).get("longtail", "{}"))
-        return Normalisation(tuple(map(float, card["mean"])), tuple(map(float, card["std"])))
-    except Exception:  # reading the weights will report what is wrong
-        return None
+    with open_tensors(Path(path)) as file, reading(Path(path), "a model of longtail"):
+        card = json.loads((file.metadata() or {}).get("longtail", "{}"))
+        return Normalisation(tuple(card["mean"]), tuple(card["std"])) if "mean" in card else None
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -142,7 +142,9 @@ def recall_over_epochs(cell: Cell, split: Held = "test") -> Curves | None:
 
     def mean(split: str) -> dict[str, list[float]]:
         groups = [group for group in logs[0][epochs[0]].get(split, {}) if group != "all"]
-        values = {group: [[log[epoch][split].get(group) for epoch in epochs] for log in logs] for group in groups}
+        values = {
+            group: [[log[epoch].get(split, {}).get(group) for epoch in epochs] for log in logs] for group in groups
+        }
         return {group: [100 * recall for recall in mean_over_runs(rows)] for group, rows in values.items()}
 
     return Curves(epochs, mean("train"), mean(split))

@@ -87,7 +87,7 @@ def conduct(
 
     runs = more()
     if searches.refused:  # before anything is trained
-        raise ValueError("\n".join(searches.refused))
+        raise ValueError(" ".join(searches.refused))
     outcomes = []
     while runs:
         outcomes.append(train(runs, more))

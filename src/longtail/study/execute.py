@@ -1,8 +1,8 @@
 """Training of a plan's runs on the devices of this machine: finished runs are skipped, stopped ones continue."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.queues import SimpleQueue
 
@@ -13,11 +13,10 @@ from longtail._checks import check_integer
 from longtail._program import sentence_of
 from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
-from longtail.train.fleet import TOGETHER, Fleet, stoppable
-from longtail.train.recipe import pick_device
+from longtail.train.fleet import Fleet, stoppable
+from longtail.train.recipe import pick_device, settings_of
 from longtail.train.trainer import StoppedError, Trainer
 
-_QUEUE = 16  # fleets' worth of runs that are prepared at once, so that a new run starts whenever one is done
 _WATCH_SECONDS = 0.5
 
 _Answers = SimpleQueue[tuple[dict[str, str], set[str]]]
@@ -75,64 +74,79 @@ def execute(
         work.run(waiting)
         failed, elsewhere = work.failed, work.elsewhere
     done = tuple(run for run in runs if run.folder.done)
-    return Outcome(done, failed, tuple(run for run in runs if str(run.path) in elsewhere))
+    return Outcome(done, failed, tuple(run for run in runs if str(run.path) in elsewhere and not run.folder.done))
 
 
 @dataclass(eq=False)
 class _Work:
-    """Runs on one device, one fleet after the other."""
+    """Runs on one device; only those that are trained right now are open and locked."""
 
     device: torch.device
     together: int | None
     watch: Callable[[], None] = lambda: None
     more: More = lambda: ()
-    members: list[Trainer] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
+    _waiting: deque[PlannedRun] = field(default_factory=deque)
+    _opened: Trainer | None = None
+    """The first run, so that its data is opened once."""
 
     def run(self, runs: Sequence[PlannedRun]) -> None:
-        """Train all runs."""
-        size = _QUEUE * (self.together or TOGETHER)
-        with stoppable(self.members):
-            for start in range(0, len(runs), size):
-                try:
-                    with ExitStack() as locks:
-                        self._train(self._locked(runs[start : start + size], locks), locks)
-                except StoppedError as stopped:
-                    raise StoppedError(str(stopped), self.failed) from None
-
-    def _locked(self, runs: Sequence[PlannedRun], locks: ExitStack) -> list[PlannedRun]:
-        """Lock runs, and return those that no other process is training."""
-        free = []
-        for run in runs:
-            try:
-                locks.enter_context(run.folder.lock())
-            except BlockingIOError:
-                self.elsewhere.add(str(run.path))
-            else:
-                free.append(run)
-        return free
-
-    def _train(self, runs: list[PlannedRun], locks: ExitStack) -> None:
-        """Train runs, and those that join them, as one fleet."""
-        self.members[:] = [self._trainer(run) for run in runs]
-        fleet = Fleet(self.members, self.together)
+        """Train all runs, and those that join them, as one fleet."""
+        fleet = Fleet((), self.together, self._next)
         watched = 0.0
-        try:
-            for _ in fleet.steps():
-                if time.monotonic() - watched > _WATCH_SECONDS:
-                    self.watch()
-                    joining = [self._trainer(run) for run in self._locked(self.more(), locks)]
-                    self.members += joining
-                    fleet.add(joining)
-                    watched = time.monotonic()
-        finally:
-            self.failed.update({str(member.folder.path): sentence_of(error) for member, error in fleet.failures})
-            self.members.clear()
-            self.watch()
+        with stoppable(fleet.members):
+            for run in reversed(_first_of_each(runs)):  # wrong settings are refused before anything is trained
+                self._opened = self._trainer(run)
+            self._waiting.extend(runs)
+            try:
+                for _ in fleet.steps():
+                    if time.monotonic() - watched > _WATCH_SECONDS:
+                        self._collect(fleet)
+                        self.watch()
+                        self._waiting.extendleft(reversed(self.more()))
+                        watched = time.monotonic()
+            except StoppedError as stopped:
+                self._collect(fleet)
+                raise StoppedError(str(stopped), self.failed) from None
+            finally:
+                self._collect(fleet)
+                self.watch()
+
+    def _next(self) -> Trainer | None:
+        """Return the next run that neither failed to open nor was finished by another process."""
+        while self._waiting:
+            run = self._waiting.popleft()
+            if run.folder.done:
+                continue
+            opened, self._opened = self._opened, None
+            try:
+                return opened if opened and opened.folder.path == run.path else self._trainer(run)
+            except (ValueError, OSError) as error:
+                self.failed[str(run.path)] = sentence_of(error)
+        return None
+
+    def _collect(self, fleet: Fleet) -> None:
+        """Keep the paths of runs that failed, or that another process trains, instead of their trainers."""
+        for member, error in fleet.failures:
+            path = str(member.folder.path)
+            if isinstance(error, BlockingIOError):
+                self.elsewhere.add(path)
+            else:
+                self.failed[path] = sentence_of(error)
+        fleet.failures.clear()
 
     def _trainer(self, run: PlannedRun) -> Trainer:
         return Trainer(run.recipe, run.folder, device=self.device)
+
+
+def _first_of_each(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return a run of each recipe, whatever its seed and fold."""
+    found: dict[str, PlannedRun] = {}
+    for run in runs:
+        settings = settings_of(run.recipe) | {"seed": None, "fold": None}
+        found.setdefault(repr(settings), run)
+    return list(found.values())
 
 
 def _distribute(

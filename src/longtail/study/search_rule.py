@@ -35,6 +35,7 @@ _BEYOND = 2  # betas tried past the best that end a side, whatever their values 
 _NEAR = 3  # steps to either side of the best that the quadratic goes through
 _FEWEST = 4  # betas that it needs
 _DIGITS = 10  # betas are sums of steps
+_MOST_RUNS = 10_000  # per beta
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class SearchPlan:
         if self.select_on not in {"val", "test"}:
             raise ValueError(f"Expected `select_on` to be val or test, but got {self.select_on!r}.")
         check_integer("search.seeds", self.seeds, minimum=1)
+        runs = (self.folds or 1) * self.seeds
+        if runs > _MOST_RUNS:
+            raise ValueError(
+                f"Expected `search.folds` x `search.seeds` to be at most {_MOST_RUNS:,}, but got {runs:,}."
+            )
 
 
 @dataclass(frozen=True)

@@ -198,31 +198,38 @@ class Progress:
 
     def __init__(self, runs: Sequence[PlannedRun]) -> None:
         self.runs = list(runs)
-        self.finished: dict[Path, Run] = {}
+        self.finished: dict[Path, int] = {}
+        """Finished runs, and their epochs; their results stay on disk."""
         self.news: list[Run] = []
         """The runs that finished since the last update."""
-        self.update()
-        self.news = []
+        self._count(self.runs)
 
     def add(self, runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Add runs that joined the others, and return them."""
         self.runs += runs
-        self.finished |= {run.path: read_run(run.path) for run in runs if run.folder.done}
+        self._count(runs)
         return runs
 
     def update(self) -> None:
         """Look for runs that finished."""
-        new = [run for run in self.runs if run.path not in self.finished and run.folder.done]
-        self.news = [read_run(run.path) for run in new]
-        self.finished |= {run.path: run for run in self.news}
+        self.news = [read_run(path) for path in self._count(self.runs)]
 
     def epochs(self) -> tuple[int, int]:
         """Return how many epochs are done, and how many there are; pilots count from their start on."""
-        done = total = 0
+        done = total = sum(self.finished.values())
         for run in self.runs:
-            pilots = run.folder.pilots
-            epochs = sum(run.recipe.stage_epochs) * (1 + len(pilots))
-            logged = sum(folder.epochs_logged for folder in (run.folder, *pilots))
-            done += epochs if run.path in self.finished else min(logged, epochs)
-            total += epochs
+            if run.path not in self.finished:
+                logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
+                epochs = _epochs(run)
+                done, total = done + min(logged, epochs), total + epochs
         return done, total
+
+    def _count(self, runs: Sequence[PlannedRun]) -> list[Path]:
+        """Count runs that finished, and return their folders."""
+        new = {run.path: _epochs(run) for run in runs if run.path not in self.finished and run.folder.done}
+        self.finished |= new
+        return list(new)
+
+
+def _epochs(run: PlannedRun) -> int:
+    return sum(run.recipe.stage_epochs) * (1 + len(run.folder.pilots))

@@ -2,7 +2,7 @@
 
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import torch
@@ -54,9 +54,16 @@ class Fleet:
     Args:
         members: the trainers, each with its own folder; finished runs take no step.
         together: how many train at a time; default: the minimum of :func:`at_a_time` over all members.
+        supply: returns the next member when there is room for one, or ``None``. Then members that are done are
+            forgotten, so that memory does not grow with their number.
     """
 
-    def __init__(self, members: Sequence[Trainer], together: int | None = None) -> None:
+    def __init__(
+        self,
+        members: Sequence[Trainer],
+        together: int | None = None,
+        supply: Callable[[], Trainer | None] | None = None,
+    ) -> None:
         self._given = together is not None
         self.together = 1 if together is None else check_integer("together", together, minimum=1)
         """How many train at a time."""
@@ -64,6 +71,7 @@ class Fleet:
         self.failures: list[tuple[Trainer, Exception]] = []
         """Members that ended with an error, and the error."""
         self._waiting: deque[Trainer] = deque()
+        self._supply = supply
         self.add(members)
 
     def add(self, members: Sequence[Trainer]) -> None:
@@ -89,13 +97,16 @@ class Fleet:
         running: deque[tuple[Trainer, Iterator[None]]] = deque()
         stopped: StoppedError | None = None
         turns = 0
-        while running or (waiting and stopped is None):
-            while waiting and stopped is None and len(running) < self.together:
+        while True:
+            while stopped is None and self._find_next(len(running)):
                 member = waiting.popleft()
                 running.append((member, member.steps()))
+            if not running:
+                break
             member, steps = running.popleft()
             try:
                 if next(steps, _DONE) is _DONE:
+                    self._forget(member)
                     continue
             except StoppedError as error:  # the others must be able to save
                 stopped = error
@@ -107,6 +118,7 @@ class Fleet:
                     raise
                 _clear_frames(error)
                 self.failures.append((member, error))
+                self._forget(member)
                 continue
             running.append((member, steps))
             turns += 1
@@ -117,6 +129,17 @@ class Fleet:
             yield member
         if stopped is not None:
             raise stopped
+
+    def _find_next(self, running: int) -> bool:
+        """Whether there is a member that waits, and room for it."""
+        if not self._waiting and self._supply is not None and running < self.together:
+            supplied = self._supply()
+            self.add([] if supplied is None else [supplied])
+        return bool(self._waiting) and running < self.together
+
+    def _forget(self, member: Trainer) -> None:
+        if self._supply is not None:
+            self.members.remove(member)
 
     def run(self) -> None:
         """Train all members to the end, then raise the first of :attr:`failures`."""

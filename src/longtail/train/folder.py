@@ -6,7 +6,8 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from zlib import crc32
 
 import torch
 
-from longtail._io import NUMBER, file_lock, import_extra, plain, read_json, reading, write_json, write_text
+from longtail._io import NUMBER, check_shape, file_lock, import_extra, plain, read_json, reading, write_json, write_text
 from longtail.ranks import Ranks
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
@@ -23,6 +24,8 @@ __all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "loc
 
 
 _BY_GROUP = {str: NUMBER}
+_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float)}
+_LOG = [{"recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
 _RESULT = {
     "data": str,
     "method": str,
@@ -39,11 +42,14 @@ _RESULT = {
     "groups": {str: [int]},
     "train_stats": {"eval", "paper"},
     "held_out?": {str: NUMBER},
+    "groups_from?": str,
     "counts?": [int],
+    "auto_beta?": {**_AUTO_BETA, "validation": bool, "pilots": int, "trace": [{"epoch": int, **_AUTO_BETA}]},
     "splits": {
         str: {
             "recall": _BY_GROUP,
             "absent_classes?": [int],
+            "unpredicted_classes?": [int],
             "recall_per_class?": [NUMBER],
             "probability?": [NUMBER],
             "probability_shift?": _BY_GROUP,
@@ -52,7 +58,12 @@ _RESULT = {
         }
     },
     **{
-        f"preference_{split}?": {"gap?": _BY_GROUP, "score": _BY_GROUP, "model_imbalance_level": NUMBER}
+        f"preference_{split}?": {
+            "gap?": _BY_GROUP,
+            "score": _BY_GROUP,
+            "model_imbalance_level": NUMBER,
+            "undefined?": [str],
+        }
         for split in ("val", "test")
     },
 }
@@ -62,11 +73,15 @@ _RESULT = {
 def _check_sizes(result: dict[str, Any]) -> None:
     """Raise an error if groups or lists in ``result.json`` have other classes than it names."""
     classes = len(result["classes"])
+    if not {"problem", "std_error"} & result.get("auto_beta", {"problem": ""}).keys():
+        raise ValueError("Expected `auto_beta` to have `std_error`, but it has not.")
     if sorted(c for members in result["groups"].values() for c in members) != list(range(classes)):
         raise ValueError(f"Expected `groups` to have each of the {classes} classes once, but they do not.")
     lists = [("counts", result.get("counts"))]
     for split in result["splits"].values():
         lists += [(name, split.get(name)) for name in ("recall_per_class", "probability")]
+        if "all" not in split["recall"]:
+            raise ValueError("Expected `recall` to have `all`, but it has not.")
         if any(not 0 <= c < classes for c in split.get("absent_classes") or ()):
             raise ValueError(f"Expected `absent_classes` to be in 0…{classes - 1}, but got others.")
     for name, values in lists:
@@ -197,7 +212,9 @@ class RunFolder:
         if not self.log_file.exists():
             return []
         with reading(self.log_file, "the log of a run"):
-            return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+            lines = [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+            check_shape(lines, _LOG, "its content")
+            return lines
 
     def cut_log(self, length: int) -> None:
         """Remove lines that were logged after a checkpoint was written: they will be logged again."""
@@ -220,21 +237,24 @@ class RunFolder:
 
 def environment(device: torch.device, world: int) -> dict[str, Any]:
     """Versions, device and command of this process."""
-    versions = {}
-    for name in ("longtail", "torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
         "world": world,
-        "versions": versions,
+        "versions": _versions(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in ("longtail", "torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 # Several processes

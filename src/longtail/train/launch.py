@@ -148,7 +148,10 @@ def _train(
         for recipe, folder in runs:
             folder.check(recipe)
         waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
-        with lock_folders([folder for _, folder in waiting], ranks), stoppable(members) as received:
+        for _, folder in waiting:  # refuse before anything is trained; a run is locked again while it is trained
+            with lock_folders([folder], ranks):
+                pass
+        with stoppable(members) as received:
             local = int(os.environ.get("LOCAL_RANK", "0"))
             members += [
                 Trainer(

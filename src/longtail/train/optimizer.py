@@ -81,7 +81,9 @@ def parameter_groups(
             decay = weight_decay if decay_all or parameter.ndim > 1 else 0.0
             scale = layer_decay ** (last - layers[name]) * (backbone_lr if name.startswith("backbone.") else 1.0)
             groups.setdefault((decay, scale), []).append(parameter)
-    return [{"params": found, "weight_decay": decay, "lr_scale": scale} for (decay, scale), found in groups.items()]
+    return [
+        {"params": found, "weight_decay": float(decay), "lr_scale": scale} for (decay, scale), found in groups.items()
+    ]
 
 
 def make_optimizer(
@@ -100,7 +102,7 @@ def make_optimizer(
     given = [{**group, "lr": torch.zeros((), device=device) if fused else 0.0} for group in groups]
     foreach = False if not fused else None
     if name == "sgd":
-        sgd = SGD(given, lr=0.0, momentum=momentum, nesterov=nesterov, fused=fused, foreach=foreach)
+        sgd = SGD(given, lr=0.0, momentum=float(momentum), nesterov=nesterov, fused=fused, foreach=foreach)
         for parameter in parameters:
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd

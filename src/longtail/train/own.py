@@ -223,6 +223,8 @@ def _decoded(dataset: DataSet) -> dict[str, Tensor] | None:
                 shape = part.shape[1:]
                 parts.append(part)
                 progress.advance(len(part))
+            if not parts:  # a split without images
+                return None
             found[name] = torch.cat(parts)
     return found
 

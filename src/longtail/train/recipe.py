@@ -107,6 +107,8 @@ class Recipe:
     subset_seed: int | Literal["run"] = param(
         0,
         "seed of the long-tailed subset: 0 as in the literature, `run`: that of the run, as the paper's authors did",
+        at_least=0,
+        below=2**32,
     )
     validation: float = param(
         0.0,
@@ -181,7 +183,7 @@ class Recipe:
     )
     clip_grad: float = param(0.0, "largest norm of the gradient; 0: any", at_least=0)
 
-    seed: int = param(0, "of weights, sample order and augmentation", at_least=0)
+    seed: int = param(0, "of weights, sample order and augmentation", at_least=0, below=2**32)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
     precision: Literal["auto", "fp32", "bf16"] = param(
         "fp32",

@@ -54,7 +54,7 @@ class Step:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(scaled)  # in place, because a captured graph reads it
             else:
-                group["lr"] = scaled
+                group["lr"] = float(scaled)  # torch refuses large integers
 
     def state(self) -> dict[str, Tensor]:
         """What a step changes apart from the model and the objective: checkpoints keep it."""

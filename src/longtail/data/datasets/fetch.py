@@ -59,19 +59,20 @@ def _fetch(url: str, path: Path) -> None:
 
 def fetch_archive(url: str, md5: str, folder: str, root: Path) -> None:
     """Download a ``.tar.gz`` and unpack ``folder`` of it into ``root``; an existing folder or archive is used."""
-    if (root / folder).exists():
+    work = root / f".{folder}.part"  # the same for every process: a killed one leaves it to the next
+    lock = root / f".{folder}.lock"
+    if (root / folder).exists() and not work.exists() and not lock.exists():
         return
     archive = root / url.rsplit("/", 1)[-1]
-    download(url, archive, md5)
-    work = root / f".{folder}.part"  # the same for every process: a killed one leaves it to the next
-    with file_lock(
-        root / f".{folder}.lock", f"Expected {root / folder} to be free, but it is being unpacked.", remove=True
-    ):
+    if not (root / folder).exists():
+        download(url, archive, md5)
+    with file_lock(lock, f"Expected {root / folder} to be free, but it is being unpacked.", remove=True):
         try:
             shutil.rmtree(work, ignore_errors=True)
-            with tarfile.open(archive) as tar:
-                tar.extractall(work, filter="data")
-            (work / folder).rename(root / folder)
+            if not (root / folder).exists():
+                with tarfile.open(archive) as tar:
+                    tar.extractall(work, filter="data")
+                (work / folder).rename(root / folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

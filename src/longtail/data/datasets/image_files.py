@@ -234,13 +234,15 @@ def read_parquet(path: Path, choose: Callable[[list[str]], list[str]] = list) ->
         path: the file.
         choose: selects the columns to read from all names, by default all.
     """
-    parquet, arrow = import_extra("pyarrow.parquet", "parquet"), import_extra("pyarrow", "parquet")
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = choose(file.schema_arrow.names)
-            table = file.read(names, use_threads=False)  # Arrow's threads are not needed, and would delay the exit
-    except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"Expected {path} to be a whole Parquet file, but it is not: {error}.") from None
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    content = path.read_bytes()  # errors of the system; those of Arrow's own reading are about the content
+    with reading(path, "a whole Parquet file"):
+        try:
+            with parquet.ParquetFile(import_extra("pyarrow", "parquet").BufferReader(content)) as file:
+                names = choose(file.schema_arrow.names)
+                table = file.read(names, use_threads=False)  # Arrow's threads are not needed, and would delay the exit
+        except OSError as error:  # Arrow's word for what it cannot decode
+            raise RuntimeError(str(error)) from None
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {names.count(twice)}.")

@@ -392,9 +392,9 @@ def _is_whole(label: str) -> bool:
 def _classes(labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
     """Return the class names, and the class of each label: its number if all labels are whole numbers."""
     if all(map(_is_whole, labels)):
-        labels = [str(int(label)) for label in labels]  # 07 is 7
+        labels = [label.lstrip("0") or "0" for label in labels]  # 07 is 7; int() refuses thousands of digits
         # Numbers far above the number of rows are names that look like numbers, not indices.
-        if max(map(int, labels)) < 100 * len(labels) + 10_000:
+        if max(map(len, labels)) < 19 and max(map(int, labels)) < 100 * len(labels) + 10_000:
             classes = list(map(int, labels))
             return tuple(map(str, range(max(classes) + 1))), classes
     class_names = tuple(sorted(set(labels)))

@@ -1,5 +1,6 @@
 """A data set: splits of labelled images with class names and groups."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -158,6 +159,14 @@ class Normalisation:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        numbers = all(map(math.isfinite, (*self.mean, *self.std))) and all(one > 0 for one in self.std)
+        if not self.mean or len(self.mean) != len(self.std) or not numbers:
+            raise ValueError(
+                "Expected `mean` and `std` to be a number per channel, and `std` > 0, but got "
+                f"{self.mean} and {self.std}."
+            )
 
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
