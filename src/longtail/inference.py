@@ -388,10 +388,12 @@ def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run:
 
 
 def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: str | None) -> TrainedClassifier:
-    normalisation = Normalisation(tuple(card["mean"]), tuple(card["std"]))
     names, counts, size = card["classes"], card["counts"], card["image_size"]
     transforms: Transforms | FeatureTransforms = FeatureTransforms(card["channels"])
     if not is_feature_model(card["model"]):
+        normalisation = Normalisation(tuple(card["mean"]), tuple(card["std"]))
+        if len(normalisation.mean) != card["channels"]:
+            raise ValueError(f"Expected a mean for each of {card['channels']} channels, but got {card['mean']}.")
         transforms = Transforms(card["channels"], size, normalisation, card["augment"], card.get("in_memory", False))
     model = build_model(
         card["model"],
@@ -402,6 +404,6 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: st
     )
     used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
     model.load_state_dict(used)  # projectors are needed for training only
-    if len(counts) != len(names) or len(normalisation.mean) not in {0, transforms.channels}:
-        raise ValueError("Expected numbers of classes and channels that agree, but they do not match.")
+    if len(counts) != len(names):
+        raise ValueError(f"Expected a count for each of {len(names)} classes, but got {len(counts)}.")
     return TrainedClassifier(model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc))

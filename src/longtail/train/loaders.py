@@ -93,7 +93,7 @@ class Loaders:
     def normalisation(self) -> Normalisation:
         """Mean and standard deviation: those of the model's pretrained weights, else those of the data set."""
         if isinstance(self.dataset.train.images, FeatureVectors):
-            return Normalisation((), ())  # the model has them
+            return Normalisation((0.0,), (1.0,))  # the model standardises them itself
         weights = self.recipe.weights or self.recipe.pretrained
         expected = pretrained_normalisation(self.recipe.model, weights, self.channels) if weights else None
         found = expected or self.dataset.normalisation
