@@ -25,7 +25,7 @@ __all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "loc
 
 _BY_GROUP = {str: NUMBER}
 _AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float)}
-_LOG = [{"recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
+_LOG = [{"loss?": NUMBER, "recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
 _RESULT = {
     "data": str,
     "method": str,
@@ -48,6 +48,9 @@ _RESULT = {
     "splits": {
         str: {
             "recall": _BY_GROUP,
+            "samples?": int,
+            "accuracy?": NUMBER,
+            "macro_f1?": NUMBER,
             "absent_classes?": [int],
             "unpredicted_classes?": [int],
             "recall_per_class?": [NUMBER],

@@ -240,10 +240,10 @@ def read_parquet(path: Path, choose: Callable[[list[str]], list[str]] = list) ->
         try:
             with parquet.ParquetFile(import_extra("pyarrow", "parquet").BufferReader(content)) as file:
                 names = choose(file.schema_arrow.names)
+                if len(set(names)) < len(names):
+                    twice = next(name for name in names if names.count(name) > 1)
+                    raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {names.count(twice)}.")
                 table = file.read(names, use_threads=False)  # Arrow's threads are not needed, and would delay the exit
+                return {name: table[name].to_pylist() for name in names}
         except OSError as error:  # Arrow's word for what it cannot decode
             raise RuntimeError(str(error)) from None
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {names.count(twice)}.")
-    return {name: table[name].to_pylist() for name in table.column_names}
