@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_training_page(here, capsys):
         for number in range(20 // (label + 1)):
             pixels = torch.randint(80 * label, 80 * label + 90, (8, 8, 3), generator=generator, dtype=torch.uint8)
             Image.fromarray(pixels.numpy()).save(here / "pets" / name / f"{number}.png")
+    shutil.copytree(here / "pets", here / "new-pets")
     files = sorted((here / "pets").glob("*/*.png"))
     rows = [f"{file.relative_to(here / 'pets')},{file.parent.name},{place % 9}" for place, file in enumerate(files)]
     (here / "pets.csv").write_text("\n".join(["file,label,owner", *rows]))

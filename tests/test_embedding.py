@@ -139,3 +139,21 @@ def test_names_survive(run, encoder, tmp_path):
     assert code == 0, err
     assert open_path("f.npz").class_names == tuple(sorted({row["label"] for row in rows}))
     assert json.dumps(open_path("f.npz").train.labels.tolist()) == "[1, 0, 0]"
+
+
+def test_texts_with_other_columns_and_without_labels(run, encoder, tmp_path):
+    (tmp_path / "a.csv").write_text("message,kind,author,split\na b,x,u1,train\nc,y,u2,validation\nd,x,u1,dev\n")
+    words = ("--model", encoder, "--device", "cpu")
+    flags = ("--label-column", "kind", "--split-by", "author")
+    code, _, err = run("embed", "a.csv", "--text", "message", *flags, *words, "--out", "a.npz")
+    assert code == 0, err
+    dataset = open_path("a.npz", split_by="group")
+    assert dataset.class_names == ("x", "y")
+    assert (len(dataset.train), len(dataset.val)) == (1, 2)
+    assert [dataset.group_names[g] for g in dataset.val.groups] == ["u2", "u1"]
+    (tmp_path / "b.csv").write_text("message\na b\nc\n")
+    code, out, _ = run("embed", "b.csv", "--text", "message", *words, "--out", "b.npz")
+    assert code == 0
+    assert "without labels" in out
+    with pytest.raises(ValueError, match="`label`"):
+        open_path("b.npz")

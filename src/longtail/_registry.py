@@ -154,5 +154,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
         "got 'trian'; the closest match is train"
     """
     listed, word = list(known), name.lstrip("-")
-    near = [one for one in listed if len(word) > 3 and one.endswith(f"-{word}")] or get_close_matches(name, listed, n=1)
+    ends = [one for one in listed if len(word) > 3 and one.endswith(f"-{word}")]
+    near = get_close_matches(name, listed, n=1, cutoff=0.9) or ends or get_close_matches(name, listed, n=1)
     return f"; the closest match is {near[0]}" if near else ""

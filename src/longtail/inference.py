@@ -249,8 +249,9 @@ class TrainedClassifier(nn.Module):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield positions and logits of the images of a split, on the CPU; arguments as for :meth:`files`."""
         if isinstance(split.images, FeatureVectors):
+            vectors = split.images.pixels
             for rows in torch.split(torch.arange(len(split)), max(batch_size, 1024)):
-                yield rows, self._logits(self.transforms(split.images.pixels[rows]))
+                yield rows, self._logits(self.transforms(vectors[rows]))
             return
         if not isinstance(self.transforms, Transforms):
             raise ValueError("Expected features, as the model was trained on, but got images.")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tests.cli.conftest import COLOURS, one_sentence
+from tests.cli.conftest import COLOURS, one_sentence, pictures
 
 import longtail
 from longtail.train import defaults, evaluate_run, stored, train
@@ -328,4 +328,24 @@ def test_wrong_new_data(run, pets, tmp_path):
     assert "bad.png" in one_sentence(err)
     code, _, err = run("evaluate", folder, "--data", red, "--bad-images", "skip")
     assert code == 0
-    assert "1 could not be read" in err
+    assert "1 of 7 images could not be read" in err
+
+
+def test_flags_of_new_data_need_it(run, pets, tmp_path):
+    _, folder = pets
+    for words in (["--predictions", tmp_path / "x.npz"], ["--part", "val"], ["--label-column", "species"]):
+        code, _, err = run("evaluate", folder, *words)
+        assert code == 2
+        assert f"--data with {words[0]}" in one_sentence(err)
+
+
+def test_training_data_is_not_new(run, tmp_path):
+    """A folder without splits, of which nothing was held out as test data."""
+    pictures(tmp_path / "two", COLOURS, lambda _: (8, 8), "png")
+    train(
+        defaults(str(tmp_path / "two"), "softmax").changed(model="small-cnn", epochs=1, device="cpu"), tmp_path / "run"
+    )
+    code, _, err = run("evaluate", tmp_path / "run", "--data", tmp_path / "two")
+    assert code == 2
+    assert "trained on" in one_sentence(err)
+    assert run("evaluate", tmp_path / "run", "--data", tmp_path / "two", "--part", "train")[0] == 0

@@ -28,7 +28,7 @@ def test_folder_of_small_images(run, tmp_path):
     assert (code, err) == (0, "")
     assert "photos-balanced-softmax" in out
     assert len(list((tmp_path / "runs" / "image-cache").iterdir())) == 1
-    assert "70 training images of 16 x 16 pixels, 3 classes: resnet32, 3 epochs of 5 steps" in out
+    assert "63 training images of 16 x 16 pixels, 3 classes: resnet32, 3 epochs of 4 steps" in out
     (folder,) = (RunFolder(path) for path in (tmp_path / "runs").glob("photos-*"))
     recipe, result = folder.recipe(), folder.result()
     assert (recipe.model, recipe.augment, recipe.validation) == ("resnet32", "cifar", 0.1)
@@ -212,7 +212,7 @@ def test_default_method_is_cbs(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["digit-lt"], "'digit-lt'; the closest match is digits-lt."),
+        (["digit-lt"], "'digit-lt' does not exist; the closest match is digits-lt."),
         (["nowhere.toml"], "nowhere.toml"),
         (["--data", "digits-lt", "--method", "sbc"], "`method` to be one of softmax"),
         (["--data", "digits-lt", "--gamma", "1"], "the parameters of cbs (`beta`), but got `gamma`"),

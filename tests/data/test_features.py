@@ -109,3 +109,13 @@ def test_groups_are_not_split(tmp_path):
     assert not held & kept
     with pytest.raises(ValueError, match="`doctor`"):
         open_path(path, split_by="doctor")
+
+
+def test_labels_of_another_column(tmp_path):
+    table = pa.table({"features": ROWS.tolist(), "label": ["z"] * 12, "Species": NAMES[LABELS].tolist()})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    dataset = open_path(tmp_path / "a.parquet", label_column="species")
+    assert dataset.class_names == ("ant", "bee", "cat")
+    assert dataset.train.labels.tolist() == LABELS.tolist()
+    with pytest.raises(ValueError, match="`path_column`"):
+        open_path(tmp_path / "a.parquet", path_column="file")

@@ -6,6 +6,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -295,3 +296,12 @@ def test_help_has_all_of_it(run):
     assert code == 0
     assert "longtail study PLAN.toml" in out
     assert "--select-on" in out
+
+
+def test_search_needs_one_test_split(run, tmp_path):
+    """Otherwise test data of one seed would be training data of the search."""
+    np.savez(tmp_path / "f.npz", features=np.random.default_rng(0).normal(size=(60, 3)), labels=np.arange(60) % 3)
+    words = ("--methods", "cbs", "--betas", "search", "--seeds", "2", "--test", "0.2", "--test-seed", "run")
+    code, _, err = run("study", "--data", tmp_path / "f.npz", *words, "--epochs", "1", "--out", tmp_path / "out")
+    assert code == 2
+    assert "test_seed" in err

@@ -133,6 +133,8 @@ def test_a_folder_that_holds_another_run_is_refused_before_the_first(tmp_path):
     path = tmp_path / "digits-lt-50-softmax-seed0"
     RunFolder(path).begin(defaults("digits-lt", "softmax"), torch.device("cpu"), 1)
     plan = {**GOOD, "out": str(tmp_path)}
+    make_plan({**plan, "recipe": {"epochs": 7}})  # nothing was trained yet
+    RunFolder(path).log({"loss": 1.0})
     make_plan({**plan, "recipe": {"workers": 1}})  # not a setting of what is trained
     with pytest.raises(ValueError, match=r"differs in `epochs` \(40 there, 7 here\); choose another folder"):
         make_plan({**plan, "recipe": {"epochs": 7}})

@@ -309,7 +309,7 @@ def test_small_images_have_their_recipe_everywhere(tmp_path):
     assert bcl.label == "pets-bcl-beta1-seed0"
     shutil.rmtree(path)  # a finished run can be read without its data
     assert bcl.label == "pets-bcl-beta1-seed0"
-    with pytest.raises(ValueError, match="or a path, but got"):
+    with pytest.raises(ValueError, match="does not exist"):
         defaults(path, "balanced-softmax")
 
 
@@ -401,7 +401,7 @@ def test_test_images_are_the_same_for_every_seed_and_method(tmp_path):
     assert dict(made[0].held_out) == {"test": 0.25, "val": 0.2}
     other = defaults(path, "softmax", path_column="file").changed(test=0.25, test_seed="run", seed=1)
     assert not torch.equal(open_data(other).test.images.pixels, pixels[0])
-    assert "others with every seed" in open_data(other).notes[0]
+    assert "different images for each seed" in open_data(other).notes[0]
 
 
 def test_a_test_split_is_not_replaced_and_leaking_groups_are_refused(tmp_path):

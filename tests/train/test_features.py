@@ -137,6 +137,9 @@ def test_commands_on_features(run, gaussians, tmp_path):
     [
         (["--method", "softmax", "--model", "resnet32"], "`model` to be linear or mlp for features"),
         (["--method", "reslt"], "feature maps"),
+        (["--method", "softmax", "--weights", "nowhere.safetensors"], "`weights`"),
+        (["--method", "softmax", "--channels-last"], "`channels_last`"),
+        (["--method", "softmax", "--augment", "cifar"], "`augment`"),
     ],
 )
 def test_what_features_cannot_do(run, gaussians, words, message):

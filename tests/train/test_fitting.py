@@ -71,7 +71,7 @@ def test_settings_of_the_user_win(pictures):
 def test_the_line_says_what_was_chosen(pictures):
     recipe = make_recipe({"data": pictures, "method": "softmax", "epochs": 7})
     line = describe_fit(recipe)
-    assert line.startswith("52 training images of about 130 x 91 pixels, 2 classes: resnet18 at 64 x 64, 7 epochs of 4")
+    assert line.startswith("47 training images of about 130 x 91 pixels, 2 classes: resnet18 at 64 x 64, 7 epochs of 3")
     assert describe_fit(make_recipe({"data": "digits-lt", "method": "softmax"})) == ""
     plan = make_plan({"data": pictures, "methods": ["softmax"], "seeds": 1, "recipe": {"epochs": 7}})
     assert describe_fit(plan.runs()[0].recipe) == line

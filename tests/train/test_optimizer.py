@@ -86,3 +86,11 @@ def test_clipped_gradient_has_the_norm(tmp_path):
         lengths[clip] = float((after - before).norm())
     assert lengths[0.01] == pytest.approx(0.01, rel=1e-3)
     assert lengths[0.0] > 0.1
+
+
+def test_blocks_of_a_vit_of_torchvision_are_layers():
+    """Its class token is a parameter of the network itself."""
+    layers = build_model("torchvision:vit_b_16", 5).layers_of_parameters()
+    blocks = [layers[f"backbone.network.encoder.layers.encoder_layer_{number}.ln_1.weight"] for number in range(12)]
+    assert blocks == sorted(set(blocks))
+    assert layers["backbone.network.class_token"] < blocks[0]

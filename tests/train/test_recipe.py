@@ -74,6 +74,7 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(tmp_path):
     for precision in ("bf16", "fp32"):
         folder = RunFolder(tmp_path / precision)
         folder.begin(replace(asked, precision=precision, channels_last=True), torch.device("cpu"), 1)
+        folder.log({"loss": 1.0})
         trainer = Trainer(asked, folder)
         assert (trainer.recipe.precision, trainer.recipe.channels_last) == (precision, True)
         folder.check(asked)

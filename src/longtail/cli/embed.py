@@ -9,18 +9,15 @@ from pathlib import Path
 import torch
 from rich.progress import Progress
 
-from longtail._program import printable
 from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
-from longtail.cli.show import print_line, progress_console
+from longtail.cli.show import print_line, print_unreadable, progress_console
 from longtail.data import CATALOG, FeatureVectors, load, open_path
 from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.embedding import embed_images, embed_texts
-from longtail.train.recipe import OPENING, pick_device
+from longtail.train.recipe import OPENING, Recipe, pick_device
 
 __all__ = ["run"]
-
-_NAMED = 5  # unreadable files that are named
 
 
 def run(words: Sequence[str]) -> int:
@@ -62,7 +59,8 @@ def run(words: Sequence[str]) -> int:
         found = _texts(given) if given.text is not None else _images(given)
     write_features(given.out, found)
     rows, width = found.features.shape
-    print_line(f"{given.out}: {rows:,} vectors of {width:,} numbers, {len(set(found.labels)):,} classes")
+    classes = f"{len(set(found.labels)):,} classes" if found.labels else "without labels"
+    print_line(f"{given.out}: {rows:,} vectors of {width:,} numbers, {classes}")
     return 0
 
 
@@ -91,10 +89,7 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
             )
     except UnreadableImageError as error:
         raise error.with_hint() from error
-    if skipped:
-        reasons = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:_NAMED])
-        more = "; …" if len(skipped) > _NAMED else ""
-        sys.stderr.write(printable(f"{len(skipped)} could not be read: {reasons}{more}\n"))
+    print_unreadable(skipped, sum(map(len, dataset.splits.values())))
     splits = found.splits
     vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]
     labels = [found.class_names[c] for split in splits.values() for c in split.labels.tolist()]
@@ -108,12 +103,15 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
 def _texts(given: argparse.Namespace) -> StoredFeatures:
     if given.weights is not None or given.pretrained:
         raise ValueError("Expected --model to be a folder with the weights of the encoder, and no other weights.")
-    texts, labels, splits = read_texts(given.data, given.text)
-    with _bar("embedding texts", len(texts)) as advance:
+    for name in ("image_root", "path_column"):
+        if getattr(given, name) != getattr(Recipe, name):
+            raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
+    table = read_texts(given.data, given.text, label=given.label_column, group=given.split_by)
+    with _bar("embedding texts", len(table.texts)) as advance:
         vectors = embed_texts(
-            texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
+            table.texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
         )
-    return StoredFeatures(vectors, labels, splits, None, [])
+    return StoredFeatures(vectors, table.labels, table.splits, None, table.groups)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """``longtail evaluate``: the metrics of a finished run, recomputed, after a post-hoc correction, or on new data."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,21 +8,18 @@ from typing import Any
 import numpy as np
 
 from longtail._io import new_file, write_json
-from longtail._program import printable
 from longtail._registry import load_plugins
 from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
-from longtail.cli.show import print_line, show_measures
+from longtail.cli.show import print_line, print_unreadable, show_measures
 from longtail.data import CATALOG, DataSet, FileImages, load
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import Evaluation, evaluate_on
 from longtail.train.folder import RunFolder
 from longtail.train.own import open_own
-from longtail.train.recipe import OPENING, pick_device
+from longtail.train.recipe import OPENING, Recipe, pick_device
 from longtail.train.stored import evaluate_run
 
 __all__ = ["run"]
-
-_NAMED = 5  # unreadable files that are named
 
 
 def run(words: Sequence[str]) -> int:
@@ -60,6 +56,10 @@ def run(words: Sequence[str]) -> int:
     load_plugins()
     if given.out is not None:
         _check_out(given.out)
+    if given.data is None:
+        for name in ("part", "predictions", *OPENING):
+            if getattr(given, name) != getattr(Recipe, name, None):
+                raise ValueError(f"Expected --data with --{name.replace('_', '-')}, but got none.")
     with parser.errors_name_flags():
         result = evaluate_run(given.run, given.posthoc) if given.data is None else _on_new_data(given)
     what = f"{result['method']} on {result['data']}"
@@ -81,11 +81,10 @@ def _on_new_data(given: argparse.Namespace) -> dict[str, Any]:
         if given.predictions.suffix != ".npz":
             raise ValueError(f"Expected --predictions to end in .npz, but got {given.predictions}.")
     skipped: dict[str, str] = {}
-    root = RunFolder(given.run).recipe().root
     try:
         found = evaluate_on(
             given.run,
-            _open(given, root),
+            _open(given, RunFolder(given.run).recipe()),
             given.part,
             posthoc=given.posthoc,
             device=pick_device(given.device),
@@ -95,19 +94,21 @@ def _on_new_data(given: argparse.Namespace) -> dict[str, Any]:
         )
     except UnreadableImageError as error:
         raise error.with_hint() from error
-    if skipped:
-        reasons = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:_NAMED])
-        more = "; …" if len(skipped) > _NAMED else ""
-        sys.stderr.write(printable(f"{len(skipped)} could not be read: {reasons}{more}\n"))
+    print_unreadable(skipped, len(found.split) + len(skipped))
     if given.predictions is not None:
         _write(given.predictions, found)
     return found.result
 
 
-def _open(given: argparse.Namespace, root: str) -> DataSet:
+def _open(given: argparse.Namespace, recipe: Recipe) -> DataSet:
     if given.data in CATALOG:
-        return load(given.data, root)
-    return open_own(given.data, **{name: getattr(given, name) for name in OPENING})
+        return load(given.data, recipe.root)
+    found = open_own(given.data, **{name: getattr(given, name) for name in OPENING})
+    if given.part is None and found.test is None and Path(given.data).resolve() == Path(recipe.data).resolve():
+        raise ValueError(
+            f"Expected --data to be new, but {given.data} is what the run was trained on; `--part train` evaluates it."
+        )
+    return found
 
 
 def _write(path: Path, found: Evaluation) -> None:

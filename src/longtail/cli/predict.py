@@ -16,9 +16,8 @@ from rich.progress import track
 from torch import Tensor
 
 from longtail._io import new_file, safe_cell
-from longtail._program import printable
 from longtail.cli.parsing import Parser, check_folder_of, positive_integer
-from longtail.cli.show import progress_console
+from longtail.cli.show import print_unreadable, progress_console
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import is_image, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
@@ -41,7 +40,6 @@ class Row(NamedTuple):
 
 
 _TOP = ("predicted", "confidence")  # columns of one of the most probable classes
-_LISTED = 5  # unreadable files named in the message
 
 
 def run(words: Sequence[str]) -> int:
@@ -98,10 +96,7 @@ def _predict(given: argparse.Namespace) -> int:
             _WRITERS[given.format](rows(), labelled, top, names if given.all_classes else (), file)
     except UnreadableImageError as error:
         raise error.with_hint() from error
-    if skipped:
-        reasons = "; ".join(f"{_readable(name)}: {why}" for name, why in list(skipped.items())[:_LISTED])
-        more = "; …" if len(skipped) > _LISTED else ""
-        sys.stderr.write(printable(f"{len(skipped)} of {len(paths)} images could not be read: {reasons}{more}\n"))
+    print_unreadable({_readable(name): why for name, why in skipped.items()}, len(paths))
     return 1 if skipped and len(skipped) == len(paths) else 0
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ __all__ = [
     "TrainingView",
     "console",
     "print_line",
+    "print_unreadable",
     "progress_bar",
     "progress_console",
     "show_measures",
@@ -221,6 +222,14 @@ def print_line(line: str, to: Console = console, style: str | None = None) -> No
     to.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+def print_unreadable(skipped: Mapping[str, str], number: int) -> None:
+    """Print how many of a number of images could not be read, and why the first ones could not."""
+    if skipped:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:_NAMED])
+        more = "; …" if len(skipped) > _NAMED else ""
+        print_line(f"{len(skipped):,} of {number:,} images could not be read: {reasons}{more}", progress_console)
+
+
 def show_result(folder: "RunFolder", result: dict[str, Any] | None = None) -> None:
     """Print the recalls and the imbalance level of a run, or those of ``result`` if given."""
     result = folder.result() if result is None else result
@@ -277,7 +286,7 @@ def _show_choices(result: dict[str, Any]) -> None:
     if "best" in result:
         best = result["best"]
         chosen = f"weights of epoch {best['epoch']} of {best['epochs_trained']}, the best on validation data"
-        print_line(f"{chosen}; recall on val is therefore too good")
+        print_line(f"{chosen}; recall on val is therefore optimistic")
     if "auto_beta" in result:
         print_line(_measured_beta(result["auto_beta"]))
     elif result.get("posthoc"):

@@ -79,6 +79,8 @@ def _study(words: Sequence[str], command: str) -> int:
     if len(given.plans) > 1 and given.out is not None:
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
+    if given.dry_run:  # nothing is written
+        content["recipe"] = {**content.get("recipe", {}), "cache": False}
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
@@ -111,6 +113,8 @@ def _beta(words: Sequence[str], command: str) -> int:
     parser = _parser("longtail study beta", about, "--data NAME [--FLAG VALUE …]", method)
     given = parser.read(words)
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
+    if given.dry_run:  # nothing is written
+        content["recipe"] = {**content.get("recipe", {}), "cache": False}
     plan = make_plan(content)
     if given.dry_run:
         print_line(describe_plans([plan], searches_only=True, estimate=partial(estimate, together=given.together)))

@@ -160,12 +160,12 @@ class _LibraryBackbone(nn.Module):
             ) from error
 
     def layers_of_parameters(self) -> dict[str, int]:
-        """The layer of each parameter, from 0 on: the children of the network, and those of a chain of layers in it."""
+        """The layer of each parameter, from 0 on: a numbered module, such as ``layer1.0``, or else its own module."""
         layers: dict[str, int] = {}
         found: dict[str, int] = {}
         for name, _ in self.network.named_parameters():
-            parent, number = name.split(".")[0], name.split(".")[1]
-            layer = f"{parent}.{number}" if number.isdecimal() else parent
+            numbered = re.match(r".*?\b(\w+_)?\d+(?=\.)", name)
+            layer = numbered[0] if numbered else name.rpartition(".")[0]
             found[f"network.{name}"] = layers.setdefault(layer, len(layers))
         return found
 

@@ -95,8 +95,10 @@ def curve_drawings(results: DataResults) -> list[Drawing]:
     found: list[Drawing] = []
     for cell, title in results.titles.items():
         rows = [[math.nan if (loss := line.get("loss")) is None else loss for line in run.log()] for run in cell.runs]
-        if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
+        longest = max(map(len, rows))
+        if longest < 2:
             continue
+        rows = [[*row, *[math.nan] * (longest - len(row))] for row in rows]  # some may have stopped early
         figure = learning_curves(rows, recall_over_epochs(cell, results.split), split=results.on)
         found.append(Drawing(f"curves-{slug(title)}", title, figure, curves_caption(results)))
     return found

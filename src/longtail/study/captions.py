@@ -168,7 +168,9 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     parts += [f"{sizes[0]} to {sizes[-1]} runs per row"] if len(sizes) > 1 else []
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
     reported = ", ".join(sorted({run.result["reported"] for run in runs}))
-    parts.append(f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}, {reported}")
+    early = any(run.recipe.patience for run in runs)
+    length = f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}"
+    parts.append(f"{'up to ' * early}{length}{' with early stopping' * early}, {reported}")
     for cell in cells:
         groups = cell.runs[0].result["groups"]
         text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
@@ -200,7 +202,7 @@ def _held_out(cells: Sequence[Cell]) -> list[str]:
             by = f" (whole groups by {', '.join(columns)})" if columns else ""
             some = " in some rows" if any(share == 0 for share, _ in runs) else ""
             others = {run.recipe.test_seed for cell in cells for run in cell.runs} == {"run"}
-            some += ", others with every seed" if part == "test" and others else ""
+            some += ", different for each seed" if part == "test" and others else ""
             found.append(f"{', '.join(f'{100 * share:g} %' for share in shares)} {words}{by}{some}")
     return found
 

@@ -8,8 +8,12 @@ from typing import Literal
 from longtail.study.captions import count, numbers, some_of
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
 from longtail.study.stats import Comparison, compare, holm, sentence
+from longtail.train.recipe import OPENING
 
-SAME_DATA = ("data", "imbalance", "profile", "subset_seed", "validation", "folds", "fold", "groups")
+SAME_DATA = (
+    *("data", *OPENING, "test", "test_seed", "imbalance", "profile", "subset_seed"),
+    *("validation", "folds", "fold", "groups"),
+)
 """Settings in which compared methods must agree."""
 
 PAIRS = 3

@@ -12,7 +12,7 @@ from longtail._progress import phase
 from longtail.study.execute import devices
 from longtail.study.planning import PlannedRun
 from longtail.train.fleet import at_a_time
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
 
 _SECONDS = 5.0  # of measuring, for all kinds of runs together
@@ -36,6 +36,8 @@ class Speed:
         epochs, images = sum(recipe.stage_epochs), sum(map(len, trainer.dataset.splits.values()))
         evaluations = epochs // recipe.evaluate_every if recipe.evaluate_every else 0
         evaluated = (evaluations + 1) * images + len(trainer.dataset.train)  # the last also measures training mode
+        if recipe.best_epoch and trainer.dataset.val is not None:
+            evaluated += epochs * len(trainer.dataset.val)
         return self.ends + epochs * trainer.loaders.steps_per_epoch * self.step + evaluated * self.image
 
 
@@ -69,8 +71,19 @@ def estimate(
 def _kind(recipe: Recipe) -> Hashable:
     """What the speed of a run depends on."""
     names = ("data", "imbalance", "method", "model", "image_size", "augment", "batch_size", "accumulate", "mixup")
-    more = ("precision", "channels_last", "compile", "loading", "workers", "sampler", "folds")
-    return tuple(getattr(recipe, name) for name in (*names, *more))
+    more = (
+        "precision",
+        "channels_last",
+        "kernels",
+        "compile",
+        "loading",
+        "workers",
+        "sampler",
+        "optimizer",
+        "clip_grad",
+    )
+    held = ("folds", "validation", "test", "best_epoch", *OPENING)
+    return tuple(getattr(recipe, name) for name in (*names, *more, *held))
 
 
 def _seconds(runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float) -> dict[Path, float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail._io import write_json
-from longtail.data import CATALOG, open_path
+from longtail.data import CATALOG
 from longtail.study.planning import PlannedRun
 from longtail.study.record import Choice, read_search
 from longtail.study.rendering import Row, Table, Value
@@ -15,6 +15,7 @@ from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
 from longtail.study.search_rule import BetaSearch, Score, SearchPlan, search_rounds
 from longtail.study.stats import Summary
 from longtail.study.tables import sensitivity_table
+from longtail.train.own import open_own
 from longtail.train.recipe import Recipe, usual_recipe
 
 DEFAULT_FOLDS = 5
@@ -86,7 +87,7 @@ def _has_split(recipe: Recipe) -> bool:
     """Whether the data set itself has a validation split."""
     if recipe.data in CATALOG:
         return "val" in CATALOG[recipe.data].sizes
-    return open_path(recipe.data, **recipe.opening).val is not None
+    return open_own(recipe.data, **recipe.opening).val is not None
 
 
 def fold_recipes(base: Recipe, beta: float, folds: int, seeds: Sequence[int]) -> list[Recipe]:
@@ -113,6 +114,11 @@ def search_runs(
         ValueError: there is no data to choose on; or the folder has runs of other settings, or the record of a search
             that chose on other data, which is kept.
     """
+    if base.test and base.test_seed == "run":
+        raise ValueError(
+            "Expected `test_seed` to be a number with a search for beta, which would see test data of other seeds, but "
+            "got run."
+        )
     folds, part = folds_of(base, plan), plan.select_on
     if part == "val" and not folds and not base.validation and not _has_split(base):
         raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")

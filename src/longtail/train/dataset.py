@@ -18,6 +18,7 @@ from longtail.data import (
 from longtail.data.datasets.inspection import groups_in_several_splits
 from longtail.data.datasets.own import empty_folders
 from longtail.data.loaders.decode import UnreadableImageError
+from longtail.train.auto_beta import pilots_needed
 from longtail.train.own import in_memory, open_own, without_empty_splits
 from longtail.train.recipe import Recipe
 
@@ -63,9 +64,28 @@ def data_notes(recipes: Iterable[Recipe]) -> list[str]:
 
     Wrong data raises here, before the first run begins.
     """
-    first = {(recipe.data, *recipe.opening.values(), recipe.test): recipe for recipe in recipes}
-    notes = [note for recipe in first.values() if recipe.data not in CATALOG for note in open_data(recipe).notes]
+    first: dict[tuple[object, ...], Recipe] = {}
+    for recipe in recipes:
+        auto = recipe.spec.is_auto(recipe.params)
+        first.setdefault((recipe.data, *recipe.opening.values(), recipe.test, auto), recipe)
+    notes = []
+    for recipe in first.values():
+        if recipe.data not in CATALOG:
+            dataset = open_data(recipe)
+            notes += [*dataset.notes, *_pilot_note(recipe, dataset)]
     return list(dict.fromkeys(notes))
+
+
+def _pilot_note(recipe: Recipe, dataset: DataSet) -> list[str]:
+    """How many pilots a run needs, if it measures beta."""
+    if not recipe.spec.is_auto(recipe.params) or recipe.folds:
+        return []
+    there = None if dataset.val is None else dataset.val.labels.bincount(minlength=dataset.num_classes)
+    number = pilots_needed(dataset.counts, there)
+    runs = f"{number} pilot run{'s' * (number > 1)}"
+    return (
+        [f"{recipe.method} trains {runs} first, to measure beta; `--{recipe.spec.beta} 1` does not."] if number else []
+    )
 
 
 def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
@@ -87,7 +107,7 @@ def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
             f"got {recipe.test:g}."
         )
     about = "" if dataset.train.groups is None else "about "  # whole groups are held out
-    seeds = "others with every seed" if recipe.test_seed == "run" else "the same for every seed"
+    seeds = "different images for each seed" if recipe.test_seed == "run" else "the same for every seed"
     share = f"Held out {about}{100 * recipe.test:g} % of each class of {dataset.name} as test data, {seeds}"
     return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} images."))
 

@@ -35,9 +35,9 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
         ('resnet18', 64, 16, 200)
     """
     if images.features:
-        return _feature_settings(images.number, given)
+        return _feature_settings(images.training(given), given)
     tuned = bool(given.get("pretrained") or given.get("weights"))
-    number, short = max(images.number, 1), min(images.height, images.width)
+    number, short = images.training(given), min(images.height, images.width)
     like_cifar = short <= SMALL and not tuned  # also if sizes differ
     kind = "tuned" if tuned else "small" if like_cifar else "large"
     smallest, *largest = _BATCH_SIZES
@@ -54,7 +54,7 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
         "lr": float(f"{rate * math.sqrt(batch / at):.2g}"),
         "warmup": min(5, epochs // 10),
     }
-    if images.small:
+    if images.small and not tuned:
         return settings
     if like_cifar:
         side = max(16, round(short / 16) * 16)
@@ -78,19 +78,20 @@ def describe_settings(images: OwnImages, settings: Mapping[str, Any]) -> str:
     Example:
         >>> pictures = OwnImages(number=155, classes=8, height=200, width=300, small=False)
         >>> print(describe_settings(pictures, fitting_settings(pictures, {})).replace(": ", ":\n"))
-        155 training images of about 300 x 200 pixels, 8 classes:
-        resnet18 at 64 x 64, 200 epochs of 10 steps (batch size 16, learning rate 0.025).
+        140 training images of about 300 x 200 pixels, 8 classes:
+        resnet18 at 64 x 64, 200 epochs of 9 steps (batch size 16, learning rate 0.025).
     """
     about = "" if images.small else "about "
     side = settings.get("image_size")
     size = f" at {side} x {side}" if side else ""
-    steps = math.ceil(images.number / settings["batch_size"])
+    number = images.training(settings)
+    steps = math.ceil(number / settings["batch_size"])
     length = f"{_plural(settings['epochs'], 'epoch')} of {_plural(steps, 'step')}"
     what = f"training images of {about}{images.width} x {images.height} pixels"
     if images.features:
         what = f"training vectors of {images.features:,} features"
     steps_and_rate = f"{length} (batch size {settings['batch_size']}, learning rate {settings['lr']:g})"
-    return f"{images.number:,} {what}, {images.classes:,} classes: {settings['model']}{size}, {steps_and_rate}."
+    return f"{number:,} {what}, {images.classes:,} classes: {settings['model']}{size}, {steps_and_rate}."
 
 
 def _plural(number: int, noun: str) -> str:

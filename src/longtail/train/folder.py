@@ -119,7 +119,8 @@ class RunFolder:
     @property
     def cache(self) -> Path:
         """The folder of cached images: its own, or that of the folder of its study, if there is one."""
-        folders = [cache_folder(folder) for folder in (self.path, self.path.parent, self.path.parent.parent)]
+        above = list(self.path.parents)[:3]  # runs of a search are in `search/KEY/RUN`
+        folders = [cache_folder(folder) for folder in (self.path, *above)]
         return next((folder for folder in folders if folder.is_dir()), folders[0])
 
     @property
@@ -131,6 +132,12 @@ class RunFolder:
     def begun(self) -> bool:
         """Whether the folder holds a run."""
         return self.recipe_file.exists()
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the folder holds a run with a checkpoint, a logged epoch, a pilot or a result."""
+        kept = any(self.checkpoints.glob("*.safetensors")) or self.epochs_logged or self.pilots or self.done
+        return self.begun and bool(kept)
 
     @property
     def pilots(self) -> "list[RunFolder]":
@@ -175,11 +182,11 @@ class RunFolder:
 
     def check(self, recipe: Recipe) -> None:
         """Raise an error if the folder holds a run of another recipe; settings of how a run is kept may differ."""
-        differing = differing_settings(settings_of(self.recipe()), settings_of(recipe)) if self.begun else []
+        differing = differing_settings(settings_of(self.recipe()), settings_of(recipe)) if self.has_trained else []
         if differing:
             raise ValueError(
                 f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}; choose "
-                "another folder."
+                "another folder with `out`, or delete this one."
             )
 
     def begin(self, recipe: Recipe, device: torch.device, world: int, images: Sequence[str] = ()) -> None:
@@ -187,7 +194,7 @@ class RunFolder:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         for part in [*self.path.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
             part.unlink(missing_ok=True)  # left by a process that was killed while it wrote
-        if not self.begun:
+        if not self.has_trained:  # a run that failed before its first checkpoint may start again with other settings
             write_text(self.recipe_file, write_recipe(recipe))
         write_json(self._environment_file, {**environment(device, world), "images": list(images)})
 

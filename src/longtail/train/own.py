@@ -4,7 +4,7 @@ import math
 import multiprocessing
 import os
 import statistics
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -39,6 +39,7 @@ SMALL = 64
 _TOGETHER = 64  # images that a process reads at a time; they share little memory, as in a container
 _FEW = 8  # times as many, up to which other processes do not help
 _WORKERS = 16  # processes, at most
+_VALIDATION = 0.1  # that is held out by default
 _KEPT = 4  # data sets that stay in memory
 _SAMPLED = 64  # images whose headers say how large the images are, if they are not small
 
@@ -70,7 +71,7 @@ class OwnImages:
     """What the defaults for your own images or features depend on."""
 
     number: int
-    """Training images."""
+    """Training images, before any are held out."""
     classes: int
     height: int
     """In pixels; the median, if images differ in size."""
@@ -79,6 +80,14 @@ class OwnImages:
     """Whether images are small, square and of one size: then they are trained on like CIFAR."""
     features: int = 0
     """Length of the vectors, if they are features."""
+    splits: frozenset[str] = frozenset()
+    """``val`` and ``test``, if the data has them; otherwise they may be held out."""
+
+    def training(self, settings: Mapping[str, Any]) -> int:
+        """The number of training images that hold-outs by these settings leave, about."""
+        shares = {"test": settings.get("test") or 0.0, "val": settings.get("validation", _VALIDATION)}
+        left = math.prod(1.0 - float(share) for split, share in shares.items() if split not in self.splits)
+        return max(round(self.number * left), 1)
 
 
 def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = False, **opening: Any) -> OwnImages:
@@ -96,7 +105,7 @@ def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = F
     if not found.exists():
         near = nearest(str(path), CATALOG)
         raise ValueError(
-            f"Expected a data set that `longtail data list` shows, or a path, but got {str(path)!r}{near}."
+            f"Expected a data set that `longtail data list` shows, or a path, but {str(path)!r} does not exist{near}."
         )
     key = (str(found.resolve()), found.stat().st_mtime_ns, *opening.items())
     if quick:
@@ -111,17 +120,22 @@ _described: dict[Hashable, OwnImages] = {}
 
 def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
     """What the defaults for your own data set depend on; arguments as for :func:`measure_path`."""
-    numbers = len(dataset.train), dataset.num_classes
+    numbers, splits = (len(dataset.train), dataset.num_classes), frozenset(dataset.splits) - {"train"}
     if isinstance(dataset.train.images, FeatureVectors):
-        return OwnImages(*numbers, 0, 0, small=False, features=len(dataset.train.images[0]))
+        return OwnImages(*numbers, 0, 0, small=False, features=len(dataset.train.images[0]), splits=splits)
     loaded = None if quick else in_memory(dataset, cache)  # it will be trained on, so nothing is read twice
     if loaded is not None:
         assert isinstance(loaded.train.images, ArrayImages)
-        return OwnImages(*numbers, *loaded.train.images.size, small=True)
+        return OwnImages(*numbers, *loaded.train.images.size, small=True, splits=splits)
     sizes = _sizes(dataset, quick)
+    if not sizes and isinstance(dataset.train.images, FileImages):
+        raise ValueError(
+            f"Expected images in {dataset.name}, but none can be read, for example {dataset.train.images.path(0)}; if "
+            "it does not exist, `image_root` sets the folder that the paths of a list are relative to."
+        )
     small = bool(sizes) and _is_small_size(sizes[0]) and len(set(sizes)) == 1  # some are unreadable
     height, width = (round(statistics.median(side)) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
-    return OwnImages(*numbers, height, width, small)
+    return OwnImages(*numbers, height, width, small, splits=splits)
 
 
 def _sizes(dataset: DataSet, quick: bool) -> list[tuple[int, int]]:

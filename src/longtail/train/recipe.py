@@ -100,7 +100,10 @@ class Recipe:
         below=1,
     )
     test_seed: int | Literal["run"] = param(
-        0, "chooses the test data: the same for every seed, or `run`: other test data with every seed"
+        0,
+        "chooses the test data: the same for every seed, or `run`: different test data for each seed",
+        at_least=0,
+        below=2**32,
     )
     imbalance: float | None = param(None, "imbalance factor of a data set that is made long-tailed here")
     profile: Profile = param("exp", "how class counts fall: exp, step or pareto")
@@ -196,7 +199,9 @@ class Recipe:
     )
     compile: bool = param(False, "torch.compile the model")
     workers: int = param(4, "processes or threads that read files, at most one per core", at_least=0)
-    cache: bool = param(True, "keep the pixels of small image files in one file in the folder `cache` of the runs")
+    cache: bool = param(
+        True, "keep the pixels of small image files in one file in the folder `image-cache` of the runs"
+    )
     loading: Literal["streaming", "resident"] = param(
         "streaming", "image files: read in every epoch, or kept on the device, resized to a short side of 256"
     )
@@ -487,7 +492,7 @@ def defaults(
     if method is not None:
         find_method(method)
     fitted: dict[str, Any] = {}
-    own = "features" if data not in CATALOG and is_features(data) else "own"
+    own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
     if data not in CATALOG and small is None:
         images = measure_path(data, **opening) if images is None else images
         fitted = fitting_settings(images, given or {})

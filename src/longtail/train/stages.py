@@ -75,6 +75,17 @@ class Stages:
                 ("features", "linear or mlp") if isinstance(train, FeatureVectors) else ("images", "a network")
             )
             raise ValueError(f"Expected `model` to be {wanted} for {kind}, but got {recipe.model}.")
+        if isinstance(train, FeatureVectors):
+            usual = {
+                "pretrained": False,
+                "weights": None,
+                "channels_last": False,
+                "image_size": None,
+                "augment": "none",
+            }
+            for name, value in usual.items():
+                if getattr(recipe, name) != value:
+                    raise ValueError(f"Expected no `{name}` for features, but got {getattr(recipe, name)}.")
         model = build_model(
             recipe.model,
             self.loaders.dataset.num_classes,

@@ -1,16 +1,17 @@
 """Feature vectors, for example embeddings of a pretrained network: files of them, and their place in a data set."""
 
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from longtail._io import import_extra, new_file, open_tensors, reading
-from longtail.data.datasets.image_files import check_columns, column, read_parquet, read_table
+from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
 from longtail.data.datasets.splits import ArrayImages
 
 __all__ = [
@@ -25,7 +26,7 @@ __all__ = [
 
 FEATURES = "features"
 """The array or column of feature vectors."""
-_LABELS, _SPLIT, _CLASSES = ("labels", "label"), "split", "classes"
+_LABEL, _SPLIT, _CLASSES = "label", "split", "classes"
 _PARTS = ("train", "val", "test")
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 
@@ -81,7 +82,9 @@ def is_features(path: Path | str) -> bool:
         return FEATURES in map(column, parquet.read_schema(path).names)
 
 
-def read_features(path: Path | str, *, labelled: bool = True, group: str | None = None) -> StoredFeatures:
+def read_features(
+    path: Path | str, *, labelled: bool = True, label: str = _LABEL, group: str | None = None
+) -> StoredFeatures:
     """Read a file of feature vectors; nothing in it is executed.
 
     Args:
@@ -91,19 +94,22 @@ def read_features(path: Path | str, *, labelled: bool = True, group: str | None 
             columns ``features`` (lists of numbers), ``label`` and optionally ``split``. ``.npy`` with the labels in
             ``NAME.labels.npy`` or ``labels.npy`` beside it. Labels are class indices or names.
         labelled: whether labels are needed.
+        label: the array or column with the labels; ``"label"`` may also be called ``labels``.
         group: the array or column with groups that must not be split.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a file of features, but it does not exist.")
     with reading(path, "a file of features"):
-        arrays = _READERS[path.suffix.lower()](path, labelled, group)
-        return _checked(path, _join_splits(path, arrays, group), labelled, group)
+        arrays = _READERS[path.suffix.lower()](path, [label] if labelled else [], group)
+        return _checked(path, _join_splits(path, arrays, label, group), labelled, label, group)
 
 
 def write_features(path: Path, stored: StoredFeatures) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
-    arrays = {FEATURES: stored.features.numpy(), _LABELS[0]: np.array(stored.labels), _SPLIT: np.array(stored.splits)}
+    arrays = {FEATURES: stored.features.numpy(), _SPLIT: np.array(stored.splits)}
+    if stored.labels:
+        arrays["labels"] = np.array(stored.labels)
     if stored.groups:
         arrays["group"] = np.array(stored.groups)
     if stored.class_names is not None:
@@ -112,34 +118,62 @@ def write_features(path: Path, stored: StoredFeatures) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def read_texts(path: Path | str, text_column: str) -> tuple[list[str], list[str], list[str]]:
-    """Return texts, labels and splits of a table, ``.csv``, ``.tsv`` or ``.parquet``.
+class Texts(NamedTuple):
+    """The rows of a table of texts."""
+
+    texts: list[str]
+    labels: list[str]
+    """Empty without a column of labels."""
+    splits: list[str]
+    groups: list[str]
+    """Empty without a column of groups."""
+
+
+def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str | None = None) -> Texts:
+    """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
+
+    Texts without a label, if there is no column ``label``, can be predicted but not trained on.
 
     Args:
-        path: the table; labels are in the column ``label``, and splits in ``split``, if there is one.
-        text_column: the column with the texts.
+        path: the table.
+        text: the column with the texts.
+        label: the column with the labels.
+        group: the column with groups that must not be split.
     """
-    path, text = Path(path), column(text_column)
+    path, wanted = Path(path), [column(name) for name in (text, label, group) if name is not None]
     if not path.is_file() or path.suffix.lower() not in {".csv", ".tsv", ".parquet"}:
         raise ValueError(f"Expected {path} to be a table, .csv, .tsv or .parquet, but it is not.")
     if path.suffix.lower() == ".parquet":
-        found = read_parquet(path, lambda names: [n for n in names if column(n) in {text, _LABELS[1], _SPLIT}])
-        check_columns(path, list(found), (text, _LABELS[1]))
+        found = read_parquet(path, lambda names: [n for n in names if column(n) in {*wanted, _SPLIT}])
         columns = {column(name): values for name, values in found.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     else:
-        rows = read_table(path, (text, _LABELS[1]))
+        rows = read_table(path, wanted[:1])
     if not rows:
         raise ValueError(f"Expected {path} to have rows, but it has none.")
+    if label == _LABEL and _LABEL not in rows[0]:
+        wanted.remove(_LABEL)
+    check_columns(path, list(rows[0]), wanted)
     for number, row in enumerate(rows, 1):
-        for name in (text, _LABELS[1]):
+        for name in wanted:
             if row.get(name) is None or not str(row[name]).strip():
                 raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
-    splits = [str(row.get(_SPLIT) or "train").lower() for row in rows]
-    return [str(row[text]) for row in rows], [str(row[_LABELS[1]]) for row in rows], splits
+    values = {name: [str(row[name]) for row in rows] for name in wanted}
+    splits = _splits(path, [row.get(_SPLIT) for row in rows])
+    groups = [] if group is None else values[column(group)]
+    return Texts(values[column(text)], values.get(column(label), []), splits, groups)
 
 
-def _read_npz(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
+def _splits(path: Path, given: Iterable[Any]) -> list[str]:
+    """Return splits by our names."""
+    found = [str(part or "train").lower() for part in given]
+    wrong = next((part for part in found if part not in SPLITS), None)
+    if wrong is not None:
+        raise ValueError(f"Expected `split` of {path} to be train, val or test for each row, but got {wrong!r}.")
+    return [SPLITS[part] for part in found]
+
+
+def _read_npz(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
     try:
         with path.open("rb") as file:
             found = np.load(file, allow_pickle=False)
@@ -150,25 +184,25 @@ def _read_npz(path: Path, labelled: bool, group: str | None) -> dict[str, Array]
         raise ValueError(f"Expected {path} to be an npz file, but it is not: {error}.") from None
 
 
-def _read_npy(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:  # noqa: ARG001
+def _read_npy(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:  # noqa: ARG001
     beside = [path.with_suffix(".labels.npy"), path.with_name("labels.npy")]
-    labels = next((one for one in beside if one.is_file()), None)
-    if labels is None and labelled:
+    found = next((one for one in beside if one.is_file()), None)
+    if found is None and labels:
         raise FileNotFoundError(f"Expected the labels of {path} in {beside[0].name} or {beside[1].name} beside it.")
-    found = {FEATURES: np.load(path, allow_pickle=False)}
-    return found if labels is None else found | {_LABELS[0]: np.load(labels, allow_pickle=False)}
+    arrays = {FEATURES: np.load(path, allow_pickle=False)}
+    return arrays if found is None else arrays | {_LABEL: np.load(found, allow_pickle=False)}
 
 
-def _read_safetensors(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
+def _read_safetensors(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
     with open_tensors(path) as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
     return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in found.items()}
 
 
-def _read_parquet(path: Path, labelled: bool, group: str | None) -> dict[str, Array]:
+def _read_parquet(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:
     def chosen(names: list[str]) -> list[str]:
-        needed = [FEATURES, *([_LABELS[1]] if labelled else []), *([] if group is None else [column(group)])]
-        columns, used = check_columns(path, names, needed), {FEATURES, _LABELS[1], _SPLIT, *needed}
+        needed = [FEATURES, *map(column, labels), *([] if group is None else [column(group)])]
+        columns, used = check_columns(path, names, needed), {FEATURES, _LABEL, _SPLIT, *needed}
         return [name for name, known in zip(names, columns, strict=True) if known in used]
 
     table = {column(name): values for name, values in read_parquet(path, chosen).items()}
@@ -182,35 +216,36 @@ def _read_parquet(path: Path, labelled: bool, group: str | None) -> dict[str, Ar
 _READERS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
 
 
-def _join_splits(path: Path, arrays: dict[str, Array], group: str | None) -> dict[str, Array]:
+def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | None) -> dict[str, Array]:
     """One array of features, labels and splits, from arrays per split if there are such."""
     parts = [part for part in _PARTS if f"{part}.{FEATURES}" in arrays]
     if FEATURES in arrays or not parts:
         return arrays
-    pairs = [(arrays[f"{part}.{FEATURES}"], arrays[f"{part}.{_labels_in(arrays, f'{part}.', path)}"]) for part in parts]
+    pairs = [(arrays[f"{part}.{FEATURES}"], arrays[_labels_in(arrays, f"{part}.{label}", path)]) for part in parts]
     groups = [arrays[f"{part}.{group}"] for part in parts if f"{part}.{group}" in arrays]
     return {
         **({str(group): np.concatenate(groups)} if len(groups) == len(parts) else {}),
         FEATURES: np.concatenate([features for features, _ in pairs]),
-        _LABELS[0]: np.concatenate([labels for _, labels in pairs]),
+        label: np.concatenate([labels for _, labels in pairs]),
         _SPLIT: np.repeat(parts, [len(labels) for _, labels in pairs]),
         **({_CLASSES: arrays[_CLASSES]} if _CLASSES in arrays else {}),
     }
 
 
-def _labels_in(arrays: dict[str, Array], prefix: str, path: Path) -> str:
-    found = next((name for name in _LABELS if prefix + name in arrays), None)
+def _labels_in(arrays: dict[str, Array], name: str, path: Path) -> str:
+    """Return the name of the array of labels, which may be in the plural."""
+    found = next((one for one in (name, column(name), f"{name}s") if one in arrays), None)
     if found is None:
-        raise ValueError(f"Expected {path} to have `{prefix}labels`, but it has {', '.join(arrays) or 'nothing'}.")
+        raise ValueError(f"Expected {path} to have `{name}`, but it has {', '.join(arrays) or 'nothing'}.")
     return found
 
 
-def _checked(path: Path, arrays: dict[str, Array], labelled: bool, group: str | None) -> StoredFeatures:
+def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> StoredFeatures:
     if FEATURES not in arrays:
         raise ValueError(f"Expected {path} to have `{FEATURES}`, but it has {', '.join(arrays) or 'nothing'}.")
     features = arrays[FEATURES]
-    known = labelled or any(name in arrays for name in _LABELS)
-    labels = arrays[_labels_in(arrays, "", path)] if known else None
+    known = labelled or label in arrays or f"{label}s" in arrays
+    labels = arrays[_labels_in(arrays, label, path)] if known else None
     if features.ndim != 2 or features.dtype.kind not in "iuf" or 0 in features.shape:
         raise ValueError(
             f"Expected `{FEATURES}` of {path} to be numbers of shape (N, D), but got {features.dtype} of shape "
@@ -227,10 +262,9 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool, group: str | 
         raise ValueError(f"Expected finite features in {path}, but {len(bad)} rows are not, the first is row {bad[0]}.")
     splits = ["train"] * len(features)
     if _SPLIT in arrays:
-        splits = [str(part).lower() for part in arrays[_SPLIT].tolist()]
-        wrong = next((part for part in splits if part not in _PARTS), None)
-        if wrong is not None or len(splits) != len(features):
-            raise ValueError(f"Expected `split` of {path} to be train, val or test for each row, but got {wrong!r}.")
+        splits = _splits(path, arrays[_SPLIT].tolist())
+        if len(splits) != len(features):
+            raise ValueError(f"Expected `split` of {path} for each of {len(features)} rows, but got {len(splits)}.")
     names = tuple(map(str, arrays[_CLASSES].tolist())) if _CLASSES in arrays else None
     texts = [] if labels is None else list(map(str, labels.tolist()))
     if names is not None and not set(texts) <= set(names):  # indices

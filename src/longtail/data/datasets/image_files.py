@@ -17,6 +17,7 @@ from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import image_formats
 
 __all__ = [
+    "SPLITS",
     "FoundFiles",
     "check_columns",
     "column",
@@ -34,6 +35,9 @@ __all__ = [
     "read_table",
 ]
 
+SPLITS = {"train": "train", "training": "train", "test": "test"}
+SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+"""Names of splits, and what we call them."""
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
 _SYSTEM_FILES = {"thumbs.db", "desktop.ini"}  # of Windows
 LINKED = "linked folder"

@@ -15,6 +15,7 @@ from longtail._checks import Vector, as_tensor, describe
 from longtail.classes import class_counts
 from longtail.data.datasets.features import FeatureVectors, is_features, read_features
 from longtail.data.datasets.image_files import (
+    SPLITS,
     FoundFiles,
     check_columns,
     column,
@@ -32,8 +33,6 @@ from longtail.data.loaders.decode import raw_pixels
 
 __all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
-_PARTS = {"train": "train", "training": "train", "test": "test"}
-_PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _FOLDER = "folder"  # the value of `split_by` for folders
 
@@ -85,7 +84,10 @@ def open_path(
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
     if is_features(path):
-        return _from_features(path, split_by)
+        for name, value, usual in (("image_root", root, None), ("path_column", columns.path, "path")):
+            if value != usual:
+                raise ValueError(f"Expected no `{name}` for features, but got {value}.")
+        return _from_features(path, label_column, split_by)
     if suffix not in _LISTS:
         raise ValueError(
             f"Expected {path} to be a folder, a list ({', '.join(_LISTS)}) or features (.npz, .npy, .safetensors, "
@@ -219,7 +221,7 @@ def _levels(class_names: Sequence[str]) -> list[str]:
 def _split_folders(root: Path) -> dict[str, Path]:
     """Return the folder of each split; without split folders everything is training data."""
     visible = folders_in(root)
-    parts = [_PARTS.get(folder.name.lower()) for folder in visible]
+    parts = [SPLITS.get(folder.name.lower()) for folder in visible]
     if "train" not in parts:
         return {"train": root}
     if None in parts:
@@ -268,7 +270,7 @@ def _split_lists(root: Path) -> dict[str | None, Path]:
     """Return the list of each split in a folder; none if there is no list of training images."""
     found: dict[str | None, Path] = {}
     for file in sorted(root.iterdir()):
-        part = _PARTS.get(file.stem.lower())
+        part = SPLITS.get(file.stem.lower())
         if part is not None and file.suffix.lower() in _LISTS and file.is_file():
             other = found.setdefault(part, file)
             if other != file:
@@ -320,7 +322,7 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
         if whole and label.startswith("-"):
             raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
         part = (row.get("split") or given or "train").lower()
-        if part not in _PARTS or _PARTS[part] != (given or _PARTS[part]):
+        if part not in SPLITS or SPLITS[part] != (given or SPLITS[part]):
             wanted = given or "train, val or test"
             raise ValueError(f"Expected `split` in row {number} of {path} to be {wanted}, but got {part!r}.")
         group = "" if columns.group is None else row.get(columns.group, "").strip()
@@ -328,7 +330,7 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
             raise ValueError(
                 f"Expected a value of `{columns.group}`, by which to split, in row {number} of {path}, but got none."
             )
-        rows.append(_Row(place, label, _PARTS[part], group))
+        rows.append(_Row(place, label, SPLITS[part], group))
     return rows
 
 
@@ -360,8 +362,8 @@ def _text(value: Any) -> str:
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
 
 
-def _from_features(path: Path, split_by: str | None) -> DataSet:
-    stored = read_features(path, group=split_by)
+def _from_features(path: Path, label: str, split_by: str | None) -> DataSet:
+    stored = read_features(path, label=label, group=split_by)
     if stored.class_names is None:
         class_names, classes = _classes(stored.labels)
     else:

@@ -90,7 +90,7 @@ def learning_curves(losses: Sequence[Sequence[float]], curves: Curves | None, *,
     epochs = np.arange(1, len(losses[0]) + 1)
     for row in losses if len(losses) > 1 else ():
         all_axes[0].plot(epochs, row, color=INK, linewidth=0.8, alpha=0.4)
-    all_axes[0].plot(epochs, np.mean(losses, 0), color=INK)
+    all_axes[0].plot(epochs, np.nanmean(losses, 0), color=INK)
     all_axes[0].set(ylabel="training loss")
     if curves is not None:
         marks = marks_of(list(curves.train))
