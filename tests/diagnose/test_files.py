@@ -71,7 +71,7 @@ def test_samples_without_a_label_are_ignored_and_counted(tmp_path, files):
 
 L, Z = np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]])
 BAD = {
-    "no labels": ({"logits": Z}, "Expected {} to have `labels`, but it has `logits`."),
+    "no labels": ({"logits": Z}, "Expected {} to have `labels`, in a table `label`, but it has `logits`."),
     "no scores": ({"labels": L}, "Expected {} to have `logits`, `probabilities` or `predicted`, but it has `labels`."),
     "rows": (
         {"labels": L, "logits": Z[:1]},
@@ -129,13 +129,13 @@ def test_bad_files(tmp_path):
         "d.npz": (npy.getvalue(), "d.npz: Expected an npz file .*, but it is an npy file"),
         "e.npz": (b"", "Expected .*e.npz to be an npz file"),
         "f.npz": (spoilt, "Expected .*f.npz to be an npz file"),
-        "g.npz": (other.getvalue(), "Expected .*g.npz to have `labels`, but it has"),
+        "g.npz": (other.getvalue(), "Expected .*g.npz to have `labels`, in a table `label`, but it has"),
         "b.npz": (b"PK\x03\x04half", "Expected .*b.npz to be an npz file"),
         "a.safetensors": (b"nothing", "Expected .* to be a whole safetensors file, but it is damaged"),
         "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is damaged"),
         "a.csv": (b"label,predicted\n", "Expected .* to have a header and a line per sample, but it has 1 lines"),
         "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in every line of .*, but line 2 has 3"),
-        "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have `labels`, but it has `truth`, `predicted`"),
+        "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have `labels`, in a table `label`, but it has `truth`, `predicted`"),
         "d.csv": (b"label,x\n1,2\n", "Expected .* to have `logits`, `probabilities` or `predicted`"),
         "e.csv": (b"label,logit_a,logit_b\n0,1,?\n", "Expected numbers in the columns `logit_…`"),
         "f.csv": (b"label,logit_a,logit_b\nz,1,2\n", "Expected labels of .* to be among a, b, but got 'z'"),

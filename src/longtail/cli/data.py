@@ -141,7 +141,7 @@ def _places(name: str, root: Path) -> str:
 def show(found: Description, folders: Sequence[Path] = ()) -> None:
     """Print a description, and the class folders that are empty."""
     sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
-    print_line(f"{found.name}: {sizes} images, {len(found.class_names):,} classes", style="bold")
+    print_line(f"{found.name}: {sizes} {found.what}, {len(found.class_names):,} classes", style="bold")
     groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
     print_line(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes; groups: {found.groups_from}")
     order = found.counts.argsort(descending=True, stable=True).tolist()
@@ -165,9 +165,9 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
         "classes in one group, of which nothing can be held out": found.whole,
         "classes without a training image": found.empty,
         "folders without an image": [str(folder) for folder in folders],
-        "images in more than one split": [" = ".join(names) for names in found.across],
-        "images more than once in a split": [" = ".join(names) for names in found.within],
-        "images with different labels": [" = ".join(names) for names in found.conflicting],
+        f"{found.what} in more than one split": [" = ".join(names) for names in found.across],
+        f"{found.what} more than once in a split": [" = ".join(names) for names in found.within],
+        f"{found.what} with different labels": [" = ".join(names) for names in found.conflicting],
         "files that cannot be read": found.unreadable,
     }
     for problem, items in problems.items():

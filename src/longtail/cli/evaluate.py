@@ -31,7 +31,9 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.flag(
-        "--data", "new data: a folder of class folders, a list of images, or a data set by name", metavar="DATA"
+        "--data",
+        "new data: a folder of class folders, a list of images, features, or a data set by name",
+        metavar="DATA",
     )
     parser.flag("--part", "its split (default: test, or all images if it has no splits)", metavar="NAME")
     add_opening(parser)

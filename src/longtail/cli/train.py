@@ -112,7 +112,10 @@ def _parser(words: Sequence[str] = ()) -> Parser:
     defaults_, of = _shown_defaults(words) if {"-h", "--help"} & set(words) else ({}, "")
     parser = Parser("longtail train", _ABOUT + of, usage="[DATA] [--FLAG VALUE …]")
     parser.add_argument(
-        "source", nargs="?", metavar="DATA", help="a recipe (.toml), a folder of class folders, or a list of images"
+        "source",
+        nargs="?",
+        metavar="DATA",
+        help="a recipe (.toml), a folder of class folders, a list of images, or features",
     )
     parser.flag("--out", "folder of the run, or of several runs (default: runs)", metavar="DIR")
     add_settings(parser, defaults_, common=True)

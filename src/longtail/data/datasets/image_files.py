@@ -214,7 +214,8 @@ def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> l
     if _lacks(header, needed):
         *others, last = needed
         what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
-        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}.")
+        hint = "; `path_column` and `label_column` name others" if {"path", "label"} <= set(needed) else ""
+        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}{hint}.")
     columns = list(map(column, header))
     for name, times in Counter(columns).items():
         if name and times > 1:

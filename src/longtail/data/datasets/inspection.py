@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
+from longtail.data.datasets.features import FeatureVectors
 from longtail.data.datasets.long_tail import long_tail_counts
 from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
@@ -110,6 +111,8 @@ class Description:
     class_names: tuple[str, ...]
     sizes: dict[str, int]
     """Images per split."""
+    what: str
+    """``"images"`` or ``"vectors"``."""
     counts: Tensor
     """Training images per class."""
     groups: Groups
@@ -190,6 +193,7 @@ def describe_dataset(
         name=dataset.name,
         class_names=dataset.class_names,
         sizes={part: len(split) for part, split in dataset.splits.items()},
+        what="vectors" if isinstance(dataset.train.images, FeatureVectors) else "images",
         counts=dataset.counts,
         groups=dataset.groups,
         groups_from=dataset.groups_from,
