@@ -75,3 +75,21 @@ def test_the_line_says_what_was_chosen(pictures):
     assert describe_fit(make_recipe({"data": "digits-lt", "method": "softmax"})) == ""
     plan = make_plan({"data": pictures, "methods": ["softmax"], "seeds": 1, "recipe": {"epochs": 7}})
     assert describe_fit(plan.runs()[0].recipe) == line
+
+
+@pytest.mark.parametrize("model", ["vit_small_patch16_224", "timm:swin_tiny_patch4_window7_224", "convnext_tiny"])
+def test_transformers_have_adamw(model):
+    pictures = OwnImages(number=5000, classes=8, height=300, width=300, small=False)
+    fitted = fitting_settings(pictures, {"model": model})
+    assert fitted["optimizer"] == "adamw"
+    assert fitted["lr"] <= 1e-3
+    assert "optimizer" not in fitting_settings(pictures, {"model": "resnet50"})
+    assert fitting_settings(pictures, {"optimizer": "adamw"})["lr"] <= 1e-3
+    tuned = fitting_settings(pictures, {"model": model, "weights": "a.safetensors"})
+    assert (tuned["layer_decay"], tuned["lr"] < fitted["lr"]) == (0.75, True)
+
+
+def test_adamw_with_the_rate_of_sgd_is_refused():
+    with pytest.raises(ValueError, match="`lr` below"):
+        make_recipe({"data": "digits-lt", "method": "softmax", "optimizer": "adamw"})
+    assert make_recipe({"data": "digits-lt", "method": "softmax", "optimizer": "adamw", "lr": 0.001}).lr == 0.001

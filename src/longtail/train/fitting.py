@@ -1,6 +1,7 @@
 """Defaults for your own images that fit their number and their size."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,10 @@ _EPOCHS = {"scratch": (60, 200), "tuned": (10, 50)}
 """The fewest epochs, for many images, and the most, for few."""
 _RATES = {"small": (0.1, 128), "large": (0.1, 256), "tuned": (0.02, 256)}
 """The learning rate at a batch size; it grows with the square root of the batch size."""
+_ADAMW = {"small": (1e-3, 256), "large": (1e-3, 256), "tuned": (5e-4, 256)}
+"""The same for AdamW."""
+_NEEDS_ADAMW = re.compile(r"vit|deit|swin|beit|eva|mixer|convnext|xcit|cait|coat")
+"""Networks that SGD at the usual rates does not train."""
 _MANY = 50_000  # images that a ResNet-50 needs
 _SIDES = {0: 64, 2_000: 128, 10_000: 224}
 """The side that a model sees, by the number of images from which on; it is not larger than the images."""
@@ -26,7 +31,8 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
 
     Args:
         images: their number and size.
-        given: settings of the user, which the others fit: ``batch_size``, ``epochs``, ``pretrained`` and ``weights``.
+        given: settings of the user, which the others fit: ``batch_size``, ``epochs``, ``pretrained``, ``weights``,
+            ``optimizer``, and ``model``, because transformers and ConvNeXts need AdamW.
 
     Example:
         >>> pictures = OwnImages(number=155, classes=8, height=200, width=300, small=False)
@@ -47,13 +53,21 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
     length = "tuned" if tuned else "scratch"
     fewest, most = _EPOCHS[length]
     epochs = given.get("epochs") or min(max(math.ceil(_STEPS[length] / math.ceil(number / batch)), fewest), most)
-    rate, at = _RATES[kind]
+    adamw = given.get("optimizer", "adamw" if _NEEDS_ADAMW.search(str(given.get("model", ""))) else "sgd") == "adamw"
+    rate, at = (_ADAMW if adamw else _RATES)[kind]
     settings: dict[str, Any] = {
         "batch_size": batch,
         "epochs": epochs,
         "lr": float(f"{rate * math.sqrt(batch / at):.2g}"),
         "warmup": min(5, epochs // 10),
     }
+    if adamw:
+        settings |= {
+            "optimizer": "adamw",
+            "weight_decay": 0.05,
+            "clip_grad": 1.0,
+            "layer_decay": 0.75 if tuned else 1.0,
+        }
     if images.small and not tuned:
         return settings
     if like_cifar:

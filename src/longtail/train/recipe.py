@@ -247,6 +247,8 @@ class Recipe:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
         if self.patience and not self.best_epoch:
             raise ValueError(f"Expected `best_epoch` with `patience` = {self.patience}, but it is off.")
+        if self.optimizer == "adamw" and self.lr >= 0.1:
+            raise ValueError(f"Expected `lr` below 0.1 with adamw, for example 0.001, but got {self.lr:g}.")
         if self.pretrained and self.weights:
             raise ValueError(f"Expected `pretrained` or `weights`, not both, but got {self.weights!r} and pretrained.")
         if not isinstance(self.params, UnknownParams):
