@@ -60,6 +60,8 @@ def new_file(path: Path) -> Iterator[Path]:
         ('whole', ['a.txt'])
     """
     _remove_leftovers(path)
+    if not path.name:
+        raise ValueError(f"Expected the name of a file to write, but got {str(path)!r}.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
     try:

@@ -113,3 +113,15 @@ def test_heic_is_read_if_pillow_heif_is_installed(tmp_path, monkeypatch):
         Image.OPEN.pop("HEIF", None)
         module.image_formats.cache_clear()
         image_files.image_suffixes.cache_clear()
+
+
+def test_turned_tiff_in_cmyk(tmp_path):
+    """Pillow swaps the sides of such a TIFF before it is read, and does not turn its pixels."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 20, 4), dtype=np.uint8)
+    Image.fromarray(pixels, "CMYK").save(tmp_path / "a.tiff", exif=exif)
+    with Image.open(tmp_path / "a.tiff") as image:
+        expected = np.asarray(image.convert("RGB"))
+    assert np.array_equal(decode(tmp_path / "a.tiff").permute(1, 2, 0).numpy(), expected)
+    assert image_size(tmp_path / "a.tiff") == expected.shape[:2]

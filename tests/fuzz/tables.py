@@ -97,6 +97,13 @@ def _read_list(path: Path, folder: Path) -> "Counter[tuple[str, str, str]]":
             if line.strip():
                 name, _, label = line.rstrip().rpartition(" ")
                 rows.append({"path": name.strip(), "label": label})
+        if (
+            rows
+            and all("," in f"{row['path']} {row['label']}" for row in rows)
+            and not rows[0]["path"].endswith(".png")
+        ):
+            pairs = [f"{row['path']} {row['label']}".rpartition(",") for row in rows]  # separated by commas
+            rows = [{"path": name.strip(), "label": label.strip()} for name, _, label in pairs]
     else:
         text = path.read_text("utf-8-sig")  # line ends become \n, also in cells
         for delimiter in "\t,;" if path.suffix == ".tsv" else ",\t;":

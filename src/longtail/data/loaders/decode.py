@@ -119,6 +119,7 @@ def decode(path: Path) -> Tensor:
 
 def rgb(image: "Image.Image") -> Tensor:
     """Return a PIL image as RGB pixels, upright, uint8 ``(3, height, width)``; 16 bits become 8."""
+    image.load()  # the size of a TIFF may change
     orientation = _orientation(image)
     pixels = torch.empty((3, image.height, image.width), dtype=torch.uint8)
     rows = max(_BAND // max(image.width, 1), 1)
@@ -172,6 +173,8 @@ def pixels_to_tensor(pixels: "np.ndarray[Any, Any]") -> Tensor:
 def image_size(path: Path) -> tuple[int, int]:
     """Return height and width of an image file, upright, from its header; raise like :func:`decode`."""
     with _opened(path) as image:
+        if hasattr(image, "tag_v2") and image.tag_v2.get(_ORIENTATION, 1) != 1:
+            image.load()  # Pillow turns a TIFF itself, but not in every mode
         return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
 
 
