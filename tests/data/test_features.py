@@ -56,7 +56,7 @@ def test_all_formats_give_the_same_data_set(tmp_path):
 
 
 def test_subsets_keep_vectors_with_their_labels(tmp_path):
-    """Rows are told apart by their first number."""
+    """The first number of a row identifies it."""
     rows = torch.arange(60.0)[:, None].repeat(1, 3)
     labels = torch.arange(60) % 2
     np.savez(tmp_path / "a.npz", features=rows.numpy(), labels=labels.numpy())
