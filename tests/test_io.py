@@ -32,7 +32,7 @@ def test_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(_io.os, "fsync", lambda _: calls.append(sorted(file.name for file in tmp_path.iterdir())))
     write_text(tmp_path / "a.txt", "x")
-    assert calls == [[f".a.txt.{os.getpid()}.part"], ["a.txt"]]  # the file, then the folder
+    assert calls == [[f".a.txt.{_io.process_name()}.part"], ["a.txt"]]  # the file, then the folder
 
 
 @posix

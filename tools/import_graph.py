@@ -20,6 +20,7 @@ ORDER = (
     "_program",
     "_progress",
     "_io",
+    "_claims",
     "_gpu",
     "classes",
     "losses",

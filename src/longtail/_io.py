@@ -3,18 +3,21 @@
 import json
 import math
 import os
+import re
 import signal
+import socket
 import stat
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from longtail._program import plugin_frames, printable
 
@@ -22,13 +25,19 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+_Item, _Found = TypeVar("_Item"), TypeVar("_Found")
+
 __all__ = [
+    "check_claim",
     "check_shape",
+    "claimed",
     "file_lock",
     "import_extra",
+    "map_files",
     "new_file",
     "open_tensors",
     "plain",
+    "process_name",
     "read_json",
     "read_tensors",
     "read_toml",
@@ -41,6 +50,22 @@ __all__ = [
     "write_tensors",
     "write_text",
 ]
+
+
+claimed: dict[Path, Callable[[], None]] = {}
+"""Folders that this process holds by a lease, and the function that raises an error when the lease is lost."""
+
+
+def check_claim(path: Path) -> None:
+    """Raise an error if a file is in a folder that this process held and lost."""
+    for folder, check in list(claimed.items()):
+        if path.resolve().is_relative_to(folder):
+            check()
+
+
+def process_name() -> str:
+    """Host and number of this process, without dots: a name for files on a disk that several machines share."""
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', socket.gethostname())}-{os.getpid()}"
 
 
 @contextmanager
@@ -62,7 +87,7 @@ def new_file(path: Path) -> Iterator[Path]:
     _remove_leftovers(path)
     if not path.name:
         raise ValueError(f"Expected the name of a file to write, but got {str(path)!r}.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{process_name()}.part")
     held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         with suppress(OSError):  # the file system has no locks
@@ -71,6 +96,7 @@ def new_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        check_claim(path)
         temporary.replace(path)
         _sync_folder(path.parent)
     finally:
@@ -237,6 +263,18 @@ def safe_cell(value: Any) -> Any:
         float(text)
         return text
     return "'" + text
+
+
+def map_files(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> list[_Found]:
+    """Apply a function that reads files to many items, 32 at a time: a network file system answers in milliseconds."""
+    given = list(items)
+    if len(given) <= _FEW:
+        return [function(item) for item in given]
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return list(pool.map(function, given))
+
+
+_FEW, _AT_A_TIME = 64, 32
 
 
 # --- locks

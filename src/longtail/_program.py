@@ -40,14 +40,14 @@ def sentence_of(error: Exception) -> str:
     Any other error, such as a ``TypeError`` in a plugin, gets its type and its place.
 
     Example:
-        >>> sentence_of(PermissionError(13, "Permission denied", "out/.labels.csv.4711.part"))
+        >>> sentence_of(PermissionError(13, "Permission denied", "out/.labels.csv.laptop-4711.part"))
         'Expected access to out/labels.csv, but got: permission denied.'
         >>> sentence_of(ValueError("Expected `beta` to be a number >= 0, but got -1."))
         'Expected `beta` to be a number >= 0, but got -1.'
     """
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
         path = Path(os.fsdecode(error.filename))
-        temporary = re.fullmatch(r"\.(.+)\.\d+\.part", path.name)
+        temporary = re.fullmatch(r"\.(.+)\.[\w-]+-\d+\.part", path.name)
         meant = path.with_name(temporary[1]) if temporary else path
         return f"Expected access to {meant}, but got: {error.strerror[:1].lower()}{error.strerror[1:]}."
     if isinstance(error, SyntaxError) and error.filename:

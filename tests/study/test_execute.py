@@ -4,14 +4,11 @@ import fcntl
 import os
 import shutil
 import signal
-from queue import SimpleQueue
-from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.study.conftest import SHORT, plan_in
 from tests.train.conftest import is_locked
-from tests.train.turns import expected_turns, turns_of
 
 from longtail.study.execute import devices, execute
 from longtail.train import RunFolder, StoppedError
@@ -123,11 +120,16 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_run_again(tmp_path
     )
 
 
-@pytest.mark.slow
-def test_several_devices_share_the_runs(tmp_path, study):
-    runs = plan_in(tmp_path, methods=["softmax"]).runs()
-    outcome = execute(runs, on=[torch.device("cpu"), torch.device("cpu")])
-    assert len(outcome.done) == 2
+def test_several_devices_share_the_runs_and_those_that_join(tmp_path, study):
+    first, *others = runs = plan_in(tmp_path, methods=["softmax", "balanced-softmax"]).runs()
+    bad = plan_in(tmp_path / "bad", methods=["softmax"], seeds=2, recipe={"lr": 1e30}).runs()
+
+    def more():
+        return [others.pop()] if first.folder.done and others else []
+
+    outcome = execute([first, *bad], on=[torch.device("cpu"), torch.device("cpu")], more=more)
+    assert {run.path for run in outcome.done} == {run.path for run in runs}
+    assert set(outcome.failed) == {str(run.path) for run in bad}
     for run in runs:
         assert run.folder.result_file.read_bytes() == RunFolder(study / run.path.name).result_file.read_bytes()
 
@@ -138,30 +140,3 @@ def test_runs_for_different_devices_are_refused(tmp_path):
     assert devices(one) == [torch.device("cpu")]
     with pytest.raises(ValueError, match="`device`"):
         execute([*one, *other])
-
-
-class AtOnce:
-    """A process that does its work in ``start``."""
-
-    def __init__(self, target, args):
-        self.target, self.args = target, args
-
-    def start(self):
-        self.target(*self.args)
-
-    def is_alive(self):
-        return False
-
-
-def test_each_device_trains_as_many_runs_at_a_time_as_it_takes(tmp_path, monkeypatch):
-    number = 2
-    here = SimpleNamespace(Process=AtOnce, SimpleQueue=SimpleQueue)
-    monkeypatch.setattr(torch.multiprocessing, "get_context", lambda _: here)
-    taken = turns_of(monkeypatch, number)
-    for places in (1, 2):
-        taken.clear()
-        runs = plan_in(tmp_path / str(places), methods=["softmax"], seeds=4, recipe={"epochs": 1}).runs()
-        outcome = execute(runs, on=[torch.device("cpu")] * places)
-        assert (len(outcome.done), outcome.failed) == (4, {})
-        shares = [[run.path.name for run in runs[device::places]] for device in range(places)]
-        assert taken == [name for share in shares for name in expected_turns(share, number)]

@@ -1,6 +1,7 @@
 """``longtail study``: run a plan and compare its methods, search for beta, show tables of finished runs."""
 
 import argparse
+import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from longtail._program import program
+from longtail._io import write_text
+from longtail._program import printable, program
 from longtail._registry import load_plugins
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
@@ -19,7 +21,7 @@ from longtail.data import data_title
 from longtail.methods import METHODS, default_reference
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
-from longtail.study.conduct import Outcome, Searches, describe_plans
+from longtail.study.conduct import Outcome, Searches, describe_plans, known_runs
 from longtail.study.decision import ENOUGH_SEEDS
 from longtail.study.estimate import estimate
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
@@ -29,8 +31,10 @@ from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
 from longtail.study.study import Progress, Study, run_studies
+from longtail.study.workers import describe_status, status
 from longtail.train.dataset import data_notes
 from longtail.train.launch import describe_fit
+from longtail.train.recipe import write_recipe
 from longtail.train.trainer import StoppedError
 
 __all__ = ["run"]
@@ -40,6 +44,8 @@ the same command continues.
 
   longtail study --data NAME … --methods NAME … [--seeds N] [--imbalance N …] [--betas B …]
   longtail study PLAN.toml … [--dry-run]      plans with the same names and the tables [recipe] and [search]
+  longtail study PLAN.toml … --join           share the study with other workers, on this machine or others
+  longtail study PLAN.toml … --status         what is done, what runs where, what failed
   longtail study beta --data NAME             only search for beta
   longtail study table RUNS …                 tables of finished runs"""
 
@@ -48,7 +54,7 @@ def run(words: Sequence[str]) -> int:
     """Parse, run, print."""
     load_plugins()
     commands = {"beta": _beta, "table": _table}
-    command = f"{program()} study {shlex.join(words)}"
+    command = f"{program()} study {shlex.join(word for word in words if word != '--join')}"
     try:
         with Phases():
             if words and words[0] in commands:
@@ -71,6 +77,10 @@ def _study(words: Sequence[str], command: str) -> int:
         ("betas", "for methods with a beta: numbers, auto, recipe (of the data set) or search", _SEVERAL),
         ("reference", "the method that others are tested against", {"metavar": "NAME"}),
     )
+    parser.flag("--join", "work on the study together with other processes that do the same", action="store_true")
+    parser.flag("--status", "show what is done, running, waiting and failed", action="store_true")
+    parser.flag("--json", "with --status: as JSON", action="store_true")
+    parser.flag("--commands", "print a command for each run that is not done", action="store_true")
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
     given = parser.read(words)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
@@ -79,19 +89,25 @@ def _study(words: Sequence[str], command: str) -> int:
     if len(given.plans) > 1 and given.out is not None:
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
-    if given.dry_run:  # nothing is written
+    if given.dry_run or given.status:  # nothing is written
         content["recipe"] = {**content.get("recipe", {}), "cache": False}
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
         return 0
+    if given.status:
+        state = status(plans, known_runs(plans))
+        console.file.write((json.dumps(state, indent=1) if given.json else printable(describe_status(state))) + "\n")
+        return 0
+    if given.commands:
+        return _print_commands(plans)
     _print_notes(plans)
     fits = (describe_fit(run.recipe) for plan in plans for run in plan.runs())
     for line in dict.fromkeys(filter(None, fits)):
         print_line(line)
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
-        found = run_studies(studies, given.together, view, _print_round)
+        found = run_studies(studies, given.together, view, _print_round, join=given.join)
     for plan, results in zip(plans, found, strict=True):
         _print_searches(results.searches, command)
         for searched in results.searches.values():
@@ -105,6 +121,20 @@ def _study(words: Sequence[str], command: str) -> int:
             for data, decision in results.decisions().items():
                 print_line(f"{data}: {decision}")
     return _exit_code(found[0].outcome)
+
+
+def _print_commands(plans: Sequence[StudyPlan]) -> int:
+    """Print a command for each run that is not done, and write the recipes that they read."""
+    for run in known_runs(plans):
+        if not run.folder.done:
+            if not run.folder.begun:
+                run.path.mkdir(parents=True, exist_ok=True)
+                write_text(run.folder.recipe_file, write_recipe(run.recipe))
+            words = [str(run.folder.recipe_file), "--out", str(run.path)]
+            console.file.write(f"{program()} train {shlex.join(words)}\n")
+    if any(plan.searches for plan in plans):
+        print_line("Searches for beta have more runs; run this command again when these are done.", progress_console)
+    return 0
 
 
 def _beta(words: Sequence[str], command: str) -> int:

@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -116,16 +117,18 @@ def _parse(kind: Any, text: str) -> Any:
     return _SWITCH[text.lower()] if kind is bool else kind(text)
 
 
+@cache
 def _kinds(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
 
 
 def _is(value: Any, kind: Any) -> bool:
-    if kind is Any:
+    if kind is Any or type(value) is kind:
         return True
-    if get_origin(kind) is Literal:
+    origin = get_origin(kind)
+    if origin is Literal:
         return isinstance(value, str) and value in get_args(kind)
-    if get_origin(kind) is tuple:
+    if origin is tuple:
         return isinstance(value, tuple) and all(_is(one, get_args(kind)[0]) for one in value)
     if isinstance(value, bool):
         return kind is bool

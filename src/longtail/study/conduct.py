@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from longtail._io import map_files
 from longtail.data import data_title
 from longtail.study.planning import PlannedRun, SearchKey, StudyPlan
 from longtail.study.search import SearchResult, search_runs
@@ -94,7 +95,7 @@ def conduct(
         runs = more()
     failed = {path: why for outcome in outcomes for path, why in outcome.failed.items()}
     return searches.results, Outcome(
-        done=tuple(run for run in own.values() if run.folder.done),
+        done=tuple(done_of(own.values())),
         failed=failed,
         elsewhere=tuple(run for outcome in outcomes for run in outcome.elsewhere),
         unfinished=searches.unfinished(failed),
@@ -109,13 +110,7 @@ def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False, e
         searches_only: leave out the plans' own runs.
         estimate: how long runs take; see :func:`longtail.study.estimate.estimate`.
     """
-    ahead: list[PlannedRun] = []
-
-    def train(runs: Sequence[PlannedRun], _: More) -> Outcome:
-        ahead.extend(runs)
-        return Outcome((), {})
-
-    searches, _ = conduct(plans, train, searches_only=searches_only, command=None)
+    ahead, searches = _plan_ahead(plans, searches_only)
     left = [run for run in ahead if not run.folder.done]
     each, total = ({}, 0.0) if estimate is None else estimate(left)
     about = f"; about {timedelta(seconds=math.ceil(total))} left" if each else ""
@@ -131,6 +126,22 @@ def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False, e
     return "\n".join(lines)
 
 
+def known_runs(plans: Sequence[StudyPlan]) -> list[PlannedRun]:
+    """Return the runs of plans, done or not, with those of searches as far as they are known."""
+    return _plan_ahead(plans)[0]
+
+
+def _plan_ahead(plans: Sequence[StudyPlan], searches_only: bool = False) -> tuple[list[PlannedRun], list[Searches]]:
+    ahead: list[PlannedRun] = []
+
+    def train(runs: Sequence[PlannedRun], _: More) -> Outcome:
+        ahead.extend(runs)
+        return Outcome((), {})
+
+    searches, _ = conduct(plans, train, searches_only=searches_only, command=None)
+    return ahead, searches
+
+
 def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[Path, PlannedRun]:
     """The plans' own runs whose betas are known, each once."""
     runs: dict[Path, PlannedRun] = {}
@@ -142,7 +153,10 @@ def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[
 
 
 def _ordered(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    return sorted(runs, key=lambda run: (not run.folder.begun, run.recipe.seed))
+    given = list(runs)
+    begun = map_files(lambda run: run.folder.begun, given)
+    places = sorted(range(len(given)), key=lambda place: (not begun[place], given[place].recipe.seed))
+    return [given[place] for place in places]
 
 
 class _Searches:
@@ -190,6 +204,12 @@ class _Searches:
             why = failed.get(str(lost.path), "another process is training it")
             found.append(f"Expected all runs of a search to finish, but {lost.path} did not: {why}")
         return tuple(found)
+
+
+def done_of(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return the runs that are done."""
+    given = list(runs)
+    return [run for run, done in zip(given, map_files(lambda run: run.folder.done, given), strict=True) if done]
 
 
 def _all_done(runs: Iterable[PlannedRun]) -> bool:

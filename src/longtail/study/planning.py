@@ -5,11 +5,12 @@ A plan is made from plain data (:func:`make_plan`) or a TOML file (:func:`read_p
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_integer, check_number
-from longtail._io import read_toml, reading
+from longtail._io import map_files, read_toml, reading
 from longtail.data import CATALOG, long_tail_counts
 from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
@@ -112,12 +113,22 @@ class StudyPlan:
                 for beta in self.betas if takes_beta(method) else ("recipe",):
                     key = (data, imbalance, method)
                     value = (found or {}).get(key) if beta == "search" else beta
-                    if value is None:
-                        continue
-                    base = self.base(*key, None if value == "recipe" else value)
-                    label, _, _ = base.label.rpartition("seed")
-                    for seed in self.seeds:
-                        yield PlannedRun(replace(base, seed=seed), Path(self.out) / f"{label}seed{seed}"), key, beta
+                    for run in () if value is None else self._seeds_of(key, value):
+                        yield run, key, beta
+
+    def _seeds_of(self, key: SearchKey, beta: float | str) -> list[PlannedRun]:
+        """The runs of a method with a beta, made once: a plan of thousands of runs is gone through several times."""
+        if (key, beta) not in self._made:
+            base = self.base(*key, None if beta == "recipe" else beta)
+            label, _, _ = base.label.rpartition("seed")
+            self._made[key, beta] = [
+                PlannedRun(replace(base, seed=seed), Path(self.out) / f"{label}seed{seed}") for seed in self.seeds
+            ]
+        return self._made[key, beta]
+
+    @cached_property
+    def _made(self) -> dict[tuple[SearchKey, float | str], list[PlannedRun]]:
+        return {}
 
     @property
     def searches(self) -> list[SearchKey]:
@@ -239,8 +250,7 @@ def _check(plan: StudyPlan) -> None:
         raise ValueError(f"Expected `betas` with a method that has a beta ({known}), but got none.")
     parse_method(plan.reference)
     _check_recipe(plan)
-    for run in plan.runs():
-        run.folder.check(run.recipe)
+    map_files(lambda run: run.folder.check(run.recipe), plan.runs())
 
 
 def _check_data(plan: StudyPlan) -> None:

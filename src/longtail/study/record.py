@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longtail._io import NUMBER, read_json, write_json
+from longtail._io import NUMBER, map_files, read_json, write_json
 
 STUDY_FILE = "study.json"
 
@@ -129,8 +129,9 @@ def write_study(folder: Path, record: StudyRecord) -> None:
 def missing_of(folder: Path, records: Iterable[StudyRecord]) -> str:
     """Return which planned runs are missing, in words; empty if none is missing."""
     given = list(records)
-    planned = {run for one in given for run in one.planned}
-    missing = [run for run in planned if not (folder / run / "result.json").exists()]
+    planned = sorted({run for one in given for run in one.planned})
+    there = map_files(lambda run: (folder / run / "result.json").exists(), planned)
+    missing = [run for run, found in zip(planned, there, strict=True) if not found]
     found = {name for one in given for name, beta in one.searches.items() if beta is not None}
     searches = {name for one in given for name in one.searches} - found
     parts = [f"{len(missing)} of {len(planned)} planned runs are missing"] if missing else []

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from longtail._io import map_files
 from longtail.data import data_title
 from longtail.methods import METHODS, parse_method
 from longtail.study.stats import Summary, summarise
@@ -140,12 +141,10 @@ def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
     for path in map(Path, paths):
         if not path.is_dir():
             raise FileNotFoundError(f"Expected a folder of runs, but {path} does not exist.")
-        for result in sorted(path.rglob("result.json")):
-            if RunFolder(result.parent).is_pilot:
-                continue
-            run = read_run(result.parent)
+        folders = [result.parent for result in sorted(path.rglob("result.json"))]
+        for run in map_files(read_run, (folder for folder in folders if not RunFolder(folder).is_pilot)):
             if searches or not (run.recipe.folds or (run.path.parent / SEARCH_FILE).exists()):
-                found[result.parent.resolve()] = run
+                found[run.path.resolve()] = run
     return list(found.values())
 
 

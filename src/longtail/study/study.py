@@ -1,20 +1,24 @@
 """Studies: a plan is trained, recorded and compared."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longtail._claims import claim
 from longtail._progress import phase
 from longtail.data import data_title
-from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans
+from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans, done_of
 from longtail.study.execute import execute
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
-from longtail.study.record import Choice, StudyRecord, missing_of, now, write_study
+from longtail.study.record import Choice, StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.rendering import save
 from longtail.study.results import Results
 from longtail.study.runs import Run, read_run
 from longtail.study.search import trace_table
+from longtail.study.workers import Worker
 
 OnProgress = Callable[["Progress"], None]
 
@@ -72,6 +76,17 @@ class Study:
         (results,) = run_studies([self], together, on_progress, on_round, train)
         return results
 
+    def work(
+        self, together: int | None = None, on_progress: OnProgress | None = None, on_round: OnRound | None = None
+    ) -> Results:
+        """Share the study with any number of other workers, on this machine or others, and return all results.
+
+        A worker claims a run when it has room for one, and continues what a worker that ended has left. It ends when
+        everything is done; the last one writes the tables. Arguments as for :meth:`run`.
+        """
+        (results,) = run_studies([self], together, on_progress, on_round, join=True)
+        return results
+
     def search(
         self,
         together: int | None = None,
@@ -114,12 +129,23 @@ class Study:
                 choices += [] if choice in choices else [choice]
         return found
 
-    def _finish(self, searches: Searches, outcome: Outcome) -> Results:
-        """Record the outcome of the runs, and write the tables."""
-        with phase("Comparing the methods and writing the tables"):
-            return self._written(searches, outcome)
+    def _begin(self) -> None:
+        """Record the study before its first run, unless another worker did."""
+        out, record = Path(self.plan.out), self._record({})
+        with _held(out):
+            if not any(one.covers(record) and record.command == one.command for one in read_studies(out)):
+                write_study(out, record)
 
-    def _written(self, searches: Searches, outcome: Outcome) -> Results:
+    def _finish(self, searches: Searches, outcome: Outcome, *, join: bool = False) -> Results:
+        """Record the outcome of the runs, and write the tables, unless another worker did."""
+        out = Path(self.plan.out)
+        with phase("Comparing the methods and writing the tables"), _held(out):
+            record = self._record(searches)
+            ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
+            written = join and bool(ended) and not missing_of(out, ended) and (out / "tables").is_dir()
+            return self._written(searches, outcome, write=not written)
+
+    def _written(self, searches: Searches, outcome: Outcome, *, write: bool = True) -> Results:
         out, record = Path(self.plan.out), self._record(searches, ended=now())
         own = {out / name for name in record.planned}
         below = [self.plan.search_folder(key) for key in self.plan.searches]
@@ -129,18 +155,22 @@ class Study:
             if Path(path) in own or any(Path(path).is_relative_to(folder) for folder in below)
         }
         record = replace(record, failed=failed)
-        write_study(out, record)
+        if write:
+            write_study(out, record)
+        everything = Results.read(out) if outcome.done else None  # of all studies in the folder
+        runs = {} if everything is None else {run.path: run for run in everything.runs}
         results = Results(
-            tuple(read_run(one.path) for one in outcome.done if one.path in own),
+            tuple(runs[one.path] for one in outcome.done if one.path in own),
             (out,),
             self.plan.reference,
             missing=missing_of(out, [record]),
             outcome=outcome,
             searches=searches,
         )
-        _save_searches(searches, self.command)
-        if results.runs:
-            Results.read(out).save_tables(out / "tables")  # of all studies in the folder
+        if write:
+            _save_searches(searches, self.command)
+        if write and everything is not None and results.runs:
+            everything.save_tables(out / "tables")
         return results
 
 
@@ -150,23 +180,48 @@ def run_studies(
     on_progress: OnProgress | None = None,
     on_round: OnRound | None = None,
     train: Train | None = None,
+    *,
+    join: bool = False,
 ) -> list[Results]:
-    """Run several studies together, which is faster than one after the other; arguments as for :meth:`Study.run`."""
+    """Run several studies together, which is faster than one after the other.
 
-    trained = train or _train_here(together, on_progress)
-
-    def recorded(runs: Sequence[PlannedRun], more: More) -> Outcome:
-        for study in studies:
-            write_study(Path(study.plan.out), study._record({}))
-        return trained(runs, more)
-
-    command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
+    Args:
+        studies: the studies.
+        together: as for :meth:`Study.run`, and so are ``on_progress``, ``on_round`` and ``train``.
+        on_progress: see above.
+        on_round: see above.
+        train: see above.
+        join: share the studies with other workers, as :meth:`Study.work` does.
+    """
     plans = [study.plan for study in studies]
-    searches, outcome = conduct(plans, recorded, on_round=on_round, command=command)
-    return [study._finish(of_plan, outcome) for study, of_plan in zip(studies, searches, strict=True)]
+    command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
+    with Worker(plans, joins=join) as worker:
+        trained = train or _train_here(together, on_progress, worker)
+
+        def recorded(runs: Sequence[PlannedRun], more: More) -> Outcome:
+            for study in studies:
+                study._begin()
+            return trained(runs, more)
+
+        searches, outcome = conduct(plans, recorded, on_round=on_round, command=command)
+        return [study._finish(of_plan, outcome, join=join) for study, of_plan in zip(studies, searches, strict=True)]
 
 
-def _train_here(together: int | None, on_progress: OnProgress | None) -> Train:
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Hold the folder of a study while its record or its tables are written; another process takes seconds."""
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(claim(out, "the folder of the study is in use"))
+                break
+            except BlockingIOError:
+                time.sleep(0.2)
+        yield
+
+
+def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker | None = None) -> Train:
     """Return the function that trains on the devices of this machine and reports progress."""
 
     def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
@@ -177,7 +232,7 @@ def _train_here(together: int | None, on_progress: OnProgress | None) -> Train:
             if on_progress is not None:
                 on_progress(progress)
 
-        return execute(runs, together=together, watch=watch, more=lambda: progress.add(more()))
+        return execute(runs, together=together, watch=watch, more=lambda: progress.add(more()), worker=worker)
 
     return train
 
@@ -226,7 +281,7 @@ class Progress:
 
     def _count(self, runs: Sequence[PlannedRun]) -> list[Path]:
         """Count runs that finished, and return their folders."""
-        new = {run.path: _epochs(run) for run in runs if run.path not in self.finished and run.folder.done}
+        new = {run.path: _epochs(run) for run in done_of(run for run in runs if run.path not in self.finished)}
         self.finished |= new
         return list(new)
 

@@ -15,7 +15,18 @@ from zlib import crc32
 
 import torch
 
-from longtail._io import NUMBER, check_shape, file_lock, import_extra, plain, read_json, reading, write_json, write_text
+from longtail._claims import claim
+from longtail._io import (
+    NUMBER,
+    check_claim,
+    check_shape,
+    import_extra,
+    plain,
+    read_json,
+    reading,
+    write_json,
+    write_text,
+)
 from longtail.ranks import Ranks
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
@@ -113,6 +124,8 @@ class RunFolder:
         self.unreadable_file = self.path / "unreadable.json"
         """Images that could not be read and were skipped, and why."""
         self.model_file = self.path / "model.safetensors"
+        self.failure_file = self.path / "failed.json"
+        """Why the run ended with an error, until it is started again."""
         self.checkpoints = self.path / "checkpoints"
         self._environment_file = self.path / "environment.json"
 
@@ -136,8 +149,9 @@ class RunFolder:
     @property
     def has_trained(self) -> bool:
         """Whether the folder holds a run with a checkpoint, a logged epoch, a pilot or a result."""
-        kept = any(self.checkpoints.glob("*.safetensors")) or self.epochs_logged or self.pilots or self.done
-        return self.begun and bool(kept)
+        if not self.begun or self.done:
+            return self.begun
+        return bool(any(self.checkpoints.glob("*.safetensors")) or self.epochs_logged or self.pilots)
 
     @property
     def pilots(self) -> "list[RunFolder]":
@@ -197,6 +211,16 @@ class RunFolder:
         if not self.has_trained:  # a run that failed before its first checkpoint may start again with other settings
             write_text(self.recipe_file, write_recipe(recipe))
         write_json(self._environment_file, {**environment(device, world), "images": list(images)})
+        self.failure_file.unlink(missing_ok=True)
+
+    def fail(self, why: str) -> None:
+        """Record why the run ended with an error."""
+        with suppress(OSError):  # the error may be a full disk
+            write_json(self.failure_file, {"error": why})
+
+    def failure(self) -> str:
+        """Why the run ended with an error."""
+        return str(read_json(self.failure_file, {"error": str})["error"])
 
     @property
     def images(self) -> list[str] | None:
@@ -207,13 +231,14 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the run for this process, which can take the lock again; it is released when the process ends."""
+        """Hold the run for this process, which can take it again; it is free when the process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with file_lock(self.path / ".lock", f"Expected {self.path} to be free, but another process is training there."):
+        with claim(self.path, f"Expected {self.path} to be free, but another process is training there."):
             yield
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Add a line to the log."""
+        check_claim(self.log_file)
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(line), allow_nan=False) + "\n")
 
