@@ -115,7 +115,7 @@ def test_unknown_name_raises() -> None:
 
 def test_names_are_imported_on_use() -> None:
     """``dir`` lists all names before they are imported, also those that need an extra."""
-    extras = {"Results", "Study", "diagnose", "estimators", "evaluate", "load"}
+    extras = {"Results", "Study", "diagnose", "estimators", "evaluate", "export", "load"}
     shown = {name for name in dir(longtail) if not name.startswith("__")}
     assert shown == TOP | extras | {"beta", "classes", "losses", "posthoc"}
     assert set(dir(longtail.metrics)) >= METRICS | {"ClassStatisticsMetric", "GroupRecallMetric"}

@@ -17,6 +17,7 @@ if _typing.TYPE_CHECKING:
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
     from longtail.diagnose import diagnose as diagnose
     from longtail.inference import load as load
+    from longtail.integrations.export import export as export
     from longtail.losses import (
         BalancedSoftmaxLoss,
         ClassBalancedSoftmaxLoss,
@@ -77,6 +78,7 @@ _WITH_EXTRAS = {
     "diagnose": "longtail.diagnose",
     "estimators": "longtail.estimators",
     "evaluate": "longtail.train",
+    "export": "longtail.integrations.export",
     "load": "longtail.inference",
     "Results": "longtail.study",
     "Study": "longtail.study",

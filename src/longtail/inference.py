@@ -185,6 +185,7 @@ class TrainedClassifier(nn.Module):
         self.model = model
         self.class_names = tuple(class_names)
         self.transforms = transforms
+        self.counts = tuple(counts)
         self.posthoc = posthoc
         self._classifier = Classifier.of(model.head.weight, model.head.bias, torch.tensor(counts))
 
@@ -196,7 +197,10 @@ class TrainedClassifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits, float32 or better ``(B, C)``, of images ``(B, channels, size, size)`` in the type of the weights."""
         logits: Tensor = self.model(images, project=False).logits
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.after_training(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+
+    def after_training(self, logits: Tensor) -> Tensor:
+        """Logits of the network after the run's post-hoc step, if it had one."""
         return logits if self.posthoc is None else self.posthoc.apply(logits, self._classifier)
 
     def predict(self, images: Any, *, batch_size: int = 256) -> Predictions:

@@ -26,6 +26,7 @@ _GROUPS = {
         "evaluate": "metrics of a run, also on new data or after a correction",
         "predict": "labels and probabilities of images or features",
         "embed": "features of images or texts from a pretrained network, to train on",
+        "export": "a run as ONNX, torch.export, state dict or timm model, with a model card",
     },
     "compare methods": {
         "study": "train methods with several seeds, compare them, search for beta",
@@ -50,6 +51,7 @@ _EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose"
 """The extras that a command needs; the others need ``train``."""
 _PACKAGES = {"PIL": "data", "sklearn": "data", "torchvision": "vision", "timm": "vision", "pyarrow": "parquet"}
 _PACKAGES |= {"matplotlib": "report", "jinja2": "report", "pandas": "pandas", "tensorboard": "tensorboard"}
+_PACKAGES |= {"onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx", "wandb": "wandb", "mlflow": "mlflow"}
 """The extras of packages that only some uses of a command need."""
 
 _INTERRUPTED = "longtail: Interrupted.\n"

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from longtail._program import printable
 from longtail._progress import Phase, listening
+from longtail.train.auto_beta import describe_beta
 from longtail.train.measures import predicted_classes, why_no_level
 
 if TYPE_CHECKING:
@@ -288,16 +289,6 @@ def _show_choices(result: dict[str, Any]) -> None:
         chosen = f"weights of epoch {best['epoch']} of {best['epochs_trained']}, the best on validation data"
         print_line(f"{chosen}; recall on val is therefore optimistic")
     if "auto_beta" in result:
-        print_line(_measured_beta(result["auto_beta"]))
+        print_line(describe_beta(result["auto_beta"]))
     elif result.get("posthoc"):
         print_line(f"after {result['posthoc']}")
-
-
-def _measured_beta(found: dict[str, Any]) -> str:
-    """How beta = auto was measured."""
-    if "problem" in found:
-        return f"beta = 1, because it could not be measured: {found['problem']}"
-    where = ["validation data"] if found["validation"] else []
-    if found["pilots"]:
-        where.append(f"the held-out images of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
-    return f"beta = {found['beta']:.2f} ± {found['std_error']:.2f}, measured on {' and '.join(where)}"

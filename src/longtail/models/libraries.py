@@ -128,6 +128,9 @@ class _LibraryBackbone(nn.Module):
 
     num_features: int
     network: Any
+    name: str
+    size_options: Mapping[str, Any]
+    """The options with which the library makes the network for the size of the images."""
 
     def __init__(
         self, library: ModuleType, name: str, in_channels: int, pretrained: Pretrained, image_size: int | None
@@ -144,6 +147,7 @@ class _LibraryBackbone(nn.Module):
 
     def _create(self, name: str, pretrained: Pretrained, size: Mapping[str, Any], create: Callable[[], Any]) -> None:
         """Set ``network`` to ``create()``, with a clear error for a wrong size or a failed download."""
+        self.name, self.size_options = name, size
         try:
             self.network = create()
         except Exception as error:  # each library has its own errors

@@ -5,7 +5,7 @@ holds out another tenth of the images. All held-out logits are pooled.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail.beta import ShiftFit, fit_shift
 
-__all__ = ["FOLDS", "NO_PILOTS", "Rows", "pilots_needed", "pooled_fit", "summary"]
+__all__ = ["FOLDS", "NO_PILOTS", "Rows", "describe_beta", "pilots_needed", "pooled_fit", "summary"]
 
 FOLDS = 10
 """A pilot holds out one of so many parts of the images."""
@@ -67,3 +67,13 @@ def summary(fit: ShiftFit) -> dict[str, Any]:
     if fit.problem is not None:
         return {"beta": 1.0, "problem": fit.problem}
     return {"beta": 1.0 + fit.delta, "std_error": fit.std_error}
+
+
+def describe_beta(found: Mapping[str, Any]) -> str:
+    """How beta was measured, in words, from the ``auto_beta`` of a result."""
+    if "problem" in found:
+        return f"beta = 1, because it could not be measured: {found['problem']}"
+    where = ["validation data"] if found["validation"] else []
+    if found["pilots"]:
+        where.append(f"the held-out images of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
+    return f"beta = {found['beta']:.2f} ± {found['std_error']:.2f}, measured on {' and '.join(where)}"
