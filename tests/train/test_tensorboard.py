@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from longtail.train import RunFolder, StoppedError, Trainer, defaults
-from longtail.train.folder import TensorBoard
+from longtail.train.loggers import TensorBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
 
@@ -89,7 +89,7 @@ def test_without_it_nothing_is_written(tmp_path):
 def test_a_package_that_is_missing_is_named_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match=r"longtail\[tensorboard\]"):
-        TensorBoard(tmp_path)
+        TensorBoard(RunFolder(tmp_path), recipe_for("cbs"))
     with pytest.raises(ImportError, match=r"longtail\[tensorboard\]"):
         Trainer(recipe_for("cbs", tensorboard=True), RunFolder(tmp_path))
     assert not list(tmp_path.iterdir())

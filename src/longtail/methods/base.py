@@ -189,7 +189,7 @@ RECIPE_SETTINGS = frozenset(
     image_size mixup label_smoothing epochs batch_size accumulate drop_last lr schedule milestones decay warmup
     optimizer momentum nesterov weight_decay backbone_lr layer_decay clip_grad seed device precision
     channels_last kernels compile workers cache loading bad_images best_epoch patience train_stats
-    evaluate_every checkpoint_epochs checkpoint_minutes keep tensorboard
+    evaluate_every checkpoint_epochs checkpoint_minutes keep tensorboard wandb mlflow
     """.split()  # noqa: SIM905 - forty quoted names are harder to read
 )
 """The fields of ``longtail.train.Recipe``."""

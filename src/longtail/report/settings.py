@@ -13,7 +13,7 @@ from longtail.study.captions import count
 from longtail.study.runs import Cell, Run
 from longtail.train.recipe import HOUSEKEEPING
 
-_LEFT_OUT = frozenset({"seed", "root", "device", "workers", "keep", "tensorboard", "evaluate_every"}) | HOUSEKEEPING
+_LEFT_OUT = frozenset({"seed"}) | HOUSEKEEPING
 
 
 def repeat_command(cell: Cell) -> str:

@@ -12,6 +12,7 @@ from longtail._progress import phase
 from longtail.study.execute import devices
 from longtail.study.planning import PlannedRun
 from longtail.train.fleet import at_a_time
+from longtail.train.loggers import LOGGERS
 from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
 
@@ -88,7 +89,7 @@ def _kind(recipe: Recipe) -> Hashable:
 
 def _seconds(runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float) -> dict[Path, float]:
     """Return the seconds of runs of one kind; those of a fleet share the device."""
-    recipe = replace(runs[0].recipe, tensorboard=False)
+    recipe = runs[0].recipe.changed(**dict.fromkeys(LOGGERS, False))
     with TemporaryDirectory() as folder:
         trainers = [Trainer(recipe, folder, device=device)]
         number = min(together, at_a_time(recipe, trainers[0].dataset, device))

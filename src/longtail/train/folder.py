@@ -20,7 +20,6 @@ from longtail._io import (
     NUMBER,
     check_claim,
     check_shape,
-    import_extra,
     plain,
     read_json,
     reading,
@@ -31,7 +30,7 @@ from longtail.ranks import Ranks
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
-__all__ = ["RunFolder", "TensorBoard", "check_same_folders", "environment", "lock_folders"]
+__all__ = ["RunFolder", "check_same_folders", "environment", "lock_folders"]
 
 
 _BY_GROUP = {str: NUMBER}
@@ -109,7 +108,7 @@ class RunFolder:
     ``recipe.toml`` (all settings, resolved), ``environment.json``, ``log.jsonl`` (one line per epoch),
     ``checkpoints/``, ``statistics.safetensors``, ``predictions.safetensors``, ``model.safetensors`` and
     ``result.json``, which is written last: a run is done when it exists. ``unreadable.json`` lists images that were
-    skipped, and ``tensorboard/`` exists if the recipe asks for it.
+    skipped; ``tensorboard/``, ``wandb/`` and ``mlflow/`` exist if the recipe turns them on.
     """
 
     def __init__(self, path: "RunFolder | Path | str") -> None:
@@ -321,32 +320,3 @@ def lock_folders(folders: Sequence[RunFolder], ranks: Ranks) -> Iterator[None]:
         if ranks.any(refused is not None):
             raise refused or BlockingIOError("Expected free run folders, but the first process could not lock one.")
         yield
-
-
-# TensorBoard
-
-
-class TensorBoard:
-    """Writes the log of a run for TensorBoard; a step is an epoch, counted from 1 over all stages."""
-
-    def __init__(self, folder: Path) -> None:
-        self._open = import_extra("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self.folder = folder
-        self._writer: Any = None
-
-    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
-        """Write a line of the log; the first one removes what a stopped process wrote about this and later epochs."""
-        if self._writer is None:
-            again = any(self.folder.glob("events.*"))
-            self._writer = self._open(str(self.folder), purge_step=epoch if again else None)
-        scalars = {name: line[name] for name in ("loss", "lr", "images_per_second") if name in line}
-        for split, recalls in line.get("recall", {}).items():
-            scalars |= {f"recall/{split}/{group}": value for group, value in recalls.items()}
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, float(value), epoch)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()

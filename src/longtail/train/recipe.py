@@ -47,7 +47,7 @@ __all__ = [
 HOUSEKEEPING = frozenset(
     {
         *("root", "device", "workers", "cache", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep"),
-        "tensorboard",
+        *("tensorboard", "wandb", "mlflow"),
     }
 )
 """Settings that say where and how a run is kept, not what is trained: a run may continue with other values."""
@@ -225,6 +225,8 @@ class Recipe:
     checkpoint_minutes: float = param(10.0, "minutes between checkpoints", at_least=0)
     keep: int = param(2, "number of checkpoints to keep", at_least=1)
     tensorboard: bool = param(False, "also write TensorBoard files")
+    wandb: bool = param(False, "also write an offline run of Weights & Biases, which `wandb sync` uploads")
+    mlflow: bool = param(False, "also write a local MLflow store")
 
     def __post_init__(self) -> None:
         for name, parameter in _fields().items():

@@ -36,8 +36,9 @@ from longtail.train.checkpoint import (
 )
 from longtail.train.dataset import open_data
 from longtail.train.evaluation import Evaluator
-from longtail.train.folder import RunFolder, TensorBoard, check_same_folders, lock_folders
+from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
+from longtail.train.loggers import LOGGERS, open_loggers
 from longtail.train.measures import Classifier, PostHoc, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
@@ -110,7 +111,7 @@ class Trainer:
         """The stream on which the steps of this stage are replayed, if they are."""
         self.on_log = on_log
         self._listed = 0
-        self._board = TensorBoard(self.folder.path / "tensorboard") if recipe.tensorboard and self.ranks.first else None
+        self._loggers = open_loggers(recipe, self.folder) if self.ranks.first else []
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
                 "Expected `bad_images` = error with several processes, whose batches must have the same size, but got "
@@ -203,7 +204,7 @@ class Trainer:
                 "choose another folder."
             )
         for fold in range(self._pilots_needed):
-            recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, tensorboard=False)
+            recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, **dict.fromkeys(LOGGERS, False))
             pilot = Trainer(
                 recipe, self.folder.pilot(fold), ranks=self.ranks, device=self.device, dataset=self._given_data
             )
@@ -237,8 +238,8 @@ class Trainer:
             self.stream = None  # from now on others may use it
             self.evaluator.release()
             self.loaders.release()
-        if self._board is not None:
-            self._board.close()
+            for logger in self._loggers:
+                logger.close(self.folder.result() if self.folder.done else None)
 
     def _all_stages(self, model: Model, state: dict[str, Tensor] | None, data: dict[str, Any]) -> Iterator[None]:
         running: Running | None = None
@@ -378,8 +379,8 @@ class Trainer:
             self.folder.log(line)
             if self.on_log is not None:
                 self.on_log(line)
-        if self._board is not None:
-            self._board.add(running.first_epoch + self.live["epoch"] + 1, line)
+        for logger in self._loggers:
+            logger.add(running.first_epoch + self.live["epoch"] + 1, line)
 
     def _list_unreadable(self) -> None:
         """Write the list of skipped images, if it has grown."""

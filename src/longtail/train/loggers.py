@@ -1,0 +1,196 @@
+"""The log of a run as files of TensorBoard, Weights & Biases and MLflow, in its folder and without a network."""
+
+import hashlib
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from longtail._io import import_extra
+from longtail.train.folder import RunFolder
+from longtail.train.recipe import Recipe
+
+__all__ = ["LOGGERS", "Logger", "TensorBoard", "open_loggers", "scalars"]
+
+
+class Logger(Protocol):
+    """Where the log of a run also goes. An epoch is counted from 1 over all stages."""
+
+    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
+        """Write a line of the log. After the first one, nothing is left of what a stopped process wrote too far."""
+        ...
+
+    def close(self, result: Mapping[str, Any] | None) -> None:
+        """Finish the files; ``result`` has the measures of the run, ``None`` if it is not finished."""
+        ...
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of the log by name.
+
+    Example:
+        >>> scalars({"stage": 0, "epoch": 4, "loss": 0.5, "recall": {"test": {"tail": 0.25}}})
+        {'loss': 0.5, 'recall/test/tail': 0.25}
+    """
+    found = {name: line.get(name) for name in ("loss", "lr", "images_per_second")}
+    for split, recalls in line.get("recall", {}).items():
+        found |= {f"recall/{split}/{group}": value for group, value in recalls.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _measures(result: Mapping[str, Any]) -> dict[str, float]:
+    """The recalls and the accuracy of a finished run by name."""
+    found = {}
+    for split, one in result["splits"].items():
+        found |= {f"final/{split}/recall/{group}": value for group, value in one["recall"].items()}
+        found[f"final/{split}/accuracy"] = one.get("accuracy")
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+class TensorBoard:
+    """Writes to the folder ``tensorboard`` of a run."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:  # noqa: ARG002 - it has no place for settings
+        self._open = import_extra("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self.folder = folder.path / "tensorboard"
+        self._writer: Any = None
+
+    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
+        """Write a line of the log; the first one removes what a stopped process wrote about this and later epochs."""
+        if self._writer is None:
+            again = any(self.folder.glob("events.*"))
+            self._writer = self._open(str(self.folder), purge_step=epoch if again else None)
+        for name, value in scalars(line).items():
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def close(self, result: Mapping[str, Any] | None) -> None:  # noqa: ARG002 - the log has the same measures
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """Writes an offline run to the folder ``wandb`` of a run; ``wandb sync FOLDER/wandb/offline-run-*`` uploads it.
+
+    A resumed run is written again from the log, with the same id.
+    """
+
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+        with _environment(**self._settings(folder)):
+            self._library = import_extra("wandb", "wandb")
+        self.folder, self.recipe = folder, recipe
+        self._run: Any = None
+
+    @staticmethod
+    def _settings(folder: RunFolder) -> dict[str, str]:
+        inside = str((folder.path / "wandb").absolute())
+        places = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
+        return {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", **dict.fromkeys(places, inside)}
+
+    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
+        """Write a line of the log."""
+        if self._run is None:
+            self._begin()
+            for earlier, one in enumerate(self.folder.log_lines()[: epoch - 1], 1):
+                self._run.log(scalars(one), step=earlier)
+        self._run.log(scalars(line), step=epoch)
+
+    def _begin(self) -> None:
+        place = f"{socket.gethostname()}:{self.folder.path.resolve()}"
+        name = hashlib.sha256(place.encode("utf-8", "replace") + self.folder.recipe_file.read_bytes()).hexdigest()[:16]
+        for old in (self.folder.path / "wandb").glob(f"offline-run-*-{name}"):
+            shutil.rmtree(old)
+        quiet = self._library.Settings(console="off", silent=True, disable_git=True, disable_code=True)
+        with _environment(**self._settings(self.folder)):
+            self._run = self._library.init(
+                mode="offline",
+                dir=str(self.folder.path.absolute()),
+                project="longtail",
+                name=self.recipe.label,
+                id=name,
+                config=self.recipe.settings(),
+                reinit="create_new",  # runs of a fleet are open at the same time
+                settings=quiet,
+            )
+
+    def close(self, result: Mapping[str, Any] | None) -> None:
+        """Finish the run, with its measures as summary."""
+        if self._run is not None:
+            self._run.summary.update({} if result is None else _measures(result))
+            self._run.finish(exit_code=0 if result is not None else 1)
+
+
+class MLflow:
+    """Writes to the folder ``mlflow`` of a run, a tracking store; a resumed run writes it again from the log.
+
+    ``mlflow ui --backend-store-uri FOLDER/mlflow`` shows it, with ``MLFLOW_ALLOW_FILE_STORE=true`` for MLflow 3.
+    """
+
+    _SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}  # noqa: RUF012 - not changed
+
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+        with _environment(**self._SETTINGS):
+            self._library = import_extra("mlflow", "mlflow")
+            self._entities = import_extra("mlflow.entities", "mlflow")
+        self.folder, self.recipe = folder, recipe
+        self._client: Any = None
+        self._run = ""
+
+    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
+        """Write a line of the log."""
+        if self._client is None:
+            self._begin()
+            for earlier, one in enumerate(self.folder.log_lines()[: epoch - 1], 1):
+                self._write(scalars(one), earlier)
+        self._write(scalars(line), epoch)
+
+    def _begin(self) -> None:
+        store = (self.folder.path / "mlflow").absolute()
+        shutil.rmtree(store, ignore_errors=True)
+        with _environment(**self._SETTINGS):
+            self._client = self._library.MlflowClient(tracking_uri=store.as_uri())
+            experiment = self._client.create_experiment("longtail")
+            self._run = self._client.create_run(experiment, run_name=self.recipe.label).info.run_id
+            for name, value in self.recipe.settings().items():
+                self._client.log_param(self._run, name, value)
+
+    def _write(self, numbers: Mapping[str, float], epoch: int) -> None:
+        metric = self._entities.Metric
+        self._client.log_batch(self._run, [metric(name, value, epoch, epoch) for name, value in numbers.items()])
+
+    def close(self, result: Mapping[str, Any] | None) -> None:
+        """Finish the run, with its measures as metrics."""
+        if self._client is not None:
+            if result is not None:
+                self._write(_measures(result), self.folder.epochs_logged)
+            self._client.set_terminated(self._run, "FINISHED" if result is not None else "KILLED")
+
+
+LOGGERS: dict[str, type[TensorBoard | WeightsAndBiases | MLflow]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+}
+"""Loggers by the setting of a recipe that turns them on."""
+
+
+def open_loggers(recipe: Recipe, folder: RunFolder) -> list[Logger]:
+    """The loggers that a recipe turns on; an error names a package that is missing. Nothing is written yet."""
+    return [logger(folder, recipe) for name, logger in LOGGERS.items() if getattr(recipe, name)]
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
