@@ -11,15 +11,13 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: help demo test test-slow test-floor lint types unit fuzz chaos soak bench bench-gpu
-.PHONY: reproduce-cifar10 results-page results-natural clean
+.PHONY: reproduce-cifar10 results-page results-natural dist clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
 
 demo: $(VENV)/.demo  ## Compare softmax, Balanced Softmax and CBS on long-tailed digits, and write a report: about three minutes
-	OMP_NUM_THREADS=1 $(BIN)/longtail study --data digits-lt --methods softmax balanced-softmax cbs --seeds 5 \
-		--epochs 60 --batch-size 32 --nesterov --out runs/demo
-	$(BIN)/longtail report runs/demo --out runs/demo/report.html
+	OMP_NUM_THREADS=1 $(BIN)/longtail demo
 
 test: lint types unit  ## Run lint, type checks, doctests and tests
 
@@ -116,6 +114,11 @@ results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write 
 		--weights $(LITE0) --image-size 128 --split-by lesion --out $(NATURAL)/ham10000.npz
 	$(BIN)/longtail study $(foreach name,trec goemotions gtsrb ham10000,results/plans/natural/$(name).toml)
 	$(BIN)/python -m reproduction.natural page runs/natural results
+
+dist: $(VENV)/.dev  ## Build sdist and wheel in dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .venv-floor .pytest_cache .mypy_cache .ruff_cache .hypothesis

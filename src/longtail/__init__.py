@@ -40,7 +40,7 @@ if _typing.TYPE_CHECKING:
     from longtail.study import Study as Study
     from longtail.train import evaluate as evaluate
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "AutoBeta",

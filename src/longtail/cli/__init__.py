@@ -26,12 +26,13 @@ _GROUPS = {
         "evaluate": "metrics of a run, also on new data or after a correction",
         "predict": "labels and probabilities of images or features",
         "embed": "features of images or texts from a pretrained network, to train on",
-        "export": "a run as ONNX, torch.export, state dict or timm model, with a model card",
+        "export": "a run as ONNX, torch.export, a state dict or a model of timm",
     },
     "compare methods": {
         "study": "train methods with several seeds, compare them, search for beta",
         "report": "one HTML page about a folder of runs",
         "methods": "the methods and their parameters",
+        "demo": "a study of three losses on long-tailed digits, with a report",
     },
     "look at data and predictions": {
         "diagnose": "find what is wrong with a classifier from its predictions",
@@ -47,7 +48,7 @@ _OPTIONS = {
     "--debug": "show the traceback of an error",
 }
 
-_EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose": "report,train"}
+_EXTRAS = {"data": "cli", "methods": "cli", "report": "report,train", "diagnose": "report,train", "demo": "demo"}
 """The extras that a command needs; the others need ``train``."""
 _PACKAGES = {"PIL": "data", "sklearn": "data", "torchvision": "vision", "timm": "vision", "pyarrow": "parquet"}
 _PACKAGES |= {"matplotlib": "report", "jinja2": "report", "pandas": "pandas", "tensorboard": "tensorboard"}

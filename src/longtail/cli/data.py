@@ -140,36 +140,19 @@ def _places(name: str, root: Path) -> str:
 
 def show(found: Description, folders: Sequence[Path] = ()) -> None:
     """Print a description, and the class folders that are empty."""
-    sizes = ", ".join(f"{size:,} {part}" for part, size in found.sizes.items())
-    print_line(f"{found.name}: {sizes} {found.what}, {len(found.class_names):,} classes", style="bold")
-    groups = ", ".join(f"{size} {name}" for name, size in found.groups.sizes.items())
-    print_line(f"imbalance factor {found.imbalance_factor:.0f}; {groups} classes; groups: {found.groups_from}")
-    order = found.counts.argsort(descending=True, stable=True).tolist()
+    print_line(found.title, style="bold")
+    print_line(found.imbalance)
     widest = int(found.counts.max())
-    for c in order if len(order) <= 30 else [*order[:10], -1, *order[-19:]]:
-        if c < 0:
+    for c in found.shown_classes():
+        if c is None:
             print_line("  …")
             continue
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
         print_line(f"  {set_cell_size(printable(found.class_names[c]), 20)} {count:>7,} {bar}")
-    for note in found.notes:
-        print_line(note)
-    if found.num_groups:
-        print_line(f"{found.num_groups:,} groups that are not split")
-    if found.rotated:
-        what = "1 image is" if found.rotated == 1 else f"{found.rotated:,} images are"
-        print_line(f"{what} turned or mirrored by {'its' if found.rotated == 1 else 'their'} EXIF orientation")
-    problems = {
-        "groups in more than one split": found.leaking,
-        "classes in one group, of which nothing can be held out": found.whole,
-        "classes without a training image": found.empty,
-        "folders without an image": [str(folder) for folder in folders],
-        f"{found.what} in more than one split": [" = ".join(names) for names in found.across],
-        f"{found.what} more than once in a split": [" = ".join(names) for names in found.within],
-        f"{found.what} with different labels": [" = ".join(names) for names in found.conflicting],
-        "files that cannot be read": found.unreadable,
-    }
+    for fact in found.facts:
+        print_line(fact)
+    problems = {**found.problems, "folders without an image": [str(folder) for folder in folders]}
     for problem, items in problems.items():
         if items:
             print_line(f"{problem} ({len(items)}):")

@@ -2,15 +2,17 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from longtail._program import printable
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.features import FeatureVectors
@@ -19,6 +21,8 @@ from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
 __all__ = ["Description", "Difference", "check_dataset", "describe_dataset", "groups_in_several_splits"]
+
+_SHOWN = 5  # items of a problem that a notebook lists
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,60 @@ class Description:
         """Largest class over smallest, among classes with images."""
         present = self.counts[self.counts > 0]
         return float(present.max() / present.min()) if present.numel() else float("nan")
+
+    @property
+    def title(self) -> str:
+        """The name and the sizes, in words."""
+        sizes = ", ".join(f"{size:,} {part}" for part, size in self.sizes.items())
+        return f"{self.name}: {sizes} {self.what}, {len(self.class_names):,} classes"
+
+    @property
+    def imbalance(self) -> str:
+        """The imbalance factor and the groups, in words."""
+        groups = ", ".join(f"{size} {name}" for name, size in self.groups.sizes.items())
+        return f"imbalance factor {self.imbalance_factor:.0f}; {groups} classes; groups: {self.groups_from}"
+
+    @property
+    def facts(self) -> list[str]:
+        """How the data was opened, and what is special about it, in sentences."""
+        found = [*self.notes]
+        if self.num_groups:
+            found.append(f"{self.num_groups:,} groups that are not split")
+        if self.rotated:
+            what = "1 image is" if self.rotated == 1 else f"{self.rotated:,} images are"
+            found.append(f"{what} turned or mirrored by {'its' if self.rotated == 1 else 'their'} EXIF orientation")
+        return found
+
+    @property
+    def problems(self) -> dict[str, Sequence[str]]:
+        """What is wrong, and where; every kind of problem is listed, also if there is none."""
+        return {
+            "groups in more than one split": self.leaking,
+            "classes in one group, of which nothing can be held out": self.whole,
+            "classes without a training image": self.empty,
+            f"{self.what} in more than one split": [" = ".join(names) for names in self.across],
+            f"{self.what} more than once in a split": [" = ".join(names) for names in self.within],
+            f"{self.what} with different labels": [" = ".join(names) for names in self.conflicting],
+            "files that cannot be read": self.unreadable,
+        }
+
+    def shown_classes(self) -> list[int | None]:
+        """The classes by falling count; of more than 30 the first 10 and the last 19, with ``None`` between them."""
+        order = self.counts.argsort(descending=True, stable=True).tolist()
+        return order if len(order) <= 30 else [*order[:10], None, *order[-19:]]
+
+    def _repr_html_(self) -> str:
+        rows = [("…", "…") if c is None else (self.class_names[c], f"{self.counts[c]:,}") for c in self.shown_classes()]
+        parts = [f"<p><b>{escape(self.title)}</b></p>", f"<p>{escape(self.imbalance)}</p>"]
+        parts += ["<table><thead><tr><th>class</th><th>training samples</th></tr></thead><tbody>"]
+        parts += [f"<tr><td>{escape(name)}</td><td>{number}</td></tr>" for name, number in rows]
+        parts += ["</tbody></table>", *(f"<p>{escape(fact)}</p>" for fact in self.facts)]
+        for problem, items in self.problems.items():
+            if items:
+                more = [f"… and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+                listed = "".join(f"<li>{escape(item)}</li>" for item in [*items[:_SHOWN], *more])
+                parts.append(f"<p>{escape(problem)} ({len(items):,}):</p><ul>{listed}</ul>")
+        return printable("\n".join(parts))
 
 
 def describe_dataset(
