@@ -156,10 +156,47 @@ def test_import_needs_no_extra_and_takes_little_time() -> None:
     assert min(seconds) <= 0.3
 
 
+WITHOUT_POSIX = """
+import importlib, os, pkgutil, select, signal, sys
+for name in "torch timm torchvision sklearn scipy.stats matplotlib rich.console jinja2 pandas".split():
+    importlib.import_module(name)  # what they use is not our business
+gone = {"fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
+
+class NoPosix:
+    def find_spec(self, name, path=None, target=None):
+        if name in gone:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in gone:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, NoPosix())
+functions = "fork register_at_fork sched_getaffinity getuid uname statvfs killpg fchmod"
+signals = "SIGHUP SIGKILL SIGUSR1 SIGUSR2 SIGALRM SIGCHLD SIGPIPE pthread_sigmask"
+for module, names in ((os, functions), (signal, signals), (select, "poll epoll")):
+    for name in names.split():
+        delattr(module, name)
+import longtail
+for module in pkgutil.walk_packages(longtail.__path__, "longtail."):
+    if module.name != "longtail.__main__":
+        importlib.import_module(module.name)
+from longtail import cli
+assert cli.main(["methods"]) == 0
+"""
+
+
+def test_import_needs_nothing_that_only_linux_has() -> None:
+    """Every module can be imported, and a command runs, without modules and functions that Windows lacks."""
+    result = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_version() -> None:
-    """The package and pyproject.toml have the same version."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    """The package, pyproject.toml, the changelog and the citation have the same version."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert longtail.__version__ == project["version"]
+    assert f"\n## {longtail.__version__}\n" in (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {longtail.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_core_needs_torch_and_numpy_only() -> None:

@@ -88,10 +88,11 @@ def new_file(path: Path) -> Iterator[Path]:
     if not path.name:
         raise ValueError(f"Expected the name of a file to write, but got {str(path)!r}.")
     temporary = path.with_name(f".{path.name}.{process_name()}.part")
-    held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+    held = None
     try:
-        with suppress(OSError):  # the file system has no locks
-            if os.name != "nt":  # there a lock would also keep us from writing
+        if os.name != "nt":  # there an open file cannot be renamed, nor a locked one be written
+            held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+            with suppress(OSError):  # the file system has no locks
                 _lock_descriptor(held)
         yield temporary
         with temporary.open("rb+") as file:
@@ -100,7 +101,8 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         _sync_folder(path.parent)
     finally:
-        os.close(held)
+        if held is not None:
+            os.close(held)
         temporary.unlink(missing_ok=True)
 
 
