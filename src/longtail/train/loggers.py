@@ -42,7 +42,7 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 def _measures(result: Mapping[str, Any]) -> dict[str, float]:
     """The recalls and the accuracy of a finished run by name."""
-    found = {}
+    found: dict[str, float | None] = {}
     for split, one in result["splits"].items():
         found |= {f"final/{split}/recall/{group}": value for group, value in one["recall"].items()}
         found[f"final/{split}/accuracy"] = one.get("accuracy")
@@ -93,19 +93,19 @@ class WeightsAndBiases:
     def add(self, epoch: int, line: Mapping[str, Any]) -> None:
         """Write a line of the log."""
         if self._run is None:
-            self._begin()
+            self._run = self._begin()
             for earlier, one in enumerate(self.folder.log_lines()[: epoch - 1], 1):
                 self._run.log(scalars(one), step=earlier)
         self._run.log(scalars(line), step=epoch)
 
-    def _begin(self) -> None:
+    def _begin(self) -> Any:
         place = f"{socket.gethostname()}:{self.folder.path.resolve()}"
         name = hashlib.sha256(place.encode("utf-8", "replace") + self.folder.recipe_file.read_bytes()).hexdigest()[:16]
         for old in (self.folder.path / "wandb").glob(f"offline-run-*-{name}"):
             shutil.rmtree(old)
         quiet = self._library.Settings(console="off", silent=True, disable_git=True, disable_code=True)
         with _environment(**self._settings(self.folder)):
-            self._run = self._library.init(
+            return self._library.init(
                 mode="offline",
                 dir=str(self.folder.path.absolute()),
                 project="longtail",
