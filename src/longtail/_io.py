@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_Item, _Found = TypeVar("_Item"), TypeVar("_Found")
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 
 __all__ = [
     "check_claim",

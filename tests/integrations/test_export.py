@@ -290,4 +290,4 @@ def test_command_says_what_it_wrote(finished, tmp_path, run):
     code, out, err = run("export", finished("cbs"), "--to", "state-dict", "--out", tmp_path / "new" / "model")
     assert (code, err) == (0, "")
     assert "model.safetensors, preprocessing.json, README.md" in out
-    assert "logits equal" in out
+    assert "logits are those of" in out

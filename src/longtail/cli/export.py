@@ -22,7 +22,9 @@ def run(words: Sequence[str]) -> int:
         "timm is a folder that timm.create_model('local-dir:DIR', pretrained=True) reads.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.flag("--to", "onnx, torch.export, state-dict or timm", choices=get_args(Format), required=True)
+    parser.flag(
+        "--to", "onnx, torch.export, state-dict or timm", choices=get_args(Format), required=True, metavar="FORMAT"
+    )
     parser.flag("--out", "the new folder", type=Path, required=True, metavar="DIR")
     parser.flag(
         "--prior",
@@ -35,7 +37,6 @@ def run(words: Sequence[str]) -> int:
     with parser.errors_name_flags():
         found = export(given.run, given.to, given.out, prior=given.prior)
     print_line(f"{found.folder}: {', '.join(found.files)}")
-    print_line(
-        f"The logits equal those of {given.run}: the largest difference on random inputs is {found.difference:.1g}."
-    )
+    after = f" after --prior {given.prior}" if given.prior else ""
+    print_line(f"Its logits are those of {given.run}{after}: the largest difference is {found.difference:.1g}.")
     return 0

@@ -174,6 +174,8 @@ def _read_prior(prior: Prior, classifier: TrainedClassifier) -> dict[str, float]
     if isinstance(prior, str | Path) and str(prior) in {"train", "uniform"}:
         prior = [float(count) for count in classifier.counts] if str(prior) == "train" else [1.0] * len(names)
     elif isinstance(prior, str | Path):
+        if not Path(prior).is_file():
+            raise FileNotFoundError(f"Expected `prior` to be train, uniform or a JSON file, but got {str(prior)!r}.")
         prior = read_json(Path(prior), {str: (int, float)})
     if isinstance(prior, Mapping):
         wrong = [name for name in names if name not in prior] or [name for name in prior if name not in names]

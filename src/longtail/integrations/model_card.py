@@ -85,7 +85,8 @@ def _inputs(prior: Mapping[str, float] | None) -> str:
         return said
     most = sorted(prior, key=lambda name: -prior[name])
     named = ", ".join(f"{_text(name)} {100 * prior[name]:.3g} %" for name in most[:5])
-    return f"{said} The logits are those for these class probabilities: {named}{', …' if len(most) > 5 else ''}."
+    more = f", and those of {len(most) - 5:,} more classes" if len(most) > 5 else ""
+    return f"{said} The logits are those for these class probabilities: {named}{more}."
 
 
 def _measures(run: Run) -> list[str]:
