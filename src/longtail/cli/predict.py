@@ -24,8 +24,6 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.recipe import pick_device
 
-__all__ = ["find_images", "run"]
-
 
 class Row(NamedTuple):
     """The predictions for an image."""

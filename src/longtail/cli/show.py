@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from longtail.train.folder import RunFolder
     from longtail.train.trainer import Trainer
 
-__all__ = [
-    "LOG_SECONDS",
-    "Phases",
-    "SafeConsole",
-    "TrainingView",
-    "console",
-    "print_line",
-    "print_unreadable",
-    "progress_bar",
-    "progress_console",
-    "show_measures",
-    "show_result",
-    "time_left",
-]
-
 
 class SafeConsole(Console):
     """A console that prints control characters as escapes: names of classes and files may hold anything."""

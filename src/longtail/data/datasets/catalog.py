@@ -13,8 +13,6 @@ from longtail._registry import Registry
 from longtail.data.datasets.long_tail import ClassOrder, Profile
 from longtail.data.datasets.splits import DataSet, long_tailed
 
-__all__ = ["CATALOG", "Entry", "data_title", "expected_counts", "load", "register_dataset"]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -14,16 +14,6 @@ from longtail._io import import_extra, new_file, open_tensors, reading
 from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
 from longtail.data.datasets.splits import ArrayImages
 
-__all__ = [
-    "FEATURES",
-    "FeatureVectors",
-    "StoredFeatures",
-    "is_features",
-    "read_features",
-    "read_texts",
-    "write_features",
-]
-
 FEATURES = "features"
 """The array or column of feature vectors."""
 _LABEL, _SPLIT, _CLASSES = "label", "split", "classes"

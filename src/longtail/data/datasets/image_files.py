@@ -16,25 +16,6 @@ from longtail._io import import_extra, reading
 from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import image_formats
 
-__all__ = [
-    "SPLITS",
-    "FoundFiles",
-    "check_columns",
-    "column",
-    "find_files",
-    "folders_in",
-    "ignored_suffixes",
-    "image_suffixes",
-    "inside",
-    "is_image",
-    "read_folder",
-    "read_lines",
-    "read_pairs",
-    "read_list",
-    "read_parquet",
-    "read_table",
-]
-
 SPLITS = {"train": "train", "training": "train", "test": "test"}
 SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 """Names of splits, and what we call them."""

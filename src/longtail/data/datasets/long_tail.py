@@ -11,8 +11,6 @@ from torch import Tensor
 from longtail._checks import Vector, as_counts, check_choice, check_integer, check_number
 from longtail.classes import class_counts
 
-__all__ = ["ClassOrder", "Profile", "long_tail_counts", "long_tail_indices"]
-
 Profile = Literal["exp", "step", "pareto"]
 ClassOrder = Literal["label", "random"]
 

@@ -31,8 +31,6 @@ from longtail.data.datasets.image_files import (
 from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import raw_pixels
 
-__all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
-
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _FOLDER = "folder"  # the value of `split_by` for folders
 

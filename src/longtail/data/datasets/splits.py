@@ -24,18 +24,6 @@ from longtail.data.datasets.long_tail import (
     long_tail_indices,
 )
 
-__all__ = [
-    "ArrayImages",
-    "DataSet",
-    "FileImages",
-    "Images",
-    "Normalisation",
-    "Split",
-    "hold_out",
-    "hold_out_fold",
-    "long_tailed",
-]
-
 
 class Images(Protocol):
     """Raw images by index, like a map-style ``torch`` data set.
