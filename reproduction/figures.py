@@ -12,7 +12,6 @@ from longtail.study.figures import (
     Drawing,
     class_probability,
     level_bars,
-    recall_curves,
     sensitivity,
     trade_off,
 )
@@ -22,7 +21,7 @@ from longtail.study.stats import Summary
 from reproduction import paper
 from reproduction.collection import MAIN, Collection
 from reproduction.measure import balanced_of, balanced_probability
-from reproduction.plots import box_plots, gradient_bars
+from reproduction.plots import box_plots, gradient_bars, recall_curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

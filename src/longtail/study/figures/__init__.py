@@ -9,7 +9,6 @@ from longtail.study.figures.plots import (
     frontier,
     learning_curves,
     level_bars,
-    recall_curves,
     sensitivity,
     trade_off,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "inline_svg",
     "learning_curves",
     "level_bars",
-    "recall_curves",
     "save_figure",
     "sensitivity",
     "trade_off",
