@@ -157,11 +157,7 @@ def beta_drawing(
 ) -> Drawing:
     """Return the recall of each group over beta, on training data and on validation data, or else test data.
 
-    Args:
-        cells: of one method, each with another beta.
-        chosen: the beta that was chosen.
-        select_on: the data on which it was chosen.
-        selected: the end of the caption, how it was chosen.
+    The cells are of one method; ``selected``, how the beta was chosen, is the end of the caption.
     """
     ordered = sorted(cells, key=lambda cell: cell.beta or 0.0)
     has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs) and select_on == "val"

@@ -36,7 +36,7 @@ BINS = 60
 Array = np.ndarray[Any, Any]
 Marks = Mapping[str, Mark] | None
 Recalls = Mapping[str, Sequence[float]]
-Recall = tuple[Summary, Summary]
+HeadAndTail = tuple[Summary, Summary]
 """Recall of a method in per cent, of the head and of the tail."""
 _BAR: dict[str, Any] = {"edgecolor": "#ffffff", "linewidth": 0.5}
 _POINT: dict[str, Any] = {"linestyle": "", "markeredgecolor": INK, "markeredgewidth": 0.6}
@@ -305,11 +305,11 @@ def level_bars(levels: Mapping[str, Summary], *, marks: Marks = None) -> "Figure
 # Methods as points
 
 
-def _known(points: Mapping[str, Recall]) -> dict[str, Recall]:
+def _known(points: Mapping[str, HeadAndTail]) -> dict[str, HeadAndTail]:
     return {name: both for name, both in points.items() if not any(math.isnan(one.mean) for one in both)}
 
 
-def frontier(points: Mapping[str, Recall]) -> list[str]:
+def frontier(points: Mapping[str, HeadAndTail]) -> list[str]:
     """Return the methods that no other method beats on both head and tail, by head recall.
 
     Example:
@@ -328,7 +328,12 @@ def frontier(points: Mapping[str, Recall]) -> list[str]:
 
 @style()
 def trade_off(
-    points: Mapping[str, Recall], *, head: str = "head", tail: str = "tail", split: str = "test", marks: Marks = None
+    points: Mapping[str, HeadAndTail],
+    *,
+    head: str = "head",
+    tail: str = "tail",
+    split: str = "test",
+    marks: Marks = None,
 ) -> "Figure":
     """Draw tail recall over head recall, a point per method; up and right is better."""
     known = _known(points)
