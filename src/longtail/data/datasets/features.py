@@ -133,12 +133,7 @@ def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str |
     path, wanted = Path(path), [column(name) for name in (text, label, group) if name is not None]
     if not path.is_file() or path.suffix.lower() not in {".csv", ".tsv", ".parquet"}:
         raise ValueError(f"Expected {path} to be a table, .csv, .tsv or .parquet, but it is not.")
-    if path.suffix.lower() == ".parquet":
-        found = read_parquet(path, lambda names: [n for n in names if column(n) in {*wanted, _SPLIT}])
-        columns = {column(name): values for name, values in found.items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    else:
-        rows = read_table(path, wanted[:1])
+    rows = read_table(path, wanted[:1], [*wanted, _SPLIT])
     if not rows:
         raise ValueError(f"Expected {path} to have rows, but it has none.")
     if label == _LABEL and _LABEL not in rows[0]:
@@ -146,9 +141,9 @@ def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str |
     check_columns(path, list(rows[0]), wanted)
     for number, row in enumerate(rows, 1):
         for name in wanted:
-            if row.get(name) is None or not str(row[name]).strip():
+            if not row.get(name, "").strip():
                 raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
-    values = {name: [str(row[name]) for row in rows] for name in wanted}
+    values = {name: [row[name] for row in rows] for name in wanted}
     splits = _splits(path, [row.get(_SPLIT) for row in rows])
     groups = [] if group is None else values[column(group)]
     return Texts(values[column(text)], values.get(column(label), []), splits, groups)

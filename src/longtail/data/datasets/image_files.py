@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -164,18 +165,33 @@ def inside(name: str) -> bool:
 # --- tables
 
 
-def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of a ``.csv`` or ``.tsv`` file with a header, each as a dictionary by column.
+def read_table(path: Path, needed: Sequence[str], used: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return the rows of a ``.csv``, ``.tsv`` or ``.parquet`` file, each as a dictionary of texts by column.
 
     Args:
-        path: the file, with commas, tabs or semicolons between the columns.
+        path: the file; ``.csv`` and ``.tsv`` have commas, tabs or semicolons between the columns.
         needed: columns that must exist.
+        used: columns that are also read from a Parquet file, if they exist.
     """
     with reading(path, "a table"):
-        return _read_table(path, needed)
+        return (_parquet_rows if path.suffix.lower() == ".parquet" else _text_rows)(path, needed, used)
 
 
-def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+def _parquet_rows(path: Path, needed: Sequence[str], used: Sequence[str]) -> list[dict[str, str]]:
+    def chosen(names: list[str]) -> list[str]:
+        known = check_columns(path, names, needed)
+        return [name for name, one in zip(names, known, strict=True) if one in {*needed, *used}]  # not the pixels
+
+    table = read_parquet(path, chosen)
+    cells = [list(map(_text, values)) for values in table.values()]
+    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
+
+
+def _text_rows(path: Path, needed: Sequence[str], _: Sequence[str]) -> list[dict[str, str]]:
     text = "\n".join(read_lines(path))
 
     def rows(delimiter: str) -> Iterator[list[str]]:

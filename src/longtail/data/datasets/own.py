@@ -1,6 +1,5 @@
 """User data: a folder of class folders, a list of paths and labels, or a map-style data set."""
 
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from longtail.data.datasets.features import FeatureVectors, is_features, read_fe
 from longtail.data.datasets.image_files import (
     SPLITS,
     FoundFiles,
-    check_columns,
     column,
     find_files,
     folders_in,
@@ -25,7 +23,6 @@ from longtail.data.datasets.image_files import (
     inside,
     is_image,
     read_pairs,
-    read_parquet,
     read_table,
 )
 from longtail.data.datasets.splits import DataSet, FileImages, Split
@@ -334,30 +331,12 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
 
 def _cells(path: Path, columns: _Columns) -> list[dict[str, str]]:
     """Return the rows of a list as text, by column."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return _read_parquet(path, columns)
-    if suffix != ".txt":
-        return read_table(path, columns.needed)
+    if path.suffix.lower() != ".txt":
+        return read_table(path, columns.needed, ["split"])
     if columns != _Columns("path", "label", None):
         names = ", ".join(name for name in columns.needed if name not in {"path", "label"})
         raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {names}, but got {path}.")
     return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
-
-
-def _read_parquet(path: Path, columns: _Columns) -> list[dict[str, str]]:
-    def chosen(names: list[str]) -> list[str]:
-        known = check_columns(path, names, columns.needed)
-        used = {*columns.needed, "split"}
-        return [name for name, one in zip(names, known, strict=True) if one in used]  # not the pixels
-
-    table = read_parquet(path, chosen)
-    cells = [list(map(_text, values)) for values in table.values()]
-    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
-
-
-def _text(value: Any) -> str:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
 
 
 def _from_features(path: Path, label: str, split_by: str | None) -> DataSet:
