@@ -116,7 +116,15 @@ def explain_size_errors(name: str, size: int) -> Iterator[None]:
 
 
 class _LibraryBackbone(nn.Module):
-    """A network of a library without its classifier; see :func:`build_backbone` for the arguments."""
+    """A network of a library without its classifier.
+
+    Args:
+        library: the package.
+        name: one of its classification networks.
+        in_channels: channels of the images.
+        pretrained: whether to download weights, or a file of them.
+        image_size: side of the images, for networks with a fixed size.
+    """
 
     num_features: int
     network: Any
