@@ -11,21 +11,19 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 
-from longtail.study.figures import (
+from longtail.study.figures.plots import (
     Curves,
     beta_traces,
     class_probability,
     class_recall,
     confusion,
     frontier,
-    inline_svg,
     learning_curves,
     level_bars,
-    save_figure,
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
+from longtail.study.figures.style import GROUPS, INK, SPLITS, inline_svg, marks_of, save_figure, wrapped
 from longtail.study.stats import Summary
 from reproduction.plots import box_plots, gradient_bars, recall_curves
 

@@ -8,9 +8,10 @@ from functools import partial
 from longtail.report.data_results import DataResults, mean_over_runs, mean_per_class
 from longtail.report.page import slug
 from longtail.study.captions import count
-from longtail.study.figures import (
+from longtail.study.figures.plots import (
+    FEW,
+    MOST_BARS,
     Curves,
-    Drawing,
     beta_traces,
     class_probability,
     class_recall,
@@ -19,7 +20,7 @@ from longtail.study.figures import (
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.plots import FEW, MOST_BARS
+from longtail.study.figures.style import Drawing
 from longtail.study.runs import Cell, Held, Run
 
 
