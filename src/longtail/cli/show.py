@@ -215,9 +215,9 @@ def print_unreadable(skipped: Mapping[str, str], number: int) -> None:
         print_line(f"{len(skipped):,} of {number:,} images could not be read: {reasons}{more}", progress_console)
 
 
-def show_result(folder: "RunFolder", result: dict[str, Any] | None = None) -> None:
-    """Print the recalls and the imbalance level of a run, or those of ``result`` if given."""
-    result = folder.result() if result is None else result
+def show_result(folder: "RunFolder") -> None:
+    """Print the recalls and the imbalance level of a run."""
+    result = folder.result()
     print_line(f"{folder.path}: {result['method']} on {result['data']}", style="bold")
     show_measures(result)
 

@@ -122,17 +122,13 @@ def read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
     A comma separates them if every line has one, and a space does not end the path of the first line.
     """
     lines = [(number, line.rstrip()) for number, line in enumerate(read_lines(path), 1) if line and not line.isspace()]
-    separator = "," if all("," in line for _, line in lines) and not _ends_path(lines[:1]) else " "
+    spaced = any(is_image(line.rpartition(" ")[0].strip()) for _, line in lines[:1])  # as in `a, b.png 3`
+    separator = "," if all("," in line for _, line in lines) and not spaced else " "
     for number, line in lines:
         name, _, label = line.rpartition(separator)
         if not name or name.isspace() or not label.strip():
             raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
         yield number, name, label.strip()
-
-
-def _ends_path(lines: Sequence[tuple[int, str]]) -> bool:
-    """Whether the last space of a line follows the name of an image, as in ``a, b.png 3``."""
-    return any(is_image(line.rpartition(" ")[0].strip()) for _, line in lines)
 
 
 def read_list(path: Path, root: Path) -> Split:
