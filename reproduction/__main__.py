@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from longtail._io import write_text
-from longtail.study.figures import save_figure
+from longtail.study.figures.style import save_figure
 from longtail.study.runs import read_runs
 from reproduction.figures import paper_drawings
 from reproduction.lvis import register

@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING, Any
 from longtail.report.data_results import DataResults, mean_per_class, split_by_data
 from longtail.report.drawings import beta_drawing, method_drawings, recall_over_epochs
 from longtail.report.page import slug
-from longtail.study.figures import (
-    Drawing,
-    class_probability,
-    level_bars,
-    recall_curves,
-    sensitivity,
-    trade_off,
-)
-from longtail.study.figures.style import INK, WIDTH, Mark, legend_below, marks_of, new_figure, style
+from longtail.study.figures.plots import class_probability, level_bars, sensitivity, trade_off
+from longtail.study.figures.style import INK, WIDTH, Drawing, Mark, legend_below, marks_of, new_figure, style
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell
 from longtail.study.stats import Summary
 from reproduction import paper
 from reproduction.collection import MAIN, Collection
 from reproduction.measure import balanced_of, balanced_probability
-from reproduction.plots import box_plots, gradient_bars
+from reproduction.plots import box_plots, gradient_bars, recall_curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

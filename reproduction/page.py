@@ -12,7 +12,7 @@ from pathlib import Path
 from longtail._io import write_text
 from longtail.data import CATALOG
 from longtail.study.captions import numbers
-from longtail.study.figures import Drawing, save_figure
+from longtail.study.figures.style import Drawing, save_figure
 from longtail.study.planning import read_plan
 from longtail.study.runs import Cell, Run, ordered
 from longtail.study.stats import Summary

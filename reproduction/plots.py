@@ -1,4 +1,4 @@
-"""Figures of the paper that reports do not have: balance of the gradient, and single runs."""
+"""Figures of the paper that reports do not have: recall over epochs, balance of the gradient, and single runs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longtail.study.figures.plots import Curves, draw_recalls, recall_legend
 from longtail.study.figures.style import (
     INK,
     Mark,
@@ -13,13 +14,13 @@ from longtail.study.figures.style import (
     letters_in,
     marks_of,
     panels,
-    starts_row,
     style,
     wrapped,
 )
-from longtail.study.stats import Alternative, Summary, compare, format_p
+from longtail.study.stats import Alternative, compare, format_p
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -28,6 +29,25 @@ _BAR: dict[str, Any] = {"edgecolor": "#ffffff", "linewidth": 0.5}
 _POINT: dict[str, Any] = {"linestyle": "", "markeredgecolor": INK, "markeredgewidth": 0.6}
 _CUT = 1000
 """Bars of gradients end here; each has its number."""
+
+
+@style()
+def recall_curves(methods: Mapping[str, Curves]) -> "Figure":
+    """Draw recall over epochs, a panel per method: solid on training data, dashed on test data."""
+    figure, all_axes = panels(len(methods), share_y=True)
+    marks = marks_of(list(dict.fromkeys(name for curves in methods.values() for name in curves.test if name != "all")))
+    for axes, (title, curves) in zip(all_axes, methods.items(), strict=True):
+        draw_recalls(axes, curves.epochs, curves.train, marks, "training")
+        draw_recalls(axes, curves.epochs, curves.test, marks, "test")
+        axes.set(title=title, xlabel="epoch", ylim=(-3, 103), ylabel="recall, %" if starts_row(axes) else "")
+    recall_legend(figure, all_axes[0], marks, ["training", "test"], columns=3 if len(methods) == 1 else 6)
+    return figure
+
+
+def starts_row(axes: "Axes") -> bool:
+    """Return whether a panel is the first of its row, which has the label of the vertical axis."""
+    place = axes.get_subplotspec()
+    return place is not None and place.is_first_col()
 
 
 @style()
@@ -144,7 +164,3 @@ def _tested(methods: Mapping[str, Sequence[float]], against: str | None, paired:
     side = " (one-sided)" if alternative == "greater" else ""
     runs = f"{len(ours)}" if len(ours) == len(theirs) else f"{len(theirs)} and {len(ours)}"
     return f"{names}p {format_p(found.p_value)}{side}, n = {runs}\n{difference}, d = {d}"
-
-
-Recall = tuple[Summary, Summary]
-"""Recall of a method in per cent, of the head and of the tail."""

@@ -6,7 +6,7 @@ from functools import partial
 from math import nan
 
 from longtail.study.comparisons import contrasts_of
-from longtail.study.figures import Drawing
+from longtail.study.figures.style import Drawing
 from longtail.study.rendering import Table, Value, to_markdown
 from longtail.study.runs import Cell, Run, by_data
 from longtail.study.search import trace_table

@@ -9,7 +9,7 @@ from longtail.study.captions import caption_of, how_measured, numbers
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import Cell, Run, by_data, distinct_titles, groups_of, method_title, ordered
 from longtail.study.stats import Summary, format_p
-from longtail.study.tables import level_table
+from longtail.study.tables import measured_and_levels, measures_table
 from reproduction import paper
 from reproduction.measure import REDRAWN_FILE, is_measured, redrawn_shift, untrained_gradients
 from reproduction.significance import compare_summaries
@@ -90,8 +90,15 @@ def paper_table(cells: Sequence[Cell], *, selected: str = "") -> Table:
 
 
 def level_table_beside_authors(cells: Sequence[Cell], *, selected: str = "") -> Table:
-    """The study's table of the model imbalance level, with a column for the authors' values where they have any."""
-    table = level_table(cells, selected=selected)
+    """The model imbalance level of each method, with a column for the authors' values where they have any."""
+    where, notes = measured_and_levels(cells)
+    table = replace(
+        measures_table(cells),
+        title=f"Model imbalance level on {where}",
+        columns=("I",),
+        caption=" ".join([*notes, "Lower is better.", caption_of(cells, selected=selected)]),
+    )
+    table = replace(table, rows=tuple(replace(row, values=row.values[-1:]) for row in table.rows))
     if not any(paper.imbalance_level(cell.data) for cell in cells):
         return table
     authors = [paper.imbalance_level(cell.data).get(cell.method) for cell in in_rows(cells)]

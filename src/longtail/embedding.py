@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail._io import import_extra
-from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming
-from longtail.data.augment import Augmentation
+from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Split, Streaming
 from longtail.models import build_backbone, is_feature_model, pretrained_normalisation
 from longtail.models.backbones import evaluation_mode
 from longtail.train.loaders import evaluation_view
@@ -52,11 +51,12 @@ def embed_images(
     backbone.to(device)
     found = pretrained_normalisation(model, weights)
     normalisation = dataset.normalisation if found is None else found
+    view = evaluation_view("imagenet", image_size, normalisation, torch.float32, sized=False)
 
     def features(split: Split) -> Split:
         loader = Streaming(
             split,
-            BatchPlan(split.labels, (_view(image_size, normalisation),), batch_size),
+            BatchPlan(split.labels, (view,), batch_size),
             device,
             workers=workers,
             decode_in="device" if isinstance(split.images, FileImages) else "workers",
@@ -78,10 +78,6 @@ def embed_images(
         return Split(FeatureVectors(torch.cat(vectors)), split.labels[read], groups)
 
     return replace(dataset, **{name: features(split) for name, split in dataset.splits.items()})  # type: ignore[arg-type]
-
-
-def _view(size: int, normalisation: Normalisation) -> Augmentation:
-    return evaluation_view("imagenet", size, normalisation, torch.float32, sized=False)
 
 
 def embed_texts(

@@ -174,13 +174,6 @@ def test_the_step_profile(cifar):
     assert data.counts.tolist() == [5000] * 5 + [50] * 5
 
 
-def test_groups_follow_the_order_of_the_classes(cifar):
-    data = load("cifar10-lt", cifar[0], order=list(range(9, -1, -1)))
-    assert data.counts.tolist() == [50, 83, 139, 232, 387, 645, 1077, 1796, 2997, 5000]
-    head, tail = (data.counts[list(data.groups.members(name))] for name in ("head", "tail"))
-    assert head.min() > tail.max()
-
-
 def test_cifar_itself(cifar):
     root, labels = cifar
     for name, num_classes in (("cifar10", 10), ("cifar100", 100)):

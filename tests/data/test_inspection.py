@@ -59,7 +59,7 @@ def test_a_difference_is_one_sentence():
 
 def test_the_digits_have_no_difference():
     assert check_dataset("digits") == []
-    for options in ({}, {"imbalance": 10}, {"imbalance": 20.0, "profile": "step"}, {"order": "random"}):
+    for options in ({}, {"imbalance": 10}, {"imbalance": 20.0, "profile": "step"}):
         assert check_dataset("digits-lt", **options) == []
 
 

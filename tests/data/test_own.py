@@ -304,7 +304,7 @@ def test_an_unknown_split_is_named(tmp_path):
     ):
         open_path(path)
     path = write_list(tmp_path, "csv", {"path": ["a"], "label": ["x"], "split": ["test"]})
-    with pytest.raises(ValueError, match=r"list\.csv to have training images, but got only test\.$"):
+    with pytest.raises(ValueError, match=r"list\.csv to have training rows, but got only test\.$"):
         open_path(path)
 
 

@@ -7,8 +7,7 @@ import pytest
 from tests.browser import browser, find_browser
 
 from longtail.report.page import Column, Grid, templates
-from longtail.study.figures import Drawing
-from longtail.study.figures.style import new_figure
+from longtail.study.figures.style import Drawing, new_figure
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None,

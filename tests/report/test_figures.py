@@ -11,24 +11,21 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 
-from longtail.study.figures import (
+from longtail.study.figures.plots import (
     Curves,
     beta_traces,
     class_probability,
     class_recall,
     confusion,
     frontier,
-    inline_svg,
     learning_curves,
     level_bars,
-    recall_curves,
-    save_figure,
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.style import GROUPS, INK, SPLITS, marks_of, wrapped
+from longtail.study.figures.style import GROUPS, INK, SPLITS, inline_svg, marks_of, save_figure, wrapped
 from longtail.study.stats import Summary
-from reproduction.plots import box_plots, gradient_bars
+from reproduction.plots import box_plots, gradient_bars, recall_curves
 
 CURVES = Curves(
     [1, 2, 3],
@@ -328,24 +325,6 @@ def test_axes_of_recall_stay_within_0_and_100(points):
     (axes,) = trade_off(points).axes
     for low, high in (axes.get_xlim(), axes.get_ylim()):
         assert 0 <= low < high <= 100
-
-
-def test_nothing_to_draw_names_the_argument():
-    cases = [
-        (lambda: recall_curves({}), "methods"),
-        (lambda: level_bars({}), "levels"),
-        (lambda: learning_curves([[1.0]], None), "losses"),
-        (lambda: box_plots({}), "runs"),
-        (lambda: class_recall([1, 2], {}), "models"),
-        (lambda: class_recall([1, 2], {"m": [1]}), "models"),
-        (lambda: gradient_bars({}), "values"),
-        (lambda: sensitivity([1.0], RECALLS), "strengths"),
-        (lambda: beta_traces([]), "traces"),
-        (lambda: trade_off({}), "points"),
-    ]
-    for draw, argument in cases:
-        with pytest.raises(ValueError, match=rf"^Expected `{argument}` .*, but got "):
-            draw()
 
 
 def test_a_character_that_the_font_lacks_is_a_warning_in_files_and_text_in_a_page(tmp_path, recwarn):

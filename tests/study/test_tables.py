@@ -12,7 +12,7 @@ from scipy import stats
 from longtail.study.rendering import Row, Table, Value, print_table, to_csv, to_markdown, write
 from longtail.study.runs import group_runs
 from longtail.study.stats import Summary
-from longtail.study.tables import level_table, measures_table, sensitivity_table
+from longtail.study.tables import measures_table, sensitivity_table
 from longtail.study.tables import recall_table as plain_recall_table
 
 BS = [(92.0, 75.0, 71.0, 78.5), (92.5, 76.0, 72.0, 79.2), (92.3, 75.5, 71.5, 78.8)]
@@ -102,9 +102,9 @@ def test_without_test_data_the_table_shows_validation_data(made):
     ours = table.rows[1].values[3]
     assert ours.summary.mean == pytest.approx((80.9 + 81.7 + 81.2) / 3 - 11)
     assert ours.p_value == pytest.approx(stats.ttest_rel([row[3] for row in CBS], [row[3] for row in BS]).pvalue)
-    levels = level_table(group_runs(runs))
-    assert levels.title == "Model imbalance level on validation data (there is no test data)"
-    assert [row.values[0].summary.mean for row in levels.rows] == [20.0, 10.0]
+    levels = measures_table(group_runs(runs))
+    assert levels.title == "Other measures on validation data (there is no test data), per cent"
+    assert [row.values[-1].summary.mean for row in levels.rows] == [20.0, 10.0]
     assert "No I" not in levels.caption
     both = recall_table(group_runs([*runs, made("softmax", imbalance=10)]))
     assert both.title == "Recall on test data, per cent"
@@ -115,16 +115,15 @@ def test_without_test_data_the_table_shows_validation_data(made):
 def test_without_held_out_data_the_caption_says_so(made):
     cells = group_runs(without_test([made("balanced-softmax"), made("cbs")], val=False))
     assert "C10-LT100: there is neither test nor validation data." in recall_table(cells).caption
-    levels = level_table(cells)
+    levels = measures_table(cells)
     assert "there is neither test nor validation data" in levels.caption
     assert "zero training recall" not in levels.caption
     assert "nan" not in to_markdown(levels) + to_markdown(recall_table(cells)) + to_csv(recall_table(cells))
 
 
 def test_the_lowest_level_is_in_bold(cells):
-    table = level_table(cells)
-    assert [(row.values[0].summary.mean, row.values[0].best) for row in table.rows] == [(22.0, False), (13.0, True)]
-    assert "Lower is better." in table.caption
+    table = measures_table(cells)
+    assert [(row.values[-1].summary.mean, row.values[-1].best) for row in table.rows] == [(22.0, False), (13.0, True)]
 
 
 def test_other_measures_are_those_of_the_runs_and_unknown_ones_are_explained(made):
@@ -146,10 +145,10 @@ def test_other_measures_are_those_of_the_runs_and_unknown_ones_are_explained(mad
 
 
 def test_an_undefined_level_is_a_dash(made):
-    table = level_table(group_runs([made("cbs", level=None), made("softmax", level=40.0)]))
-    assert math.isnan(table.rows[1].values[0].summary.mean)
-    assert table.text(table.rows[1].values[0]) == "-"
-    assert table.rows[0].values[0].best
+    table = measures_table(group_runs([made("cbs", level=None), made("softmax", level=40.0)]))
+    assert math.isnan(table.rows[1].values[-1].summary.mean)
+    assert table.text(table.rows[1].values[-1]) == "-"
+    assert table.rows[0].values[-1].best
 
 
 def test_sensitivity_has_a_row_per_beta_and_split_with_the_best_in_bold(made):

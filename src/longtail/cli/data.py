@@ -16,8 +16,6 @@ from longtail.data import CATALOG, Description, check_dataset, describe_dataset,
 from longtail.data.datasets.own import empty_folders
 from longtail.train.recipe import OPENING
 
-__all__ = ["run", "show"]
-
 _PARTS = ("train", "val", "test")
 _USAGE = """usage: longtail data COMMAND …
 

@@ -11,8 +11,6 @@ from longtail.cli.show import print_line
 from longtail.diagnose import diagnose
 from longtail.diagnose.formats import FORMATS_HELP
 
-__all__ = ["run"]
-
 
 def run(words: Sequence[str]) -> int:
     """Parse, diagnose, write."""

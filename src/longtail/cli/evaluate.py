@@ -19,8 +19,6 @@ from longtail.train.own import open_own
 from longtail.train.recipe import OPENING, Recipe, pick_device
 from longtail.train.stored import evaluate_run
 
-__all__ = ["run"]
-
 
 def run(words: Sequence[str]) -> int:
     """Parse, compute, print."""

@@ -11,8 +11,6 @@ from longtail.cli.parsing import Parser
 from longtail.cli.show import SafeConsole
 from longtail.methods import METHODS
 
-__all__ = ["run"]
-
 
 def run(words: Sequence[str]) -> int:
     """Show one line per method, its reference and its parameters."""

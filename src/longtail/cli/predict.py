@@ -24,10 +24,8 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.recipe import pick_device
 
-__all__ = ["find_images", "run"]
 
-
-class Row(NamedTuple):
+class PredictedRow(NamedTuple):
     """The predictions for an image."""
 
     path: str
@@ -81,7 +79,7 @@ def _predict(given: argparse.Namespace) -> int:
             images, predictions = _of_features(classifier, vectors)
         names, top = classifier.class_names, min(given.top, len(classifier.class_names))
 
-        def rows() -> Iterator[Row]:
+        def rows() -> Iterator[PredictedRow]:
             hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
             bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
             for place, probabilities in track(predictions, "predicting", len(images), **bar):
@@ -89,7 +87,7 @@ def _predict(given: argparse.Namespace) -> int:
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
                 path, label = images[place]
                 every = dict(zip(names, probabilities.tolist(), strict=True)) if given.all_classes else {}
-                yield Row(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
+                yield PredictedRow(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
 
         with _writing(given.out) as file:
             labelled = any(label is not None for _, label in images)
@@ -139,7 +137,7 @@ def _short(probability: float) -> float:
     return float(f"{probability:.6g}")
 
 
-def _write_csv(rows: Iterable[Row], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
+def _write_csv(rows: Iterable[PredictedRow], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
     writer, rows = csv.writer(file, lineterminator="\n"), iter(rows)
     first = list(islice(rows, 1))  # if this fails, nothing has been printed
     ends = ["", *(f"_{place}" for place in range(2, top + 1))]
@@ -151,7 +149,7 @@ def _write_csv(rows: Iterable[Row], labelled: bool, top: int, classes: Sequence[
         writer.writerow([safe_cell(cell) for cell in [*cells, *row.probabilities.values()]])
 
 
-def _write_json(rows: Iterable[Row], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
+def _write_json(rows: Iterable[PredictedRow], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
     before = "["
     for row in rows:
         best = [dict(zip(_TOP, pair, strict=True)) for pair in row.top]
@@ -162,7 +160,7 @@ def _write_json(rows: Iterable[Row], labelled: bool, top: int, classes: Sequence
     file.write("[]\n" if before == "[" else "\n]\n")
 
 
-_WRITERS: dict[str, Callable[[Iterable[Row], bool, int, Sequence[str], TextIO], None]] = {
+_WRITERS: dict[str, Callable[[Iterable[PredictedRow], bool, int, Sequence[str], TextIO], None]] = {
     "csv": _write_csv,
     "json": _write_json,
 }

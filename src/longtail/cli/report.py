@@ -9,8 +9,6 @@ from longtail.cli.parsing import Parser
 from longtail.cli.show import print_line
 from longtail.report import Report, report
 
-__all__ = ["print_written", "run"]
-
 
 def run(words: Sequence[str]) -> int:
     """Parse, build, write."""

@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from longtail.train.folder import RunFolder
     from longtail.train.trainer import Trainer
 
-__all__ = [
-    "LOG_SECONDS",
-    "Phases",
-    "SafeConsole",
-    "TrainingView",
-    "console",
-    "print_line",
-    "print_unreadable",
-    "progress_bar",
-    "progress_console",
-    "show_measures",
-    "show_result",
-    "time_left",
-]
-
 
 class SafeConsole(Console):
     """A console that prints control characters as escapes: names of classes and files may hold anything."""
@@ -231,9 +216,9 @@ def print_unreadable(skipped: Mapping[str, str], number: int) -> None:
         print_line(f"{len(skipped):,} of {number:,} images could not be read: {reasons}{more}", progress_console)
 
 
-def show_result(folder: "RunFolder", result: dict[str, Any] | None = None) -> None:
-    """Print the recalls and the imbalance level of a run, or those of ``result`` if given."""
-    result = folder.result() if result is None else result
+def show_result(folder: "RunFolder") -> None:
+    """Print the recalls and the imbalance level of a run."""
+    result = folder.result()
     print_line(f"{folder.path}: {result['method']} on {result['data']}", style="bold")
     show_measures(result)
 

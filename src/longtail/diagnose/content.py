@@ -11,8 +11,8 @@ from longtail.metrics import macro_f1
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
 from longtail.study.captions import count, some_of
-from longtail.study.figures import Drawing, class_probability, class_recall, sensitivity
-from longtail.study.figures.plots import MOST_BARS, MOST_NAMES
+from longtail.study.figures.plots import MOST_BARS, MOST_NAMES, class_probability, class_recall, sensitivity
+from longtail.study.figures.style import Drawing
 
 _WORDS = {"train": "training", "val": "validation", "test": "test"}
 

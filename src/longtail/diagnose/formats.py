@@ -1,7 +1,6 @@
 """Files of predictions: npz, safetensors, CSV and Parquet. No file can run code."""
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from longtail._checks import describe
-from longtail._io import reading
 
 Array = np.ndarray[Any, Any]
 Source = Path | str | Mapping[str, Any]
@@ -90,7 +88,7 @@ def read_file(source: Source, split: str) -> RawPredictions:
         )
     path = Path(source)
     path = path / PREDICTIONS if path.is_dir() else path
-    readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".csv": _read_csv, ".parquet": _read_parquet}
+    readers = {".npz": _read_arrays, ".safetensors": _read_arrays, ".csv": _read_csv, ".parquet": _read_parquet}
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise ValueError(f"Expected {path} to end in {', '.join(readers)}, but it ends in {suffix or 'nothing'}.")
@@ -112,24 +110,14 @@ def _array(value: Any) -> Array:
     return np.char.decode(found, "utf-8", "replace") if found.dtype.kind == "S" else found
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
-    content = io.BytesIO(path.read_bytes())
-    with reading(path, "an npz file of numbers or text"):
-        found = np.load(content, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            raise ValueError("Expected an npz file of numbers or text, but it is an npy file.")
-        arrays = {name: found[name] for name in found.files}
-        return {name: _array(value) for name, value in arrays.items() if isinstance(value, np.ndarray)}
+def _read_arrays(path: Path) -> dict[str, Array]:
+    from longtail.data.datasets.features import read_arrays  # noqa: PLC0415 - the data package is large
 
-
-def _read_safetensors(path: Path) -> dict[str, Array]:
-    from longtail._io import read_tensors  # noqa: PLC0415 - an extra
-
-    return {name: _array(value) for name, value in read_tensors(path)[0].items()}
+    return {name: _array(value) for name, value in read_arrays(path).items()}
 
 
 def _read_csv(path: Path) -> dict[str, Array]:
-    from longtail.data.datasets.image_files import read_lines  # noqa: PLC0415 - the data package is large
+    from longtail.data.datasets.image_files import read_lines  # noqa: PLC0415
 
     rows = [[cell.strip() for cell in row] for row in csv.reader(read_lines(path)) if row]
     if len(rows) < 2:

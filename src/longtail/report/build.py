@@ -20,7 +20,7 @@ from longtail.report.page import Report, grid_from_table, slug
 from longtail.report.settings import repeat_command, settings_grid, versions_grid
 from longtail.study.captions import Recorded, count, recorded_for, some_of
 from longtail.study.comparisons import check_reference
-from longtail.study.figures import Drawing
+from longtail.study.figures.style import Drawing
 from longtail.study.record import Choice, read_search
 from longtail.study.runs import SEARCH_FILE, Cell, Run, group_runs, method_title, one_cell, read_runs
 from longtail.study.tables import measures_table, recall_table

@@ -9,8 +9,8 @@ from functools import cached_property
 from torch import Tensor
 
 from longtail.report.page import Column, Grid, GridCell
-from longtail.study.figures import Drawing, confusion
-from longtail.study.figures.plots import MOST_NAMES
+from longtail.study.figures.plots import MOST_NAMES, confusion
+from longtail.study.figures.style import Drawing
 
 Example = tuple[str, str, float]
 """An image as a data URI, the name of the predicted class, and its probability in per cent."""

@@ -61,9 +61,9 @@ class DataResults:
         """The method that others are tested against."""
         return self.record.reference(self.cells)
 
-    def warning(self, cells: Sequence[Cell] | None = None) -> str:
-        """Return how beta was chosen, for a caption, if that was on test data and a method that is shown has a beta."""
-        has_beta = any(cell.beta is not None for cell in cells or self.cells)
+    def warning(self) -> str:
+        """Return how beta was chosen, for a caption, if that was on test data and a method has a beta."""
+        has_beta = any(cell.beta is not None for cell in self.cells)
         return f" {self.record.selected(self.cells)}." if has_beta and self.record.on_test(self.cells) else ""
 
     def recall(self, cell: Cell, group: str = "all") -> Summary:

@@ -8,9 +8,10 @@ from functools import partial
 from longtail.report.data_results import DataResults, mean_over_runs, mean_per_class
 from longtail.report.page import slug
 from longtail.study.captions import count
-from longtail.study.figures import (
+from longtail.study.figures.plots import (
+    FEW,
+    MOST_BARS,
     Curves,
-    Drawing,
     beta_traces,
     class_probability,
     class_recall,
@@ -19,7 +20,7 @@ from longtail.study.figures import (
     sensitivity,
     trade_off,
 )
-from longtail.study.figures.plots import FEW, MOST_BARS
+from longtail.study.figures.style import Drawing
 from longtail.study.runs import Cell, Held, Run
 
 
@@ -157,11 +158,7 @@ def beta_drawing(
 ) -> Drawing:
     """Return the recall of each group over beta, on training data and on validation data, or else test data.
 
-    Args:
-        cells: of one method, each with another beta.
-        chosen: the beta that was chosen.
-        select_on: the data on which it was chosen.
-        selected: the end of the caption, how it was chosen.
+    The cells are of one method; ``selected``, how the beta was chosen, is the end of the caption.
     """
     ordered = sorted(cells, key=lambda cell: cell.beta or 0.0)
     has_val = all("val" in run.result["splits"] for cell in ordered for run in cell.runs) and select_on == "val"

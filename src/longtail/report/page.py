@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from longtail._io import write_text
 from longtail._program import printable
 from longtail.study.captions import count
-from longtail.study.figures import Drawing, inline_svg, save_figure
+from longtail.study.figures.style import Drawing, inline_svg, save_figure
 from longtail.study.rendering import Table
 
 if TYPE_CHECKING:

@@ -63,9 +63,7 @@ class Recorded:
 def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     """Return what the studies of runs recorded in a ``study.json`` in a folder above the runs.
 
-    Args:
-        paths: the folders that were read; missing runs are those of studies in these folders.
-        runs: the runs in them.
+    Missing runs are those of studies in ``paths``, the folders that were read.
     """
     roots = [Path(path).resolve() for path in paths]
     records: dict[Path, list[StudyRecord]] = {}

@@ -34,10 +34,6 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     correction, as in the tables). Of several methods that are better the highest is used. Of two without a significant
     difference the simpler is used, if it is the reference or not lower than it: fewer stages, additional networks,
     post-hoc steps and parameters. Underfitted models are never recommended.
-
-    Args:
-        cells: of one data set.
-        reference: the method that others are tested against, or a function that returns it for cells.
     """
     split = held_out(cells)
     if split is None:

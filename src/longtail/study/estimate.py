@@ -115,7 +115,8 @@ def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
         drivers = [running.driver.epoch(trainer.recipe.seed, epoch, 0) for trainer, running in turns]
         begin = time.perf_counter()
         for _ in zip(*drivers, strict=True):
-            _synchronise(device)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             times.append(time.perf_counter() - begin)
             if _enough(times, most):
                 break
@@ -152,8 +153,3 @@ def _run_seconds(run: PlannedRun, trainer: Trainer, speed: Speed) -> float:
     runs = trainer.epochs_total // sum(trainer.epochs)  # the pilots are runs too
     logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
     return runs * speed.of(trainer, run.recipe) * max(0.0, 1 - logged / (sum(run.recipe.stage_epochs) * runs))
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

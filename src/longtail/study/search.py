@@ -104,15 +104,8 @@ def search_runs(
 ) -> Generator[list[PlannedRun], None, SearchResult]:
     """Search for a method's beta: yield the runs of each round, continue when they are done, return the result.
 
-    Args:
-        base: the method's recipe.
-        plan: how to search.
-        out: the folder of the runs and of ``beta.json``, which has the trace.
-        command: the command that started the search, for ``beta.json``; ``None``: nothing is written.
-
-    Raises:
-        ValueError: there is no data to choose on; or the folder has runs of other settings, or the record of a search
-            that chose on other data, which is kept.
+    ``beta.json`` in the folder ``out`` has the trace; nothing is written if ``command`` is ``None``. A folder with runs
+    of other settings, or with the record of a search that chose on other data, is refused and kept.
     """
     if base.test and base.test_seed == "run":
         raise ValueError(

@@ -113,7 +113,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BetaChoice:
     """The beta that the rule picks, and why."""
 
     beta: float
@@ -162,7 +162,7 @@ class BetaSearch:
     trials: tuple[Trial, ...]
     """By beta."""
     rounds: tuple[tuple[float, ...], ...]
-    choice: Choice
+    choice: BetaChoice
 
 
 def search_rounds(settings: SearchPlan) -> Generator[tuple[float, ...], Sequence[Sequence[Score]], BetaSearch]:
@@ -203,7 +203,7 @@ def next_betas(trials: Sequence[Trial], settings: SearchPlan) -> tuple[float, ..
     return tuple(sorted(found))
 
 
-def choose(trials: Sequence[Trial], settings: SearchPlan) -> Choice:
+def choose(trials: Sequence[Trial], settings: SearchPlan) -> BetaChoice:
     """Return the beta that the rule picks among those tried."""
     if not any(math.isfinite(trial.mean) for trial in trials):
         tried = ", ".join(f"{trial.beta:g}" for trial in trials)
@@ -215,7 +215,7 @@ def choose(trials: Sequence[Trial], settings: SearchPlan) -> Choice:
     ties = [trial for trial in trials if values.get(trial.beta, -math.inf) >= lowest]
     reach = settings.step * (1 - 1e-9)
     beyond = best.beta - reach < settings.bounds[0] or best.beta + reach > settings.bounds[1]
-    return Choice(
+    return BetaChoice(
         beta=min(ties, key=lambda trial: (trial.level, trial.beta)).beta,
         best=best.beta,
         ties=tuple(trial.beta for trial in ties),

@@ -142,13 +142,7 @@ def compare(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values after Holm's correction for several tests.
-
-    Args:
-        p_values: one per test.
-
-    Returns:
-        corrected p-values, in the same order; NaN stays NaN and does not count as a test.
+    """Return p-values after Holm's correction for several tests; NaN stays NaN and does not count as a test.
 
     Example:
         >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]

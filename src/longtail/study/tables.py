@@ -1,7 +1,6 @@
 """What is in the tables of a study: recall, imbalance level, sensitivity to beta."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import isnan, nan
 
@@ -21,19 +20,10 @@ def recall_table(
     selected: Selected = "",
     command: str = "",
 ) -> Table:
-    """Return recall of each group and over all classes, for each data set and method.
+    """Return recall of each group and over all classes in per cent, for each data set and method, the best in bold.
 
-    Recall is measured on test data, or on validation data if a data set has no test data.
-
-    Args:
-        cells: of any number of data sets.
-        reference: the method that others are tested against, if it was run on the same data with the same settings, or
-            a function that returns it for cells; ``None``: no tests.
-        selected: how beta was chosen, or a function that returns it for cells.
-        command: the command that repeats the table.
-
-    Returns:
-        a table in per cent, the best in bold, with stars of significance.
+    Recall is measured on test data, or on validation data if a data set has no test data. Methods are tested against
+    the reference if it was run on the same data with the same settings.
     """
     groups = groups_of(cells)
     rows: list[Row] = []
@@ -66,59 +56,43 @@ def recall_table(
 
 
 def measures_table(cells: Sequence[Cell], *, selected: str = "", command: str = "", about: bool = True) -> Table:
-    """Return accuracy, macro F1, training recall and imbalance level of each data set and method.
+    """Return accuracy, macro F1, training recall and imbalance level I of each data set and method.
 
-    Args:
-        cells: of any number of data sets.
-        selected: how beta was chosen.
-        command: the command that repeats the table.
-        about: whether the caption says how the runs were made.
+    With ``about``, the caption says how the runs were made.
     """
-    levels, notes = _levels(cells)
     rows: list[Row] = []
-    for of_data in by_data(cells).values():
+    for data, of_data in by_data(cells).items():
         part = held_out(of_data) or "test"
         columns = [_column(of_data, partial(Run.share, name=name, part=part), max) for name in ("accuracy", "macro_f1")]
         columns.append(_column(of_data, partial(_recall, split="train", group="all"), max, leave_out=of_data))
-        rows += [replace(levels[len(rows) + place], values=row) for place, row in enumerate(zip(*columns, strict=True))]
-    names = ("Accuracy", "Macro F1", "Training recall")
-    columns_of_rows = zip(names, zip(*(row.values for row in rows), strict=True), strict=True)
-    unknown = [name for name, values in columns_of_rows if any(one and isnan(one.summary.mean) for one in values)]
+        underfitted = [cell for cell in of_data if cell.underfitted]
+        columns.append(_column(of_data, partial(Run.level, part=part), min, leave_out=underfitted))
+        titled = zip(distinct_titles(of_data), *columns, strict=True)
+        rows += [Row((data, title), tuple(values)) for title, *values in titled]
+    names = ("Accuracy", "Macro F1", "Training recall", "I")
+    means = ([value.summary.mean for value in row.values if value is not None] for row in rows)
+    unknown = [
+        name for name, column in zip(names[:3], zip(*means, strict=True), strict=False) if any(map(isnan, column))
+    ]
     text = ["Accuracy weighs images equally, macro F1 (the mean F1 of the classes) and recall weigh classes equally."]
     text += ["I is the model imbalance level; lower is better."]
     text += [f"-: {' and '.join(unknown)} unknown, because runs did not record it."] if unknown else []
+    where, notes = measured_and_levels(cells)
     text += [*notes, *([caption_of(cells, selected=selected)] if about else [])]
-    full = tuple(replace(row, values=(*row.values, *level.values)) for row, level in zip(rows, levels, strict=True))
-    title = f"Other measures on {_measured_on(cells)[0]}, per cent"
-    return Table(title, ("Data", "Method"), (*names, "I"), full, " ".join(text), command=command)
+    title = f"Other measures on {where}, per cent"
+    return Table(title, ("Data", "Method"), names, tuple(rows), " ".join(text), command=command)
 
 
-def level_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Return the model imbalance level I of each data set and method, the lowest of each data set in bold."""
-    rows, notes = _levels(cells)
-    caption = " ".join([*notes, "Lower is better.", caption_of(cells, selected=selected)])
-    title = f"Model imbalance level on {_measured_on(cells)[0]}"
-    return Table(title, ("Data", "Method"), ("I",), tuple(rows), caption, command=command)
-
-
-def _levels(cells: Sequence[Cell]) -> tuple[list[Row], list[str]]:
-    """The rows of imbalance levels, and why some are undefined."""
-    rows: list[Row] = []
-    _, notes = _measured_on(cells)
-    for data, of_data in by_data(cells).items():
-        part = held_out(of_data) or "test"
-        values = _column(of_data, partial(Run.level, part=part), min, leave_out=[c for c in of_data if c.underfitted])
-        rows += [Row((data, title), (value,)) for title, value in zip(distinct_titles(of_data), values, strict=True)]
-        notes += [why for why in _undefined(of_data, part) if why not in notes]
-    return rows, notes
+def measured_and_levels(cells: Sequence[Cell]) -> tuple[str, list[str]]:
+    """Return what levels are measured on, and notes on data sets that differ and levels that are undefined."""
+    where, notes = _measured_on(cells)
+    for of_data in by_data(cells).values():
+        notes += [why for why in _undefined(of_data, held_out(of_data) or "test") if why not in notes]
+    return where, notes
 
 
 def sensitivity_table(cells: Sequence[Cell], *, selected: str = "", command: str = "") -> Table:
-    """Return recall of each group and imbalance level for each beta, one row per beta and split.
-
-    Returns:
-        a table in per cent, the best beta of each split and group in bold; I on validation and test data.
-    """
+    """Return recall of each group and imbalance level for each beta and split, the best beta in bold."""
     groups = (*groups_of(cells), "all")
     given = sorted(cells, key=lambda cell: (cell.data, cell.beta or 0.0))
     rows: list[list[Row]] = [[] for _ in given]

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from longtail._checks import check_integer, describe
 
-__all__ = ["Augmentation", "Compose", "Normalise", "Unchanged"]
-
 
 class Augmentation(Protocol):
     """A function of a batch of images and of ``draws`` uniform numbers per sample; it draws no numbers itself."""

@@ -10,8 +10,6 @@ from longtail._checks import check_fraction, check_number
 from longtail._gpu import device_guard, is_checked
 from longtail.data.augment.augmentation import as_pixels, between, check_colour, check_uniforms, over, per_sample
 
-__all__ = ["ColorJitter", "RandomGrey"]
-
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 _PIXELS = 1024  # per program of the kernels
 _LARGEST = 2**20  # pixels of an image that the kernels accept: its grey levels are summed in 32 bits

@@ -7,8 +7,6 @@ Levels are whole numbers in float32. Both run without fused multiply-adds, so th
 
 from longtail._gpu import jit, tl
 
-__all__ = ["change_colours", "sum_levels"]
-
 
 @jit
 def _cut_off(value):

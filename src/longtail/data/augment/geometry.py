@@ -21,8 +21,6 @@ from longtail.data.augment.augmentation import (
     pick,
 )
 
-__all__ = ["CentreCrop", "Cutout", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "resize", "resized_crop"]
-
 _LARGE = 2**24  # pixels, over all channels
 _TRIES = 10  # as in torchvision: after so many windows that do not fit, the middle of the image
 _RATIO = (3 / 4, 4 / 3)  # width over height of a window

@@ -17,8 +17,6 @@ from longtail._checks import check_fraction, check_integer
 from longtail.data.augment.augmentation import check_colour, check_uniforms, integers, over, per_sample, pick
 from longtail.data.augment.colour import blend, luma, mean_luma
 
-__all__ = ["CIFAR_POLICIES", "OPERATIONS", "AutoAugmentCIFAR", "RandAugment", "apply_operation", "magnitudes"]
-
 OPERATIONS = (
     "Identity",
     "ShearX",

@@ -23,8 +23,6 @@ from longtail.data.datasets.fetch import download, fetch_archive
 from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list
 from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split
 
-__all__ = ["thirds"]
-
 GREY = Normalisation((0.5,), (0.5,))
 _Table = dict[str, Any]  # of builtin.toml, with its name
 

@@ -1,7 +1,7 @@
 """Data sets by name: the built-in ones, and those that users register."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -10,10 +10,8 @@ from typing import Any, Literal
 
 from longtail._checks import check_integer
 from longtail._registry import Registry
-from longtail.data.datasets.long_tail import ClassOrder, Profile
+from longtail.data.datasets.long_tail import Profile
 from longtail.data.datasets.splits import DataSet, long_tailed
-
-__all__ = ["CATALOG", "Entry", "data_title", "expected_counts", "load", "register_dataset"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,6 @@ def load(
     *,
     imbalance: float | None = None,
     profile: Profile = "exp",
-    order: ClassOrder | Sequence[int] = "label",
     subset_seed: int | Literal["run"] = 0,
     seed: int | None = None,
 ) -> DataSet:
@@ -138,7 +135,6 @@ def load(
         root: the data folder.
         imbalance: imbalance factor, for a data set that is made long-tailed.
         profile: shape of the class counts of such a data set; see :func:`longtail.data.long_tail_counts`.
-        order: which classes are frequent; see :func:`longtail.data.long_tail_counts`.
         subset_seed: chooses the long-tailed subset: 0 as in the literature, or ``"run"`` for ``seed``, as the paper's
             authors did.
         seed: the run's seed, for ``subset_seed="run"``.
@@ -167,7 +163,6 @@ def load(
         dataset,
         entry.imbalance if imbalance is None else imbalance,
         profile=profile,
-        order=order,
         subset_seed=check_integer("subset_seed", subset_seed, minimum=0),
     )
     return replace(made, name=name)

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from longtail._checks import describe, shown
 
-__all__ = ["CIFAR10_BATCHES", "CifarSplit", "read_cifar"]
-
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 """The files of CIFAR-10 in order: five with training images and one with test images."""
 

@@ -1,6 +1,5 @@
 """Feature vectors, for example embeddings of a pretrained network: files of them, and their place in a data set."""
 
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +12,6 @@ from torch import Tensor
 from longtail._io import import_extra, new_file, open_tensors, reading
 from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
 from longtail.data.datasets.splits import ArrayImages
-
-__all__ = [
-    "FEATURES",
-    "FeatureVectors",
-    "StoredFeatures",
-    "is_features",
-    "read_features",
-    "read_texts",
-    "write_features",
-]
 
 FEATURES = "features"
 """The array or column of feature vectors."""
@@ -101,7 +90,11 @@ def read_features(
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a file of features, but it does not exist.")
     with reading(path, "a file of features"):
-        arrays = _READERS[path.suffix.lower()](path, [label] if labelled else [], group)
+        if path.suffix.lower() == ".parquet":
+            needed = [FEATURES, *([label] if labelled else []), *([] if group is None else [group])]
+            arrays = _read_parquet(path, list(map(column, needed)))
+        else:
+            arrays = _read_npy(path, labelled) if path.suffix.lower() == ".npy" else read_arrays(path)
         return _checked(path, _join_splits(path, arrays, label, group), labelled, label, group)
 
 
@@ -143,12 +136,7 @@ def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str |
     path, wanted = Path(path), [column(name) for name in (text, label, group) if name is not None]
     if not path.is_file() or path.suffix.lower() not in {".csv", ".tsv", ".parquet"}:
         raise ValueError(f"Expected {path} to be a table, .csv, .tsv or .parquet, but it is not.")
-    if path.suffix.lower() == ".parquet":
-        found = read_parquet(path, lambda names: [n for n in names if column(n) in {*wanted, _SPLIT}])
-        columns = {column(name): values for name, values in found.items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    else:
-        rows = read_table(path, wanted[:1])
+    rows = read_table(path, wanted[:1], [*wanted, _SPLIT])
     if not rows:
         raise ValueError(f"Expected {path} to have rows, but it has none.")
     if label == _LABEL and _LABEL not in rows[0]:
@@ -156,9 +144,9 @@ def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str |
     check_columns(path, list(rows[0]), wanted)
     for number, row in enumerate(rows, 1):
         for name in wanted:
-            if row.get(name) is None or not str(row[name]).strip():
+            if not row.get(name, "").strip():
                 raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
-    values = {name: [str(row[name]) for row in rows] for name in wanted}
+    values = {name: [row[name] for row in rows] for name in wanted}
     splits = _splits(path, [row.get(_SPLIT) for row in rows])
     groups = [] if group is None else values[column(group)]
     return Texts(values[column(text)], values.get(column(label), []), splits, groups)
@@ -173,35 +161,36 @@ def _splits(path: Path, given: Iterable[Any]) -> list[str]:
     return [SPLITS[part] for part in found]
 
 
-def _read_npz(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
-    try:
-        with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                raise ValueError(f"Expected {path} to be an npz file, but it is an npy file; rename it.")
-            return {name: found[name] for name in found.files}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"Expected {path} to be an npz file, but it is not: {error}.") from None
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays of an ``.npz`` or ``.safetensors`` file by name; nothing in it is executed."""
+    if path.suffix.lower() == ".safetensors":
+        with open_tensors(path) as tensors:
+            found = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - not a dictionary
+        return {
+            name: (t.float() if t.dtype.is_floating_point and t.itemsize < 4 else t).numpy()
+            for name, t in found.items()
+        }
+    with reading(path, "an npz file of numbers or text"), path.open("rb") as file:
+        try:
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                raise ValueError("Expected an npz file of numbers or text, but it is an npy file; rename it.")
+            return {name: one for name in arrays.files if isinstance(one := arrays[name], np.ndarray)}
+        except OSError as error:  # about the content, since the file is open
+            raise RuntimeError(str(error)) from None
 
 
-def _read_npy(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:  # noqa: ARG001
+def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
     beside = [path.with_suffix(".labels.npy"), path.with_name("labels.npy")]
     found = next((one for one in beside if one.is_file()), None)
-    if found is None and labels:
+    if found is None and labelled:
         raise FileNotFoundError(f"Expected the labels of {path} in {beside[0].name} or {beside[1].name} beside it.")
     arrays = {FEATURES: np.load(path, allow_pickle=False)}
     return arrays if found is None else arrays | {_LABEL: np.load(found, allow_pickle=False)}
 
 
-def _read_safetensors(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:  # noqa: ARG001 - one signature for all
-    with open_tensors(path) as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-    return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in found.items()}
-
-
-def _read_parquet(path: Path, labels: list[str], group: str | None) -> dict[str, Array]:
+def _read_parquet(path: Path, needed: list[str]) -> dict[str, Array]:
     def chosen(names: list[str]) -> list[str]:
-        needed = [FEATURES, *map(column, labels), *([] if group is None else [column(group)])]
         columns, used = check_columns(path, names, needed), {FEATURES, _LABEL, _SPLIT, *needed}
         return [name for name, known in zip(names, columns, strict=True) if known in used]
 
@@ -211,9 +200,6 @@ def _read_parquet(path: Path, labels: list[str], group: str | None) -> dict[str,
         raise ValueError(f"Expected the vectors in {path} to have one length, but got {sorted(lengths)[:3]}.")
     vectors = np.array(table[FEATURES], dtype=np.float32)
     return {**{name: np.array(values) for name, values in table.items() if name != FEATURES}, FEATURES: vectors}
-
-
-_READERS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
 
 
 def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | None) -> dict[str, Array]:

@@ -14,8 +14,6 @@ from torch.utils.model_zoo import tqdm  # type: ignore[attr-defined]  # torch ha
 
 from longtail._io import file_lock, new_file
 
-__all__ = ["download", "fetch_archive"]
-
 _CHUNK = 2**17
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-__all__ = ["GroupTable", "choose_groups", "deal_groups"]
-
 _PASSES = 10  # over all groups, at most, to improve a choice
 
 Pairs = Sequence[tuple[int, int]]

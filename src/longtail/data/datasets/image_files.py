@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,25 +16,6 @@ import torch
 from longtail._io import import_extra, reading
 from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import image_formats
-
-__all__ = [
-    "SPLITS",
-    "FoundFiles",
-    "check_columns",
-    "column",
-    "find_files",
-    "folders_in",
-    "ignored_suffixes",
-    "image_suffixes",
-    "inside",
-    "is_image",
-    "read_folder",
-    "read_lines",
-    "read_pairs",
-    "read_list",
-    "read_parquet",
-    "read_table",
-]
 
 SPLITS = {"train": "train", "training": "train", "test": "test"}
 SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
@@ -140,17 +122,13 @@ def read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
     A comma separates them if every line has one, and a space does not end the path of the first line.
     """
     lines = [(number, line.rstrip()) for number, line in enumerate(read_lines(path), 1) if line and not line.isspace()]
-    separator = "," if all("," in line for _, line in lines) and not _ends_path(lines[:1]) else " "
+    spaced = any(is_image(line.rpartition(" ")[0].strip()) for _, line in lines[:1])  # as in `a, b.png 3`
+    separator = "," if all("," in line for _, line in lines) and not spaced else " "
     for number, line in lines:
         name, _, label = line.rpartition(separator)
         if not name or name.isspace() or not label.strip():
             raise ValueError(f"Expected `path label` in line {number} of {path}, but got {line.strip()[:80]!r}.")
         yield number, name, label.strip()
-
-
-def _ends_path(lines: Sequence[tuple[int, str]]) -> bool:
-    """Whether the last space of a line follows the name of an image, as in ``a, b.png 3``."""
-    return any(is_image(line.rpartition(" ")[0].strip()) for _, line in lines)
 
 
 def read_list(path: Path, root: Path) -> Split:
@@ -183,18 +161,33 @@ def inside(name: str) -> bool:
 # --- tables
 
 
-def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of a ``.csv`` or ``.tsv`` file with a header, each as a dictionary by column.
+def read_table(path: Path, needed: Sequence[str], used: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return the rows of a ``.csv``, ``.tsv`` or ``.parquet`` file, each as a dictionary of texts by column.
 
     Args:
-        path: the file, with commas, tabs or semicolons between the columns.
+        path: the file; ``.csv`` and ``.tsv`` have commas, tabs or semicolons between the columns.
         needed: columns that must exist.
+        used: columns that are also read from a Parquet file, if they exist.
     """
     with reading(path, "a table"):
-        return _read_table(path, needed)
+        return (_parquet_rows if path.suffix.lower() == ".parquet" else _text_rows)(path, needed, used)
 
 
-def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+def _parquet_rows(path: Path, needed: Sequence[str], used: Sequence[str]) -> list[dict[str, str]]:
+    def chosen(names: list[str]) -> list[str]:
+        known = check_columns(path, names, needed)
+        return [name for name, one in zip(names, known, strict=True) if one in {*needed, *used}]  # not the pixels
+
+    table = read_parquet(path, chosen)
+    cells = [list(map(_text, values)) for values in table.values()]
+    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
+
+
+def _text_rows(path: Path, needed: Sequence[str], _: Sequence[str]) -> list[dict[str, str]]:
     text = "\n".join(read_lines(path))
 
     def rows(delimiter: str) -> Iterator[list[str]]:

@@ -20,8 +20,6 @@ from longtail.data.datasets.long_tail import long_tail_counts
 from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
-__all__ = ["Description", "Difference", "check_dataset", "describe_dataset", "groups_in_several_splits"]
-
 _SHOWN = 5  # items of a problem that a notebook lists
 
 

@@ -1,7 +1,6 @@
 """Long-tailed class counts, and the subset of a data set that has them."""
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,10 +10,7 @@ from torch import Tensor
 from longtail._checks import Vector, as_counts, check_choice, check_integer, check_number
 from longtail.classes import class_counts
 
-__all__ = ["ClassOrder", "Profile", "long_tail_counts", "long_tail_indices"]
-
 Profile = Literal["exp", "step", "pareto"]
-ClassOrder = Literal["label", "random"]
 
 
 def long_tail_counts(
@@ -23,12 +19,10 @@ def long_tail_counts(
     imbalance_factor: float,
     *,
     profile: Profile = "exp",
-    order: ClassOrder | Sequence[int] = "label",
-    seed: int = 0,
 ) -> Tensor:
     r"""Return the class counts of a long-tailed profile.
 
-    With :math:`k = 0, 1, …` the rank of a class from the most to the least frequent,
+    For class :math:`k = 0, 1, …`, from the most to the least frequent,
 
     .. math:: N = \lfloor N_{max} \cdot IF^{-k / (C - 1)} \rfloor \;\text{(exp)}, \qquad
               N = \lfloor N_{max} \cdot (k + 1)^{-\log IF / \log C} \rfloor \;\text{(pareto)},
@@ -40,18 +34,15 @@ def long_tail_counts(
         largest: examples in the largest class.
         imbalance_factor: size of the largest class over that of the smallest, >= 1.
         profile: ``"exp"`` (Cao et al., 2019; used in the paper), ``"step"`` or ``"pareto"`` (a power of the rank).
-        order: ``"label"`` (class 0 is the most frequent), ``"random"`` (by ``seed``), or the classes from the most to
-            the least frequent.
-        seed: for ``order="random"``.
 
     Returns:
-        int64 counts of shape ``(num_classes,)``, in label order.
+        int64 counts of shape ``(num_classes,)``.
 
     Example:
         >>> long_tail_counts(10, 5000, imbalance_factor=100)  # CIFAR-10-LT
         tensor([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
-        >>> long_tail_counts(4, 100, imbalance_factor=10, profile="step", order=[3, 2, 1, 0])
-        tensor([ 10,  10, 100, 100])
+        >>> long_tail_counts(4, 100, imbalance_factor=10, profile="step")
+        tensor([100, 100,  10,  10])
     """
     num_classes = check_integer("num_classes", num_classes, minimum=1)
     largest = check_integer("largest", largest, minimum=1)
@@ -65,23 +56,7 @@ def long_tail_counts(
     else:
         power = math.log(imbalance_factor) / math.log(num_classes) if num_classes > 1 else 0.0
         counts = [int(largest * (k + 1) ** -power + 1e-9) for k in places]
-    by_label = torch.empty(num_classes, dtype=torch.int64)
-    by_label[torch.tensor(classes_in_order(order, num_classes, seed))] = torch.tensor(counts)
-    return by_label
-
-
-def classes_in_order(order: ClassOrder | Sequence[int], num_classes: int, seed: int) -> list[int]:
-    """Return the classes from the most to the least frequent."""
-    if isinstance(order, str):
-        check_choice("order", order, ClassOrder)
-        if order == "label":
-            return list(range(num_classes))
-        generator = np.random.Generator(np.random.Philox(key=check_integer("seed", seed, minimum=0)))
-        return [int(c) for c in generator.permutation(num_classes)]
-    classes = [check_integer("order", c) for c in order]
-    if sorted(classes) != list(range(num_classes)):
-        raise ValueError(f"Expected `order` to name each of the {num_classes} classes once, but got {classes[:10]}.")
-    return classes
+    return torch.tensor(counts)
 
 
 def long_tail_indices(labels: Vector, counts: Vector, seed: int = 0) -> Tensor:

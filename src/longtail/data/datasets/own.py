@@ -1,6 +1,5 @@
 """User data: a folder of class folders, a list of paths and labels, or a map-style data set."""
 
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from longtail.data.datasets.features import FeatureVectors, is_features, read_fe
 from longtail.data.datasets.image_files import (
     SPLITS,
     FoundFiles,
-    check_columns,
     column,
     find_files,
     folders_in,
@@ -25,13 +23,10 @@ from longtail.data.datasets.image_files import (
     inside,
     is_image,
     read_pairs,
-    read_parquet,
     read_table,
 )
-from longtail.data.datasets.splits import DataSet, FileImages, Split
+from longtail.data.datasets.splits import DataSet, FileImages, Images, Split
 from longtail.data.loaders.decode import raw_pixels
-
-__all__ = ["AdaptedImages", "empty_folders", "from_dataset", "open_path"]
 
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _FOLDER = "folder"  # the value of `split_by` for folders
@@ -280,26 +275,37 @@ def _split_lists(root: Path) -> dict[str | None, Path]:
 
 def _from_lists(name: str, lists: Mapping[str | None, Path], root: Path | None, columns: _Columns) -> DataSet:
     """Return the data set of one list, or of a list per split."""
-    folder = next(iter(lists.values())).parent if root is None else root
-    rows = [row for part, path in lists.items() for row in _rows(path, part, folder, columns)]
-    if not any(row.part == "train" for row in rows):
-        parts, path = dict.fromkeys(row.part for row in rows), next(iter(lists.values()))
-        raise ValueError(f"Expected {path} to have training images, but got only {', '.join(parts)}.")
-    class_names, classes = _classes([row.label for row in rows])
+    path = next(iter(lists.values()))
+    folder = path.parent if root is None else root
+    rows = [row for part, file in lists.items() for row in _rows(file, part, folder, columns)]
+    images = FileImages(folder, [row.path for row in rows])
+    groups = [] if columns.group is None else [row.group for row in rows]
+    labels, parts = [row.label for row in rows], [row.part for row in rows]
+    return _from_rows(name, path, images, labels=labels, parts=parts, groups=groups)
+
+
+def _from_rows(
+    name: str,
+    path: Path,
+    images: Images,
+    *,
+    labels: list[str],
+    parts: list[str],
+    groups: list[str],
+    class_names: tuple[str, ...] | None = None,
+) -> DataSet:
+    """Return the data set of rows with a label, a split and, unless there are none, a group each."""
+    if "train" not in parts:
+        raise ValueError(f"Expected {path} to have training rows, but got only {', '.join(dict.fromkeys(parts))}.")
+    class_names, classes = _classes(labels, class_names)
     codes: dict[str, int] = {}
-    groups = [codes.setdefault(row.group, len(codes)) for row in rows]
-    chosen: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
-        chosen.setdefault(row.part, []).append(place)
-    splits = {
-        part: Split(
-            FileImages(folder, [rows[i].path for i in places]),
-            torch.tensor([classes[i] for i in places], dtype=torch.int64),
-            None if columns.group is None else torch.tensor([groups[i] for i in places], dtype=torch.int64),
-        )
-        for part, places in chosen.items()
-    }
-    return DataSet(name, class_names, **splits, group_names=() if columns.group is None else tuple(codes))  # type: ignore[arg-type]
+    members = torch.tensor([codes.setdefault(group, len(codes)) for group in groups], dtype=torch.int64)
+    everything = Split(images, torch.tensor(classes, dtype=torch.int64), members if groups else None)
+    splits = {}
+    for part in dict.fromkeys(parts):
+        places = [place for place, found in enumerate(parts) if found == part]
+        splits[part] = everything if len(places) == len(parts) else everything.subset(places)
+    return DataSet(name, class_names, **splits, group_names=tuple(codes))  # type: ignore[arg-type]
 
 
 def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> list[_Row]:
@@ -336,70 +342,40 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
 
 def _cells(path: Path, columns: _Columns) -> list[dict[str, str]]:
     """Return the rows of a list as text, by column."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return _read_parquet(path, columns)
-    if suffix != ".txt":
-        return read_table(path, columns.needed)
+    if path.suffix.lower() != ".txt":
+        return read_table(path, columns.needed, ["split"])
     if columns != _Columns("path", "label", None):
         names = ", ".join(name for name in columns.needed if name not in {"path", "label"})
         raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {names}, but got {path}.")
     return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
 
 
-def _read_parquet(path: Path, columns: _Columns) -> list[dict[str, str]]:
-    def chosen(names: list[str]) -> list[str]:
-        known = check_columns(path, names, columns.needed)
-        used = {*columns.needed, "split"}
-        return [name for name, one in zip(names, known, strict=True) if one in used]  # not the pixels
-
-    table = read_parquet(path, chosen)
-    cells = [list(map(_text, values)) for values in table.values()]
-    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
-
-
-def _text(value: Any) -> str:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
-
-
 def _from_features(path: Path, label: str, split_by: str | None) -> DataSet:
     stored = read_features(path, label=label, group=split_by)
-    if stored.class_names is None:
-        class_names, classes = _classes(stored.labels)
-    else:
-        class_names, index = stored.class_names, {name: c for c, name in enumerate(stored.class_names)}
-        classes = [index[label] for label in stored.labels]
-    if "train" not in stored.splits:
-        raise ValueError(
-            f"Expected {path} to have training rows, but got only {', '.join(sorted(set(stored.splits)))}."
-        )
-    codes: dict[str, int] = {}
-    groups = torch.tensor([codes.setdefault(group, len(codes)) for group in stored.groups], dtype=torch.int64)
-    everything = Split(
+    return _from_rows(
+        path.stem,
+        path,
         FeatureVectors(stored.features),
-        torch.tensor(classes, dtype=torch.int64),
-        None if split_by is None else groups,
+        labels=stored.labels,
+        parts=stored.splits,
+        groups=stored.groups,
+        class_names=stored.class_names,
     )
-    parts = {}
-    for part in dict.fromkeys(stored.splits):
-        rows = [row for row, found in enumerate(stored.splits) if found == part]
-        parts[part] = everything if len(rows) == len(everything) else everything.subset(rows)
-    return DataSet(path.stem, class_names, **parts, group_names=tuple(codes))  # type: ignore[arg-type]
 
 
 def _is_whole(label: str) -> bool:
     return label.isascii() and label.removeprefix("-").isdigit()
 
 
-def _classes(labels: list[str]) -> tuple[tuple[str, ...], list[int]]:
-    """Return the class names, and the class of each label: its number if all labels are whole numbers."""
-    if all(map(_is_whole, labels)):
+def _classes(labels: list[str], class_names: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[int]]:
+    """Return the class names, and the class of each label: without names, its number if all are whole numbers."""
+    if class_names is None and all(map(_is_whole, labels)):
         labels = [label.lstrip("0") or "0" for label in labels]  # 07 is 7; int() refuses thousands of digits
         # Numbers far above the number of rows are names that look like numbers, not indices.
         if max(map(len, labels)) < 19 and max(map(int, labels)) < 100 * len(labels) + 10_000:
             classes = list(map(int, labels))
             return tuple(map(str, range(max(classes) + 1))), classes
-    class_names = tuple(sorted(set(labels)))
+    class_names = class_names or tuple(sorted(set(labels)))
     index = {name: c for c, name in enumerate(class_names)}
     return class_names, [index[label] for label in labels]
 

@@ -16,25 +16,11 @@ from longtail._program import printable
 from longtail.classes import Groups, class_counts, cut_groups
 from longtail.data.datasets.grouped import GroupTable, choose_groups, deal_groups
 from longtail.data.datasets.long_tail import (
-    ClassOrder,
     Profile,
-    classes_in_order,
     indices_by_class,
     long_tail_counts,
     long_tail_indices,
 )
-
-__all__ = [
-    "ArrayImages",
-    "DataSet",
-    "FileImages",
-    "Images",
-    "Normalisation",
-    "Split",
-    "hold_out",
-    "hold_out_fold",
-    "long_tailed",
-]
 
 
 class Images(Protocol):
@@ -367,30 +353,25 @@ def long_tailed(
     imbalance_factor: float,
     *,
     profile: Profile = "exp",
-    order: ClassOrder | Sequence[int] = "label",
     subset_seed: int = 0,
-    largest: int | None = None,
 ) -> DataSet:
     """Return a data set with a long-tailed subset of its training split.
+
+    Its largest class has as many images as the smallest class of ``dataset``.
 
     Args:
         dataset: the data set; validation and test splits stay.
         imbalance_factor: size of the largest class over that of the smallest, >= 1.
         profile: ``"exp"``, ``"step"`` or ``"pareto"``; see :func:`long_tail_counts`.
-        order: which classes are frequent; see :func:`long_tail_counts`.
         subset_seed: chooses the images; 0 in the literature.
-        largest: images in the largest class, by default the size of the smallest class of ``dataset``.
 
     Example:
         >>> from longtail.data import load
         >>> long_tailed(load("digits"), 10, profile="step").counts
         tensor([124, 124, 124, 124, 124,  12,  12,  12,  12,  12])
     """
-    if largest is None:
-        largest = int(positive_counts(dataset.counts).min())
-    counts = long_tail_counts(
-        dataset.num_classes, largest, imbalance_factor, profile=profile, order=order, seed=subset_seed
-    )
+    largest = int(positive_counts(dataset.counts).min())
+    counts = long_tail_counts(dataset.num_classes, largest, imbalance_factor, profile=profile)
     if not counts.all():
         none = dataset.class_names[int((counts == 0).nonzero()[0])]
         raise ValueError(
@@ -399,8 +380,4 @@ def long_tailed(
             "already long-tailed, train on it without an imbalance factor."
         )
     train = dataset.train.subset(long_tail_indices(dataset.train.labels, counts, subset_seed))
-    cut = dataset.cut
-    if isinstance(cut, Groups):  # groups by label are groups by position: the first classes of the order are the head
-        place = {c: k for k, c in enumerate(classes_in_order(order, dataset.num_classes, subset_seed))}
-        cut = Groups(cut.names, tuple(cut.index[place[c]] for c in range(dataset.num_classes)))
-    return replace(dataset, name=f"{dataset.name}-lt", train=train, cut=cut, cut_by=None)
+    return replace(dataset, name=f"{dataset.name}-lt", train=train, cut_by=None)

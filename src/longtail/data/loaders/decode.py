@@ -17,19 +17,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = [
-    "IMAGE_FORMATS",
-    "MAX_PIXELS",
-    "BadImages",
-    "UnreadableImageError",
-    "decode",
-    "image_formats",
-    "image_size",
-    "is_rotated",
-    "jpeg_header",
-    "pixels_to_tensor",
-    "raw_pixels",
-]
 
 IMAGE_FORMATS = {
     "BMP": (".bmp",),

@@ -14,8 +14,6 @@ from torch import Tensor
 from longtail.data.loaders.decode import UnreadableImageError, decode, jpeg_header
 from longtail.data.loaders.prefetch import ahead, started_here
 
-__all__ = ["READING", "Read", "decode_on", "decoded_ahead", "read_images"]
-
 Group = TypeVar("Group")
 Read = Tensor | Future[Tensor | UnreadableImageError]
 """The bytes of a JPEG that a GPU will decode, or the future pixels of another file."""

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from longtail.data.sampling.batch_plan import Batch
 
-__all__ = ["ahead", "ahead_on", "batches_ahead", "started_here"]
-
 Item = TypeVar("Item")
 
 

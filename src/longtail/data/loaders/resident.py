@@ -9,8 +9,6 @@ import torch
 from longtail.data.datasets.splits import ArrayImages, Split
 from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 
-__all__ = ["Resident"]
-
 _TOGETHER = 2**24  # pixel values augmented together: 64 MB as float32
 
 

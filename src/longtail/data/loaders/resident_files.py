@@ -19,8 +19,6 @@ from longtail.data.loaders.prefetch import batches_ahead
 from longtail.data.loaders.sizing import PackedImages, split_view, to_size
 from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 
-__all__ = ["NoRoomError", "ResidentFiles"]
-
 _SAMPLE = 512  # files whose headers are read first, to estimate the memory
 _TOGETHER = 256  # files decoded together
 _VALUES = 2**26  # pixel values shrunk together: 256 MB as float32

@@ -4,8 +4,6 @@
 
 from longtail._gpu import jit, tl
 
-__all__ = ["resize_windows"]
-
 
 @jit
 def _first(i, length, size, half):

@@ -10,8 +10,6 @@ from longtail._gpu import device_guard, is_checked
 from longtail.data.augment import Augmentation, CentreCrop, Compose, RandomResizedCrop, Resize
 from longtail.data.augment.augmentation import check_size
 
-__all__ = ["PackedImages", "resized_by_kernel", "split_view", "to_size", "windows_of"]
-
 _PIXELS = 256  # per program of the kernel
 
 

@@ -19,8 +19,6 @@ from longtail.data.loaders.prefetch import ahead_on, batches_ahead
 from longtail.data.loaders.sizing import PackedImages, split_view, to_size
 from longtail.data.sampling.batch_plan import Batch, BatchPlan, PlannedBatch
 
-__all__ = ["Streaming"]
-
 DecodeIn = Literal["workers", "device"]
 _Unreadable = dict[int, UnreadableImageError]  # errors by position in a planned batch
 

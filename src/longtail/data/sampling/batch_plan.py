@@ -12,8 +12,6 @@ from longtail.data.augment import Augmentation
 from longtail.data.sampling.draws import Draws
 from longtail.data.sampling.samplers import Instance, Sampler, shard
 
-__all__ = ["Batch", "BatchPlan", "PlannedBatch"]
-
 _ROWS = 2**13  # samples whose numbers are drawn together, which is faster
 
 

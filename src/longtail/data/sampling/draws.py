@@ -11,8 +11,6 @@ from torch import Tensor
 
 from longtail._checks import check_integer
 
-__all__ = ["Draws", "Purpose"]
-
 _WORDS = 4  # 64-bit words of Philox per counter value
 _SEED_BITS, _EPOCH_BITS, _PURPOSE_BITS, _STREAM_BITS = 64, 32, 8, 24  # the 128 bits of Philox's key
 _ROW_BITS = 63  # rows are in the lowest word of the counter, blocks of columns in the next

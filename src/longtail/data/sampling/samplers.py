@@ -13,8 +13,6 @@ from longtail._checks import Vector, as_tensor, check_integer, describe
 from longtail.classes import class_counts
 from longtail.data.sampling.draws import Draws, Purpose
 
-__all__ = ["ClassAware", "Instance", "Progressive", "Sampler", "SquareRoot", "shard"]
-
 
 class Sampler(Protocol):
     """Makes the order of an epoch from the labels and the random numbers of the epoch."""

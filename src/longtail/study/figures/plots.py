@@ -17,7 +17,6 @@ from longtail.study.figures.style import (
     marks_of,
     new_figure,
     panels,
-    starts_row,
     style,
     wrapped,
 )
@@ -37,7 +36,7 @@ BINS = 60
 Array = np.ndarray[Any, Any]
 Marks = Mapping[str, Mark] | None
 Recalls = Mapping[str, Sequence[float]]
-Recall = tuple[Summary, Summary]
+HeadAndTail = tuple[Summary, Summary]
 """Recall of a method in per cent, of the head and of the tail."""
 _BAR: dict[str, Any] = {"edgecolor": "#ffffff", "linewidth": 0.5}
 _POINT: dict[str, Any] = {"linestyle": "", "markeredgecolor": INK, "markeredgewidth": 0.6}
@@ -48,7 +47,7 @@ _POINT: dict[str, Any] = {"linestyle": "", "markeredgecolor": INK, "markeredgewi
 
 @dataclass(frozen=True)
 class Curves:
-    """Recall in per cent at some epochs, for each group, on training and on test data."""
+    """Recall in per cent at some epochs, for each group, on training and on test (or validation) data."""
 
     epochs: Sequence[float]
     train: Recalls
@@ -56,36 +55,8 @@ class Curves:
 
 
 @style()
-def recall_curves(methods: Mapping[str, Curves], *, split: str = "test") -> "Figure":
-    """Draw recall over epochs, a panel per method: solid on training data, dashed on test data.
-
-    Args:
-        methods: curves by the titles of the methods.
-        split: ``"test"`` or ``"validation"``, the data beside training data.
-    """
-    if not methods:
-        raise ValueError("Expected `methods` to have the curves of at least one method, but got none.")
-    figure, all_axes = panels(len(methods), share_y=True)
-    marks = marks_of(list(dict.fromkeys(name for curves in methods.values() for name in curves.test if name != "all")))
-    for axes, (title, curves) in zip(all_axes, methods.items(), strict=True):
-        _draw_recalls(axes, curves.epochs, curves.train, marks, "training")
-        _draw_recalls(axes, curves.epochs, curves.test, marks, split)
-        axes.set(title=title, xlabel="epoch", ylim=(-3, 103), ylabel="recall, %" if starts_row(axes) else "")
-    _legend(figure, all_axes[0], marks, ["training", split], columns=3 if len(methods) == 1 else 6)
-    return figure
-
-
-@style()
 def learning_curves(losses: Sequence[Sequence[float]], curves: Curves | None, *, split: str = "test") -> "Figure":
-    """Draw the training loss over epochs, a thin line per run and their mean, and the recall of each group below it.
-
-    Args:
-        losses: the loss after each epoch, a row per run.
-        curves: recall at some epochs; ``None`` if it was not measured during training.
-        split: ``"test"`` or ``"validation"``, the data beside training data.
-    """
-    if not losses or len(losses[0]) < 2:
-        raise ValueError(f"Expected `losses` to have two epochs or more, but got {len(losses[0]) if losses else 0}.")
+    """Draw the training loss over epochs, a thin line per run and their mean, and the recall of each group below it."""
     figure, all_axes = panels(1 if curves is None else 2, columns=1, height=2.4)
     epochs = np.arange(1, len(losses[0]) + 1)
     for row in losses if len(losses) > 1 else ():
@@ -94,10 +65,10 @@ def learning_curves(losses: Sequence[Sequence[float]], curves: Curves | None, *,
     all_axes[0].set(ylabel="training loss")
     if curves is not None:
         marks = marks_of(list(curves.train))
-        _draw_recalls(all_axes[1], curves.epochs, curves.train, marks, "training")
-        _draw_recalls(all_axes[1], curves.epochs, curves.test, marks, split)
+        draw_recalls(all_axes[1], curves.epochs, curves.train, marks, "training")
+        draw_recalls(all_axes[1], curves.epochs, curves.test, marks, split)
         all_axes[1].set(ylabel="recall, %", ylim=(-3, 103), xlim=all_axes[0].get_xlim())
-        _legend(figure, all_axes[1], marks, ["training", split])
+        recall_legend(figure, all_axes[1], marks, ["training", split])
     all_axes[-1].set_xlabel("epoch")
     return figure
 
@@ -111,27 +82,17 @@ def sensitivity(
     chosen_on: str = "validation data",
     what: str = "β",
 ) -> "Figure":
-    """Draw the recall of each group over beta, or over another strength.
-
-    Args:
-        strengths: the betas, ascending.
-        recalls: recall in per cent by split (``train``, ``val``, ``test``) and group.
-        chosen: the beta that was chosen, drawn as a line.
-        chosen_on: the data on which it was chosen.
-        what: label of the horizontal axis.
-    """
-    if not recalls or len(strengths) < 2:
-        raise ValueError(f"Expected `strengths` to have at least two values, but got {len(strengths)}.")
+    """Draw the recall of each group in per cent, by split and group, over beta or another strength, ascending."""
     figure, axes = new_figure(height=3.6)
     words = {"train": "training", "test": "test", "val": "validation"}
     marks = marks_of(list(dict.fromkeys(group for found in recalls.values() for group in found)))
     for split, found in recalls.items():
-        _draw_recalls(axes, strengths, found, marks, words[split])
+        draw_recalls(axes, strengths, found, marks, words[split])
     if chosen is not None:
         axes.axvline(chosen, color=INK, linewidth=0.9, alpha=0.6)
         axes.set_title(f"line: {what} = {chosen:g}, chosen on {chosen_on}", fontsize=9.0, fontweight="normal")
     axes.set(xlabel=what, ylabel="recall, %")
-    _legend(figure, axes, marks, [words[split] for split in recalls])
+    recall_legend(figure, axes, marks, [words[split] for split in recalls])
     return figure
 
 
@@ -139,11 +100,8 @@ def sensitivity(
 def beta_traces(traces: Sequence[Sequence[Sequence[float]]]) -> "Figure":
     """Draw the beta that held-out data needs over epochs, a line per run with a band of one standard error.
 
-    Args:
-        traces: epochs, betas and standard errors of each run.
+    ``traces`` has the epochs, the betas and the standard errors of each run.
     """
-    if not traces:
-        raise ValueError("Expected `traces` to have at least one run, but got none.")
     figure, axes = new_figure(height=3.0)
     marks = marks_of([str(place) for place in range(len(traces))]).values()
     for mark, (epochs, betas, errors) in zip(marks, traces, strict=True):
@@ -154,7 +112,8 @@ def beta_traces(traces: Sequence[Sequence[Sequence[float]]]) -> "Figure":
     return figure
 
 
-def _draw_recalls(axes: "Axes", x: Sequence[float], recalls: Recalls, marks: Mapping[str, Mark], split: str) -> None:
+def draw_recalls(axes: "Axes", x: Sequence[float], recalls: Recalls, marks: Mapping[str, Mark], split: str) -> None:
+    """Draw the recall of each group, with the line of the split."""
     for name, values in recalls.items():
         if name in marks:
             face = marks[name].color if split == "training" else "#ffffff"
@@ -162,10 +121,10 @@ def _draw_recalls(axes: "Axes", x: Sequence[float], recalls: Recalls, marks: Map
             axes.plot(x, values, markersize=4.5, markevery=max(1, len(x) // 8), **options)
 
 
-def _legend(
+def recall_legend(
     figure: "Figure", axes: "Axes", groups: Mapping[str, Mark], splits: Sequence[str], columns: int = 3
 ) -> None:
-    """Groups by colour and marker, then splits by line style, in separate columns."""
+    """Add a legend: groups by colour and marker, then splits by line style, in separate columns."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra
 
     handles = [Line2D([], [], color=mark.color, marker=mark.marker, label=name) for name, mark in groups.items()]
@@ -197,14 +156,6 @@ def _binned(values: Sequence[float], order: Array, few: int = FEW) -> tuple[Arra
     return np.array([r.mean() for r in np.array_split(ranks, bins)]), np.array(means)
 
 
-def _check_models(counts: Sequence[int], models: Recalls) -> None:
-    if not models:
-        raise ValueError("Expected `models` to have the values of at least one model, but got none.")
-    for name, values in models.items():
-        if len(values) != len(counts):
-            raise ValueError(f"Expected `models` to have {len(counts)} values for {name}, but got {len(values)}.")
-
-
 def _name_classes(axes: "Axes", names: Sequence[str] | None, order: Array) -> None:
     """Write the names of few classes under the axis."""
     axes.set_xlabel("classes, most frequent first")
@@ -226,17 +177,9 @@ def _name_classes(axes: "Axes", names: Sequence[str] | None, order: Array) -> No
 def class_probability(
     counts: Sequence[int], models: Recalls, *, names: Sequence[str] | None = None, marks: Marks = None
 ) -> "Figure":
-    """Draw the mean predicted probability of each class on training data (lines) over its frequency (bars).
-
-    Args:
-        counts: training samples per class.
-        models: mean probability of each class, by the titles of the models.
-        names: class names, shown if there are at most twelve.
-        marks: how models are drawn.
-    """
+    """Draw the mean predicted probability of each class on training data (lines) over its frequency (bars)."""
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - an extra
 
-    _check_models(counts, models)
     figure, axes = new_figure()
     ranks, frequency = _binned([count / max(1, sum(counts)) for count in counts], _order(counts))
     width = 0.8 * (ranks[1] - ranks[0] if len(ranks) > 1 else 1)
@@ -266,17 +209,11 @@ def class_recall(
     high: Sequence[float] | None = None,
     names: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draw the recall of each class as bars, most frequent first, a panel per model.
+    """Draw the recall of each class in per cent as bars, most frequent first, a panel per model.
 
-    Args:
-        counts: training samples per class.
-        models: recall of each class in per cent, by the titles of the models; NaN, drawn grey, without samples.
-        groups: the classes of each group, which have the same colour.
-        low: lower ends of the intervals of the first model, drawn if there are few classes.
-        high: upper ends of them.
-        names: class names, shown if there are at most fifty.
+    Classes without samples (NaN) are grey; those of a group have one colour. ``low`` and ``high`` are the intervals of
+    the first model, drawn if there are few classes.
     """
-    _check_models(counts, models)
     order, colors = _order(counts), np.full(len(counts), "#0072B2", dtype=object)
     marks = marks_of(list(groups or ()))
     for name, members in (groups or {}).items():
@@ -311,10 +248,7 @@ def class_recall(
 def confusion(shares: Sequence[Sequence[float]], counts: Sequence[int], names: Sequence[str]) -> "Figure":
     """Draw how often each class (row) is predicted as which (column), most frequent first; mistakes are red.
 
-    Args:
-        shares: per cent of the samples of each class, ``(C, C)``; NaN in the row of a class without samples.
-        counts: training samples per class.
-        names: class names.
+    ``shares`` are per cent of the samples of each class, ``(C, C)``; NaN in the row of a class without samples.
     """
     from matplotlib.collections import PolyCollection  # noqa: PLC0415 - an extra
 
@@ -347,14 +281,7 @@ def confusion(shares: Sequence[Sequence[float]], counts: Sequence[int], names: S
 
 @style()
 def level_bars(levels: Mapping[str, Summary], *, marks: Marks = None) -> "Figure":
-    """Draw model imbalance levels as horizontal bars, the lowest at the top.
-
-    Args:
-        levels: the level of each method, with its SD over runs if there is one.
-        marks: how methods are drawn.
-    """
-    if not levels:
-        raise ValueError("Expected `levels` to have at least one method, but got none.")
+    """Draw model imbalance levels as horizontal bars, the lowest at the top."""
     marks = marks or marks_of(list(levels))
     figure, axes = new_figure(height=0.9 + 0.3 * len(levels))
     names = sorted(levels, key=lambda name: (math.isnan(levels[name].mean), levels[name].mean), reverse=True)
@@ -378,11 +305,11 @@ def level_bars(levels: Mapping[str, Summary], *, marks: Marks = None) -> "Figure
 # Methods as points
 
 
-def _known(points: Mapping[str, Recall]) -> dict[str, Recall]:
+def _known(points: Mapping[str, HeadAndTail]) -> dict[str, HeadAndTail]:
     return {name: both for name, both in points.items() if not any(math.isnan(one.mean) for one in both)}
 
 
-def frontier(points: Mapping[str, Recall]) -> list[str]:
+def frontier(points: Mapping[str, HeadAndTail]) -> list[str]:
     """Return the methods that no other method beats on both head and tail, by head recall.
 
     Example:
@@ -401,20 +328,15 @@ def frontier(points: Mapping[str, Recall]) -> list[str]:
 
 @style()
 def trade_off(
-    points: Mapping[str, Recall], *, head: str = "head", tail: str = "tail", split: str = "test", marks: Marks = None
+    points: Mapping[str, HeadAndTail],
+    *,
+    head: str = "head",
+    tail: str = "tail",
+    split: str = "test",
+    marks: Marks = None,
 ) -> "Figure":
-    """Draw tail recall over head recall, a point per method; up and right is better.
-
-    Args:
-        points: recall of head and tail, by the titles of the methods.
-        head: the group on the horizontal axis.
-        tail: the group on the vertical axis.
-        split: the data that was evaluated.
-        marks: how methods are drawn.
-    """
+    """Draw tail recall over head recall, a point per method; up and right is better."""
     known = _known(points)
-    if not known:
-        raise ValueError("Expected `points` to have head and tail recall of at least one method, but got none.")
     figure, axes = new_figure()
     marks = marks or marks_of(list(points))
     for name, (x, y) in known.items():

@@ -154,12 +154,6 @@ def panels(
     return figure, flat[:number]
 
 
-def starts_row(axes: "Axes") -> bool:
-    """Return whether a panel is the first of its row, which has the label of the vertical axis."""
-    place = axes.get_subplotspec()
-    return place is not None and place.is_first_col()
-
-
 def legend_below(figure: "Figure", axes: "Axes", columns: int = 3, **options: Any) -> int:
     """Add a legend under the panels, in as many columns as fit into the width of the figure; return its rows."""
     handles, names = axes.get_legend_handles_labels()
