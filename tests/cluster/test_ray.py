@@ -73,6 +73,11 @@ def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str
     )
 
 
+def is_open(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
 def finish(process: subprocess.Popen[str]) -> str:
     said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
@@ -129,7 +134,7 @@ def test_without_a_shared_folder_runs_are_sent_back(place, alone):
         stderr=subprocess.DEVNULL,
     )
     try:
-        while socket.socket().connect_ex(("127.0.0.1", port)):
+        while not is_open(port):
             assert ray.poll() is None
             time.sleep(0.5)
         started = time.monotonic()
