@@ -73,16 +73,15 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
         until(lambda: jobs(job)["4"]["JobState"] == "PENDING", 60, "the requeue")
         said_by("scontrol", "update", f"JobId={job}_4", "StartTime=now")  # Slurm would wait for two minutes
         until(lambda: not said_by("squeue", "--noheader").strip(), 300, "the end of all workers")
-        ended = jobs(job)
+        ended, text = jobs(job), logs(many, job)
         print(f"four workers, of which one was cancelled and one queued again: {time.monotonic() - started:.0f} s")
         assert {task: about["JobState"] for task, about in ended.items()} == {
             "1": "COMPLETED",
             "2": "CANCELLED",
             "3": "COMPLETED",
             "4": "COMPLETED",
-        }
+        }, text
         assert {task: about["Restarts"] for task, about in ended.items()} == {"1": "0", "2": "0", "3": "0", "4": "1"}
-        text = logs(many, job)
         assert text.count("Stopped; the same command continues.") == 2
         assert "Traceback" not in text
         expected = left_in(one / "it's 100% of $HOME")
@@ -119,4 +118,4 @@ def test_what_slurm_refuses_is_one_sentence(tmp_path):
             check=False,
         )
     assert done.returncode == 2
-    assert re.fullmatch(r"longtail: Expected sbatch to accept .*invalid partition.*\n", done.stderr)
+    assert re.fullmatch(r"longtail: Expected sbatch to accept .*Invalid partition.*\n", done.stderr)

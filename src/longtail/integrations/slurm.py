@@ -118,7 +118,8 @@ def submit(script: str, folder: Path) -> str:
     write_text(folder / "job.sh", script)
     done = subprocess.run(["sbatch", "--parsable", str(folder / "job.sh")], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join(done.stderr.split()).removeprefix("sbatch: error: ").rstrip(".")
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1].rstrip(".")
+        said = re.sub(r"^sbatch: (error|fatal): ", "", said)
         raise ValueError(f"Expected sbatch to accept {folder / 'job.sh'}, but it says: {said}.")
     return done.stdout.strip().partition(";")[0]  # the cluster may follow
 
