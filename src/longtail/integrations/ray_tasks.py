@@ -74,7 +74,7 @@ class Crew:
         def fill() -> None:
             while waiting and len(tasks) < self._number(len(runs)):
                 with ExitStack() as claims:
-                    chunk = []
+                    chunk: list[PlannedRun] = []
                     while waiting and len(chunk) < self._size(waiting[0]):
                         run = waiting.popleft()
                         try:
