@@ -10,8 +10,8 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test test-slow test-floor lint types unit fuzz chaos soak bench bench-gpu
-.PHONY: reproduce-cifar10 results-page results-natural dist clean
+.PHONY: help demo test test-slow test-floor test-slurm test-ray test-cluster lint types unit docs fuzz chaos soak
+.PHONY: bench bench-gpu reproduce-cifar10 results-page results-natural dist clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
@@ -55,6 +55,12 @@ fuzz: $(VENV)/.dev  ## Damage every kind of input 10,000 times: each is refused 
 
 chaos: $(VENV)/.dev  ## Kill commands at 1,000 random moments and fill the disk: the results must not change
 	LONGTAIL_CHAOS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/train/test_chaos.py tests/train/test_faults.py
+
+test-slurm: $(VENV)/.dev  ## Start a Slurm cluster of one node, and disturb the workers of a study on it; needs root and Slurm
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -rs -m slow tests/cluster/test_slurm.py
+
+test-ray: $(VENV)/.dev  ## Run a study on Ray, kill a worker, and hide the folder from Ray: the results must not change
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -rs -m slow tests/cluster/test_ray.py
 
 soak: $(VENV)/.dev  ## Train 2,000 runs in one process: memory and open files must not grow
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py

@@ -136,6 +136,23 @@ def test_studies_page(here, capsys):
     assert {path.name for path in here.glob("*.html")} == {"report.html", "python.html"}
 
 
+def test_cluster_page(here, capsys):
+    for language, text in blocks("cluster.md"):
+        if language == "toml":
+            (here / "plan.toml").write_text(text, encoding="utf-8")
+        for line in text.splitlines() if language == "bash" else ():
+            assert command(line) == 0, line
+        if language == "text" and "--on slurm" in text:
+            capsys.readouterr()
+            assert command(text.strip(), ["--print"]) == 0
+            assert "#SBATCH --account=me" in capsys.readouterr().out
+        if language == "yaml":
+            yaml = pytest.importorskip("yaml")
+            (container,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
+            assert container["command"] == ["longtail", "study", "plan.toml", "--join"]
+    assert len(results(here)) == 6
+
+
 def test_commands_that_are_not_run_have_valid_settings():
     lines = [line for language, text in blocks("training.md") if language == "text" for line in text.splitlines()]
     assert len(lines) == 2

@@ -208,7 +208,7 @@ def test_file_system_without_locks(tmp_path, monkeypatch):
 
 
 @posix
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_reach_the_callback_and_handlers_are_restored(number):
     seen, before = [], signal.getsignal(number)
     with stop_signals(seen.append):

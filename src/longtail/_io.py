@@ -380,7 +380,7 @@ def _forget_locks() -> None:
 
 @contextmanager
 def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) -> Iterator[None]:
-    """Call ``callback(number)`` on SIGINT, SIGTERM and SIGHUP, and restore the previous handlers after the block.
+    """Call ``callback(number)`` on SIGINT, SIGTERM, SIGHUP and SIGUSR1, and restore the previous handlers afterwards.
 
     Signals that the process ignores (``nohup``, a background job of a shell) stay ignored. Outside the main thread
     nothing changes.
@@ -407,8 +407,8 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
 
     before: dict[int, Any] = {}
     try:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
+            number = getattr(signal, name, None)  # Windows has only the first two
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
         yield

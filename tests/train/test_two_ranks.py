@@ -16,6 +16,7 @@ from tests.train.warm import until
 from longtail import fit_shift
 from longtail._io import read_tensors
 from longtail.data import load
+from longtail.methods import METHODS
 from longtail.metrics import class_statistics, recall
 from longtail.models import build_model
 from longtail.ranks import Ranks
@@ -88,6 +89,31 @@ def test_torchrun(tmp_path):
     check_what_is_left(folder)
     assert logged(folder)[-1]["recall"]["test"] == folder.result()["splits"]["test"]["recall"]
     assert json.loads((folder.path / "environment.json").read_text())["world"] == 2
+
+
+@pytest.mark.slow
+def test_torchrun_trains_every_method(tmp_path):
+    """One command trains all registered methods one after the other; both ranks see the whole data set once."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["-m", "longtail", "train", *map(str, SHORT), *map(str, NEVER), "--method", *METHODS]
+    done = subprocess.run(
+        [*command, *arguments, "--out", str(tmp_path / "runs")],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    folders = [RunFolder(path) for path in (tmp_path / "runs").iterdir()]
+    assert sorted(folder.recipe().method for folder in folders) == sorted(METHODS)
+    for folder in folders:
+        result, name = folder.result(), folder.path.name
+        assert json.loads((folder.path / "environment.json").read_text())["world"] == 2, name
+        samples = [split["samples"] for key, split in result["splits"].items() if key in {"train", "val"}]
+        assert sum(samples) == int(load("digits-lt").counts.sum()), name
+        assert result["splits"]["train"]["recall"]["head"] > 0.3, name  # it learns: by chance 0.1
+        assert all(torch.tensor(line["loss"]).isfinite() for line in logged(folder)), name
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,15 @@ from rich.console import Console
 from longtail._io import write_text
 from longtail._program import printable, program
 from longtail._registry import load_plugins
+from longtail.cli.launch import (
+    Launch,
+    add_launch,
+    joined_values,
+    launch_on_ray,
+    read_launch,
+    submit_to_slurm,
+    without_launch,
+)
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
@@ -45,6 +54,7 @@ the same command continues.
   longtail study --data NAME … --methods NAME … [--seeds N] [--imbalance N …] [--betas B …]
   longtail study PLAN.toml … [--dry-run]      plans with the same names and the tables [recipe] and [search]
   longtail study PLAN.toml … --join           share the study with other workers, on this machine or others
+  longtail study PLAN.toml … --on slurm --workers 8 --time 4:00:00    or --on ray: workers on a cluster
   longtail study PLAN.toml … --status         what is done, what runs where, what failed
   longtail study beta --data NAME             only search for beta
   longtail study table RUNS …                 tables of finished runs"""
@@ -54,7 +64,7 @@ def run(words: Sequence[str]) -> int:
     """Parse, run, print."""
     load_plugins()
     commands = {"beta": _beta, "table": _table}
-    command = f"{program()} study {shlex.join(word for word in words if word != '--join')}"
+    command = f"{program()} study {shlex.join(without_launch(words))}"
     try:
         with Phases():
             if words and words[0] in commands:
@@ -82,7 +92,9 @@ def _study(words: Sequence[str], command: str) -> int:
     parser.flag("--json", "with --status: as JSON", action="store_true")
     parser.flag("--commands", "print a command for each run that is not done", action="store_true")
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
-    given = parser.read(words)
+    add_launch(parser)
+    given = parser.read(joined_values(words))
+    launch = read_launch(given)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
         raise ValueError(f"Expected a plan that ends in .toml, `beta`, `table`, or flags, but got {wrong[0]!r}.")
@@ -91,6 +103,8 @@ def _study(words: Sequence[str], command: str) -> int:
     content = _content(given)
     if given.dry_run or given.status:  # nothing is written
         content["recipe"] = {**content.get("recipe", {}), "cache": False}
+    if launch and launch.on == "slurm":  # the machine that submits a job may have no GPU
+        content["recipe"] = {**content.get("recipe", {}), "device": "auto"}
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
@@ -101,13 +115,23 @@ def _study(words: Sequence[str], command: str) -> int:
         return 0
     if given.commands:
         return _print_commands(plans)
+    if launch and launch.on == "slurm":
+        return submit_to_slurm(launch, words, Path(plans[0].out))
     _print_notes(plans)
     fits = (describe_fit(run.recipe) for plan in plans for run in plan.runs())
     for line in dict.fromkeys(filter(None, fits)):
         print_line(line)
+    return _run(plans, given, launch, command)
+
+
+def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: Launch | None, command: str) -> int:
+    """Train the plans, and print their results."""
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
-        found = run_studies(studies, given.together, view, _print_round, join=given.join)
+        if launch:
+            found = launch_on_ray(launch, studies, given.together, view, _print_round)
+        else:
+            found = run_studies(studies, given.together, view, _print_round, join=given.join)
     for plan, results in zip(plans, found, strict=True):
         _print_searches(results.searches, command)
         for searched in results.searches.values():

@@ -151,7 +151,7 @@ class Fleet:
 
 @contextmanager
 def stoppable(members: Sequence[Trainer]) -> Iterator[list[int]]:
-    """Make ``members`` save and stop on SIGINT, SIGTERM or SIGHUP, and yield the list of received signals.
+    """Make ``members`` save and stop on SIGINT, SIGTERM, SIGHUP or SIGUSR1, and yield the received signals.
 
     While there is no member yet, a signal raises :class:`StoppedError` at once.
     """
