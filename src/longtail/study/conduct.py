@@ -5,6 +5,7 @@
 """
 
 import math
+import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +53,7 @@ def conduct(
     on_round: OnRound | None = None,
     searches_only: bool = False,
     command: str | None = "",
+    spread: bool = False,
 ) -> tuple[list[Searches], Outcome]:
     """Carry out plans.
 
@@ -66,6 +68,7 @@ def conduct(
         on_round: called with the betas of each round before they are trained.
         searches_only: leave out the plans' own runs.
         command: the command that started this, which searches record; ``None``: nothing is written.
+        spread: put the plans' own runs into a random order, so that many workers seldom meet at the same run.
 
     Returns:
         the results of each plan's searches, and the outcome of the plans' own runs. A search that lost a run, or cannot
@@ -81,10 +84,9 @@ def conduct(
         if not searches_only:
             own.update(_own_runs(plans, searches.results))
         trials = [run for runs in searches.current.values() for run in runs]
-        runs = [*_ordered(trials), *_ordered(own.values())]
-        new = [run for run in runs if run.path not in given]
-        given.update(run.path for run in new)
-        return new
+        new = [[run for run in some if run.path not in given] for some in (trials, own.values())]
+        given.update(run.path for some in new for run in some)
+        return [*_ordered(new[0]), *_ordered(new[1], spread=spread)]
 
     runs = more()
     if searches.refused:  # before anything is trained
@@ -152,11 +154,12 @@ def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[
     return runs
 
 
-def _ordered(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    given = list(runs)
-    begun = map_files(lambda run: run.folder.begun, given)
-    places = sorted(range(len(given)), key=lambda place: (not begun[place], given[place].recipe.seed))
-    return [given[place] for place in places]
+def _ordered(runs: Sequence[PlannedRun], *, spread: bool = False) -> list[PlannedRun]:
+    """Runs that were started come first, and then seed by seed, or at random."""
+    begun = map_files(lambda run: run.folder.begun, runs)
+    draw = random.Random()
+    keys = [(not of, draw.random() if spread else run.recipe.seed) for of, run in zip(begun, runs, strict=True)]
+    return [runs[place] for place in sorted(range(len(runs)), key=keys.__getitem__)]
 
 
 class _Searches:
