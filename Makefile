@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test test-slow test-floor lint types unit fuzz chaos soak bench bench-gpu
+.PHONY: help demo test test-slow test-floor test-cluster lint types unit fuzz chaos soak bench bench-gpu
 .PHONY: reproduce-cifar10 results-page results-natural clean
 
 help:  ## Show this list
@@ -60,6 +60,10 @@ chaos: $(VENV)/.dev  ## Kill commands at 1,000 random moments and fill the disk:
 
 soak: $(VENV)/.dev  ## Train 2,000 runs in one process: memory and open files must not grow
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py
+
+test-cluster: $(VENV)/.dev  ## Kill eight workers 100 times while they share 500 runs: nothing is lost or done twice
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lock
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lease
 
 bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py

@@ -77,6 +77,7 @@ class Worker:
         for file in [file for file in self._files if file.parent.parent == out]:
             with self._lock, suppress(OSError):
                 del self._files[file]
+                _others(file)
                 file.unlink(missing_ok=True)
                 file.parent.rmdir()  # fails while others work
 
