@@ -26,6 +26,7 @@ __all__ = [
     "beats",
     "claim",
     "claim_kind",
+    "forget_claim",
     "is_gone",
     "owner_of",
     "start_beats",
@@ -112,6 +113,12 @@ def _file_system(path: str) -> str:
             if inside and len(point) >= len(found[0]):
                 found = (point, after.split(" ")[0])
     return found[1]
+
+
+def forget_claim(folder: Path) -> None:
+    """Remove the lease of a folder in which nobody has anything to do: its owner was killed just after the end."""
+    if claim_kind(folder) == "lease":
+        (folder / LEASE_FILE).unlink(missing_ok=True)
 
 
 # Processes

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longtail._claims import claim
+from longtail._claims import claim, forget_claim
+from longtail._io import map_files
 from longtail._progress import phase
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans, done_of
@@ -179,6 +180,8 @@ class Study:
         )
         if write:
             _save_searches(searches, self.command)
+            trials = [run.path for one in searches.values() for cell in one.cells for run in cell.runs]
+            map_files(forget_claim, [*trials, *(run.path for run in outcome.done)])
             if everything is not None and results.runs:
                 everything.save_tables(out / "tables")
             write_study(out, replace(record, failed=failed, ended=now()))  # last: a killed process has not ended it
@@ -319,4 +322,5 @@ _SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are looked at together; between 
 
 
 def _epochs(run: PlannedRun) -> int:
-    return sum(run.recipe.stage_epochs) * (1 + len(run.folder.pilots))
+    has_pilots = run.recipe.spec.is_auto(run.recipe.params)  # looked for only then
+    return sum(run.recipe.stage_epochs) * (1 + (len(run.folder.pilots) if has_pilots else 0))
