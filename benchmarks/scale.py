@@ -33,6 +33,7 @@ from longtail.study import execute as executing
 from longtail.study.conduct import known_runs
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan
 from longtail.study.results import Results
+from longtail.study.study import run_studies
 from longtail.study.workers import status
 from longtail.train.folder import RunFolder, lock_folders
 from longtail.train.recipe import write_recipe
@@ -232,7 +233,7 @@ def _work(study: Study, report: Path, latency: float) -> None:
     Pause.steps = steps  # type: ignore[method-assign]
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with Files(Path(study.plan.out), latency).watched() as counts:
-        outcome = study.work(together=1).outcome
+        outcome = run_studies([study], 1, join=True, read=False)[0].outcome
         found = dict(counts)
     end = time.monotonic() - begin
     report.write_text(

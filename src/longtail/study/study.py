@@ -139,7 +139,7 @@ class Study:
             if not any(join or one.command == record.command for one in known):
                 write_study(out, record)
 
-    def _finish(self, searches: Searches, outcome: Outcome, worker: Worker) -> Results:
+    def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
         """Record the outcome of the runs, and write the tables, unless another worker did or will."""
         out = Path(self.plan.out)
         with phase("Comparing the methods and writing the tables"), _held(out):
@@ -153,10 +153,10 @@ class Study:
             else:
                 ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
                 write = not ended or not (out / "tables").is_dir()
-            return self._written(record, searches, outcome, missing, write=write)
+            return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
     def _written(
-        self, record: StudyRecord, searches: Searches, outcome: Outcome, missing: str, *, write: bool
+        self, record: StudyRecord, searches: Searches, outcome: Outcome, missing: str, *, write: bool, read: bool
     ) -> Results:
         out = Path(self.plan.out)
         own = {out / name for name in record.planned}
@@ -168,10 +168,10 @@ class Study:
         }
         if write:
             write_study(out, replace(record, failed=failed))
-        everything = Results.read(out) if outcome.done else None  # of all studies in the folder
+        everything = Results.read(out) if outcome.done and read else None  # of all studies in the folder
         runs = {} if everything is None else {run.path: run for run in everything.runs}
         results = Results(
-            tuple(runs[one.path] for one in outcome.done if one.path in own),
+            tuple(runs[one.path] for one in outcome.done if one.path in own and one.path in runs),
             (out,),
             self.plan.reference,
             missing=missing,
@@ -196,6 +196,7 @@ def run_studies(
     train: Train | None = None,
     *,
     join: bool = False,
+    read: bool = True,
 ) -> list[Results]:
     """Run several studies together, which is faster than one after the other.
 
@@ -206,6 +207,8 @@ def run_studies(
         on_round: see above.
         train: see above.
         join: share the studies with other workers, as :meth:`Study.work` does.
+        read: whether results have their runs also if another worker has written the tables. Hundreds of workers that
+            all read everything at the end are a burden for a file system.
     """
     plans = [study.plan for study in studies]
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
@@ -218,7 +221,9 @@ def run_studies(
             return trained(runs, more)
 
         searches, outcome = conduct(plans, recorded, on_round=on_round, command=command, spread=join)
-        return [study._finish(of_plan, outcome, worker) for study, of_plan in zip(studies, searches, strict=True)]
+        return [
+            study._finish(of_plan, outcome, worker, read=read) for study, of_plan in zip(studies, searches, strict=True)
+        ]
 
 
 @contextmanager
