@@ -239,7 +239,9 @@ def test_status_says_what_is_done_failed_and_left(tmp_path):
 
 def test_commands_train_the_runs_of_a_plan(tmp_path, monkeypatch, run, study):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.toml").write_text(PLAN.format(betas="[1.5]", seeds=3, epochs=2).replace("batch_size = 256\n", ""))
+    (tmp_path / "plan.toml").write_text(
+        PLAN.format(betas="[1.5]", seeds=3, epochs=2).replace("batch_size = 256", 'precision = "auto"')
+    )
     code, out, _ = run("study", "plan.toml", "--commands")
     lines = out.splitlines()
     assert code == 0
@@ -250,4 +252,5 @@ def test_commands_train_the_runs_of_a_plan(tmp_path, monkeypatch, run, study):
     assert folder.done
     assert len(run("study", "plan.toml", "--commands")[1].splitlines()) == 5
     whole = RunFolder(study / folder.path.name)
+    assert folder.recipe().precision == whole.recipe().precision != "auto"
     assert (folder.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
