@@ -20,7 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,10 +188,13 @@ def workers(folder: Path, runs: int, number: int, latency: float, seconds: float
         child = os.fork()
         if child == 0:
             code = 1
-            with suppress(BaseException):
+            try:
                 _work(Study(plan), folder / f"{place}.json", latency)
                 code = 0
-            os._exit(code)
+            except Exception as error:
+                (folder / f"{place}.error").write_text(f"{type(error).__name__}: {error}")
+            finally:
+                os._exit(code)
         children.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     wall = time.monotonic() - begin
@@ -202,7 +205,7 @@ def workers(folder: Path, runs: int, number: int, latency: float, seconds: float
         "workers": number,
         "runs": done,
         "seconds_per_run": seconds,
-        "failed_workers": sum(code != 0 for code in codes),
+        "failed_workers": [file.read_text() for file in sorted(folder.glob("*.error"))],
         "wall_seconds": round(wall, 1),
         "ideal_seconds": round(runs * seconds / number, 1),
         "operations_per_run": round(sum(total.values()) / done, 1),

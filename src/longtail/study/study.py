@@ -134,25 +134,30 @@ class Study:
     def _begin(self, *, join: bool) -> None:
         """Record the study before its first run, unless another worker did."""
         out, record = Path(self.plan.out), self._record({})
-        with _held(out):
-            known = [one for one in read_studies(out) if one.covers(record)]
-            if not any(join or one.command == record.command for one in known):
-                write_study(out, record)
+
+        def is_known() -> bool:
+            return any(one.covers(record) and (join or one.command == record.command) for one in read_studies(out))
+
+        if not is_known():
+            with _held(out):
+                if not is_known():  # by another worker, a moment ago
+                    write_study(out, record)
 
     def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
         """Record the outcome of the runs, and write the tables, unless another worker did or will."""
-        out = Path(self.plan.out)
+        out, record = Path(self.plan.out), self._record(searches)
+        missing = missing_of(out, [record])
+
+        def is_written() -> bool:
+            ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
+            return worker.joins and not missing and bool(ended) and (out / "tables").is_dir()
+
+        if is_written():
+            return self._written(record, searches, outcome, missing, write=False, read=read)
         with phase("Comparing the methods and writing the tables"), _held(out):
             worker.leave(out)
-            record = self._record(searches)
-            missing = missing_of(out, [record])
-            if not worker.joins:
-                write = True
-            elif missing:  # the last one writes what there is
-                write = not any("joins" in one for one in live_workers(out))
-            else:
-                ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
-                write = not ended or not (out / "tables").is_dir()
+            others = worker.joins and missing and any("joins" in one for one in live_workers(out))
+            write = not others and not is_written()  # if runs are missing, the last worker writes what there is
             return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
     def _written(

@@ -133,17 +133,22 @@ def _identity(plan: StudyPlan) -> dict[str, str]:
 
 def live_workers(out: Path) -> list[dict[str, Any]]:
     """Return the processes that work on a study now, as their files describe them."""
+    return [about for about, live in _workers(out) if live]
+
+
+def _workers(out: Path) -> list[tuple[dict[str, Any], bool]]:
+    """Return the processes that have a file in a study, and whether they are alive."""
     files = sorted((out / FOLDER).glob("*.json"))
     present = _present(out) if files else 0.0
 
-    def read(file: Path) -> dict[str, Any] | None:
+    def read(file: Path) -> tuple[dict[str, Any], bool] | None:
         with suppress(OSError, ValueError):  # it was removed, or is not ours
             about: dict[str, Any] = read_json(file, _SHAPE)
-            if not is_gone(about) and present - file.stat().st_mtime < 2 * STALE:
-                return {**about, "file": file}
+            live = not is_gone(about) and present - file.stat().st_mtime < 2 * STALE
+            return {**about, "file": file}, live
         return None
 
-    return [about for about in map_files(read, files) if about is not None]
+    return [found for found in map_files(read, files) if found is not None]
 
 
 def _present(out: Path) -> float:
@@ -157,10 +162,11 @@ def _present(out: Path) -> float:
 
 def _others(own: Path) -> list[dict[str, Any]]:
     """Return the other processes that work on the study, and remove the files of those that were killed."""
-    live = [one for one in live_workers(own.parent.parent) if one["file"] != own]
-    for file in set(own.parent.glob("*.json")) - {one["file"] for one in live} - {own}:
-        file.unlink(missing_ok=True)
-    return live
+    found = [(about, live) for about, live in _workers(own.parent.parent) if about["file"] != own]
+    for about, live in found:
+        if not live:
+            about["file"].unlink(missing_ok=True)
+    return [about for about, live in found if live]
 
 
 def _check_same(plan: StudyPlan, others: Sequence[Mapping[str, Any]]) -> None:
