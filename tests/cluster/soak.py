@@ -3,13 +3,12 @@
     python -m tests.cluster.soak [--runs 500] [--workers 8] [--kills 100] [--claims lock]
 
 Workers are forked from a process that has imported torch, because importing it takes longer than a run. A run that a
-worker finished is one that it named in its output, or that appeared while it trained it; afterwards a single process
-trains some of the runs again, and they must be bit-identical.
+worker finished is counted by a line that the worker adds to a file just after it wrote the result. Afterwards a single
+process trains some of the runs again, and they must be bit-identical.
 """
 
 import argparse
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -29,6 +28,18 @@ epochs = 3
 evaluate_every = 0
 checkpoint_epochs = 1
 device = "cpu"
+"""
+COUNT = """
+import os
+from longtail.train.trainer import Trainer
+
+write, lines = Trainer._write, os.open({file!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def counted(self, *args):
+    write(self, *args)
+    os.write(lines, (self.folder.path.name + chr(10)).encode())
+
+Trainer._write = counted
 """
 KEPT = ("model.safetensors", "predictions.safetensors", "statistics.safetensors", "result.json")
 
@@ -53,7 +64,8 @@ def soak(folder: Path, given: argparse.Namespace) -> int:
     environment = {"LONGTAIL_CLAIMS": given.claims}
 
     def start() -> Run:
-        return warm.start("study", "plan.toml", "--join", cwd=folder, environment=environment)
+        hook = COUNT.format(file=str(folder / "finished"))
+        return warm.start("study", "plan.toml", "--join", cwd=folder, environment=environment, hook=hook)
 
     def done() -> int:
         return len(list(study.glob("*/result.json")))
@@ -75,13 +87,11 @@ def soak(folder: Path, given: argparse.Namespace) -> int:
         workers[place] = start()
     codes = [one.wait().code for one in workers]
     seconds = time.monotonic() - began
-    named = Counter(
-        name for one in (*workers, *ended) for name in re.findall(r"^\d+/\d+ (\S+): recall", one.said, re.MULTILINE)
-    )
+    finished = Counter((folder / "finished").read_text().splitlines())
     files = [file for file in study.rglob("*") if file.is_file()]
     problems = {
         "runs that are lost": given.runs - done(),
-        "runs that two workers finished": sum(count > 1 for count in named.values()),
+        "runs that were finished twice": sum(count > 1 for count in finished.values()),
         "runs with another number of epochs in the log": sum(
             len(file.read_text().splitlines()) != 3 for file in study.glob("*/log.jsonl")
         ),
@@ -91,11 +101,8 @@ def soak(folder: Path, given: argparse.Namespace) -> int:
         "runs that differ from those of one process": _differing(folder, warm, draw),
     }
     warm.close()
-    unnamed = given.runs - len(named)
     print(f"{done()} runs by {given.workers} workers with {kills} kills, {given.claims}s: {seconds:.0f} s")
-    print(
-        f"{len(named)} runs were named once by the worker that finished them; {unnamed} by none, which was killed then"
-    )
+    print(f"{finished.total()} trainings were finished; of the others the worker was killed before it could count them")
     for what, number in problems.items():
         print(f"{number:>5} {what}")
     return 1 if any(problems.values()) or kills < given.kills else 0

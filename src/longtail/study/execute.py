@@ -204,6 +204,7 @@ class _Work:
             if run.folder.done:
                 return False
             self._held[run.path] = run, stack.pop_all()
+        self.worker.trained.add(run.path)
         return True
 
     def _leave(self, run: PlannedRun) -> None:

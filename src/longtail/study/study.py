@@ -299,7 +299,7 @@ class Progress:
     def update(self) -> None:
         """Look for runs that finished: those that were trained here, and some of the others in turn."""
         worker, left = self._worker, [run for run in self.runs if run.path not in self.finished]
-        here = set() if worker is None else set(worker.running)
+        here = set() if worker is None else {*worker.running, *worker.trained}
         self._trained |= {run.path: run for run in left if run.path in here}
         found = self._count(list(self._trained.values()))
         joins = worker is not None and worker.joins

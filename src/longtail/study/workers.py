@@ -40,6 +40,8 @@ class Worker:
         self.joins = joins
         self.running: list[Path] = []
         """The runs that are trained here."""
+        self.trained: set[Path] = set()
+        """The runs whose training began here."""
         self._files = {Path(plan.out) / FOLDER / f"{process_name()}.json": plan for plan in plans}
         self._started = time.monotonic()
         self.began = time.time() if began is None else began
