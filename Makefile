@@ -65,6 +65,10 @@ test-ray: $(VENV)/.dev  ## Run a study on Ray, kill a worker, and hide the folde
 soak: $(VENV)/.dev  ## Train 2,000 runs in one process: memory and open files must not grow
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py
 
+test-cluster: $(VENV)/.dev  ## Kill eight workers 100 times while they share 500 runs: nothing is lost or done twice
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lock
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lease
+
 bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/contrastive.py

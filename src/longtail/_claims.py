@@ -6,20 +6,32 @@ such locks reliably, so there a claim is a lease: a file that names its owner, w
 
 import json
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from longtail._io import claimed, file_lock
+from longtail._io import claimed, file_lock, process_name, process_namespace
 
-__all__ = ["HEARTBEAT", "STALE", "LostClaimError", "claim", "claim_kind", "is_gone", "owner_of", "this_process"]
+__all__ = [
+    "STALE",
+    "LostClaimError",
+    "beats",
+    "claim",
+    "claim_kind",
+    "forget_claim",
+    "is_gone",
+    "owner_of",
+    "start_beats",
+    "this_process",
+]
 
 LOCK_FILE, LEASE_FILE = ".lock", ".lease"
 HEARTBEAT = 5.0
@@ -66,16 +78,16 @@ def claim(folder: Path, busy: str) -> Iterator[None]:
         held = _held.get(place)
         if held is None:
             held = _held[place] = _Lease.take(place, busy)
-            claimed[place] = held.check
+            claimed[place], beats[place] = held.check, held.beat
         held.holders += 1
-    _start_heartbeat()
+    start_beats()
     try:
         yield
     finally:
         with _guard:
             held.holders -= 1
             if not held.holders:
-                del _held[place], claimed[place]
+                del _held[place], claimed[place], beats[place]
                 held.release()
 
 
@@ -96,11 +108,20 @@ def _file_system(path: str) -> str:
     with suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             before, _, after = line.partition(" - ")
-            point = before.split(" ")[4].encode().decode("unicode_escape")  # a space is \040
+            point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split(" ")[4])  # a space is \040
             inside = path == point or path.startswith(point.rstrip("/") + "/")
             if inside and len(point) >= len(found[0]):
                 found = (point, after.split(" ")[0])
     return found[1]
+
+
+def forget_claim(folder: Path) -> None:
+    """Remove the lease of a folder in which nobody has anything to do: its owner was killed just after the end."""
+    if claim_kind(folder) == "lease":
+        (folder / LEASE_FILE).unlink(missing_ok=True)
+
+
+# Processes
 
 
 def this_process() -> dict[str, Any]:
@@ -108,35 +129,37 @@ def this_process() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "start": _start_of(os.getpid()), "boot": _boot()}
 
 
-def owner_of(folder: Path) -> dict[str, Any] | None:
-    """The owner in the lease of a folder, which may be gone; ``None`` if there is no lease."""
-    with suppress(OSError, ValueError):
-        found = json.loads((folder / LEASE_FILE).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else None
-    return None
-
-
 def _start_of(pid: int) -> str:
+    """When a process started; empty if it ended, also if its parent has not noticed yet."""
     with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else rest[18]
     return ""
 
 
 @cache
 def _boot() -> str:
+    """What process numbers refer to: this start of the host, and the container."""
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {process_namespace()}"
     return ""
 
 
 def is_gone(owner: dict[str, Any]) -> bool:
     """Whether the owner certainly ended: it ran on this host, under the same kernel, and its process is not there."""
-    own = this_process()
-    same = owner.get("host") == own["host"] and owner.get("boot") == own["boot"] and bool(own["boot"])
+    same = owner.get("host") == socket.gethostname() and owner.get("boot") == _boot() != ""
     return same and isinstance(owner.get("pid"), int) and owner.get("start") != _start_of(owner["pid"])
 
 
 # Leases
+
+
+def owner_of(folder: Path) -> dict[str, Any]:
+    """The owner in the lease of a folder, which may be gone; empty if there is no lease."""
+    with suppress(OSError, ValueError):
+        found = json.loads((folder / LEASE_FILE).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 @dataclass(eq=False)
@@ -144,119 +167,133 @@ class _Lease:
     file: Path
     token: str
     holders: int = 0
-    silent_since: float = field(default_factory=time.monotonic)
 
     @classmethod
     def take(cls, folder: Path, busy: str) -> "_Lease":
         """Take a free folder, or one whose lease is stale, or raise ``BlockingIOError``."""
-        file, token = folder / LEASE_FILE, uuid4().hex
-        content = json.dumps({**this_process(), "token": token})
+        found = cls(folder / LEASE_FILE, uuid4().hex)
         for _ in range(2):
-            if _create(file, content, token):
-                return cls(file, token)
-            if not _remove_stale(file):
+            if not _is_free(found.file):
                 break
+            if found.create():
+                return found
         raise BlockingIOError(busy)
+
+    def create(self) -> bool:
+        """Create the file with its content unless it exists; a link is atomic on NFS too."""
+        content, own = json.dumps({**this_process(), "token": self.token}), _temporary(self.file)
+        try:
+            own.write_text(content, encoding="utf-8")
+            try:
+                os.link(own, self.file)
+            except FileExistsError:
+                return self.is_ours()  # the answer of a server can be lost
+            except OSError:  # no links on this file system
+                with suppress(FileExistsError), self.file.open("x", encoding="utf-8") as new:
+                    new.write(content)
+                return self.is_ours()
+            return True
+        finally:
+            own.unlink(missing_ok=True)
+
+    def is_ours(self) -> bool:
+        """Whether the lease is still that of this process."""
+        return owner_of(self.file.parent).get("token") == self.token
 
     def check(self) -> None:
         """Raise an error if another process has taken the folder."""
-        if (owner_of(self.file.parent) or {}).get("token") != self.token:
+        if not self.is_ours():
             raise LostClaimError(
                 f"Expected {self.file.parent} to be held by this process, but another one took it over because this "
                 f"one gave no sign of life for {STALE:g} s."
             )
-        self.beat()
 
     def beat(self) -> None:
-        """Give a sign of life; a process that was silent for too long looks first whether the lease is still its."""
-        now = time.monotonic()
-        if now - self.silent_since > STALE / 2 and (owner_of(self.file.parent) or {}).get("token") != self.token:
-            return
+        """Give a sign of life."""
         with suppress(OSError):
-            os.utime(self.file)
-            self.silent_since = now
+            if self.is_ours():
+                os.utime(self.file)
 
     def release(self) -> None:
-        if (owner_of(self.file.parent) or {}).get("token") == self.token:
-            self.file.unlink(missing_ok=True)
+        with suppress(OSError):
+            if self.is_ours():
+                self.file.unlink(missing_ok=True)
 
 
-def _create(file: Path, content: str, token: str) -> bool:
-    """Create a file with its content unless it exists; a link is atomic on NFS too."""
-    own = file.with_name(f"{file.name}.{token}")
-    try:
-        own.write_text(content, encoding="utf-8")
-        try:
-            os.link(own, file)
-        except FileExistsError:
-            return False
-        except OSError:  # no links on this file system
-            try:
-                with file.open("x", encoding="utf-8") as new:
-                    new.write(content)
-            except FileExistsError:
-                return False
-        return True
-    finally:
-        own.unlink(missing_ok=True)
+def _temporary(file: Path) -> Path:
+    return file.with_name(f".{file.name}.{process_name()}.part")
 
 
 _seen: dict[Path, tuple[tuple[int, str], float]] = {}
 """The last sign of life of leases of others, and when this process first saw it, by its own clock."""
 
 
-def _remove_stale(file: Path) -> bool:
-    """Remove a lease whose owner is gone or silent; clocks of different hosts are never compared."""
+def _is_free(file: Path) -> bool:
+    """Whether there is no lease; one whose owner is gone or silent is removed.
+
+    Clocks of different hosts are never compared: a lease is stale if it did not change while this process waited.
+    """
     try:
         sign = file.stat().st_mtime_ns
     except FileNotFoundError:
+        _seen.pop(file, None)
         return True
-    owner = owner_of(file.parent) or {}
-    token = str(owner.get("token", ""))
-    with _guard_seen:
-        before, since = _seen.get(file, (None, 0.0))
-        if before != (sign, token):
-            before, since = _seen[file] = (sign, token), time.monotonic()
-    if not is_gone(owner) and time.monotonic() - since < STALE:
+    owner = owner_of(file.parent)
+    now, state = time.monotonic(), (sign, str(owner.get("token", "")))
+    before, since = _seen.setdefault(file, (state, now))
+    if before != state:
+        _seen[file], since = (state, now), now
+    if not is_gone(owner) and now - since < STALE:
         return False
-    aside = file.with_name(f"{file.name}.{uuid4().hex}")
+    aside = _temporary(file)
     try:
         file.rename(aside)  # of several processes one succeeds
+        moved = json.loads(aside.read_text(encoding="utf-8") or "{}")
+        if moved.get("token", "") != state[1]:  # a new lease, which was made since we looked
+            os.link(aside, file)
+            return False
+        _remove_below(file.parent, owner)
     except FileNotFoundError:
         return True
-    with suppress(OSError, ValueError):
-        moved = json.loads(aside.read_text(encoding="utf-8"))
-        if moved.get("token", "") != token:  # a new lease, which was made since we looked
-            with suppress(OSError):
-                os.link(aside, file)
-            aside.unlink(missing_ok=True)
-            return False
-    aside.unlink(missing_ok=True)
+    except (OSError, ValueError):
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
     return True
 
 
+def _remove_below(folder: Path, owner: dict[str, Any]) -> None:
+    """Remove what an owner that is gone holds inside a folder: its pilots."""
+    for file in folder.glob(f"*/{LEASE_FILE}"):
+        if {**owner_of(file.parent), "token": ""} == {**owner, "token": ""}:
+            file.unlink(missing_ok=True)
+
+
+# Signs of life
+
+beats: dict[object, Callable[[], None]] = {}
+"""Functions that a thread of this process calls every few seconds; see :func:`start_beats`."""
 _held: dict[Path, _Lease] = {}
-_guard, _guard_seen = threading.Lock(), threading.Lock()
-_heartbeats: list[tuple[int, threading.Thread]] = []
+_guard = threading.Lock()
+_thread: list[tuple[int, threading.Thread]] = []
 
 
-def _start_heartbeat() -> None:
-    """Start the thread that gives signs of life for all leases of this process."""
+def start_beats() -> None:
+    """Start the thread that calls :data:`beats`; it ends when there is none."""
     with _guard:
-        if _heartbeats and _heartbeats[-1][0] == os.getpid() and _heartbeats[-1][1].is_alive():
-            return
-        thread = threading.Thread(target=_keep_alive, name="longtail leases", daemon=True)
-        _heartbeats[:] = [(os.getpid(), thread)]
-        thread.start()
+        if not _thread or _thread[0][0] != os.getpid():  # a forked process has no thread
+            thread = threading.Thread(target=_keep_alive, name="longtail signs of life", daemon=True)
+            _thread[:] = [(os.getpid(), thread)]
+            thread.start()
 
 
 def _keep_alive() -> None:
     while True:
         time.sleep(HEARTBEAT)
         with _guard:
-            leases = list(_held.values())
-            if not leases:
-                _heartbeats.clear()
+            if not beats:
+                _thread.clear()
                 return
-        for lease in leases:
-            lease.beat()
+            now = list(beats.values())
+        for beat in now:
+            beat()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -39,10 +40,12 @@ __all__ = [
     "open_tensors",
     "plain",
     "process_name",
+    "process_namespace",
     "read_json",
     "read_tensors",
     "read_toml",
     "reading",
+    "remove_leftovers",
     "safe_cell",
     "stop_signals",
     "tensor_writer",
@@ -59,14 +62,27 @@ claimed: dict[Path, Callable[[], None]] = {}
 
 def check_claim(path: Path) -> None:
     """Raise an error if a file is in a folder that this process held and lost."""
+    place = path.resolve() if claimed else path
     for folder, check in list(claimed.items()):
-        if path.resolve().is_relative_to(folder):
+        if place.is_relative_to(folder):
             check()
 
 
 def process_name() -> str:
     """Host and number of this process, without dots: a name for files on a disk that several machines share."""
-    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', socket.gethostname())}-{os.getpid()}"
+    return f"{_host()}-{os.getpid()}"
+
+
+def _host() -> str:
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', socket.gethostname())}-{process_namespace()}"
+
+
+@cache
+def process_namespace() -> str:
+    """The number of the namespace of process numbers: containers of one host may each have a process 1."""
+    with suppress(OSError):
+        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))  # noqa: PTH115 - it is not a path
+    return "0"
 
 
 @contextmanager
@@ -85,7 +101,6 @@ def new_file(path: Path) -> Iterator[Path]:
         ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
         ('whole', ['a.txt'])
     """
-    _remove_leftovers(path)
     if not path.name:
         raise ValueError(f"Expected the name of a file to write, but got {str(path)!r}.")
     temporary = path.with_name(f".{path.name}.{process_name()}.part")
@@ -95,28 +110,47 @@ def new_file(path: Path) -> Iterator[Path]:
             held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
             with suppress(OSError):  # the file system has no locks
                 _lock_descriptor(held)
+        remove_leftovers(path.parent, os.fstat(held).st_mtime, path.name)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         check_claim(path)
         temporary.replace(path)
         _sync_folder(path.parent)
+    except FileNotFoundError:
+        check_claim(path)  # the process that took the folder over may have removed the file
+        raise
     finally:
         if held is not None:
             os.close(held)
         temporary.unlink(missing_ok=True)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of ``path`` whose writer is gone, so that nobody holds a lock on them."""
-    for part in path.parent.glob(f".{escape(path.name)}.*.part") if os.name != "nt" else ():
+def remove_leftovers(folder: Path, present: float, name: str = "") -> None:
+    """Remove temporary files that killed processes left in a folder.
+
+    Args:
+        folder: the folder.
+        present: the time by the clock of the file system.
+        name: of the file that was written; default: any.
+    """
+    for part in folder.glob(f".{escape(name) or '*'}.*.part") if os.name != "nt" else ():
+        if part.name.endswith(f".{process_name()}.part"):
+            continue
         with suppress(OSError):  # it is being written, or removed by another process
+            if f".{_host()}-" not in part.name:  # a lock may not be seen by other hosts
+                if present - part.stat().st_mtime > _ABANDONED:
+                    part.unlink()
+                continue
             descriptor = os.open(part, os.O_RDWR)
             try:
                 _lock_descriptor(descriptor)
                 part.unlink()
             finally:
                 os.close(descriptor)
+
+
+_ABANDONED = 3600.0  # seconds since the last write to a file that nobody writes any more
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,8 +6,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -15,28 +13,31 @@ from pathlib import Path
 import pytest
 import torch
 from tests.study.conftest import plan_in
+from tests.train.warm import Warm, until
 
 from longtail.study import Study
 from longtail.study.conduct import known_runs
-from longtail.study.workers import describe_status, status
+from longtail.study.workers import _identity, describe_status, status
 from longtail.train import RunFolder
 
 KEPT = ("model.safetensors", "predictions.safetensors", "statistics.safetensors", "result.json")
 PLAN = """data = "digits-lt"
 methods = ["softmax", "cbs"]
 betas = {betas}
-seeds = 3
+seeds = {seeds}
 out = "study"
 [recipe]
-epochs = 40
+epochs = {epochs}
+batch_size = 256
 evaluate_every = 0
-checkpoint_epochs = 4
+checkpoint_epochs = 2
 device = "cpu"
 [search]
 start = [0.5, 1.5]
 bounds = [0.5, 1.5]
 folds = 2
 """
+KILLS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +45,37 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
-def worker(folder: Path, *flags: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "longtail", "study", "plan.toml", "--join", *flags],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    one = Warm(tmp_path_factory.mktemp("warm"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """Return a function that makes a folder with a plan."""
+
+    def make(name, *, betas="[1.25]", seeds=3, epochs=15):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.toml").write_text(PLAN.format(betas=betas, seeds=seeds, epochs=epochs))
+        return tmp_path / name
+
+    return make
+
+
+def join(warm, folder, *, host="", hours=0.0, **options):
+    """Start a worker; with a host, it seems to be another machine, with another clock and short signs of life."""
+    hook = f"""
+import os, socket, time
+from longtail import _claims
+now, touch = time.time, os.utime
+time.time = lambda: now() + 3600 * {hours}
+os.utime = lambda path, times=None: touch(path, times or (time.time(),) * 2)  # the server takes the client's time
+socket.gethostname = lambda: {host!r}
+_claims.HEARTBEAT, _claims.STALE = 0.2, 2.0
+"""
+    return warm.start("study", "plan.toml", "--join", cwd=folder, hook=hook if host else "", **options)
 
 
 def left_in(out: Path) -> dict[str, str | bytes]:
@@ -64,49 +87,106 @@ def left_in(out: Path) -> dict[str, str | bytes]:
             found[name] = file.read_bytes()
         elif file.name in {"study.json", "beta.json"}:
             found[name] = re.sub(r'"ended": "[^"]+"', '"ended": "then"', file.read_text())
-        elif file.name not in {".lock", "environment.json", "log.jsonl"} and "checkpoints" not in name:
+        elif file.name == "log.jsonl":
+            found[name] = str(len(file.read_text().splitlines()))
+        elif file.name not in {".lock", "environment.json"} and "checkpoints" not in name:
             found[name] = "there"
+        assert not name.endswith((".part", ".lease")), name
     return found
 
 
-def test_workers_that_are_killed_leave_what_one_process_leaves(tmp_path):
-    draw = random.Random(0)
-    for case, betas, claims in (("lock", '["search", 1.25]', "lock"), ("lease", "[1.25]", "lease")):
-        one, many = tmp_path / case / "one", tmp_path / case / "many"
-        for folder in (one, many):
-            folder.mkdir(parents=True)
-            (folder / "plan.toml").write_text(PLAN.format(betas=betas))
-        alone = worker(one)
-        said, _ = alone.communicate(timeout=120)
-        assert alone.returncode == 0, said
-        workers = [worker(many, LONGTAIL_CLAIMS=claims) for _ in range(3)]
-        for _ in range(4):
-            time.sleep(draw.uniform(1.5, 4.0))
-            victim = draw.randrange(3)
-            workers[victim].send_signal(signal.SIGKILL)
-            workers[victim].communicate()
-            workers[victim] = worker(many, LONGTAIL_CLAIMS=claims)
-        for process in workers:
-            said, _ = process.communicate(timeout=180)
-            assert process.returncode == 0, said
-        expected = left_in(one / "study")
-        assert any(name.startswith("search/") for name in expected) == ("search" in betas)
-        assert left_in(many / "study") == expected
+def finished_by(*workers) -> list[str]:
+    """The runs that workers say they finished."""
+    return [name for one in workers for name in re.findall(r"^\d+/\d+ (\S+): recall", one.said, re.M)]
 
 
-def test_a_worker_with_a_full_disk_does_not_stop_the_others(tmp_path):
-    (tmp_path / "plan.toml").write_text(PLAN.format(betas="[1.25]").replace("epochs = 40", "epochs = 5"))
-    limited = f"ulimit -f 20; exec {sys.executable} -m longtail study plan.toml --join"
-    broken = subprocess.Popen(["bash", "-c", limited], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    good = worker(tmp_path)
-    said, _ = good.communicate(timeout=120)
-    assert good.returncode == 0, said
-    _, errors = broken.communicate(timeout=120)
-    assert broken.returncode in {0, 1, 2}
-    assert "Traceback" not in errors
-    assert len(list((tmp_path / "study").glob("*/result.json"))) == 6
-    assert not list((tmp_path / "study").rglob("*.part"))
-    assert not list((tmp_path / "study").rglob("failed.json"))
+def assert_ended(*workers):
+    for one in workers:
+        assert one.wait().code == 0, one.said
+        assert "Traceback" not in one.said
+
+
+@pytest.mark.parametrize("case", ["plain", "search", pytest.param("pilots", marks=pytest.mark.slow), "lease"])
+def test_four_workers_that_are_killed_leave_what_one_process_leaves(planned, warm, case):
+    betas = {"search": '["search", 1.25]', "pilots": '["auto"]'}.get(case, "[1.25]")
+    size = {"pilots": {"seeds": 2, "epochs": 8}, "search": {}}.get(case, {"epochs": 40})
+    claims = {"environment": {"LONGTAIL_CLAIMS": "lease" if case == "lease" else "lock"}}
+    one, many = (planned(name, betas=betas, **size) for name in ("one", "many"))
+    assert_ended(warm.run("study", "plan.toml", cwd=one))
+    draw = random.Random(case)
+    workers = [join(warm, many, **claims) for _ in range(4)]
+    killed = []
+    for _ in range(KILLS):
+        time.sleep(draw.uniform(0.05, 0.3))
+        place = draw.randrange(4)
+        workers[place].send(signal.SIGKILL)
+        killed.append(workers[place].wait())
+        workers[place] = join(warm, many, **claims)
+    assert_ended(*workers)
+    assert sum(one.code == -signal.SIGKILL for one in killed) >= 3
+    expected = left_in(one / "study")
+    assert any(name.startswith("search/") for name in expected) == (case == "search")
+    assert any("pilot0" in name for name in expected) == (case == "pilots")
+    assert left_in(many / "study") == expected
+    found = finished_by(*workers, *killed)
+    assert len(found) == len(set(found))  # nothing twice
+
+
+def test_machines_whose_clocks_are_an_hour_apart_share_a_study(planned, warm):
+    one, many = planned("one", seeds=4), planned("many", seeds=4)
+    assert_ended(warm.run("study", "plan.toml", cwd=one))
+    lease = {"environment": {"LONGTAIL_CLAIMS": "lease"}}
+    early, late = (join(warm, many, host=f"host{hours:+}", hours=hours, **lease) for hours in (-0.5, 0.5))
+    lost = join(warm, many, host="lost", **lease)
+    until(
+        lambda: any(json.loads(file.read_text())["host"] == "lost" for file in many.glob("study/*/.lease")), pause=0.01
+    )
+    lost.send(signal.SIGKILL)  # no other machine can see that it is gone
+    assert_ended(early, late)
+    for file in many.glob("study/workers/lost*"):  # the others may have ended before they took it for dead
+        file.unlink()
+        file.parent.rmdir()
+    assert left_in(many / "study") == left_in(one / "study")
+    found = finished_by(early, late, lost)
+    assert len(found) == len(set(found))
+    assert finished_by(early)
+    assert finished_by(late)
+
+
+def test_a_stalled_owner_gives_up_what_another_machine_took(planned, warm):
+    one, many = (
+        planned("one", betas='["auto"]', seeds=1, epochs=8),
+        planned("many", betas='["auto"]', seeds=1, epochs=8),
+    )
+    assert_ended(warm.run("study", "plan.toml", cwd=one))
+    lease = {"environment": {"LONGTAIL_CLAIMS": "lease"}}
+    stalled = join(warm, many, host="stalled", **lease)
+    until(lambda: list(many.glob("study/*/pilot1/.lease")), pause=0.01)  # in the middle of a run with pilots
+    stalled.send(signal.SIGSTOP)
+    other = join(warm, many, host="other", **lease)
+    assert_ended(other)
+    stalled.send(signal.SIGCONT)
+    assert_ended(stalled)
+    assert left_in(many / "study") == left_in(one / "study")
+
+
+def test_a_worker_with_a_full_disk_does_not_stop_the_others(planned, warm):
+    folder = planned("study", epochs=5)
+    broken, good = join(warm, folder, largest_file=20_000), join(warm, folder)
+    assert_ended(good)
+    assert broken.wait().code in {0, 1, 2}
+    assert "Traceback" not in broken.said
+    assert len(list(folder.glob("study/*/result.json"))) == 6
+    assert not [file for file in left_in(folder / "study") if "failed.json" in file]
+    assert json.loads((folder / "study" / "study.json").read_text())["studies"][0]["failed"] == {}
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(planned, warm):
+    folder = planned("study")
+    (folder / "study").write_text("not a folder")
+    worker = join(warm, folder).wait()
+    assert worker.code == 2
+    assert re.search(r"^.*Expected .*study.*\n$", worker.said)
 
 
 def test_workers_must_share_plan_and_version(tmp_path, study):
@@ -115,7 +195,7 @@ def test_workers_must_share_plan_and_version(tmp_path, study):
     others = out / "workers"
     others.mkdir()
     plan = plan_in(out)
-    refused = {"longtail": "0.0.0", "seeds": "(0, 1, 2)"}
+    refused = {"longtail": "0.0.0", "seeds": "(0, 1, 2)", "recipe.epochs": "7", "LONGTAIL_CLAIMS": "lease"}
     for name, value in refused.items():
         about = {"host": "elsewhere", "pid": 1, "start": "", "boot": "", "since": "2026-01-01T00:00:00", "runs": {}}
         (others / "elsewhere-1.json").write_text(json.dumps({**about, "joins": {**identity(plan), name: value}}))
@@ -129,8 +209,6 @@ def test_workers_must_share_plan_and_version(tmp_path, study):
 
 
 def identity(plan):
-    from longtail.study.workers import _identity
-
     return _identity(plan) | {"longtail": metadata.version("longtail")}
 
 
@@ -146,7 +224,7 @@ def test_the_last_worker_writes_the_tables_once(tmp_path, study):
 
 def test_status_says_what_is_done_failed_and_left(tmp_path):
     plan = plan_in(tmp_path, methods=["softmax"], seeds=3, recipe={"lr": 1e30})
-    assert describe_status(status([plan], known_runs([plan]))) == "0 done, 3 waiting"
+    assert describe_status(status([plan], known_runs([plan]))) == "3 runs: 0 done, 3 waiting"
     results = Study(plan).work()
     found = status([plan], known_runs([plan]))
     assert (found["done"], found["failed"], found["waiting"]) == (0, 3, 0)
@@ -161,7 +239,9 @@ def test_status_says_what_is_done_failed_and_left(tmp_path):
 
 def test_commands_train_the_runs_of_a_plan(tmp_path, monkeypatch, run, study):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.toml").write_text(PLAN.format(betas="[1.5]").replace("epochs = 40", "epochs = 2"))
+    (tmp_path / "plan.toml").write_text(
+        PLAN.format(betas="[1.5]", seeds=3, epochs=2).replace("batch_size = 256", 'precision = "auto"')
+    )
     code, out, _ = run("study", "plan.toml", "--commands")
     lines = out.splitlines()
     assert code == 0
@@ -172,4 +252,5 @@ def test_commands_train_the_runs_of_a_plan(tmp_path, monkeypatch, run, study):
     assert folder.done
     assert len(run("study", "plan.toml", "--commands")[1].splitlines()) == 5
     whole = RunFolder(study / folder.path.name)
+    assert folder.recipe().precision == whole.recipe().precision != "auto"
     assert (folder.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()

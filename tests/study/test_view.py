@@ -105,7 +105,8 @@ def test_recall_of_a_run_on_a_fold_is_that_of_the_held_out_fold(view, study, tmp
         result["splits"]["val"] = result["splits"]["test"] | {"recall": {"all": 0.5}}
         (run.path / "result.json").write_text(json.dumps(result), "utf-8")
     progress = Progress(own)
-    progress.runs += trials
+    progress.add(trials)
+    progress.finished = {run.path: 0 for run in own}
     progress.update()
     view(progress)
     assert printed(view).count(": recall 50.00 on validation data\n") == 2

@@ -81,8 +81,12 @@ class Warm:
         largest_file: int | None = None,
         environment: dict[str, str] | None = None,
         cwd: Path | None = None,
+        hook: str = "",
     ) -> Run:
-        """Begin a run; `largest_file` limits what it may write to one file, as a full disk would."""
+        """Begin a run; `largest_file` limits what it may write to one file, as a full disk would.
+
+        `hook` is Python that runs before the command, such as one that gives the process another clock.
+        """
         self.number += 1
         out, err = (self.folder / f"{self.number}.{stream}" for stream in ("out", "err"))
         request = {
@@ -92,6 +96,7 @@ class Warm:
             "cwd": str(cwd or self.folder),
             "environment": environment or {},
             "largest_file": largest_file,
+            "hook": hook,
         }
         return Run(self.ask(request)["pid"], out, err, self)
 
@@ -142,6 +147,7 @@ def _child(request: dict) -> None:
     try:
         from longtail.cli import main
 
+        exec(request["hook"], {})
         code = main(request["arguments"])
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
@@ -159,6 +165,7 @@ def _serve() -> None:
     import tomli_w  # noqa: F401
     import torch
 
+    import longtail.cli.study
     import longtail.cli.train
 
     sklearn.datasets.load_digits()

@@ -131,20 +131,26 @@ def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: Launch |
         if launch:
             found = launch_on_ray(launch, studies, given.together, view, _print_round)
         else:
-            found = run_studies(studies, given.together, view, _print_round, join=given.join)
+            found = run_studies(studies, given.together, view, _print_round, join=given.join, read=not given.join)
     for plan, results in zip(plans, found, strict=True):
-        _print_searches(results.searches, command)
-        for searched in results.searches.values():
-            print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
-        if results.runs:
-            print_table(results.table("recall"), console)
-            print_table(results.table("measures", about=False), console)
-            for sentence in results.sentences():
-                print_line(sentence)
-            _print_where(Path(plan.out) / "tables", plan)
-            for data, decision in results.decisions().items():
-                print_line(f"{data}: {decision}")
+        _print_results(plan, results, command)
     return _exit_code(found[0].outcome)
+
+
+def _print_results(plan: StudyPlan, results: Results, command: str) -> None:
+    _print_searches(results.searches, command)
+    for searched in results.searches.values():
+        print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
+    if results.runs:
+        print_table(results.table("recall"), console)
+        print_table(results.table("measures", about=False), console)
+        for sentence in results.sentences():
+            print_line(sentence)
+        _print_where(Path(plan.out) / "tables", plan)
+        for data, decision in results.decisions().items():
+            print_line(f"{data}: {decision}")
+    elif results.outcome and results.outcome.done:
+        print_line(f"{len(results.outcome.done)} runs are done; another worker writes the tables.")
 
 
 def _print_commands(plans: Sequence[StudyPlan]) -> int:

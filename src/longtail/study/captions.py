@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from longtail._io import map_files
 from longtail.classes import describe_groups
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
@@ -69,15 +70,20 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     records: dict[Path, list[StudyRecord]] = {}
     of_runs: dict[Path, list[StudyRecord]] = {}
     choices: dict[Path, list[Choice]] = {}
-    for run in runs:
-        place, folder = run.path.resolve(), _study_of(run, roots)
-        if folder is not None and folder not in records:
-            records[folder] = read_studies(folder)
-        name = "" if folder is None else place.relative_to(folder).as_posix()
-        found = [] if folder is None else [one for one in records[folder] if name in one.planned]
+    places = map_files(lambda run: run.path.resolve(), runs)
+    studies_of = {near: _study_of(near, roots) for near in {place.parent for place in places}}
+    searches_of = {near: _searches_in(near) for near in {run.path.parent for run in runs}}
+    for folder in filter(None, studies_of.values()):
+        records[folder] = read_studies(folder)
+    planned = {id(one): frozenset(one.planned) for found in records.values() for one in found}
+    for run, place in zip(runs, places, strict=True):
+        study = studies_of[place.parent]
+        name = "" if study is None else place.relative_to(study).as_posix()
+        found = [] if study is None else [one for one in records[study] if name in planned[id(one)]]
         of_runs[run.path] = found
         chosen = [choice for one in found for choice in one.selected.get(name, ())]
-        choices[run.path] = list(dict.fromkeys([*chosen, *_searched(run)]))
+        searched = [one for of, one in searches_of[run.path.parent] if of == (run.data, run.method, run.beta)]
+        choices[run.path] = list(dict.fromkeys([*chosen, *(searched if run.beta is not None else ())]))
     used = {id(one) for found in of_runs.values() for one in found}
     studies = [one for of_folder in records.values() for one in of_folder if id(one) in used]
     inside = {folder: one for folder, one in records.items() if any(folder.is_relative_to(root) for root in roots)}
@@ -94,22 +100,16 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     )
 
 
-def _study_of(run: Run, roots: Sequence[Path]) -> Path | None:
-    """The nearest folder above a run with the record of a study: the next one, or one in the folders that were read."""
-    near, *far = run.path.resolve().parents
-    folders = [near, *(one for one in far if any(one.is_relative_to(root) for root in roots))]
+def _study_of(near: Path, roots: Sequence[Path]) -> Path | None:
+    """The nearest folder above runs with the record of a study: the next one, or one in the folders that were read."""
+    folders = [near, *(one for one in near.parents if any(one.is_relative_to(root) for root in roots))]
     return next((one for one in folders if (one / STUDY_FILE).exists()), None)
 
 
-def _searched(run: Run) -> list[Choice]:
-    """How a search beside a run chose the run's beta; a study that was stopped has not recorded it."""
-    found = []
-    for file in sorted(run.path.parent.glob(f"search/*/{SEARCH_FILE}")):
-        record = read_search(file)
-        of = (record.get("data"), record.get("method"), record.get("beta"))
-        if run.beta is not None and of == (run.data, run.method, run.beta):
-            found.append(Choice.of_search(record))
-    return found
+def _searches_in(folder: Path) -> list[tuple[tuple[Any, ...], Choice]]:
+    """Data, method and beta of the searches beside runs, and how they chose; a stopped study has not recorded it."""
+    records = [read_search(file) for file in sorted(folder.glob(f"search/*/{SEARCH_FILE}"))]
+    return [((one.get("data"), one.get("method"), one.get("beta")), Choice.of_search(one)) for one in records]
 
 
 def measured_on(cells: Sequence[Cell]) -> str:

@@ -5,7 +5,11 @@
 """
 
 import math
+import os
+import random
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +18,7 @@ from longtail._io import map_files
 from longtail.data import data_title
 from longtail.study.planning import PlannedRun, SearchKey, StudyPlan
 from longtail.study.search import SearchResult, search_runs
+from longtail.train.folder import RunFolder
 
 Searches = dict[SearchKey, SearchResult]
 """The results of a plan's searches."""
@@ -52,6 +57,7 @@ def conduct(
     on_round: OnRound | None = None,
     searches_only: bool = False,
     command: str | None = "",
+    spread: bool = False,
 ) -> tuple[list[Searches], Outcome]:
     """Carry out plans.
 
@@ -66,6 +72,7 @@ def conduct(
         on_round: called with the betas of each round before they are trained.
         searches_only: leave out the plans' own runs.
         command: the command that started this, which searches record; ``None``: nothing is written.
+        spread: put the plans' own runs into a random order, so that many workers seldom meet at the same run.
 
     Returns:
         the results of each plan's searches, and the outcome of the plans' own runs. A search that lost a run, or cannot
@@ -81,10 +88,9 @@ def conduct(
         if not searches_only:
             own.update(_own_runs(plans, searches.results))
         trials = [run for runs in searches.current.values() for run in runs]
-        runs = [*_ordered(trials), *_ordered(own.values())]
-        new = [run for run in runs if run.path not in given]
-        given.update(run.path for run in new)
-        return new
+        new = [[run for run in some if run.path not in given] for some in (trials, own.values())]
+        given.update(run.path for some in new for run in some)
+        return [*_ordered(new[0]), *_ordered(new[1], spread=spread)]
 
     runs = more()
     if searches.refused:  # before anything is trained
@@ -94,8 +100,10 @@ def conduct(
         outcomes.append(train(runs, more))
         runs = more()
     failed = {path: why for outcome in outcomes for path, why in outcome.failed.items()}
+    done = {run.path for outcome in outcomes for run in outcome.done}
+    done |= {run.path for run in done_of(run for run in own.values() if run.path not in done)}
     return searches.results, Outcome(
-        done=tuple(done_of(own.values())),
+        done=tuple(run for run in own.values() if run.path in done),
         failed=failed,
         elsewhere=tuple(run for outcome in outcomes for run in outcome.elsewhere),
         unfinished=searches.unfinished(failed),
@@ -152,11 +160,11 @@ def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[
     return runs
 
 
-def _ordered(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    given = list(runs)
-    begun = map_files(lambda run: run.folder.begun, given)
-    places = sorted(range(len(given)), key=lambda place: (not begun[place], given[place].recipe.seed))
-    return [given[place] for place in places]
+def _ordered(runs: Sequence[PlannedRun], *, spread: bool = False) -> list[PlannedRun]:
+    """Runs that were started come first, and then seed by seed, or at random."""
+    begun = {run.path for run in _having(lambda folder: folder.begun, runs)}
+    draw = random.Random()
+    return sorted(runs, key=lambda run: (run.path not in begun, draw.random() if spread else run.recipe.seed))
 
 
 class _Searches:
@@ -208,8 +216,25 @@ class _Searches:
 
 def done_of(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """Return the runs that are done."""
+    return _having(lambda folder: folder.done, runs)
+
+
+def _having(test: Callable[[RunFolder], bool], runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return the runs whose folders pass a test; folders that do not exist are found by listing those of many runs."""
     given = list(runs)
-    return [run for run, done in zip(given, map_files(lambda run: run.folder.done, given), strict=True) if done]
+    sizes = Counter(run.path.parent for run in given)
+    listed = {parent: set(_names(parent)) for parent, size in sizes.items() if size > _MANY}
+    there = [run for run in given if run.path.parent not in listed or run.path.name in listed[run.path.parent]]
+    return [run for run, found in zip(there, map_files(lambda run: test(run.folder), there), strict=True) if found]
+
+
+def _names(folder: Path) -> list[str]:
+    with suppress(FileNotFoundError):
+        return os.listdir(folder)  # noqa: PTH208 - only the names are needed
+    return []
+
+
+_MANY = 64
 
 
 def _all_done(runs: Iterable[PlannedRun]) -> bool:

@@ -2,10 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -15,19 +15,15 @@ from longtail._checks import check_integer
 from longtail._claims import LostClaimError
 from longtail._program import sentence_of
 from longtail.study.conduct import More, Outcome, done_of
-from longtail.study.planning import PlannedRun, StudyPlan
+from longtail.study.planning import PlannedRun
 from longtail.study.workers import Worker
 from longtail.train.fleet import Fleet, stoppable
-from longtail.train.folder import RunFolder
 from longtail.train.recipe import pick_device, settings_of
 from longtail.train.trainer import StoppedError, Trainer
 
 _WATCH_SECONDS = 0.5
-
-_Answers = SimpleQueue[tuple[dict[str, str], set[str]]]
-"""From workers: runs that failed and why, and runs that other processes train."""
-_Runs = SimpleQueue[list[PlannedRun] | None]
-"""To a worker: runs that join; ``None``: no more."""
+_LONGEST_PAUSE = 10.0  # between two looks at runs that others hold
+_PATIENCE = 16  # runs that others did or hold, before all are looked at together
 
 
 def devices(runs: Sequence[PlannedRun]) -> list[torch.device]:
@@ -66,7 +62,7 @@ def execute(
     """
     if together is not None:
         check_integer("together", together, minimum=1)
-    runs = list(runs)
+    runs, here = list(runs), worker or Worker()
     done = {run.path for run in done_of(runs)}
     waiting = [run for run in runs if run.path not in done]
 
@@ -77,21 +73,18 @@ def execute(
 
     places = devices(waiting) if on is None else list(on)
     if len(places) > 1 and len(waiting) > 1:
-        failed, elsewhere = _distribute(
-            waiting,
-            places,
-            together=together,
-            watch=watch,
-            more=joining,
-            plans=worker.plans if worker else (),
-        )
+        failed = _distribute(waiting, places, together=together, watch=watch, more=joining, worker=here)
+        elsewhere = set[Path]()
     else:
-        work = _Work(places[0], together, watch, joining, worker)
+        work = _Work(places[0], together, here, watch, joining)
         work.run(waiting)
         failed, elsewhere = work.failed, work.elsewhere
-    failed = {path: why for path, why in failed.items() if not RunFolder(path).done}  # unless another process did it
+    found = done_of(runs)
+    done = {run.path for run in found}  # also by other processes
     return Outcome(
-        tuple(done_of(runs)), failed, tuple(run for run in runs if str(run.path) in elsewhere and not run.folder.done)
+        tuple(found),
+        {path: why for path, why in failed.items() if Path(path) not in done},
+        tuple(run for run in runs if run.path in elsewhere - done),
     )
 
 
@@ -101,27 +94,21 @@ class _Work:
 
     device: torch.device
     together: int | None
+    worker: Worker
     watch: Callable[[], None] = lambda: None
     more: More = lambda: ()
-    worker: Worker | None = None
     expects_more: Callable[[], bool] = lambda: False
     """Whether runs may still join, for which an idle process waits."""
     failed: dict[str, str] = field(default_factory=dict)
-    elsewhere: set[str] = field(default_factory=set)
-    _waiting: deque[PlannedRun] = field(default_factory=deque)
+    elsewhere: set[Path] = field(default_factory=set)
+    waiting: deque[PlannedRun] = field(default_factory=deque)
     _opened: Trainer | None = None
     """The first run, so that its data is opened once."""
     _held: dict[Path, tuple[PlannedRun, ExitStack]] = field(default_factory=dict)
-    """The claims on the runs that are trained, if others work on the study."""
+    """The runs that are trained, and the claims on them."""
     _fleet: Fleet = field(init=False)
-    _old_failures: dict[Path, int] = field(default_factory=dict)
-    """When runs failed before this process was given them: it tries them again."""
     _watched: float = 0.0
-    _looked: float = 0.0
-
-    @property
-    def _joins(self) -> bool:
-        return self.worker is not None and self.worker.joins
+    _look_again: float = 0.0
 
     def run(self, runs: Sequence[PlannedRun]) -> None:
         """Train all runs, and those that join them, as one fleet."""
@@ -129,112 +116,116 @@ class _Work:
         with stoppable(fleet.members):
             for run in reversed(_first_of_each(runs)):  # wrong settings are refused before anything is trained
                 self._opened = self._trainer(run)
-            self._waiting.extend(self._given(runs))
+            self.waiting.extend(runs)
             try:
                 for _ in fleet.steps():
                     if time.monotonic() - self._watched > _WATCH_SECONDS:
                         self._look_around()
             except StoppedError as stopped:
-                self._collect()
+                self._settle(())
                 raise StoppedError(str(stopped), self.failed) from None
             finally:
-                self._collect()
-                self._release(all_of_them=True)
+                self._settle(())
                 self.watch()
 
     def _look_around(self) -> None:
-        """Collect failures, report progress, and let runs join."""
-        self._collect()
-        if self.worker is not None:
-            self.worker.update([one.folder.path for one in self._fleet.members])
+        """Keep failures, report progress, and let runs join."""
+        self._settle(self._fleet.members)
         self.watch()
-        self._waiting.extendleft(reversed(self._given(self.more())))
+        self.waiting.extendleft(reversed(self.more()))
         self._watched = time.monotonic()
 
+    def _settle(self, members: Sequence[Trainer]) -> None:
+        """Keep why runs failed instead of their trainers, and let go of runs that are no longer members."""
+        for member, error in self._fleet.failures:
+            run, _ = self._held[member.folder.path]
+            if isinstance(error, BlockingIOError | LostClaimError):
+                self._leave(run)
+            else:
+                self._fail(run, error)
+        self._fleet.failures.clear()
+        training = [one.folder.path for one in members]
+        self.worker.update(training)
+        for path in self._held.keys() - set(training):
+            self._held.pop(path)[1].close()
+
     def _next(self) -> Trainer | None:
-        """Return the next run that is neither done nor failed, nor held by another process.
+        """Return the next run to train.
 
         If others work on the study, and they hold all that is left, wait for them while nothing is trained here.
         """
-        self._release()
+        self._settle(self._fleet.members)
         while True:
-            if not self._joins or time.monotonic() - self._looked > _WATCH_SECONDS:  # not after every step
+            began = time.monotonic()
+            if not self.worker.joins or began > self._look_again:  # not after every step
                 found = self._find()
-                if found is not None or not self._joins:
+                if found is not None or not self.worker.joins:
                     return found
-                self._looked = time.monotonic()
-            if self._fleet.members or not (self._waiting or self.expects_more()):
+                took = time.monotonic() - began
+                self._look_again = time.monotonic() + min(max(_WATCH_SECONDS, 10 * took), _LONGEST_PAUSE)
+            if self._fleet.members or not (self.waiting or self.expects_more()):
                 return None
             time.sleep(_WATCH_SECONDS)
             self._look_around()
 
     def _find(self) -> Trainer | None:
-        for _ in range(len(self._waiting)):
-            run = self._waiting.popleft()
-            if run.folder.done:
-                continue
-            try:
-                if self._joins and not self._claim(run):
-                    self._waiting.append(run)
+        """Open the next run that is neither done nor failed, nor held by another process."""
+        busy: list[PlannedRun] = []
+        tries = 0
+        try:
+            while self.waiting:
+                tries += 1
+                if tries == _PATIENCE:  # others have done much since: look at all runs, many at a time
+                    done = {run.path for run in done_of(self.waiting)}
+                    self.waiting = deque(run for run in self.waiting if run.path not in done)
                     continue
-                if run.folder.done or str(run.path) in self.failed:  # by another process, a moment ago
+                run = self.waiting.popleft()
+                if run.folder.done:
                     continue
-                opened, self._opened = self._opened, None
-                return opened if opened and opened.folder.path == run.path else self._trainer(run)
-            except (ValueError, OSError) as error:
-                self._fail(run.folder, error)
+                try:
+                    why = run.folder.failure_after(self.worker.began) if self.worker.joins else None
+                    if why is not None:
+                        self.failed[str(run.path)] = why
+                    elif self._claim(run):
+                        return self._open(run)
+                except BlockingIOError:
+                    busy.append(run)
+                except (ValueError, OSError) as error:
+                    self._fail(run, error)
+        finally:
+            for run in busy:
+                self._leave(run)
         return None
 
     def _claim(self, run: PlannedRun) -> bool:
-        """Whether the run is held by this process from now on, or failed in another one."""
-        when = _modified(run.folder.failure_file)
-        if when not in (None, self._old_failures.get(run.path)):
-            self.failed[str(run.path)] = run.folder.failure()
-            return True
+        """Hold a run, unless another process holds it, or finished it a moment ago."""
         with ExitStack() as stack:
-            try:
-                stack.enter_context(run.folder.lock())
-            except BlockingIOError:
+            stack.enter_context(run.folder.lock())
+            if run.folder.done:
                 return False
             self._held[run.path] = run, stack.pop_all()
+        self.worker.trained.add(run.path)
         return True
 
-    def _given(self, runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
-        for run in runs if self._joins else ():
-            when = _modified(run.folder.failure_file)
-            self._old_failures |= {} if when is None else {run.path: when}
-        return runs
+    def _leave(self, run: PlannedRun) -> None:
+        """Leave a run to the process that holds it; if this one joined others, look again later."""
+        if self.worker.joins:
+            self.waiting.append(run)
+        else:
+            self.elsewhere.add(run.path)
 
-    def _release(self, *, all_of_them: bool = False) -> None:
-        """Let go of runs that are no longer trained here."""
-        kept = set() if all_of_them else {one.folder.path for one in self._fleet.members}
-        for path in self._held.keys() - kept:
-            self._held.pop(path)[1].close()
-
-    def _collect(self) -> None:
-        """Keep the paths of runs that failed, or that another process trains, instead of their trainers."""
-        for member, error in self._fleet.failures:
-            if isinstance(error, LostClaimError) and self._joins:
-                self._waiting.append(self._held[member.folder.path][0])
-            elif isinstance(error, BlockingIOError | LostClaimError):
-                self.elsewhere.add(str(member.folder.path))
-            else:
-                self._fail(member.folder, error)
-        self._fleet.failures.clear()
-
-    def _fail(self, folder: RunFolder, error: Exception) -> None:
-        self.failed[str(folder.path)] = sentence_of(error)
+    def _fail(self, run: PlannedRun, error: Exception) -> None:
+        self.failed[str(run.path)] = sentence_of(error)
         if not isinstance(error, OSError):  # which may be of this machine alone, such as a full disk
-            folder.fail(sentence_of(error))
+            run.folder.fail(sentence_of(error))
+
+    def _open(self, run: PlannedRun) -> Trainer:
+        opened, self._opened = self._opened, None
+        ready = opened is not None and opened.folder.path == run.path and not (self.worker.joins and run.folder.begun)
+        return opened if ready and opened is not None else self._trainer(run)
 
     def _trainer(self, run: PlannedRun) -> Trainer:
         return Trainer(run.recipe, run.folder, device=self.device)
-
-
-def _modified(file: Path) -> int | None:
-    with suppress(FileNotFoundError):
-        return file.stat().st_mtime_ns
-    return None
 
 
 def _first_of_each(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -247,99 +238,90 @@ def _first_of_each(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _distribute(
-    runs: list[PlannedRun],
+    runs: Sequence[PlannedRun],
     places: Sequence[torch.device],
     *,
     together: int | None,
     watch: Callable[[], None],
     more: More,
-    plans: Sequence[StudyPlan] = (),
-) -> tuple[dict[str, str], set[str]]:
-    """Train on several devices: a process for each, which claims the next run when it has room for one."""
+    worker: Worker,
+) -> dict[str, str]:
+    """Train on several devices, each with a worker process that takes the next run, and return why runs failed."""
     context = torch.multiprocessing.get_context("spawn")
-    answers: _Answers = context.SimpleQueue()
-    queues: list[_Runs] = [context.SimpleQueue() for _ in places]
-    workers = [
-        context.Process(
-            target=_worker, args=(runs, device, queue, answers), kwargs={"together": together, "plans": plans}
-        )
-        for device, queue in zip(places, queues, strict=True)
+    ends = [context.Pipe() for _ in places]
+    processes = [
+        context.Process(target=_work_on, args=(device, runs, theirs, together, worker.began))
+        for device, (_, theirs) in zip(places, ends, strict=True)
     ]
-    failed: dict[str, str] = {}
-    elsewhere: set[str] = set()
-    left, open_queues = list(runs), True
+    given, failed = list(runs), dict[str, str]()
+    running: list[list[Path]] = [[] for _ in places]
+    idle = [-1] * len(places)
+    """After how many messages each worker has nothing to do."""
 
-    def collect() -> None:
-        nonlocal left
-        while not answers.empty():
-            one, other = answers.get()
-            failed.update(one)
-            elsewhere.update(other)
-        left = [run for run in left if not run.folder.done and str(run.path) not in failed.keys() | elsewhere]
-
-    def look_around() -> None:
-        nonlocal open_queues
-        collect()
+    def collect() -> bool:
+        """Read what the workers report; whether one is alive."""
+        alive = [process.is_alive() for process in processes]
+        for number, (pipe, _) in enumerate(ends):
+            with suppress(EOFError, OSError):  # it ended
+                while pipe.poll():
+                    new, running[number], idle[number] = pipe.recv()
+                    failed.update(new)
+        worker.update([path for number, paths in enumerate(running) if alive[number] for path in paths])
         watch()
-        new = list(more()) if open_queues else []
-        left.extend(new)
-        runs.extend(new)
-        for queue in queues if new or (open_queues and not left) else ():
-            queue.put(new or None)
-        open_queues = open_queues and bool(left)
+        return any(alive)
 
-    stopped = False
+    sent, stopped, closed = 0, False, False
     with stoppable([]):
-        for worker in workers:
-            worker.start()
         try:
-            while any(worker.is_alive() for worker in workers):
+            for process, (_, theirs) in zip(processes, ends, strict=True):
+                process.start()
+                theirs.close()  # so that the end of the process is seen
+            while collect():
+                at_rest = all(idle[n] == sent or not process.is_alive() for n, process in enumerate(processes))
+                new = [] if closed else list(more())
+                if new or (at_rest and not closed):
+                    sent, closed = sent + 1, not new
+                    given += new
+                    for pipe, _ in ends:
+                        with suppress(OSError):  # it ended
+                            pipe.send(new)
                 time.sleep(_WATCH_SECONDS)
-                look_around()
         except StoppedError:
             stopped = True
-            for worker in workers:
-                worker.terminate()  # SIGTERM: they save and stop
-    while any(worker.is_alive() for worker in workers):
+            for process in processes:
+                process.terminate()  # SIGTERM: they save and stop
+    while collect():
         time.sleep(_WATCH_SECONDS)
-        collect()
-    collect()
     if stopped:
         raise StoppedError("Stopped; unfinished runs are saved.", failed)
-    return {**failed, **{str(run.path): "its process ended early" for run in left}}, elsewhere
+    there = {str(run.path) for run in done_of(given)} | failed.keys()
+    return {**failed, **{str(run.path): "its process ended early" for run in given if str(run.path) not in there}}
 
 
-def _worker(
-    runs: Sequence[PlannedRun],
-    device: torch.device,
-    queue: _Runs,
-    answers: _Answers,
-    *,
-    together: int | None,
-    plans: Sequence[StudyPlan],
+def _work_on(
+    device: torch.device, runs: Sequence[PlannedRun], pipe: Connection, together: int | None, began: float
 ) -> None:
-    """One of several processes: trains until the queue says that nothing will join."""
-    closed = False
-    reported: set[str] = set()
+    """Train runs until the other end of the pipe sends no more, or is gone."""
+    received, closed, reported = 0, False, 0
 
     def more() -> list[PlannedRun]:
-        nonlocal closed
+        nonlocal received, closed
         found: list[PlannedRun] = []
-        while not queue.empty():
-            new = queue.get()
-            closed = closed or new is None
-            found += new or []
+        with suppress(EOFError, OSError):
+            while not closed and pipe.poll():
+                closed = True  # unless something comes
+                new = pipe.recv()
+                received, closed = received + 1, not new
+                found += new
         return found
 
-    def report(failed: Mapping[str, str] | None = None) -> None:
-        new = {path: why for path, why in (failed or work.failed).items() if path not in reported}
-        if new or work.elsewhere:
-            reported.update(new)
-            answers.put((new, set(work.elsewhere)))
+    def report() -> None:
+        nonlocal reported
+        new = dict(list(work.failed.items())[reported:])
+        reported += len(new)
+        with suppress(OSError):  # nobody listens
+            pipe.send((new, work.worker.running, -1 if work.waiting or work.worker.running else received))
 
-    with Worker(plans, joins=True) as worker:
-        work = _Work(device, together, report, more, worker, lambda: not closed)
-        try:
-            work.run(runs)
-        except StoppedError as stopped:
-            report(stopped.failed)
+    work = _Work(device, together, Worker(joins=True, began=began), report, more, lambda: not closed)
+    with suppress(StoppedError):
+        work.run(runs)

@@ -1,6 +1,8 @@
 """Finished runs, and cells: the runs of a table row, which differ only in the seed."""
 
 import math
+import os
+import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -141,11 +143,35 @@ def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:
     for path in map(Path, paths):
         if not path.is_dir():
             raise FileNotFoundError(f"Expected a folder of runs, but {path} does not exist.")
-        folders = [result.parent for result in sorted(path.rglob("result.json"))]
-        for run in map_files(read_run, (folder for folder in folders if not RunFolder(folder).is_pilot)):
-            if searches or not (run.recipe.folds or (run.path.parent / SEARCH_FILE).exists()):
-                found[run.path.resolve()] = run
+        folders, whole = [one for one in _run_folders(path) if not RunFolder(one).is_pilot], path.resolve()
+        searched = {parent: (parent / SEARCH_FILE).exists() for parent in {one.parent for one in folders}}
+        for run in map_files(read_run, folders):
+            if searches or not (run.recipe.folds or searched[run.path.parent]):
+                found[whole / run.path.relative_to(path)] = run
     return list(found.values())
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """Return the folders of finished runs in a folder and its subfolders, which are read level by level."""
+    found: list[Path] = []
+    level = [path]
+    while level:
+        looked = map_files(_look_into, level)
+        found += [folder for folder, (done, _) in zip(level, looked, strict=True) if done]
+        level = [folder for _, below in looked for folder in below]
+    return sorted(found, key=lambda folder: folder / "result.json")
+
+
+def _look_into(folder: Path) -> tuple[bool, list[Path]]:
+    """Return whether a folder has a result, and its subfolders but those in which a run keeps its own files."""
+    try:
+        with os.scandir(folder) as entries:
+            inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+    except PermissionError:
+        return False, []
+    of_run = re.compile(r"checkpoints|tensorboard|image-cache|pilot\d") if "recipe.toml" in inside else re.compile("")
+    below = [folder / name for name, is_folder in inside.items() if is_folder and not of_run.fullmatch(name)]
+    return "result.json" in inside, below
 
 
 @dataclass(frozen=True, eq=False)

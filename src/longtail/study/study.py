@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longtail._claims import claim
+from longtail._claims import claim, forget_claim
+from longtail._io import map_files
 from longtail._progress import phase
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans, done_of
@@ -18,7 +19,7 @@ from longtail.study.rendering import save
 from longtail.study.results import Results
 from longtail.study.runs import Run, read_run
 from longtail.study.search import trace_table
-from longtail.study.workers import Worker
+from longtail.study.workers import Worker, live_workers
 
 OnProgress = Callable[["Progress"], None]
 
@@ -95,10 +96,11 @@ class Study:
         train: Train | None = None,
     ) -> tuple[Searches, Outcome]:
         """Run only the plan's searches for beta, write their tables, and return them; arguments as for :meth:`run`."""
-        trained = train or _train_here(together, on_progress)
-        (searches,), outcome = conduct(
-            [self.plan], trained, on_round=on_round, searches_only=True, command=self.command
-        )
+        with Worker([self.plan]) as worker:
+            trained = train or _train_here(together, on_progress, worker)
+            (searches,), outcome = conduct(
+                [self.plan], trained, on_round=on_round, searches_only=True, command=self.command
+            )
         _save_searches(searches, self.command)
         return searches, outcome
 
@@ -129,24 +131,39 @@ class Study:
                 choices += [] if choice in choices else [choice]
         return found
 
-    def _begin(self) -> None:
+    def _begin(self, *, join: bool) -> None:
         """Record the study before its first run, unless another worker did."""
         out, record = Path(self.plan.out), self._record({})
-        with _held(out):
-            if not any(one.covers(record) and record.command == one.command for one in read_studies(out)):
-                write_study(out, record)
 
-    def _finish(self, searches: Searches, outcome: Outcome, *, join: bool = False) -> Results:
-        """Record the outcome of the runs, and write the tables, unless another worker did."""
-        out = Path(self.plan.out)
-        with phase("Comparing the methods and writing the tables"), _held(out):
-            record = self._record(searches)
+        def is_known() -> bool:
+            return any(one.covers(record) and (join or one.command == record.command) for one in read_studies(out))
+
+        if not is_known():
+            with _held(out):
+                if not is_known():  # by another worker, a moment ago
+                    write_study(out, record)
+
+    def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
+        """Record the outcome of the runs, and write the tables, unless another worker did or will."""
+        out, record = Path(self.plan.out), self._record(searches)
+        missing = missing_of(out, [record])
+
+        def is_written() -> bool:
             ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
-            written = join and bool(ended) and not missing_of(out, ended) and (out / "tables").is_dir()
-            return self._written(searches, outcome, write=not written)
+            return worker.joins and not missing and bool(ended) and (out / "tables").is_dir()
 
-    def _written(self, searches: Searches, outcome: Outcome, *, write: bool = True) -> Results:
-        out, record = Path(self.plan.out), self._record(searches, ended=now())
+        if is_written():
+            return self._written(record, searches, outcome, missing, write=False, read=read)
+        with phase("Comparing the methods and writing the tables"), _held(out):
+            worker.leave(out)
+            others = worker.joins and missing and any("joins" in one for one in live_workers(out))
+            write = not others and not is_written()  # if runs are missing, the last worker writes what there is
+            return self._written(record, searches, outcome, missing, write=write, read=write or read)
+
+    def _written(
+        self, record: StudyRecord, searches: Searches, outcome: Outcome, missing: str, *, write: bool, read: bool
+    ) -> Results:
+        out = Path(self.plan.out)
         own = {out / name for name in record.planned}
         below = [self.plan.search_folder(key) for key in self.plan.searches]
         failed = {
@@ -154,23 +171,25 @@ class Study:
             for path, why in outcome.failed.items()
             if Path(path) in own or any(Path(path).is_relative_to(folder) for folder in below)
         }
-        record = replace(record, failed=failed)
         if write:
-            write_study(out, record)
-        everything = Results.read(out) if outcome.done else None  # of all studies in the folder
+            write_study(out, replace(record, failed=failed))
+        everything = Results.read(out) if outcome.done and read else None  # of all studies in the folder
         runs = {} if everything is None else {run.path: run for run in everything.runs}
         results = Results(
-            tuple(runs[one.path] for one in outcome.done if one.path in own),
+            tuple(runs[one.path] for one in outcome.done if one.path in own and one.path in runs),
             (out,),
             self.plan.reference,
-            missing=missing_of(out, [record]),
+            missing=missing,
             outcome=outcome,
             searches=searches,
         )
         if write:
             _save_searches(searches, self.command)
-        if write and everything is not None and results.runs:
-            everything.save_tables(out / "tables")
+            trials = [run.path for one in searches.values() for cell in one.cells for run in cell.runs]
+            map_files(forget_claim, [*trials, *(run.path for run in outcome.done)])
+            if everything is not None and results.runs:
+                everything.save_tables(out / "tables")
+            write_study(out, replace(record, failed=failed, ended=now()))  # last: a killed process has not ended it
         return results
 
 
@@ -182,6 +201,7 @@ def run_studies(
     train: Train | None = None,
     *,
     join: bool = False,
+    read: bool = True,
 ) -> list[Results]:
     """Run several studies together, which is faster than one after the other.
 
@@ -192,6 +212,8 @@ def run_studies(
         on_round: see above.
         train: see above.
         join: share the studies with other workers, as :meth:`Study.work` does.
+        read: whether results have their runs also if another worker has written the tables. Hundreds of workers that
+            all read everything at the end are a burden for a file system.
     """
     plans = [study.plan for study in studies]
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
@@ -200,11 +222,13 @@ def run_studies(
 
         def recorded(runs: Sequence[PlannedRun], more: More) -> Outcome:
             for study in studies:
-                study._begin()
+                study._begin(join=join)
             return trained(runs, more)
 
-        searches, outcome = conduct(plans, recorded, on_round=on_round, command=command)
-        return [study._finish(of_plan, outcome, join=join) for study, of_plan in zip(studies, searches, strict=True)]
+        searches, outcome = conduct(plans, recorded, on_round=on_round, command=command, spread=join)
+        return [
+            study._finish(of_plan, outcome, worker, read=read) for study, of_plan in zip(studies, searches, strict=True)
+        ]
 
 
 @contextmanager
@@ -221,11 +245,11 @@ def _held(out: Path) -> Iterator[None]:
         yield
 
 
-def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker | None = None) -> Train:
+def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker) -> Train:
     """Return the function that trains on the devices of this machine and reports progress."""
 
     def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
-        progress = Progress(runs)
+        progress = Progress(runs, worker)
 
         def watch() -> None:
             progress.update()
@@ -249,42 +273,64 @@ class Progress:
 
     Args:
         runs: all runs, done or not.
+        worker: the process that trains them; default: all runs that are not done count as running.
     """
 
-    def __init__(self, runs: Sequence[PlannedRun]) -> None:
-        self.runs = list(runs)
+    def __init__(self, runs: Sequence[PlannedRun], worker: Worker | None = None) -> None:
+        self.runs: list[PlannedRun] = []
         self.finished: dict[Path, int] = {}
         """Finished runs, and their epochs; their results stay on disk."""
         self.news: list[Run] = []
-        """The runs that finished since the last update."""
-        self._count(self.runs)
+        """The runs that finished here since the last update."""
+        self._worker = worker
+        self._epochs: dict[Path, int] = {}
+        self._trained: dict[Path, PlannedRun] = {}
+        """Runs that were trained here and are not known to be done."""
+        self._place, self._looked = 0, 0.0
+        self.add(runs)
 
     def add(self, runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Add runs that joined the others, and return them."""
         self.runs += runs
+        self._epochs |= {run.path: sum(run.recipe.stage_epochs) for run in runs}
         self._count(runs)
         return runs
 
     def update(self) -> None:
-        """Look for runs that finished."""
-        self.news = [read_run(path) for path in self._count(self.runs)]
+        """Look for runs that finished: those that were trained here, and some of the others in turn."""
+        worker, left = self._worker, [run for run in self.runs if run.path not in self.finished]
+        here = set() if worker is None else {*worker.running, *worker.trained}
+        self._trained |= {run.path: run for run in left if run.path in here}
+        found = self._count(list(self._trained.values()))
+        joins = worker is not None and worker.joins
+        if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
+            self._place = 0 if self._place >= len(left) else self._place
+            others = self._count([run for run in left[self._place :][:_SOME] if run.path not in self.finished])
+            found += [] if joins else others
+            self._place, self._looked = self._place + _SOME, time.monotonic()
+        self._trained = {path: run for path, run in self._trained.items() if path not in self.finished}
+        self.news = [read_run(path) for path in found]
 
     def epochs(self) -> tuple[int, int]:
         """Return how many epochs are done, and how many there are; pilots count from their start on."""
-        done = total = sum(self.finished.values())
-        for run in self.runs:
+        done = sum(self.finished.values())
+        for run in self.runs if self._worker is None else list(self._trained.values()):
             if run.path not in self.finished:
+                self._epochs[run.path] = _epochs(run)
                 logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
-                epochs = _epochs(run)
-                done, total = done + min(logged, epochs), total + epochs
-        return done, total
+                done += min(logged, self._epochs[run.path])
+        return done, sum((self._epochs | self.finished).values())
 
     def _count(self, runs: Sequence[PlannedRun]) -> list[Path]:
         """Count runs that finished, and return their folders."""
-        new = {run.path: _epochs(run) for run in done_of(run for run in runs if run.path not in self.finished)}
+        new = {run.path: _epochs(run) for run in done_of(runs)}
         self.finished |= new
         return list(new)
 
 
+_SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are looked at together; between looks at the runs of other workers
+
+
 def _epochs(run: PlannedRun) -> int:
-    return sum(run.recipe.stage_epochs) * (1 + len(run.folder.pilots))
+    has_pilots = run.recipe.spec.is_auto(run.recipe.params)  # looked for only then
+    return sum(run.recipe.stage_epochs) * (1 + (len(run.folder.pilots) if has_pilots else 0))

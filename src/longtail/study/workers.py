@@ -1,27 +1,29 @@
 """The processes that work on a study, and its status: what is done, what runs where, what failed."""
 
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from longtail._claims import STALE, is_gone, this_process
-from longtail._io import map_files, process_name, read_json, write_json
+from longtail._claims import STALE, beats, claim_kind, is_gone, start_beats, this_process
+from longtail._io import map_files, process_name, read_json, remove_leftovers, write_json
 from longtail.study.planning import PlannedRun, StudyPlan
-from longtail.study.record import now
+from longtail.study.record import read_search
+from longtail.study.runs import SEARCH_FILE
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import HOUSEKEEPING
 
 __all__ = ["Worker", "describe_status", "live_workers", "status"]
 
 FOLDER = "workers"
-_BEAT_SECONDS = 5.0
 _SHAPE = {"host": str, "pid": int, "start": str, "boot": str, "since": str, "runs": {str: str}, "joins?": dict}
 
 
@@ -30,83 +32,125 @@ class Worker:
 
     Args:
         plans: the studies.
-        joins: whether it may share them with others. Then it must have the same version and plans as they have.
+        joins: whether it shares them with others. Then it must have the same version and plans as they have.
+        began: when it began, by the clock of the file system; default: when it enters the first study.
     """
 
-    def __init__(self, plans: Sequence[StudyPlan], *, joins: bool = False) -> None:
+    def __init__(self, plans: Sequence[StudyPlan] = (), *, joins: bool = False, began: float | None = None) -> None:
         self.joins = joins
-        self.plans = list(plans)
-        self._about: dict[str, Any] = {**this_process(), "since": now(), "runs": {}}
-        self._name = f"{process_name()}.json"
-        self._beat = time.monotonic()
+        self.running: list[Path] = []
+        """The runs that are trained here."""
+        self.trained: set[Path] = set()
+        """The runs whose training began here."""
+        self._files = {Path(plan.out) / FOLDER / f"{process_name()}.json": plan for plan in plans}
+        self._started = time.monotonic()
+        self.began = time.time() if began is None else began
+        self._since: dict[Path, str] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> "Worker":
-        for plan in self.plans:
-            self._file(plan).parent.mkdir(parents=True, exist_ok=True)
-            self._write(plan)
         try:
-            for plan in self.plans:
-                others = _others(self._file(plan))
+            for number, file in enumerate(self._files):
+                self._write(file)
+                present = file.stat().st_mtime
+                if not number:
+                    self.began, self._started = present, time.monotonic()
+                    self._write(file)  # with the time
+                remove_leftovers(file.parent, present)
+                remove_leftovers(file.parent.parent, present)
+            for file, plan in self._files.items():
+                others = _others(file)
                 if self.joins:
                     _check_same(plan, others)
         except BaseException:
             self.__exit__()
             raise
+        beats[self] = self._beat
+        start_beats()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for plan in self.plans:
-            with suppress(OSError):
-                self._file(plan).unlink(missing_ok=True)
-                self._file(plan).parent.rmdir()  # fails while others work
+        beats.pop(self, None)
+        for file in list(self._files):
+            self.leave(file.parent.parent)
+
+    def leave(self, out: Path) -> None:
+        """Leave the study in a folder."""
+        for file in [file for file in self._files if file.parent.parent == out]:
+            with self._lock, suppress(OSError):
+                del self._files[file]
+                _others(file)
+                file.unlink(missing_ok=True)
+                file.parent.rmdir()  # fails while others work
 
     def update(self, running: Sequence[Path]) -> None:
-        """Say which runs this process trains, and that it is alive."""
-        runs = {str(path): self._about["runs"].get(str(path), now()) for path in running}
-        changed, self._about["runs"] = runs != self._about["runs"], runs
-        if not changed and time.monotonic() - self._beat < _BEAT_SECONDS:
-            return
-        self._beat = time.monotonic()
-        for plan in self.plans:
-            try:
-                if changed:
-                    self._write(plan)
-                else:
-                    os.utime(self._file(plan))
-            except OSError:  # another process took this one for dead, or the disk is full
-                with suppress(OSError):
-                    self._write(plan)
+        """Say which runs this process trains."""
+        if list(running) != self.running:
+            self.running = list(running)
+            self._since = {path: self._since.get(path) or self._now() for path in running}
+            for file in self._files:
+                with suppress(OSError):  # the disk may be full
+                    self._write(file)
 
-    def _file(self, plan: StudyPlan) -> Path:
-        return Path(plan.out) / FOLDER / self._name
+    def _now(self) -> str:
+        """The time by the clock of the file system, which all workers share."""
+        moment = self.began + time.monotonic() - self._started
+        return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
-    def _write(self, plan: StudyPlan) -> None:
-        out, joins = Path(plan.out), {"joins": _identity(plan)} if self.joins else {}
-        runs = {
-            Path(path).relative_to(out).as_posix(): since
-            for path, since in self._about["runs"].items()
-            if Path(path).is_relative_to(out)
-        }
-        self._file(plan).parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._file(plan), {**self._about, "runs": runs, **joins})
+    def _beat(self) -> None:
+        for file in list(self._files):
+            with suppress(OSError):
+                try:
+                    os.utime(file)
+                except FileNotFoundError:  # another process took this one for dead
+                    self._write(file)
+
+    def _write(self, file: Path) -> None:
+        with self._lock:
+            plan = self._files.get(file)
+            if plan is None:  # it left
+                return
+            out = file.parent.parent
+            begin = datetime.fromtimestamp(self.began, UTC).isoformat(timespec="seconds")
+            runs = {path.relative_to(out).as_posix(): s for path, s in self._since.items() if path.is_relative_to(out)}
+            about = {**this_process(), "since": begin, "runs": runs}
+            for attempt in range(3):
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    write_json(file, {**about, **({"joins": _identity(plan)} if self.joins else {})})
+                    return
+                except FileNotFoundError:  # another worker left, and removed the folder a moment ago
+                    if attempt == 2:
+                        raise
 
 
-def _identity(plan: StudyPlan) -> dict[str, Any]:
+def _identity(plan: StudyPlan) -> dict[str, str]:
     """What workers of a study must share: everything but the folder, whose name may differ between machines."""
-    shared = asdict(plan) | {"recipe": {k: v for k, v in plan.recipe.items() if k not in HOUSEKEEPING}}
-    return {"longtail": metadata.version("longtail"), **{k: str(v) for k, v in shared.items() if k != "out"}}
+    about = {name: value for name, value in asdict(plan).items() if name != "out"}
+    for table in ("recipe", "search"):
+        about |= {f"{table}.{name}": value for name, value in dict(about.pop(table)).items()}
+    kept = {name: str(value) for name, value in about.items() if name.removeprefix("recipe.") not in HOUSEKEEPING}
+    return {"longtail": metadata.version("longtail"), "LONGTAIL_CLAIMS": claim_kind(Path(plan.out)), **kept}
 
 
 def live_workers(out: Path) -> list[dict[str, Any]]:
     """Return the processes that work on a study now, as their files describe them."""
-    found = []
-    present = _present(out) if (out / FOLDER).is_dir() else 0.0
-    for file in sorted((out / FOLDER).glob("*.json")):
+    return [about for about, live in _workers(out) if live]
+
+
+def _workers(out: Path) -> list[tuple[dict[str, Any], bool]]:
+    """Return the processes that have a file in a study, and whether they are alive."""
+    files = sorted((out / FOLDER).glob("*.json"))
+    present = _present(out) if files else 0.0
+
+    def read(file: Path) -> tuple[dict[str, Any], bool] | None:
         with suppress(OSError, ValueError):  # it was removed, or is not ours
-            about = read_json(file, _SHAPE)
-            if not is_gone(about) and present - file.stat().st_mtime < 2 * STALE:
-                found.append({**about, "file": file})
-    return found
+            about: dict[str, Any] = read_json(file, _SHAPE)
+            live = not is_gone(about) and present - file.stat().st_mtime < 2 * STALE
+            return {**about, "file": file}, live
+        return None
+
+    return [found for found in map_files(read, files) if found is not None]
 
 
 def _present(out: Path) -> float:
@@ -120,25 +164,29 @@ def _present(out: Path) -> float:
 
 def _others(own: Path) -> list[dict[str, Any]]:
     """Return the other processes that work on the study, and remove the files of those that were killed."""
-    live = [one for one in live_workers(own.parent.parent) if one["file"] != own]
-    for file in set(own.parent.glob("*.json")) - {one["file"] for one in live} - {own}:
-        file.unlink(missing_ok=True)
-    return live
+    found = [(about, live) for about, live in _workers(own.parent.parent) if about["file"] != own]
+    for about, live in found:
+        if not live:
+            about["file"].unlink(missing_ok=True)
+    return [about for about, live in found if live]
 
 
 def _check_same(plan: StudyPlan, others: Sequence[Mapping[str, Any]]) -> None:
     ours = _identity(plan)
+    names = {"longtail": "version of longtail", "LONGTAIL_CLAIMS": "claims (LONGTAIL_CLAIMS)"}
     for about in others:
         theirs: dict[str, Any] = about.get("joins") or ours
-        for name in sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
-            what = "version of longtail" if name == "longtail" else f"`{name}`"
+        for name in (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)):
             raise ValueError(
-                f"Expected the {what} of the worker on {about['host']} (process {about['pid']}), which is "
-                f"{theirs.get(name)}, but got {ours.get(name)}; stop that worker, or choose another folder with --out."
+                f"Expected the {names.get(name, f'`{name}`')} of the worker on {about['host']} (process "
+                f"{about['pid']}), {theirs.get(name)}, but got {ours.get(name)}; use the same, stop that worker, or "
+                "choose another folder with --out."
             )
 
 
 # Status
+
+_STATES = ("done", "running", "stopped", "waiting", "failed")
 
 
 def status(plans: Sequence[StudyPlan], runs: Sequence[PlannedRun]) -> dict[str, Any]:
@@ -150,53 +198,72 @@ def status(plans: Sequence[StudyPlan], runs: Sequence[PlannedRun]) -> dict[str, 
     """
     outs = list(dict.fromkeys(Path(plan.out) for plan in plans))
     found = [(out, about) for out in outs for about in live_workers(out)]
-    workers = [about for _, about in found]
-    running = {str(out / name): (about, since) for out, about in found for name, since in about["runs"].items()}
-    found_states = map_files(lambda run: _state(run.folder, str(run.path) in running), runs)
-    states = {str(run.path): state for run, state in zip(runs, found_states, strict=True)}
-    counts = {name: list(states.values()).count(name) for name in _STATES}
-    finished = [run.folder.result_file for run in runs if states[str(run.path)] == "done"]
-    done = sorted(map_files(lambda file: file.stat().st_mtime, finished))
-    start = min((datetime.fromisoformat(about["since"]).timestamp() for about in workers), default=None)
-    recent = [moment for moment in done if start is not None and moment >= start]
+    running = {
+        str(out / name): {"host": about["host"], "pid": about["pid"], "since": since}
+        for out, about in found
+        for name, since in about["runs"].items()
+    }
+    states = map_files(lambda run: _state(run.folder, str(run.path) in running), runs)
+    counts = Counter(state for state, _ in states)
+    of_state = {
+        name: [str(run.path) for run, (one, _) in zip(runs, states, strict=True) if one == name] for name in _STATES
+    }
     left = counts["running"] + counts["stopped"] + counts["waiting"]
-    rate = len(recent) / max(recent[-1] - start, 1.0) if recent and start is not None else None
+    rate = None
+    if found:
+        start = min(datetime.fromisoformat(about["since"]).timestamp() for _, about in found)
+        recent = sum(moment >= start for state, moment in states if state == "done")
+        rate = recent / max(_present(outs[0]) - start, 1.0)
     return {
-        **counts,
-        "workers": [{"host": one["host"], "pid": one["pid"], "since": one["since"]} for one in workers],
-        "running_runs": {
-            path: {"host": about["host"], "pid": about["pid"], "since": since}
-            for path, (about, since) in running.items()
-            if states.get(path) == "running"
-        },
-        "failed_runs": {str(run.path): run.folder.failure() for run in runs if states[str(run.path)] == "failed"},
-        "runs_per_hour": None if rate is None else 3600 * rate,
-        "seconds_left": None if rate is None else left / rate,
+        **{name: counts[name] for name in _STATES},
+        "open_searches": sum(_is_open(plan.search_folder(key)) for plan in plans for key in plan.searches),
+        "workers": [
+            {"host": one["host"], "pid": one["pid"], "since": one["since"], "running": len(one["runs"])}
+            for _, one in found
+        ],
+        "running_runs": {path: running[path] for path in of_state["running"]},
+        "failed_runs": {path: _failure(RunFolder(path)) for path in of_state["failed"]},
+        "runs_per_hour": 3600 * rate if rate else None,
+        "seconds_left": left / rate if rate else None,
     }
 
 
-_STATES = ("done", "running", "stopped", "waiting", "failed")
+def _state(folder: RunFolder, running: bool) -> tuple[str, float]:
+    """The state of a run, and when it was done, by the clock of the file system."""
+    with suppress(FileNotFoundError):
+        return "done", folder.result_file.stat().st_mtime
+    if running:
+        return "running", 0.0
+    if folder.failure_file.exists():
+        return "failed", 0.0
+    return "stopped" if folder.has_trained else "waiting", 0.0
 
 
-def _state(folder: RunFolder, running: bool) -> str:
-    tests: dict[str, Callable[[], bool]] = {
-        "done": lambda: folder.done,
-        "running": lambda: running,
-        "failed": folder.failure_file.exists,
-        "stopped": lambda: folder.has_trained,
-    }
-    return next((name for name, test in tests.items() if test()), "waiting")
+def _failure(folder: RunFolder) -> str:
+    try:
+        return folder.failure()
+    except (OSError, ValueError):  # it was started again a moment ago, or the file is damaged
+        return "the reason is not known"
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether a search for beta has not found one."""
+    file = folder / SEARCH_FILE
+    return not file.exists() or read_search(file)["beta"] is None
 
 
 def describe_status(found: Mapping[str, Any]) -> str:
     """Return a status in words."""
-    lines = [", ".join(f"{found[name]:,} {name}" for name in _STATES if found[name] or name == "done")]
+    total = sum(found[name] for name in _STATES)
+    counts = ", ".join(f"{found[name]:,} {name}" for name in _STATES if found[name] or name == "done")
+    lines = [f"{total:,} runs: {counts}"]
     if found["runs_per_hour"] is not None:
         left = timedelta(seconds=round(found["seconds_left"]))
-        lines[0] += f"; {found['runs_per_hour']:.1f} runs per hour, about {left} left"
-    lines += [
-        f"  running  {path}  on {one['host']} (process {one['pid']}) since {one['since']}"
-        for path, one in found["running_runs"].items()
-    ]
-    lines += [f"  failed   {path}: {why}" for path, why in found["failed_runs"].items()]
-    return "\n".join(lines)
+        lines[0] += f"; {found['runs_per_hour']:,.1f} runs per hour, about {left} left"
+    if found["open_searches"]:
+        lines.append(f"{found['open_searches']} searches for beta are not done: more runs will follow")
+    for one in found["workers"]:
+        lines.append(f"worker   {one['host']}, process {one['pid']}, since {one['since']}: {one['running']} running")
+    for path, one in found["running_runs"].items():
+        lines.append(f"running  {path}  {one['host']}, process {one['pid']}, since {one['since']}")
+    return "\n".join([*lines, *(f"failed   {path}: {why}" for path, why in found["failed_runs"].items())])

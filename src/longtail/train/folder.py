@@ -221,6 +221,13 @@ class RunFolder:
         """Why the run ended with an error."""
         return str(read_json(self.failure_file, {"error": str})["error"])
 
+    def failure_after(self, moment: float) -> str | None:
+        """Why the run ended with an error after a time by the clock of the file system; ``None`` if it did not."""
+        with suppress(FileNotFoundError):
+            if self.failure_file.stat().st_mtime > moment:
+                return self.failure()
+        return None
+
     @property
     def images(self) -> list[str] | None:
         """Digests of the training and validation images of the run; ``None`` if they were not written."""
@@ -253,6 +260,7 @@ class RunFolder:
     def cut_log(self, length: int) -> None:
         """Remove lines that were logged after a checkpoint was written: they will be logged again."""
         if self.log_file.exists() and self.log_file.stat().st_size > length:
+            check_claim(self.log_file)
             os.truncate(self.log_file, length)
 
     @property

@@ -147,7 +147,8 @@ class Trainer:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
         if recipe.precision == "auto" and self.folder.begun:
             begun = self.folder.recipe()
-            return replace(recipe, precision=begun.precision, channels_last=begun.channels_last)
+            if begun.precision != "auto":  # of a recipe that was written before the run began
+                return replace(recipe, precision=begun.precision, channels_last=begun.channels_last)
         return with_precision(recipe, self.device)
 
     @property
