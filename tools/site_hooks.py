@@ -126,9 +126,17 @@ def gallery_page(script: Path, figure: Path | None) -> str:
 
 def api_page(name: str) -> str:
     """Return the page of a module for mkdocstrings."""
-    members = public_names(importlib.import_module(name))
-    listed = ", ".join(members)
-    return f"# {name}\n\n::: {name}\n    options:\n      members: [{listed}]\n"
+    module = importlib.import_module(name)
+    members, hidden = public_names(module), []
+    for one in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        if one.name in members:  # Griffe takes the name for the submodule that defines it
+            members.remove(one.name)
+            hidden.append(f"{name}.{one.name}.{one.name}")
+    options = "    options:\n      members: [{}]\n"
+    page = f"# {name}\n\n::: {name}\n" + options.format(", ".join(members))
+    for path in hidden:
+        page += f"\n::: {path}\n    options:\n      show_root_heading: true\n      show_root_toc_entry: true\n"
+    return page
 
 
 def top_level_names() -> str:
