@@ -67,8 +67,8 @@ docs: $(VENV)/.dev  ## Build the documentation site into build/site; `python3 -m
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
 gallery: $(VENV)/.dev  ## Run the scripts of examples/gallery, which draw the figures of the site
-	for script in $(wildcard examples/gallery/[a-z]*.py); do \
-		$(BIN)/python $$script --out build/gallery/$$(basename $$script .py) || exit 1; done
+	mkdir -p build/gallery
+	for script in examples/gallery/[a-z]*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$script --out build/gallery || exit 1; done
 
 bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py

@@ -1,6 +1,5 @@
 """The documentation site: it builds without a warning or the network, its links work, and it has every public name."""
 
-import ast
 import functools
 import importlib
 import os
@@ -163,11 +162,12 @@ def test_commands_have_existing_flags(page, monkeypatch, capsys):
 
 def test_a_page_of_the_gallery_has_prose_figure_and_code(tmp_path):
     script = tmp_path / "plain_loop.py"
-    script.write_text('"""A plain loop.\n\nWhat it shows.\n"""\n\nimport torch\n\nprint(torch.zeros(1))\n', "utf-8")
+    docstring, prose = '"""A plain loop.\n\nWhat it shows.\n"""', "# ## The end\n#\n# Zeros."
+    script.write_text(f"{docstring}\n\nimport torch\n\n{prose}\n\nprint(torch.zeros(1))\n", "utf-8")
     page = gallery_page(script, Path("plain_loop.png"))
     assert page.startswith("# A plain loop\n\nWhat it shows.\n")
     assert "![Figure of plain_loop](plain_loop.png)" in page
-    (code,) = [text for language, text in FENCE.findall(page) if language == "python"]
-    assert ast.parse(code).body
-    assert "What it shows" not in code
+    code = [text for language, text in FENCE.findall(page) if language == "python"]
+    assert code == ["import torch\n", "print(torch.zeros(1))\n"]
+    assert "```\n\n## The end\n\nZeros.\n\n```python" in page
     assert "![" not in gallery_page(script, None)

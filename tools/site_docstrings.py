@@ -16,7 +16,8 @@ BLOCK = re.compile(r"^( *)\.\. math:: (.*(?:\n\1 +\S.*)*)", re.MULTILINE)
 def mathml(latex: str, *, block: bool = False) -> str:
     """Return a formula as MathML, which browsers draw without a script."""
     formula = convert(" ".join(latex.split()), display="block" if block else "inline")
-    return formula if block else f"<span>{formula}</span>"  # Markdown would take <math> for the start of a block
+    formula = re.sub("<mi>(log|exp|max|min)</mi>", r'\g<0><mspace width="0.17em"></mspace>', formula)
+    return f'<div class="formula">{formula}</div>' if block else f"<span>{formula}</span>"
 
 
 def link(found: re.Match[str], obj: griffe.Object) -> str:

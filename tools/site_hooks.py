@@ -15,12 +15,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "examples" / "gallery"
-FIGURES = ROOT / "build" / "gallery"  # `make gallery` writes FIGURES/NAME/*.png; a build runs nothing
+FIGURES = ROOT / "build" / "gallery"  # `make gallery` writes NAME.png there; a build runs nothing
 OUTSIDE = ("results/README.md", "results/natural.md", "CONTRIBUTING.md", "CHANGELOG.md")
 """Pages of the site that are not in docs/."""
 INTERNAL = {"cli", "kernels"}
 
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
+PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -102,8 +103,8 @@ def gallery() -> list[Path]:
 
 def figure_of(script: Path) -> Path | None:
     """Return the figure that `make gallery` made, if any."""
-    found = [path for suffix in ("png", "svg") for path in sorted((FIGURES / script.stem).glob(f"*.{suffix}"))]
-    return found[0] if found else None
+    found = [FIGURES / f"{script.stem}.{suffix}" for suffix in ("png", "svg")]
+    return next((path for path in found if path.is_file()), None)
 
 
 def title_of(script: Path) -> str:
@@ -112,16 +113,19 @@ def title_of(script: Path) -> str:
 
 
 def gallery_page(script: Path, figure: Path | None) -> str:
-    """Return the page of a script: its docstring as prose, its figure and its code."""
+    """Return the page of a script: docstring and comments below ``# ## Title`` as prose, the figure, and the code."""
     source = script.read_text("utf-8")
     tree = ast.parse(source)
     first, _, rest = (ast.get_docstring(tree) or script.stem).partition("\n")
     code = source
     if ast.get_docstring(tree) is not None:
-        code = "\n".join(source.splitlines()[tree.body[0].end_lineno or 0 :]).strip() + "\n"
+        code = "\n".join(source.splitlines()[tree.body[0].end_lineno or 0 :])
     parts = [f"# {first.rstrip('.')}", rest.strip(), f"`python examples/gallery/{script.name} --out FOLDER`"]
     parts += [f"![Figure of {script.stem}]({script.stem}{figure.suffix})"] if figure is not None else []
-    return "\n\n".join([*filter(None, parts), f"```python\n{code}```"]) + "\n"
+    for number, part in enumerate(PROSE.split(code)):  # code and prose in turn
+        prose = re.sub(r"^# ?", "", part, flags=re.MULTILINE)
+        parts.append(prose.strip() if number % 2 else f"```python\n{part.strip()}\n```" if part.strip() else "")
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def api_page(name: str) -> str:
