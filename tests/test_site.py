@@ -121,6 +121,13 @@ def test_links_work_in_the_repository_too(page):
         assert not anchor or anchor in slugs(there.read_text("utf-8")), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lists_start_after_a_blank_line(page):
+    """GitHub shows a list without one, the site does not."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    assert not re.findall(r"^(?!- |\d+\. |\s|<!--)\S.*\n(?:- |1\. ).*", text, re.MULTILINE)
+
+
 class Parsed(BaseException):
     """A command line was read; nothing more is to happen. No handler of the program catches it."""
 
