@@ -100,15 +100,15 @@ accuracy. If your test data is as imbalanced as your training data and only accu
 
 _HISTORY = """## The first study
 
-This page shows the second study. The first one had 140 runs with a learning rate of 0.001 and weight decay 0.1. Its test
-table of GoEmotions showed logit adjustment 9 points below Balanced Softmax (later also that of HAM10000), although both
-have the same optimum for a linear model: the rate was too small for the biases. So test results led to the change. The
-new values, 0.01 and 1, the same for all methods, were chosen among nine by validation data of single runs on TREC,
-GoEmotions, HAM10000 and, for four of the nine, digits: recall of Balanced Softmax together with accuracy of softmax.
-Weight decay 3 had a higher recall on three of the four sets, but a lower accuracy. Some of these validation rows are
-test data of some seeds here. GTSRB was not used for the choice. In the first study, recall over all classes of softmax,
-Balanced Softmax and CBS was 63.8, 74.9 and 75.5 on TREC and 32.9, 44.0 and 44.7 on GoEmotions; of Balanced Softmax and
-CBS 53.4 and 53.8 on HAM10000. Its runs were not kept.
+The first study had 140 runs with a learning rate of 0.001 and weight decay 0.1. Its test table of GoEmotions showed
+logit adjustment 9 points below Balanced Softmax (later also that of HAM10000), although both have the same optimum for
+a linear model: the rate was too small for the biases. So test results led to the change. The new values, 0.01 and 1,
+the same for all methods, were chosen among nine by validation data of single runs on TREC, GoEmotions, HAM10000 and,
+for four of the nine, digits: recall of Balanced Softmax together with accuracy of softmax. Weight decay 3 had a higher
+recall on three of the four sets, but a lower accuracy. Some of these validation rows are test data of some seeds here.
+GTSRB was not used for the choice. In the first study, recall over all classes of softmax, Balanced Softmax and CBS was
+63.8, 74.9 and 75.5 on TREC and 32.9, 44.0 and 44.7 on GoEmotions; of Balanced Softmax and CBS 53.4 and 53.8 on
+HAM10000. Its runs were not kept.
 """
 
 

@@ -73,12 +73,12 @@ def overview_table(recalls: Recalls, runs: Collection) -> str:
     lines = ["| data | " + " | ".join(METHODS.values()) + " |", "| --- |" + " ---: |" * len(METHODS)]
     for data, methods in recalls.items():
         best = max(METHODS, key=lambda method: round(methods[method]["all"], 1))
-        cells = []
+        row = [data]
         for method in METHODS:
             shown = {group: f"{value:.1f}" for group, value in methods[method].items()}
             overall = f"**{shown['all']}**" if method == best else shown["all"]
-            cells.append(f"{shown['head']} / {shown['tail']} / {overall}")
-        lines.append(f"| {data} | " + " | ".join(cells) + " |")
+            row.append(f"{shown['head']} / {shown['tail']} / {overall}")
+        lines.append(f"| {' | '.join(row)} |")
     cells = ordered([cell for found in runs.others.values() for cell in found if paper.method_key(cell) in _OTHERS])
     others = [f"{cell.title} {_means(cell)['all']:.1f}" for cell in cells if cell.data == "C10-LT100"]
     if others:
@@ -110,9 +110,16 @@ def _dumbbells(axes: "Axes", values: Mapping[str, Sequence[float]]) -> None:
     axes.plot(after, places, "o", color="#D55E00", markersize=8, label="Class-Balanced Softmax")
     for place, (first, last) in enumerate(zip(before, after, strict=True)):
         for number, other in ((first, last), (last, first)):
-            side = {"xytext": (7, 0), "ha": "left"} if number >= other else {"xytext": (-7, 0), "ha": "right"}
+            right = number >= other
             axes.annotate(
-                f"{number:.0f}", (number, place), textcoords="offset points", va="center", fontsize=9, color=INK, **side
+                f"{number:.0f}",
+                (number, place),
+                xytext=(7 if right else -7, 0),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                va="center",
+                fontsize=9,
+                color=INK,
             )
     axes.set_xlim(0, 112)
     axes.set_ylim(len(values) - 0.5, -0.5)
