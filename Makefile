@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 # oneDNN's bf16 products die with SIGILL on some CPUs that announce AMX but cannot run it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test test-slow test-floor test-slurm test-ray test-cluster lint types unit docs fuzz chaos soak
+.PHONY: help demo test test-slow test-floor test-slurm test-ray test-cluster lint types unit docs gallery fuzz chaos soak
 .PHONY: bench bench-gpu reproduce-cifar10 results-page results-natural dist clean
 
 help:  ## Show this list
@@ -24,6 +24,7 @@ test: lint types unit  ## Run lint, type checks, doctests and tests
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell *.md mkdocs.yml docs examples reproduction results/*.md src tools
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -69,6 +70,14 @@ test-cluster: $(VENV)/.dev  ## Kill eight workers 100 times while they share 500
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lock
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lease
 
+# Figures of the gallery are drawn by `make gallery`; `make docs` runs no script.
+docs: $(VENV)/.dev  ## Build the documentation site into build/site; `python3 -m http.server -d build/site` shows it
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
+
+gallery: $(VENV)/.dev  ## Run the scripts of examples/gallery, which draw the figures of the site
+	mkdir -p build/gallery
+	for script in examples/gallery/[a-z]*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$script --out build/gallery || exit 1; done
+
 bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/contrastive.py
@@ -105,7 +114,7 @@ reproduce-cifar10: $(VENV)/.demo  ## Repeat the paper's CIFAR-10 experiments on 
 	$(BIN)/python -m reproduction measure $(patsubst results/plans/%.toml,runs/%,$(PLANS))
 	$(MAKE) results-page
 
-results-page: $(VENV)/.demo  ## Write results/README.md and the table of README.md from finished runs
+results-page: $(VENV)/.demo  ## Write results/README.md, and the table and figure of README.md, from finished runs
 	$(BIN)/python -m reproduction page $(PLANS) results/plans/digits-lt.toml --out results --readme README.md
 
 # MINILM is the folder of all-MiniLM-L6-v2, LITE0 the weights of timm's tf_efficientnet_lite0; reproduction/natural.py

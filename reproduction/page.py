@@ -1,12 +1,10 @@
-"""The page of results: DIR/README.md with its figures, and the table in the repository's README."""
+"""The page of results: DIR/README.md with its figures, and the table and figure of the repository's README."""
 
 import json
-import math
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from longtail._io import write_text
@@ -14,10 +12,9 @@ from longtail.data import CATALOG
 from longtail.study.captions import numbers
 from longtail.study.figures.style import Drawing, save_figure
 from longtail.study.planning import read_plan
-from longtail.study.runs import Cell, Run, ordered
-from longtail.study.stats import Summary
-from reproduction import paper
+from longtail.study.runs import Run
 from reproduction.collection import Collection, PlanState, all_runs, collect, keep, state_of
+from reproduction.overview import before_and_after, overview, overview_table
 from reproduction.sections import Section, sections_of
 
 __all__ = ["BEGIN", "END", "page_text", "readme_text", "with_results", "write_page"]
@@ -25,9 +22,8 @@ __all__ = ["BEGIN", "END", "page_text", "readme_text", "with_results", "write_pa
 BEGIN = "<!-- results: made by `make results-page` -->"
 END = "<!-- results: end -->"
 
-_IN_README = ("crt", "ldam-drw", "bcl+balanced-softmax", "proco+balanced-softmax")
-"""Methods, besides the main ones, that have a row in the repository's README."""
-_README_FIGURE = "imbalance-level"
+README_FIGURE = "docs/images/before_after"
+"""Beside the README; without the suffix."""
 
 _INTRO = """# Results
 
@@ -74,6 +70,9 @@ def write_page(files: Sequence[Path | str], out: Path, readme: Path | None = Non
     done.append(f"Page: {out / 'README.md'}")
     if readme is not None:
         write_text(readme, with_results(readme.read_text(encoding="utf-8"), runs, out))
+        recalls = overview(runs, out / "natural.csv")
+        if recalls:
+            save_figure(before_and_after(recalls), readme.parent / README_FIGURE, ("png",))
         done.append(f"Results in {readme}.")
     return [*done, *(f"Missing of {one.file}: {one.describe_missing()}." for one in states if not one.is_complete)]
 
@@ -158,26 +157,6 @@ def with_results(text: str, runs: Collection, out: Path) -> str:
 
 
 def readme_text(runs: Collection, out: Path) -> str:
-    """The table and a figure, in Markdown."""
-    others = [cell for cells in runs.others.values() for cell in cells if paper.method_key(cell) in _IN_README]
-    cells = ordered([*runs.main, *others])
-    if not cells:
-        return "No runs yet."
-    selected = runs.selected(cells)
-    lines = ["| data | method | runs | head | medium | tail | all | the paper | I | the paper |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", *map(_row, cells), ""]
-    lines += [f"{selected[0].upper()}{selected[1:]}.", ""] if selected else []
-    if (out / "figures" / f"{_README_FIGURE}.png").exists():
-        lines.append(f"![Model imbalance level of the methods]({out.name}/figures/{_README_FIGURE}.png)")
-    return "\n".join(lines)
-
-
-def _row(cell: Cell) -> str:
-    values = [cell.summary(partial(Run.recall, group=group)) for group in ("head", "medium", "tail", "all")]
-    theirs, level = paper.recalls_of(cell).get("all"), paper.imbalance_level(cell.data).get(cell.method)
-    parts = [cell.data, cell.title, str(len(cell.runs)), *map(_short, values), "" if theirs is None else _short(theirs)]
-    return "| " + " | ".join([*parts, _short(cell.summary(Run.level)), "" if level is None else f"{level:.1f}"]) + " |"
-
-
-def _short(value: Summary) -> str:
-    return f"{value.mean:.1f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.1f}")
+    """The table, in Markdown."""
+    recalls = overview(runs, out / "natural.csv")
+    return overview_table(recalls, runs) if recalls else "No runs yet."

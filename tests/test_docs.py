@@ -1,5 +1,7 @@
 """The commands and the Python code in the pages of docs/ run as printed."""
 
+import copy
+import functools
 import importlib.util
 import json
 import re
@@ -9,17 +11,23 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from longtail import _registry, cli
+import longtail
+from longtail import BalancedSoftmaxLoss, _registry, class_counts, cli
 from longtail.methods import METHODS, Task
 from longtail.models import Outputs
 from longtail.train import Recipe, RunFolder
 from longtail.train.recipe import setting_types
 
 DOCS = Path(__file__).parents[1] / "docs"
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -84,7 +92,7 @@ def test_training_page(here, capsys):
     rows = [f"{file.relative_to(here / 'pets')},{file.parent.name},{place % 9}" for place, file in enumerate(files)]
     (here / "pets.csv").write_text("\n".join(["file,label,owner", *rows]))
     space = {}
-    for language, text in blocks("training.md"):
+    for language, text in blocks("data.md") + blocks("training.md"):
         if language == "python":
             exec(text, space)
         for line in text.splitlines() if language == "bash" else ():
@@ -116,6 +124,147 @@ def test_training_page(here, capsys):
     assert [space["model"].class_names[label] for label in space["labels"]] == ["cat", "dog"]
     torch.testing.assert_close(space["logits"].softmax(1), space["probabilities"][:1])
     assert len(json.loads((here / "predictions.json").read_text())) == 20 + 10 + 6
+
+
+@functools.cache
+def digits():
+    """Return long-tailed training, validation and test digits: 94 images of the first class down to 1 of the last."""
+    pixels, labels = load_digits(return_X_y=True)
+    random, parts = np.random.RandomState(0), ([], [], [])
+    for c in range(10):
+        test, val, train = np.split(random.permutation(np.flatnonzero(labels == c)), [60, 80])
+        for part, rows in zip(parts, (train[: int(94 * 50 ** (-c / 9))], val, test), strict=True):
+            part.append(rows)
+    x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
+    return [TensorDataset(x[np.concatenate(part)], y[np.concatenate(part)]) for part in parts]
+
+
+def fit(model, loader, loss):
+    """Train a network from the start, as a reader's own loop would."""
+    torch.manual_seed(0)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    for _ in range(60):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+
+
+@functools.cache
+def trained(loss):
+    """Return a network that was trained on the digits with a loss."""
+    model, data = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), digits()[0]
+    counts = class_counts(data.tensors[1], 10)
+    fit(model, DataLoader(data, 32, shuffle=True), nn.CrossEntropyLoss() if loss == "softmax" else loss(counts))
+    return model.requires_grad_(False)
+
+
+def reader(loss="softmax"):
+    """Return the names that pages assume: a reader's model, loaders and predictions."""
+    splits = dict(zip(("train", "val", "test"), digits(), strict=True))
+    model = trained(loss)
+    space = {"model": model, "num_classes": 10, "counts": class_counts(splits["train"].tensors[1], 10), "train": fit}
+    for name, data in splits.items():
+        space[f"{name}_loader"] = DataLoader(data, 32, shuffle=name == "train")
+        space[f"{name}_logits"], space[f"{name}_labels"] = model(data.tensors[0]), data.tensors[1]
+    return space | {"logits": space["test_logits"], "target": space["test_labels"]}
+
+
+def run_blocks(page, space):
+    for language, text in blocks(page):
+        if language == "python":
+            exec(text, space)
+        for line in text.splitlines() if language == "bash" else ():
+            assert command(line) == 0, line
+
+
+def assert_shown(shown, printed):
+    """Check that a page shows what a command printed; "…" stands for what was left out, and numbers may round."""
+    number = re.compile(r"\d+(?:\.\d+)?")
+    text = " ".join(printed.split())
+    for part in filter(None, (part.strip(" -\n") for part in re.split(r"…|\n(?=- )", shown))):
+        pattern = number.sub(r"(\\d+(?:\\.\\d+)?)", re.escape(" ".join(part.split())).replace("\\.", "."))
+        found = re.search(pattern, text)
+        assert found, part
+        assert [float(one) for one in found.groups()] == pytest.approx([float(n) for n in number.findall(part)], abs=3)
+
+
+def test_start_page(here, capsys):
+    space = reader() | {"model": copy.deepcopy(trained("softmax")).requires_grad_(True)}
+    run_blocks("index.md", space)
+    printed = capsys.readouterr().out
+    (shown,) = [text for language, text in blocks("index.md") if language == "text" and "On test data" in text]
+    assert_shown(shown, printed)
+    (shown,) = [text for text in re.findall(r"^```\n(.*?)^```$", README, re.DOTALL | re.M) if "On test data" in text]
+    assert_shown(shown, printed)
+    tails = [float(found) for found in re.findall(r"'recall_tail': ([\d.]+)", printed)]
+    assert len(tails) == 3
+    assert min(tails[1:]) > tails[0] + 0.15
+    assert (here / "diagnosis.html").exists()
+
+
+def test_losses_page():
+    space = {
+        "train_labels": [0] * 50 + [1] * 10 + [2],
+        "logits": torch.randn(4, 3),
+        "target": torch.tensor([0, 1, 2, 0]),
+    }
+    run_blocks("losses.md", space)
+    shifted = space["logits"] + 1.5 * torch.tensor([50.0, 10.0, 1.0]).log()
+    torch.testing.assert_close(space["value"], nn.functional.cross_entropy(shifted, space["target"]))
+
+
+def test_beta_page():
+    space = reader() | {"model": copy.deepcopy(trained("softmax")).requires_grad_(True)}
+    run_blocks("auto_beta.md", space)
+    assert space["shift"].problem is None
+
+
+def test_measures_page(capsys):
+    space = reader(BalancedSoftmaxLoss)
+    run_blocks("measures.md", space)
+    right = space["test_logits"].argmax(1) == space["test_labels"]
+    assert space["found"].all == pytest.approx(right.double().mean().item())  # every class has 60 test images
+    expected = space["logits"].softmax(1) * space["prior"]
+    torch.testing.assert_close(space["probabilities"], expected / expected.sum(1, keepdim=True))
+
+
+def test_diagnose_page(here, capsys):
+    space = reader()
+    run_blocks("diagnose.md", space)
+    assert "longtail.adjust_logits(logits, counts, tau=1.18)" in capsys.readouterr().out
+    assert (here / "diagnosis.html").exists()
+
+
+def test_pitfalls_page():
+    space = reader() | {"softmax_logits": reader()["val_logits"]}
+    space["balanced_logits"] = reader(BalancedSoftmaxLoss)["val_logits"]
+    run_blocks("pitfalls.md", space)
+    deltas = [
+        longtail.fit_shift(space[f"{name}_logits"], space["val_labels"], space["counts"]).delta
+        for name in ("softmax", "balanced")
+    ]
+    assert deltas == pytest.approx([1, 0], abs=0.25)
+    plain = BalancedSoftmaxLoss([7, 1])
+    z, y = space["z"], space["y"]
+    torch.testing.assert_close(plain(z, y), (plain(z[:4], y[:4]) + plain(z[4:], y[4:])) / 2)
+    low, high = longtail.metrics.wilson_interval([4], [5])
+    assert f"{100 * low.item():.0f} to {100 * high.item():.0f}" == "38 to 96"
+
+
+def test_deploy_page(here):
+    assert command("longtail train --data digits-lt --method softmax --epochs 2 --out runs/cbs") == 0
+    model = copy.deepcopy(trained("softmax"))
+    space = reader() | {"images": torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8), "classifier": model[-1]}
+    run_blocks("deploy.md", space)
+    assert len(space["names"]) == 5
+    corrected = longtail.adjust_logits(space["test_logits"], space["counts"], tau=space["shift"].delta)
+    assert torch.equal(model(digits()[2].tensors[0]).argmax(1), corrected.argmax(1))
+    expected = space["logits"].softmax(1) * space["prior"]
+    torch.testing.assert_close(space["adapted"], expected / expected.sum(1, keepdim=True))
 
 
 def test_studies_page(here, capsys):

@@ -43,12 +43,13 @@ def test_metrics_example(capsys):
     (snippet,) = blocks("python")
     batches = [(torch.randn(20, 4), torch.randint(3, (20,))) for _ in range(3)]
     names = {"counts": [500, 50, 5], "num_classes": 3, "test_loader": batches, "model": torch.nn.Linear(4, 3)}
-    lines = snippet.splitlines()
-    after = next(i for i, line in enumerate(lines) if line.startswith("test = ")) + 1
-    exec("\n".join([*lines[:after], "train = test", *lines[after:]]), names)
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("{'head': ")
-    assert float(printed[1]) >= 0
+    exec(snippet, names)
+    right = torch.cat([names["model"](images).argmax(1) == target for images, target in batches])
+    assert f"'accuracy': {right.double().mean().item():.3f}"[:-1] in capsys.readouterr().out
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
 def test_speed_claim_is_the_measured_one():
@@ -59,8 +60,3 @@ def test_speed_claim_is_the_measured_one():
     steps = 200 * 97
     claim = f"one 200-epoch run takes {seconds:.0f} s, {steps * usual / 1e3 / seconds:.0f} times less"
     assert claim in " ".join(README.split())
-
-
-def test_figures_exist():
-    for name in re.findall(r"\]\(((?:docs/images|results/figures)/[^)]+)\)", README):
-        assert (Path(__file__).parents[1] / name).is_file()
