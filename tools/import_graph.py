@@ -39,6 +39,7 @@ ORDER = (
     "study",
     "report",
     "diagnose",
+    "integrations",
     "cli",
     "__main__",
 )

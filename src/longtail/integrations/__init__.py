@@ -1,0 +1,1 @@
+"""Integrations with other libraries and clusters, imported on use."""
