@@ -119,11 +119,11 @@ class TrainingShift:
         if not layer.training:
             return logits
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            raise TypeError(f"Expected `layer` to return a floating-point tensor of logits, but got {describe(logits)}.")
+            raise TypeError(f"Expected `layer` to return a tensor of logits, but got {describe(logits)}.")
         if not -logits.ndim <= self.dim < logits.ndim or logits.shape[self.dim] != self._shift.numel():
             raise ValueError(
-                f"Expected `layer` to return logits with {self._shift.numel()} classes in dimension {self.dim}, but got "
-                f"shape {tuple(logits.shape)}; `dim` says which dimension has the classes."
+                f"Expected `layer` to return logits with {self._shift.numel()} classes in dimension {self.dim}, but "
+                f"got shape {tuple(logits.shape)}; `dim` says which dimension has the classes."
             )
         if self._here.device != logits.device:
             self._here = self._shift.to(logits.device)  # kept, because copying in each step would wait for the device
