@@ -73,7 +73,7 @@ class TrainerLoss:
             if self.loss.counts.device != logits.device:
                 self.loss.to(logits.device)
             self.loss.label_smoothing = _label_smoothing()
-            total = self.loss(logits, labels)
+            total: Tensor = self.loss(logits, labels)
         else:  # the Trainer evaluates without gradients
             total = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=_label_smoothing())
             if self.held_out is not None:
@@ -116,7 +116,7 @@ def compute_metrics(groups: Groups) -> Callable[[Any], dict[str, float]]:
     return metrics
 
 
-class AutoBetaCallback(TrainerCallback):  # type: ignore[misc]  # Transformers has no types here
+class AutoBetaCallback(TrainerCallback):
     """Moves beta after each evaluation during training, until the evaluation data show no need of another.
 
     ``eval_dataset`` must be validation data, never test data. Evaluations outside ``train()`` change nothing. Beta is
