@@ -27,6 +27,7 @@ LOSSES = {
     "ldam_loss",
     "ldam_margins",
     "prior_shift",
+    "shift_in_training",
     "shifted_linear",
 }
 MORE_LOSSES = {  # in longtail.losses only: they take more than logits
@@ -34,6 +35,7 @@ MORE_LOSSES = {  # in longtail.losses only: they take more than logits
     "Loss",
     "ProCoLoss",
     "ResLTTerms",
+    "TrainingShift",
     "VonMisesFisherStatistics",
     "balanced_contrastive_loss",
     "branches_from_counts",

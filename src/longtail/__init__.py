@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:
         ldam_loss,
         ldam_margins,
         prior_shift,
+        shift_in_training,
         shifted_linear,
     )
     from longtail.posthoc import adjust_logits, tau_normalize, tau_normalize_logits
@@ -66,6 +67,7 @@ __all__ = [
     "ldam_margins",
     "metrics",
     "prior_shift",
+    "shift_in_training",
     "shifted_linear",
     "tau_normalize",
     "tau_normalize_logits",

@@ -24,6 +24,7 @@ from longtail.data.loaders.streamed_files import Streaming
 from longtail.data.sampling.batch_plan import Batch, BatchPlan
 from longtail.data.sampling.draws import Draws
 from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
+from longtail.data.sampling.torch_sampler import EpochSampler
 
 __all__ = [
     "CATALOG",
@@ -35,6 +36,7 @@ __all__ = [
     "Difference",
     "Draws",
     "Entry",
+    "EpochSampler",
     "FeatureVectors",
     "FileImages",
     "Images",

@@ -25,6 +25,7 @@ from longtail.losses.softmax import (
     prior_shift,
     shifted_linear,
 )
+from longtail.losses.training_shift import TrainingShift, shift_in_training
 from longtail.losses.weights import effective_number_weights
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "PriorShiftedSoftmaxLoss",
     "ProCoLoss",
     "ResLTTerms",
+    "TrainingShift",
     "VonMisesFisherStatistics",
     "balanced_contrastive_loss",
     "branches_from_counts",
@@ -52,5 +54,6 @@ __all__ = [
     "prior_shift",
     "proco_logits",
     "reslt_terms",
+    "shift_in_training",
     "shifted_linear",
 ]

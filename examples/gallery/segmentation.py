@@ -1,0 +1,96 @@
+"""Segmentation: dense targets and pixel counts.
+
+You learn how to use Class-Balanced Softmax for a label per pixel: the counts are pixels per class, and the loss takes
+logits of shape `(N, C, H, W)`. The images are generated: noisy discs, squares and crosses, of which the small ones are
+rare.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.colors import ListedColormap
+from torch import Tensor, nn
+
+from longtail import ClassBalancedSoftmaxLoss, class_counts
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--out", type=Path, default=Path(), help="folder of the figure")
+out = parser.parse_args().out
+NAMES = ("background", "disc", "square", "cross")
+
+# ## Data
+#
+# A disc in every image, a small square in every third and a thin cross in every sixth. Classes differ a little in
+# brightness, and the noise is strong, so that a pixel alone says little.
+
+
+def draw(images: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return images `(N, 1, 32, 32)` and labels `(N, 32, 32)`."""
+    random = torch.Generator().manual_seed(seed)
+    row, column = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
+    labels = torch.zeros(images, 32, 32, dtype=torch.int64)
+    for number, label in enumerate(labels):
+        for c, every in ((1, 1), (2, 3), (3, 6)):
+            y, x = torch.randint(6, 26, (2,), generator=random).tolist()
+            down, right = (row - y).abs(), (column - x).abs()
+            shape = (down**2 + right**2 < 45, (down < 3) & (right < 3), ((down < 1) | (right < 1)) & (down + right < 4))[c - 1]
+            if number % every == 0:
+                label[shape] = c
+    pixels = torch.tensor([0.0, 0.9, 1.5, 2.1])[labels] + 0.4 * torch.randn(labels.shape, generator=random)
+    return pixels[:, None], labels
+
+
+x, y = draw(120, seed=0)
+test_x, test_y = draw(120, seed=1)
+counts = class_counts(y.flatten(), num_classes=4)  # pixels per class
+
+# ## Training
+#
+# The loss is the only difference. `beta=0` is cross entropy.
+
+
+def train(beta: float) -> Tensor:
+    """Train a small convolutional network and return its predictions of the test images."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Conv2d(16, 4, 3, padding=1))
+    loss = ClassBalancedSoftmaxLoss(counts, beta=beta)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(25):
+        for batch in torch.randperm(len(x)).split(20):
+            optimizer.zero_grad()
+            loss(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        return model(test_x).argmax(1)
+
+
+# ## Recall and precision per class
+#
+# Half the shift is a compromise here: all of it finds nearly every pixel of the rare shapes, and many that are not.
+
+found = {beta: train(beta) for beta in (0.0, 0.5, 1.0)}
+figure, axes = plt.subplots(1, 5, figsize=(9, 2.3), layout="constrained", width_ratios=[1, 1, 1, 1, 1.5])
+colours = ListedColormap(["#f0f2f4", "#9ecbff", "#1f6feb", "#d1242f"])
+example = int(((test_y == 3).flatten(1).sum(1) * (test_y == 2).flatten(1).sum(1)).argmax())
+axes[0].imshow(test_x[example, 0], cmap="gray")
+shown = {"truth": test_y, "beta = 0": found[0.0], "beta = 1": found[1.0]}
+for place, (title, labels) in zip(axes[1:], shown.items(), strict=False):
+    place.imshow(labels[example], cmap=colours, vmin=0, vmax=3)
+    place.set_title(title)
+axes[0].set_title("image")
+for place in axes[:4]:
+    place.set_axis_off()
+for beta, labels in found.items():
+    recalls = [100 * (labels[test_y == c] == c).float().mean().item() for c in range(4)]
+    precisions = [100 * (test_y[labels == c] == c).float().mean().item() for c in range(4)]
+    print(f"beta {beta}: recall", *(f"{n} {r:.0f} %," for n, r in zip(NAMES, recalls, strict=True)), end=" ")
+    print("precision", *(f"{n} {p:.0f} %" for n, p in zip(NAMES, precisions, strict=True)))
+    axes[4].plot(range(4), recalls, "o-", label=f"beta = {beta:g}", color=str(0.75 - 0.5 * beta))
+axes[4].set_xticks(range(4), [f"{name}\n{n}" for name, n in zip(NAMES, counts.tolist(), strict=True)], fontsize=6)
+axes[4].set(title="recall (%)", ylim=(0, 105))
+axes[4].legend(frameon=False, fontsize=7, loc="lower left")
+axes[4].spines[["top", "right"]].set_visible(False)
+figure.savefig(out / "segmentation.png", dpi=150)
