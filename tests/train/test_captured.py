@@ -169,8 +169,8 @@ def asking(trainer):
     """Have its model ask for a value, for which the host has to wait."""
     build = trainer.stages.build
 
-    def made():
-        model = build()
+    def made(**how):
+        model = build(**how)
         forward = model.forward
 
         def asks(images, **more):
