@@ -273,7 +273,7 @@ class TimmBackbone(_LibraryBackbone):
         size = {}
         if image_size is not None and config.fixed_input_size and image_size != self._side:
             size["img_size"] = self._side = image_size
-        more = {"num_classes": 0, "in_chans": self.in_channels, "pretrained": pretrained is True}
+        more: dict[str, Any] = {"num_classes": 0, "in_chans": self.in_channels, "pretrained": pretrained is True}
         more |= {**size, **self._drop_path}
         self._create(name, pretrained, size, lambda: library.create_model(name, **more))
         # Some networks have a layer between maps and classifier; the classifier reads its output.

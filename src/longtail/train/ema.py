@@ -22,7 +22,7 @@ class MovingAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        averaged = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        averaged: dict[str, Tensor] = {name: value for name, value in model.named_parameters() if value.requires_grad}
         averaged |= {name: value for name, value in model.named_buffers() if value.is_floating_point()}
         self._live = [value.detach() for value in averaged.values()]
         self._average = [value.clone() for value in self._live]

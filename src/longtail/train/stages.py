@@ -178,7 +178,8 @@ class Stages:
         """Give a model that was trained on the features of a frozen backbone that backbone again, for use on images."""
         if self._frozen is not None:
             assert isinstance(model.backbone, FeatureNet)
-            model.backbone, model.scaler = self._frozen, model.backbone
+            model.scaler = model.backbone
+            model.backbone = self._frozen
 
     def change_head(self, model: Model, number: int) -> None:
         """Give the model the classifier with which a later stage starts."""

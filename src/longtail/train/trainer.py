@@ -276,8 +276,9 @@ class Trainer:
             if best is not None and best.stops_before(epoch):
                 break
             start = self.position.step if epoch == begin else 0
-            lr = running.rate(epoch, step=epoch * self.loaders.steps_per_epoch + start)
+            lr = running.rate(epoch, step=(epoch + 1) * self.loaders.steps_per_epoch - 1)
             running.step.set_rate(lr)
+            self._warm_up(running, epoch, start)
             running.objective.begin_epoch(epoch)
             model.train()
             if start == 0:
