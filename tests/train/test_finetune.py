@@ -16,7 +16,7 @@ from tests.train.conftest import assert_same_run, logged, recipe_for
 import longtail
 from longtail.data import FeatureVectors, Split, load
 from longtail.methods import METHODS
-from longtail.train import RunFolder, StoppedError, Trainer, defaults
+from longtail.train import RunFolder, StoppedError, Trainer, defaults, train
 from longtail.train.fitting import fitting_settings
 from longtail.train.own import OwnImages
 
@@ -92,7 +92,7 @@ print(model.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).labels.tolist())
 
 def test_a_head_on_a_frozen_backbone_is_a_linear_model_of_its_features(weights, tmp_path):
     """The same as training on the features in an array, and the saved model works on images."""
-    given = {"train": "head", "lr": 1e-2, "weight_decay": 1.0, "epochs": 5}
+    given = {"train": "head", "lr": 1e-2, "weight_decay": 1.0, "epochs": 5, "head_init": "means"}
     folder, result = finished(tmp_path / "head", weights, **given)
     model = longtail.load(folder.path)
     dataset, parts = load("digits-lt"), {}
@@ -130,26 +130,26 @@ def pictures(tmp_path):
 def test_runs_share_features_until_an_image_changes(weights, pictures, tmp_path):
     given = {"model": "timm:test_vit", "weights": str(weights), "recipe": "probe", "image_size": 32, "device": "cpu"}
 
-    def train(seed):
-        recipe = defaults(str(pictures), "softmax", given=given).changed(**given, epochs=2, seed=seed, workers=0)
-        (tmp_path / "study/image-cache").mkdir(parents=True, exist_ok=True)
-        Trainer(recipe, tmp_path / f"study/{seed}").run()
-        return {file.name: file.stat().st_mtime_ns for file in (tmp_path / "study/image-cache").glob("features-*")}
+    def train_two(*seeds):
+        base = defaults(str(pictures), "softmax", given=given).changed(**given, epochs=2, workers=0)
+        train([base.changed(seed=seed) for seed in seeds], tmp_path / "runs")
+        return {file: file.stat().st_mtime_ns for file in tmp_path.rglob("features-*")}
 
-    first = train(0)
+    first = train_two(0, 1)  # with different validation images
     assert len(first) == 1
-    assert train(1) == first  # with other validation images
     Image.new("RGB", (30, 40)).save(pictures / "a/3.png")
-    assert train(2).keys() > first.keys()
-    kept = next((tmp_path / "study/image-cache").glob("features-*"))
-    kept.write_bytes(kept.read_bytes()[:-1])
-    train(3)  # a damaged file does not stop a run
+    second = train_two(2, 3)
+    assert len(second) == 2
+    assert first.items() < second.items()
+    for file in second:
+        file.write_bytes(file.read_bytes()[:-1])
+    train_two(4, 5)  # a damaged file does not stop a run
 
 
 def test_a_head_from_class_means_predicts_the_nearest_one(weights, tmp_path):
-    for head, train in (("linear", "head"), ("linear", "lora"), ("cosine", "lora")):
-        recipe = recipe_with(weights, train=train, head_init="means", head=head)
-        trainer = Trainer(recipe, tmp_path / head / train)
+    for head, part in (("linear", "head"), ("linear", "lora"), ("cosine", "lora")):
+        recipe = recipe_with(weights, train=part, head_init="means", head=head)
+        trainer = Trainer(recipe, tmp_path / head / part)
         model = trainer.stages.build().eval()
         batch = next(trainer.loaders.evaluation(trainer.dataset.train).evaluation())
         with torch.no_grad():
@@ -170,8 +170,8 @@ def test_methods_work_on_what_is_trained(weights, tmp_path, method):
     more = {"validation": 0.1} if method == "tau-norm" else {}
     if method == "bcl":
         more |= {"hidden": 16, "projection": 16}
-    for train in ("head", "lora"):
-        _, result = finished(tmp_path / train, weights, method=method, train=train, epochs=1, **more)
+    for part in ("head", "lora"):
+        _, result = finished(tmp_path / part, weights, method=method, train=part, epochs=1, **more)
         assert result["method"] == method
 
 

@@ -9,7 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -140,10 +140,18 @@ def seeded(device: torch.device, seed: int, epoch: int, step: int = 0, rank: int
     if device.type != "cpu":
         yield
         return
-    uniforms = Draws(seed, epoch).uniforms(step, step + 1, 2, stream=_TORCH_STREAM - rank)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(uniforms[0, 0] * 2**24) * 2**24 + int(uniforms[0, 1] * 2**24))
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed((_torch_seed(seed, epoch, rank) + step) % 2**63)
+    try:
         yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+@lru_cache(maxsize=64)
+def _torch_seed(seed: int, epoch: int, rank: int) -> int:
+    high, low = Draws(seed, epoch).uniforms(0, 1, 2, stream=_TORCH_STREAM - rank)[0].tolist()
+    return int(high * 2**24) * 2**36 + int(low * 2**24) * 2**12
 
 
 _TORCH_STREAM = 2**24 - 3  # and those before it, one per rank; mixing uses the last two
