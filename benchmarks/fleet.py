@@ -49,8 +49,8 @@ EARLIER = {"the usual loop": 1.31e3 / 97, "one, cuDNN bf16 channels_last, compil
 Part = dict[str, Any]
 
 
-def eager(step: Step, loader: Resident, mixup: float, last: int) -> Eager:  # noqa: ARG001 - used like Captured
-    return Eager(step, loader, mixup=mixup)
+def eager(step: Step, loader: Resident, mixup: float, last: int, cutmix: float) -> Eager:  # noqa: ARG001 - as Captured
+    return Eager(step, loader, mixup=mixup, cutmix=cutmix)
 
 
 def check() -> dict[str, Any]:

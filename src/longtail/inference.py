@@ -18,7 +18,7 @@ from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normal
 from longtail.data.augment import Augmentation, Compose
 from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
 from longtail.metrics import class_statistics
-from longtail.models import HeadSpec, Model, build_model, is_feature_model
+from longtail.models import FeatureNet, HeadSpec, Model, build_model, is_feature_model
 from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
@@ -407,7 +407,9 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: st
         in_channels=transforms.channels,
         image_size=size,
     )
-    used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "head"}}
+    if card.get("standardised"):
+        model.scaler = FeatureNet(model.backbone.num_features)
+    used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "scaler", "head"}}
     model.load_state_dict(used)  # projectors are needed for training only
     if len(counts) != len(names):
         raise ValueError(f"Expected a count for each of {len(names)} classes, but got {len(counts)}.")

@@ -1,5 +1,6 @@
 """Backbones of torchvision and timm: features and maps, pretrained weights, image sizes, names."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from longtail.models import HeadSpec, build_backbone, build_model, check_takes
+from longtail.models import HeadSpec, build_backbone, build_model, check_takes, pretrained_normalisation
 
 torchvision = pytest.importorskip("torchvision")
 timm = pytest.importorskip("timm")
@@ -108,13 +109,13 @@ def test_weights_from_a_file(name: str, suffix: str, tmp_path: Path) -> None:
     backbone = build_backbone(name, pretrained=path)
     assert all(torch.equal(value, state[key]) for key, value in backbone.network.state_dict().items())
     save({key: value for key, value in state.items() if "layer3" not in key}, path)
-    with pytest.raises(ValueError, match=r"layer3\S* missing"):
+    with pytest.raises(ValueError, match="these are missing: layer3"):
         build_backbone(name, pretrained=str(path))
     save({**state, "more": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match="more unexpected"):
+    with pytest.raises(ValueError, match="these are unexpected: more"):
         build_backbone(name, pretrained=path)
     save({**state, "bn1.weight": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match=r"bn1.weight of shape \(3,\) for \(64,\)"):
+    with pytest.raises(ValueError, match=r"bn1.weight \(\(3,\), not \(64,\)\)"):
         build_backbone(name, pretrained=path)
 
 
@@ -261,3 +262,64 @@ def test_a_failed_first_forward_is_one_sentence(name: str, size: int, image_size
     with pytest.raises(ValueError, match=rf"^Expected {name} to take images of {size} x {size}, but got [^\n]*\.$"):
         check_takes(model, name, 3, size)
     assert model.training
+
+
+# --- folders of weights
+
+
+def test_weights_from_a_folder(tmp_path: Path) -> None:
+    """As timm and Hugging Face publish them: one file or several, with a description."""
+    state = timm.create_model("resnet10t").state_dict()
+    save(state, tmp_path / "model.safetensors")
+    about = {"architecture": "resnet10t", "pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    backbone = build_backbone("timm:resnet10t", pretrained=tmp_path)
+    assert all(torch.equal(value, state[key]) for key, value in backbone.network.state_dict().items())
+    found = pretrained_normalisation("timm:resnet10t", tmp_path)
+    assert (found.mean, found.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    names = list(state)
+    for number, keys in enumerate((names[:30], names[30:])):
+        save({key: state[key] for key in keys}, parts / f"model-{number}.safetensors")
+    where = {key: f"model-{int(place >= 30)}.safetensors" for place, key in enumerate(names)}
+    (parts / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    (parts / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}))
+    again = build_backbone("timm:resnet10t", pretrained=parts)
+    assert all(torch.equal(value, state[key]) for key, value in again.network.state_dict().items())
+    assert pretrained_normalisation("timm:resnet10t", parts).std == (0.25,) * 3
+
+    outside = dict.fromkeys(names, "../model.safetensors")
+    (parts / "model.safetensors.index.json").write_text(json.dumps({"weight_map": outside}))
+    with pytest.raises(ValueError, match="in the same folder"):
+        build_backbone("timm:resnet10t", pretrained=parts)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"Expected weights in .*empty"):
+        build_backbone("timm:resnet10t", pretrained=tmp_path / "empty")
+
+
+def test_weights_of_another_network_and_of_other_images(tmp_path: Path) -> None:
+    state = timm.create_model("test_vit").state_dict()
+    save(state, tmp_path / "vit.pt")
+    with pytest.raises(ValueError, match=r"these are missing: .*; these are unexpected: cls_token") as error:
+        build_backbone("timm:resnet10t", pretrained=tmp_path / "vit.pt")
+    assert "\n" not in str(error.value)
+    small = build_backbone("timm:test_vit", pretrained=tmp_path / "vit.pt", image_size=32, in_channels=1)
+    assert small.network.pos_embed.shape[1] < state["pos_embed"].shape[1]  # timm's resizing, not a random start
+    torch.testing.assert_close(small.network.pos_embed[:, 0], state["pos_embed"][:, 0])
+    weight = small.network.patch_embed.proj.weight
+    torch.testing.assert_close(weight, state["patch_embed.proj.weight"].sum(1, keepdim=True))
+    assert torch.equal(small.network.blocks[0].mlp.fc1.weight, state["blocks.0.mlp.fc1.weight"])
+
+
+def test_probability_of_skipping_a_branch() -> None:
+    found = build_backbone("timm:test_vit", drop_path=0.4)
+    rates = [block.drop_path2.drop_prob for block in found.network.blocks if hasattr(block.drop_path2, "drop_prob")]
+    assert rates[-1] == pytest.approx(0.4)
+    vision = build_backbone("torchvision:efficientnet_b0", drop_path=0.4)
+    rates = [m.p for m in vision.modules() if type(m).__name__ == "StochasticDepth"]
+    assert 0.35 < max(rates) < 0.4
+    for name in ("torchvision:resnet18", "resnet20", "mlp"):
+        with pytest.raises(ValueError, match="Expected no `drop_path` with"):
+            build_backbone(name, drop_path=0.4)

@@ -124,6 +124,7 @@ SETTINGS = [
     {"validation": 0.2, "evaluate_every": 1},
     {"batch_size": 342, "train_stats": "paper", "evaluate_every": 1},  # one batch per epoch, as large as a pass's
     {"batch_size": 341},  # a last batch of one image
+    {"cutmix": 1.0, "mixup": 0.3, "ema": 0.9, "warmup_steps": 7, "evaluate_every": 1},
     {"augment": "none"},  # nothing is drawn
     {"precision": "bf16", "channels_last": True},
     {"checkpoint_minutes": 0.0, "checkpoint_epochs": 1},
@@ -169,8 +170,8 @@ def asking(trainer):
     """Have its model ask for a value, for which the host has to wait."""
     build = trainer.stages.build
 
-    def made():
-        model = build()
+    def made(**how):
+        model = build(**how)
         forward = model.forward
 
         def asks(images, **more):

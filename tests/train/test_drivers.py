@@ -17,8 +17,9 @@ from longtail.methods import Objective
 from longtail.models import build_model
 from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer, stages
-from longtail.train.drivers import Captured, Eager, mixed_shares
+from longtail.train.drivers import Captured, Eager
 from longtail.train.loaders import Loaders
+from longtail.train.mixing import mixed_shares
 from longtail.train.optimizer import make_optimizer
 from longtail.train.stages import Stages
 from longtail.train.step import Step
@@ -227,4 +228,4 @@ def test_which_driver_a_stage_has(pictures, monkeypatch, *, device, held, accumu
     running = Stages(here).start(model, 0)
     assert isinstance(running.loader, held)
     given = {"Eager": (accumulate, 0.3), "Captured": (0.3, ("last", 1)), "Fed": (0.3,)}[expected]
-    assert running.driver == (expected, running.step, running.loader, *given)
+    assert running.driver == (expected, running.step, running.loader, *given, ("cutmix", 0.0))

@@ -5,11 +5,12 @@ import pytest
 import timm
 import torch
 from tests.train.conftest import recipe_for
-from timm.optim import param_groups_layer_decay
+from timm.optim import list_optimizers, param_groups_layer_decay
 
 from longtail.models import build_model
 from longtail.train import Trainer
-from longtail.train.optimizer import parameter_groups
+from longtail.train.optimizer import check_optimizer, make_optimizer, parameter_groups
+from longtail.train.optimizer_state import load_optimizer, optimizer_tensors
 
 
 def scales(model, **options):
@@ -94,3 +95,46 @@ def test_blocks_of_a_vit_of_torchvision_are_layers():
     blocks = [layers[f"backbone.network.encoder.layers.encoder_layer_{number}.ln_1.weight"] for number in range(12)]
     assert blocks == sorted(set(blocks))
     assert layers["backbone.network.class_token"] < blocks[0]
+
+
+# --- timm's optimisers
+
+
+@pytest.mark.parametrize("name", list_optimizers())
+def test_optimisers_of_timm_continue_where_they_stopped(name):
+    """Bit for bit, from a checkpoint without pickle; others are refused before training."""
+    if name.startswith(("bnb", "fused", "kron", "adahessian")):  # CUDA, random numbers, second derivatives
+        with pytest.raises(ValueError, match=name):
+            check_optimizer(name)
+        return
+
+    def made():
+        generator = torch.Generator().manual_seed(0)
+        parameters = [
+            torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (3,), (2, 3, 3, 3))
+        ]
+        groups = [{"params": parameters[::2], "weight_decay": 0.1}, {"params": parameters[1:2], "weight_decay": 0.0}]
+        return parameters, make_optimizer(groups, name)
+
+    def take(parameters, optimizer, steps):
+        for number in steps:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * (number + 1)
+            for place, parameter in enumerate(parameters):
+                generator = torch.Generator().manual_seed(100 * place + number)
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+
+    parameters, optimizer = made()
+    take(parameters, optimizer, range(4))
+    kept = {key: value.clone() for key, value in optimizer_tensors(optimizer).items()}
+    weights = [parameter.detach().clone() for parameter in parameters]
+    take(parameters, optimizer, range(4, 9))
+    again, other = made()
+    with torch.no_grad():
+        for parameter, value in zip(again, weights, strict=True):
+            parameter.copy_(value)
+    load_optimizer(other, kept)
+    take(again, other, range(4, 9))
+    assert all(torch.equal(one, two) for one, two in zip(parameters, again, strict=True))
+    assert not any(torch.equal(one, two) for one, two in zip(parameters, weights, strict=True))

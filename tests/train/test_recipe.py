@@ -16,10 +16,11 @@ from longtail.train import NotFiniteError, RunFolder, Trainer, defaults, read_re
 from longtail.train.optimizer import learning_rate
 from longtail.train.recipe import Recipe, differing_settings, settings_of, with_precision
 
+NAMED = {"finetune", "probe", "lora"}
 SHIPPED = sorted(
     file.name.removesuffix(".toml")
     for file in resources.files("longtail").joinpath("recipes").iterdir()
-    if file.name.endswith(".toml")
+    if file.name.endswith(".toml") and file.name.removesuffix(".toml") not in NAMED
 )
 
 

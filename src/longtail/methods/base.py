@@ -185,11 +185,12 @@ METHODS: Registry[Method] = Registry("method")
 RECIPE_SETTINGS = frozenset(
     """
     data root image_root path_column label_column split_by test test_seed imbalance profile subset_seed
-    validation folds fold groups method params model pretrained weights head sampler correct_twice augment
-    image_size mixup label_smoothing epochs batch_size accumulate drop_last lr schedule milestones decay warmup
-    optimizer momentum nesterov weight_decay backbone_lr layer_decay clip_grad seed device precision
-    channels_last kernels compile workers cache loading bad_images best_epoch patience train_stats
-    evaluate_every checkpoint_epochs checkpoint_minutes keep tensorboard wandb mlflow
+    validation folds fold groups recipe method params model pretrained weights train lora_rank drop_path head
+    head_init sampler correct_twice augment image_size mixup cutmix label_smoothing epochs batch_size accumulate
+    drop_last lr schedule milestones decay warmup warmup_steps optimizer momentum nesterov weight_decay backbone_lr
+    layer_decay clip_grad ema seed device precision channels_last kernels compile workers cache loading bad_images
+    best_epoch patience train_stats evaluate_every checkpoint_epochs checkpoint_minutes keep tensorboard
+    wandb mlflow
     """.split()  # noqa: SIM905 - forty quoted names are harder to read
 )
 """The fields of ``longtail.train.Recipe``."""

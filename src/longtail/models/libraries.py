@@ -3,11 +3,12 @@
 import difflib
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,12 @@ def is_feature_model(name: str) -> bool:
 
 
 def build_backbone(
-    name: str, *, in_channels: int = 3, pretrained: Pretrained = False, image_size: int | None = None
+    name: str,
+    *,
+    in_channels: int = 3,
+    pretrained: Pretrained = False,
+    image_size: int | None = None,
+    drop_path: float | None = None,
 ) -> Backbone:
     """Build a backbone by name; its parameters are drawn from torch's generator.
 
@@ -42,8 +48,11 @@ def build_backbone(
             ``"mlp"`` or ``"mlp-256-128"`` (:class:`FeatureNet <longtail.models.FeatureNet>`).
         in_channels: channels of the images.
         pretrained: whether to download the library's weights; or a file of weights for the same network,
-            ``.safetensors`` or written by ``torch.save``, which may also hold a classifier.
+            ``.safetensors`` or written by ``torch.save``, which may also hold a classifier; or a folder with such a
+            file, as Hugging Face and timm publish them.
         image_size: side of the images, for networks with a fixed size, such as ViTs; default: the network's.
+        drop_path: probability that a residual branch is skipped in training, in the last block; it grows from 0 in the
+            first. Default: the network's.
 
     Example:
         >>> build_backbone("resnet32").num_features
@@ -53,12 +62,14 @@ def build_backbone(
         raise TypeError(f"Expected `name` to be the name of a backbone, but got {describe(name)}.")
     if not isinstance(pretrained, bool | str | PathLike):
         raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {describe(pretrained)}.")
+    if drop_path is not None and (is_feature_model(name) or name in SMALL_MODELS):
+        raise _no_drop_path(name, drop_path)
     if is_feature_model(name):
         hidden = {"linear": (), "mlp": (512,)}.get(name) if "-" not in name else map(int, name.split("-")[1:])
         return FeatureNet(in_channels, tuple(hidden or ()))
     if name not in SMALL_MODELS:
         kind, module, rest = _find(name)
-        return kind(module, rest, in_channels, pretrained, image_size)
+        return kind(module, rest, in_channels, pretrained, image_size, drop_path)
     if pretrained is True:
         raise ValueError(f"Expected `pretrained` to be False or a file for {name}, but got True: none is published.")
     backbone = SmallCNN(in_channels) if name == _SMALL else CifarResNet(CIFAR_RESNETS[name], in_channels)
@@ -124,6 +135,7 @@ class _LibraryBackbone(nn.Module):
         in_channels: channels of the images.
         pretrained: whether to download weights, or a file of them.
         image_size: side of the images, for networks with a fixed size.
+        drop_path: probability of skipping a branch; ``None``: the network's.
     """
 
     num_features: int
@@ -131,15 +143,28 @@ class _LibraryBackbone(nn.Module):
     name: str
     size_options: Mapping[str, Any]
     """The options with which the library makes the network for the size of the images."""
+    drop_path_option: ClassVar[str]
+    """What the library calls ``drop_path``."""
 
-    def __init__(
-        self, library: ModuleType, name: str, in_channels: int, pretrained: Pretrained, image_size: int | None
+    def __init__(  # noqa: PLR0917 - as in build_backbone
+        self,
+        library: ModuleType,
+        name: str,
+        in_channels: int,
+        pretrained: Pretrained,
+        image_size: int | None,
+        drop_path: float | None = None,
     ) -> None:
         super().__init__()
         self.in_channels = check_integer("in_channels", in_channels, minimum=1)
+        self._drop_path = {} if drop_path is None else {self.drop_path_option: float(drop_path)}
         classifier = self._build(library, name, pretrained, image_size)
         if not isinstance(pretrained, bool):
-            load_weights(self.network, pretrained, classifier)
+            load_weights(self.network, pretrained, classifier, convert=self._convert)
+
+    def _convert(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of a file in the layout and for the image size of this network."""
+        return weights
 
     def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
         """Set ``network`` and ``num_features``; return the names of the classifier's modules in a file of weights."""
@@ -151,6 +176,8 @@ class _LibraryBackbone(nn.Module):
         try:
             self.network = create()
         except Exception as error:  # each library has its own errors
+            if self._drop_path and isinstance(error, TypeError) and self.drop_path_option in str(error):
+                raise _no_drop_path(name, self._drop_path[self.drop_path_option]) from error
             if size and not isinstance(error, OSError):
                 given = ", ".join(map(str, size.values()))
                 raise ValueError(
@@ -181,6 +208,7 @@ class TorchvisionBackbone(_LibraryBackbone):
     """
 
     has_maps: bool
+    drop_path_option = "stochastic_depth_prob"
 
     def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
         if pretrained is not False and self.in_channels != 3:
@@ -193,12 +221,13 @@ class TorchvisionBackbone(_LibraryBackbone):
         elif image_size is not None and name.startswith("maxvit_"):
             size["input_size"] = (image_size, image_size)
         weights = "DEFAULT" if pretrained is True else None
-        self._create(name, pretrained, size, lambda: library.models.get_model(name, weights=weights, **size))
+        more = {**size, **self._drop_path}
+        self._create(name, pretrained, size, lambda: library.models.get_model(name, weights=weights, **more))
         linear = [path for path, module in self.network.named_modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError(f"Expected `name` to be a network with a linear classifier, but got {name!r}.")
         self.num_features = self.network.get_submodule(linear[-1]).in_features
-        _replace(self.network, linear[-1], nn.Identity())
+        replace_module(self.network, linear[-1], nn.Identity())
         if self.in_channels != 3:
             _replace_first_convolution(self.network, self.in_channels)
         # In these families the forward pass is the chain of the children up to the pool.
@@ -240,19 +269,37 @@ class TorchvisionBackbone(_LibraryBackbone):
 class TimmBackbone(_LibraryBackbone):
     """A network of timm without its classifier. timm adapts pretrained weights to other channels and image sizes."""
 
+    drop_path_option = "drop_path_rate"
+
     def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
         config = self.weights_config(library, name)
         self._name, self._side = name, int(config.input_size[-1])
         size = {}
         if image_size is not None and config.fixed_input_size and image_size != self._side:
             size["img_size"] = self._side = image_size
-        more = {"num_classes": 0, "in_chans": self.in_channels, "pretrained": pretrained is True, **size}
+        more: dict[str, Any] = {"num_classes": 0, "in_chans": self.in_channels, "pretrained": pretrained is True}
+        more |= {**size, **self._drop_path}
         self._create(name, pretrained, size, lambda: library.create_model(name, **more))
         # Some networks have a layer between maps and classifier; the classifier reads its output.
         self.num_features = getattr(self.network, "head_hidden_size", None) or self.network.num_features
         self._has_maps: bool | None = None
         classifier = self.network.default_cfg.get("classifier") or ()
         return (classifier,) if isinstance(classifier, str) else tuple(classifier)
+
+    def _convert(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As timm does with published weights: other layouts, image sizes and numbers of channels."""
+        module = sys.modules[type(self.network).__module__]
+        convert = getattr(module, "checkpoint_filter_fn", None)
+        if convert is not None:
+            with suppress(Exception):  # weights of another network: the check of names says what is wrong
+                weights = convert(dict(weights), self.network)
+        first = self.network.pretrained_cfg.get("first_conv") if self.in_channels != 3 else None
+        for name in [first] if isinstance(first, str) else first or ():
+            key = f"{name}.weight"
+            if key in weights and weights[key].shape[1] == 3:
+                adapt = importlib.import_module("timm.models").adapt_input_conv
+                weights = weights | {key: adapt(self.in_channels, weights[key])}
+        return weights
 
     @staticmethod
     def names(library: ModuleType) -> list[str]:
@@ -333,11 +380,15 @@ def _find(name: str) -> tuple[_Library, ModuleType, str]:
     raise ValueError(f"Expected `name` to be a backbone of {where}, but got {name!r}{advice}.")
 
 
+def _no_drop_path(name: str, value: float) -> ValueError:
+    return ValueError(f"Expected no `drop_path` with {name}, which skips no branches, but got {value:g}.")
+
+
 def _one_line(error: object) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-def _replace(network: nn.Module, path: str, new: nn.Module) -> None:
+def replace_module(network: nn.Module, path: str, new: nn.Module) -> None:
     """``network.set_submodule(path, new)``, which torch has since 2.5."""
     parent, _, name = path.rpartition(".")
     setattr(network.get_submodule(parent), name, new)
@@ -354,4 +405,4 @@ def _replace_first_convolution(network: nn.Module, in_channels: int) -> None:
         bias=old.bias is not None,
     )
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-    _replace(network, path, new)
+    replace_module(network, path, new)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from longtail._checks import check_choice, check_integer
-from longtail.models.backbones import Backbone, check_backbone, evaluation_mode
+from longtail.models.backbones import Backbone, FeatureNet, check_backbone, evaluation_mode
 from longtail.models.heads import HEADS, Head, HeadSpec, LinearHead, Outputs, build_head, unit
 from longtail.models.libraries import build_backbone, explain_size_errors
 from longtail.models.pretrained import Pretrained
 
-TrainedPart = Literal["all", "classifier"]
+TrainedPart = Literal["all", "classifier", "head", "norm", "lora"]
 """The part of a model that trains."""
 
 
@@ -70,6 +70,10 @@ class Model(nn.Module):
     head: Head
     projector: Projector | None
     prototypes: Projector | None
+    scaler: FeatureNet | None
+    """Standardises the features for the head, if the head was trained on the features of a frozen backbone."""
+    fixed_statistics: bool = False
+    """Whether BatchNorm of the backbone stays in evaluation mode."""
 
     def __init__(
         self, backbone: Backbone, head: Head, *, projector: Projector | None = None, prototypes: Projector | None = None
@@ -90,6 +94,16 @@ class Model(nn.Module):
         self.head = head
         self.projector = projector
         self.prototypes = prototypes
+        self.scaler = None
+
+    def train(self, mode: bool = True) -> "Model":
+        """Set the mode; see :attr:`fixed_statistics`."""
+        super().train(mode)
+        if self.fixed_statistics and isinstance(self.backbone, nn.Module):
+            for module in self.backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
 
     @property
     def num_classes(self) -> int:
@@ -111,6 +125,8 @@ class Model(nn.Module):
             features = self.backbone.pool(maps) if project and self.projector is not None else outputs.features
         else:
             features = self.backbone(images)
+            if self.scaler is not None:
+                features = self.scaler(features)
             outputs = self.head(features)
         if not project or self.projector is None:
             return outputs
@@ -138,14 +154,27 @@ class Model(nn.Module):
         BatchNorm statistics of a frozen backbone still change in ``train()``, as in cRT and LWS.
 
         Args:
-            part: ``"all"``, or ``"classifier"``: the head's ``classifier_parameters()``.
+            part: ``"all"``; ``"classifier"``: the head's ``classifier_parameters()``; ``"head"``: all but the backbone;
+                ``"norm"``: those and the norm layers of the backbone; ``"lora"``: those and what
+                :func:`add_lora <longtail.models.tuning.add_lora>` added.
         """
         check_choice("part", part, TrainedPart)
-        chosen = list(self.parameters()) if part == "all" else self.head.classifier_parameters()
+        if part == "classifier":
+            chosen = self.head.classifier_parameters()
+        else:
+            chosen = [value for name, value in self.named_parameters() if self._is_in(part, name)]
         wanted = {id(parameter) for parameter in chosen}
         for parameter in self.parameters():
             parameter.requires_grad_(id(parameter) in wanted)
         return chosen
+
+    def _is_in(self, part: TrainedPart, name: str) -> bool:
+        """Whether a parameter belongs to a part other than the classifier."""
+        if part == "all" or not name.startswith("backbone."):
+            return True
+        if part == "norm":
+            return "norm" in type(self.get_submodule(name.rpartition(".")[0])).__name__.lower()
+        return part == "lora" and ".lora_" in name
 
 
 def build_model(
@@ -158,6 +187,7 @@ def build_model(
     projection: tuple[int, int] | None = None,
     prototypes: bool = False,
     image_size: int | None = None,
+    drop_path: float | None = None,
     seed: int = 0,
 ) -> Model:
     """Build a model by names, on the CPU; its parameters depend on ``seed`` alone.
@@ -174,6 +204,7 @@ def build_model(
         projection: hidden length and length p of a projector of the features; ``None`` for no projector.
         prototypes: whether to project the classifier's class vectors too (BCL).
         image_size: as in :func:`build_backbone <longtail.models.build_backbone>`.
+        drop_path: as in :func:`build_backbone <longtail.models.build_backbone>`.
         seed: of the initial parameters.
 
     Example:
@@ -184,8 +215,10 @@ def build_model(
     HEADS.find(head if isinstance(head, str) else head.name)
     if prototypes and projection is None:
         raise ValueError("Expected `prototypes` to come with a `projection`, but got none.")
-    with _seeded(seed):
-        backbone = build_backbone(name, in_channels=in_channels, pretrained=pretrained, image_size=image_size)
+    with seeded(seed):
+        backbone = build_backbone(
+            name, in_channels=in_channels, pretrained=pretrained, image_size=image_size, drop_path=drop_path
+        )
         features = backbone.num_features
         classifier = build_head(head, backbone, num_classes)
         return Model(
@@ -212,7 +245,7 @@ def replace_head(model: Model, head: HeadSpec | str, *, seed: int, keep_weights:
         ``model``.
     """
     old = model.head
-    with _seeded(seed):
+    with seeded(seed):
         new = build_head(head, model.backbone, old.num_classes)
     _check_fit(model.backbone, new)
     if keep_weights:
@@ -254,7 +287,7 @@ def _check_fit(backbone: Backbone, head: Head) -> None:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Draw on the CPU from ``seed`` inside, and leave every generator as it was."""
     check_integer("seed", seed, minimum=0)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):

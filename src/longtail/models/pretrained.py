@@ -1,6 +1,7 @@
-"""Weights from a local file, read without running code from it."""
+"""Weights from a local file or folder, read without running code from it."""
 
 import json
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -12,45 +13,95 @@ from longtail._io import open_tensors, reading
 from longtail.data.datasets.splits import Normalisation
 
 Pretrained = bool | str | PathLike[str]
-"""Whether to download published weights, or a file of weights."""
+"""Whether to download published weights, or a file or a folder of weights."""
 
 
-def load_weights(network: nn.Module, path: str | PathLike[str], classifier: tuple[str, ...] = ()) -> None:
+def load_weights(
+    network: nn.Module,
+    path: str | PathLike[str],
+    classifier: tuple[str, ...] = (),
+    convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
+) -> None:
     """Load the weights in a file into ``network``; the file must have all of them, and no others except a classifier.
 
     Args:
         network: a backbone.
         path: a ``.safetensors`` file, or one of ``torch.save`` with tensors only, with the weights of this network or
-            of a ``Model`` that has it as ``backbone``.
+            of a ``Model`` that has it as ``backbone``; or a folder with such a file, or with several and an index, as
+            Hugging Face and timm publish them.
         classifier: modules that the file may have and the network does not.
+        convert: changes weights in another layout to that of the network.
     """
-    weights = _read_weights(Path(path))
+    weights = _read_folder(Path(path)) if Path(path).is_dir() else _read_weights(Path(path))
     ours = {key.removeprefix("backbone."): value for key, value in weights.items() if key.startswith("backbone.")}
     if ours:
         weights = {key.removeprefix("network."): value for key, value in ours.items()}
     else:
         dropped = tuple(f"{name}." for name in classifier)
-        weights = {key: value for key, value in weights.items() if not key.startswith(dropped)}
+        weights = {key: value for key, value in convert(weights).items() if not key.startswith(dropped)}
     state = network.state_dict()
-    wrong = [
-        f"{key} of shape {tuple(value.shape)} for {tuple(state[key].shape)}"
-        for key, value in weights.items()
-        if key in state and value.shape != state[key].shape
-    ]
-    if not wrong:
-        missing, unexpected = network.load_state_dict(weights, strict=False)
-        wrong = [f"{key} missing" for key in missing] + [f"{key} unexpected" for key in unexpected]
-    if wrong:
-        raise ValueError(f"Expected {path} to hold the weights of the network, but got {shown(wrong)}.")
+    # Files without BatchNorm's counter exist; it changes nothing.
+    needed = [key for key in state if not key.endswith("num_batches_tracked")]
+    wrong = {
+        "are missing": [key for key in needed if key not in weights],
+        "are unexpected": [key for key in weights if key not in state],
+        "have another shape": [
+            f"{key} ({tuple(value.shape)}, not {tuple(state[key].shape)})"
+            for key, value in weights.items()
+            if key in state and value.shape != state[key].shape
+        ],
+    }
+    found = [f"these {what}: {shown(keys)}" for what, keys in wrong.items() if keys]
+    if found:
+        raise ValueError(f"Expected {path} to hold the weights of the network, but {'; '.join(found)}.")
+    network.load_state_dict(weights, strict=False)
 
 
 def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:
-    """The normalisation of the run that wrote a model file; ``None`` for any other file."""
+    """The normalisation of the run that wrote a model file, or of a folder's description; ``None`` for other files."""
+    if Path(path).is_dir():
+        return _described_normalisation(Path(path))
     if Path(path).suffix != ".safetensors" or not Path(path).is_file():
         return None
     with open_tensors(Path(path)) as file, reading(Path(path), "a model of longtail"):
         card = json.loads((file.metadata() or {}).get("longtail", "{}"))
         return Normalisation(tuple(card["mean"]), tuple(card["std"])) if "mean" in card else None
+
+
+def _described_normalisation(folder: Path) -> Normalisation | None:
+    """Mean and standard deviation in the files that timm and Transformers put beside weights."""
+    for name, table, mean, std in (
+        ("config.json", "pretrained_cfg", "mean", "std"),
+        ("preprocessor_config.json", None, "image_mean", "image_std"),
+    ):
+        if (folder / name).is_file():
+            with reading(folder / name, "the description of weights"):
+                content = json.loads((folder / name).read_text(encoding="utf-8"))
+                content = content.get(table, {}) if table else content
+                if mean in content:
+                    return Normalisation(tuple(map(float, content[mean])), tuple(map(float, content[std])))
+    return None
+
+
+def _read_folder(folder: Path) -> dict[str, Tensor]:
+    """The weights in a folder: one file, or several that an index lists."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file():
+            return _read_weights(folder / name)
+        if index.is_file():
+            with reading(index, "an index of weights"):
+                files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+                if any(Path(file).name != file for file in files):
+                    raise ValueError("Expected files in the same folder, but got others.")
+            return {key: value for file in files for key, value in _read_weights(folder / file).items()}
+    files = sorted(one.name for one in folder.iterdir() if one.suffix in {".safetensors", ".bin", ".pt", ".pth"})
+    if len(files) == 1:
+        return _read_weights(folder / files[0])
+    raise FileNotFoundError(
+        f"Expected weights in {folder}, as model.safetensors, pytorch_model.bin or a single other file, but got "
+        f"{shown(files) if files else 'none'}."
+    )
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

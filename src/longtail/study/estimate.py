@@ -82,6 +82,9 @@ def _kind(recipe: Recipe) -> Hashable:
         "sampler",
         "optimizer",
         "clip_grad",
+        "train",
+        "ema",
+        "cutmix",
     )
     held = ("folds", "validation", "test", "best_epoch", *OPENING)
     return tuple(getattr(recipe, name) for name in (*names, *more, *held))

@@ -175,7 +175,6 @@ def restore(tensors: Tensors, step: Step, model: nn.Module) -> None:
         device = next((buffer.device for buffer in step.objective.buffers()), None)
         step.objective.load_state_dict({name: value.to(device) for name, value in part("objective.").items()})
         with torch.no_grad():
-            for name, value in step.state().items():
-                value.copy_(tensors[name])
+            step.load_state(tensors)
     except (RuntimeError, KeyError) as error:
         raise ValueError("Expected a checkpoint of this model and method, but its tensors are of another.") from error

@@ -8,7 +8,8 @@ epoch that ends early has settled.
 import sys
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,37 +17,43 @@ import torch
 from torch import Tensor
 
 from longtail._gpu import is_checked
-from longtail._io import import_extra
 from longtail.data import Draws, Resident, ResidentFiles, Streaming
 from longtail.data.sampling.batch_plan import Batch, PlannedBatch
 from longtail.train.graphs import StepGraphs, warn_not_captured
+from longtail.train.mixing import mixed_rows
 from longtail.train.step import Step
 
 if TYPE_CHECKING:
     from longtail.train.gathering import Gathering
 
-__all__ = ["Captured", "Driver", "Eager", "Fed"]
+__all__ = ["Captured", "Driver", "Eager", "Fed", "seeded"]
 
 
 class Eager:
-    """Eager steps; ``accumulate`` batches of the loader are one step, and ``mixup`` is its alpha."""
+    """Eager steps; ``accumulate`` batches of the loader are one step; ``mixup`` and ``cutmix`` are their alphas."""
 
     def __init__(
-        self, step: Step, loader: Resident | ResidentFiles | Streaming, accumulate: int = 1, mixup: float = 0.0
+        self,
+        step: Step,
+        loader: Resident | ResidentFiles | Streaming,
+        accumulate: int = 1,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
     ) -> None:
-        self.step, self.loader, self.accumulate, self.mixup = step, loader, accumulate, mixup
+        self.step, self.loader, self.accumulate, self.mixup, self.cutmix = step, loader, accumulate, mixup, cutmix
         self.stream = None
 
     def epoch(self, seed: int, epoch: int, start: int) -> Iterator[None]:
         """Take the steps of an epoch."""
         batches = self.loader.training(seed, epoch, start * self.accumulate)
         steps = -(-self.loader.plan.steps // self.accumulate)
-        mixed = mixed_shares(seed, epoch, self.mixup, steps)
+        mixed = mixed_rows(seed, epoch, self.mixup, self.cutmix, steps)
         for number in range(start, steps):
             group = list(islice(batches, self.accumulate))
             if not group:  # the remaining images could not be read
                 return
-            self.step(group, None if mixed is None else mixed[number].to(group[0].labels.device))
+            with seeded(group[0].labels.device, seed, epoch, number, self.loader.plan.rank):
+                self.step(group, None if mixed is None else mixed[number].to(group[0].labels.device))
             yield
 
     def settle(self) -> None:
@@ -62,8 +69,8 @@ class Fed:
     cannot be captured, for example because the model reads a value from the GPU.
     """
 
-    def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0) -> None:
-        self.step, self.loader, self.mixup = step, loader, mixup
+    def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0, cutmix: float = 0.0) -> None:
+        self.step, self.loader, self.mixup, self.cutmix = step, loader, mixup, cutmix
         self.graphs = StepGraphs(step)
         self.stream = self.graphs.stream
         self._held: dict[int, tuple[Batch, Tensor | None]] = {}
@@ -75,7 +82,7 @@ class Fed:
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         batches = self.loader.training(seed, epoch, start)
         with torch.cuda.stream(stream):
-            shares = mixed_shares(seed, epoch, self.mixup, plan.steps)
+            shares = mixed_rows(seed, epoch, self.mixup, self.cutmix, plan.steps)
             shares = None if shares is None else shares.to(stream.device)
         under_way: deque[torch.cuda.Event] = deque()
         try:
@@ -127,16 +134,27 @@ class Fed:
 _UNDER_WAY = 2  # steps that are launched but not finished: each holds a batch
 
 
-def mixed_shares(seed: int, epoch: int, alpha: float, steps: int) -> Tensor | None:
-    """The weight of an image in the mixup of each step, drawn from Beta(alpha, alpha); ``None`` for alpha 0."""
-    if not alpha:
-        return None
-    betaincinv = import_extra("scipy.special", "train").betaincinv
-    uniforms = Draws(seed, epoch).uniforms(0, steps, 1, stream=_MIXUP_STREAM)[:, 0]
-    return torch.from_numpy(betaincinv(alpha, alpha, uniforms.double().numpy())).float()
+@contextmanager
+def seeded(device: torch.device, seed: int, epoch: int, step: int = 0, rank: int = 0) -> Iterator[None]:
+    """On a CPU, draw torch's random numbers in the block, as dropout and drop-path do, from these numbers alone."""
+    if device.type != "cpu":
+        yield
+        return
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed((_torch_seed(seed, epoch, rank) + step) % 2**63)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
 
 
-_MIXUP_STREAM = 2**24 - 1  # the last one; views use the first ones
+@lru_cache(maxsize=64)
+def _torch_seed(seed: int, epoch: int, rank: int) -> int:
+    high, low = Draws(seed, epoch).uniforms(0, 1, 2, stream=_TORCH_STREAM - rank)[0].tolist()
+    return int(high * 2**24) * 2**36 + int(low * 2**24) * 2**12
+
+
+_TORCH_STREAM = 2**24 - 3  # and those before it, one per rank; mixing uses the last two
 
 
 class _Planned(NamedTuple):
@@ -157,8 +175,10 @@ class Captured:
     captured, it runs eagerly. ``last`` is the last epoch, if known: samplers may have no order beyond it.
     """
 
-    def __init__(self, step: Step, loader: Resident, mixup: float = 0.0, last: int | None = None) -> None:
-        self.step, self.loader, self.mixup, self.last = step, loader, mixup, last
+    def __init__(
+        self, step: Step, loader: Resident, mixup: float = 0.0, last: int | None = None, cutmix: float = 0.0
+    ) -> None:
+        self.step, self.loader, self.mixup, self.last, self.cutmix = step, loader, mixup, last, cutmix
         self.device = loader.labels.device
         self.graphs = StepGraphs(step)
         self.stream = self.graphs.stream
@@ -166,7 +186,7 @@ class Captured:
         rows = plan.steps * plan.batch_size
         self.order = torch.zeros(rows, dtype=torch.int64, device=self.device)
         self.uniforms = [torch.zeros(rows, view.draws, device=self.device) for view in plan.views]
-        self.mixed = torch.ones(plan.steps, device=self.device)
+        self.mixed = torch.ones((plan.steps, 5) if cutmix else plan.steps, device=self.device)
         self.row = torch.zeros((), dtype=torch.int64, device=self.device)
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(plan.batch_size, device=self.device)
@@ -220,7 +240,7 @@ class Captured:
             batches,
             torch.cat([batch.indices for batch in batches]),
             [torch.cat([batch.uniforms[place] for batch in batches]) for place in range(len(plan.views))],
-            mixed_shares(seed, epoch, self.mixup, plan.steps),
+            mixed_rows(seed, epoch, self.mixup, self.cutmix, plan.steps),
         )
 
     def _load(self, planned: _Planned) -> None:
@@ -234,10 +254,11 @@ class Captured:
 
     def _take(self, size: int) -> None:
         """The step that a graph captures."""
-        mixed = self.mixed.index_select(0, self.number).squeeze(0) if self.mixup else None
+        mixes = self.mixup or self.cutmix
+        mixed = self.mixed.index_select(0, self.number).squeeze(0) if mixes else None
         self.step([self._batch(size)], mixed)
         self.row += size
-        if self.mixup:
+        if mixes:
             self.number += 1
 
     def _batch(self, size: int) -> Batch:

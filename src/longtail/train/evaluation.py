@@ -18,6 +18,7 @@ from longtail.metrics import ClassStatistics, class_statistics, recall
 from longtail.models import Model, Outputs
 from longtail.models.backbones import evaluation_mode
 from longtail.ranks import Ranks
+from longtail.train.drivers import seeded
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.measures import Classifier, PostHoc, choose_posthoc
@@ -34,6 +35,7 @@ Write = Callable[[Tensor, Tensor, Tensor], None]
 
 _SAMPLES = 2**14  # that are counted together, at most
 _NUMBERS = 2**22  # in their logits, features and labels, at most: 16 MB as float32
+_AFTER_STEPS = 2**40  # dropout in this pass has other draws than in any step
 _WAITING = 2**26  # logits of a run that may wait on the device: 256 MB
 
 
@@ -224,7 +226,8 @@ class Evaluator:
     def _pass(self, model: Model, split: str, epoch: int = 0) -> Iterator[tuple[Forward, Iterator[Batch]]]:
         """The forward pass and the batches of a split, in the mode of :meth:`statistics`."""
         if split == "train_paper":
-            with batch_statistics(model), self._forward(model) as forward:
+            draws = seeded(self.loaders.device, self.loaders.recipe.seed, epoch, _AFTER_STEPS, self.ranks.rank)
+            with batch_statistics(model), draws, self._forward(model) as forward:
                 yield forward, self._augmented(epoch)
         else:
             with self._forward(model.eval()) as forward:

@@ -11,7 +11,7 @@ __all__ = ["describe_settings", "fitting_settings"]
 
 _STEPS_PER_EPOCH = 16  # of a small data set: fewer images have smaller batches
 _BATCH_SIZES = (16, 128, 256)  # the smallest, and the largest for small and for large images
-_STEPS = {"scratch": 2_500, "tuned": 500, "features": 2_000}
+_STEPS = {"scratch": 2_500, "tuned": 500, "features": 2_000}  # also of a head on frozen features
 """Steps of a run, at least, unless that takes more than the most epochs."""
 _EPOCHS = {"scratch": (60, 200), "tuned": (10, 50)}
 """The fewest epochs, for many images, and the most, for few."""
@@ -19,6 +19,10 @@ _RATES = {"small": (0.1, 128), "large": (0.1, 256), "tuned": (0.02, 256)}
 """The learning rate at a batch size; it grows with the square root of the batch size."""
 _ADAMW = {"small": (1e-3, 256), "large": (1e-3, 256), "tuned": (5e-4, 256)}
 """The same for AdamW."""
+_LORA = (1e-3, 256)
+"""The same for AdamW with low-rank changes."""
+_HEAD = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 1.0, "warmup": 0, "schedule": "cosine"}
+"""For a head on frozen features: those of `features.toml`, which were chosen on validation data."""
 _NEEDS_ADAMW = re.compile(r"vit|deit|swin|beit|eva|mixer|convnext|xcit|cait|coat")
 """Networks that SGD at the usual rates does not train."""
 _MANY = 50_000  # images that a ResNet-50 needs
@@ -32,7 +36,7 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
     Args:
         images: their number and size.
         given: settings of the user, which the others fit: ``batch_size``, ``epochs``, ``pretrained``, ``weights``,
-            ``optimizer``, and ``model``, because transformers and ConvNeXts need AdamW.
+            ``train``, ``optimizer``, and ``model``, because transformers and ConvNeXts need AdamW.
 
     Example:
         >>> pictures = OwnImages(number=155, classes=8, height=200, width=300, small=False)
@@ -53,8 +57,11 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
     length = "tuned" if tuned else "scratch"
     fewest, most = _EPOCHS[length]
     epochs = given.get("epochs") or min(max(math.ceil(_STEPS[length] / math.ceil(number / batch)), fewest), most)
-    adamw = given.get("optimizer", "adamw" if _NEEDS_ADAMW.search(str(given.get("model", ""))) else "sgd") == "adamw"
-    rate, at = (_ADAMW if adamw else _RATES)[kind]
+    lora = given.get("train") == "lora"
+    usual = "adamw" if lora or _NEEDS_ADAMW.search(str(given.get("model", ""))) else "sgd"
+    optimizer = given.get("optimizer", usual)
+    adamw = optimizer != "sgd"  # timm's are used like it
+    rate, at = _LORA if lora and adamw else (_ADAMW if adamw else _RATES)[kind]
     settings: dict[str, Any] = {
         "batch_size": batch,
         "epochs": epochs,
@@ -63,11 +70,13 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
     }
     if adamw:
         settings |= {
-            "optimizer": "adamw",
+            "optimizer": optimizer,
             "weight_decay": 0.05,
             "clip_grad": 1.0,
-            "layer_decay": 0.75 if tuned else 1.0,
+            "layer_decay": 0.75 if tuned and not lora else 1.0,
         }
+    if given.get("train") == "head":
+        settings |= _HEAD | {"clip_grad": 0.0, "layer_decay": 1.0} | _feature_settings(number, given)
     if images.small and not tuned:
         return settings
     if like_cifar:

@@ -130,10 +130,12 @@ class RunFolder:
 
     @property
     def cache(self) -> Path:
-        """The folder of cached images: its own, or that of the folder of its study, if there is one."""
-        above = list(self.path.parents)[:3]  # runs of a search are in `search/KEY/RUN`
-        folders = [cache_folder(folder) for folder in (self.path, *above)]
-        return next((folder for folder in folders if folder.is_dir()), folders[0])
+        """The folder of cached images and features: its own, or one that the runs of a study or a command share."""
+        own = self.path.parent if re.fullmatch(r"pilot\d", self.path.name) else self.path
+        folders = [own, *list(own.parents)[:3]]  # runs of a search are in `search/KEY/RUN`
+        existing = next((folder for folder in folders if cache_folder(folder).is_dir()), None)
+        study = next((folder for folder in folders if (folder / "study.json").is_file()), None)
+        return cache_folder(existing or study or own)
 
     @property
     def done(self) -> bool:

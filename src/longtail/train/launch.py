@@ -93,6 +93,8 @@ def train(
         >>> folders[0].result()["splits"]["test"]["recall"]["all"]  # doctest: +SKIP
     """
     several = [recipes] if isinstance(recipes, Recipe) else list(recipes)
+    if len(several) > 1 and any(one.train == "head" and one.cache for one in several):
+        cache_folder(out).mkdir(parents=True, exist_ok=True)  # they share features
     return _train(run_folders(several, out), lambda: several, together, on_step, on_log, dataset=dataset)
 
 

@@ -62,6 +62,8 @@ class Loaders:
     ranks: Ranks
     unreadable: dict[str, str] = field(default_factory=dict)
     """Files of all splits that were skipped so far, and why."""
+    features: dict[Split, Split] = field(default_factory=dict)
+    """Splits of images whose loaders yield features of a frozen backbone instead."""
     _held: dict[Split, Resident | ResidentFiles] = field(default_factory=dict)
     """Splits that are on the device, once for all their loaders."""
 
@@ -103,7 +105,8 @@ class Loaders:
 
     def training(self, views: tuple[str, ...], sampler: Sampler, *, drop_last: bool) -> Loader:
         """The loader of the training split, augmented."""
-        recipe, world, split = self.recipe, self.ranks.world, self.dataset.train
+        recipe, world = self.recipe, self.ranks.world
+        split = self.features.get(self.dataset.train, self.dataset.train)
         family: Mapping[str, Augmentation] = dict.fromkeys(views, Unchanged())
         if not isinstance(split.images, FeatureVectors):
             family = training_views(
@@ -133,13 +136,16 @@ class Loaders:
 
     def evaluation(self, split: Split) -> Loader:
         """The loader of a split in order, every sample once."""
+        split = self.features.get(split, split)
         size = self.image_size
         view: Augmentation = Unchanged()
+        batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         if not isinstance(split.images, FeatureVectors):
             view = evaluation_view(
                 self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split)
             )
-        batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
+        elif self.features:
+            batch = 1000
         plan = BatchPlan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
         return self._loader(split, plan)
 

@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from longtail._registry import Registry
+from longtail._io import import_extra
+from longtail._registry import Registry, nearest
 from longtail.models import Model
+from longtail.train.optimizer_state import optimizer_tensors
 
-__all__ = ["SCHEDULES", "OptimizerName", "learning_rate", "make_optimizer", "parameter_groups"]
+__all__ = ["CAPTURED", "SCHEDULES", "check_optimizer", "learning_rate", "make_optimizer", "parameter_groups"]
 
-OptimizerName = Literal["sgd", "adamw"]
+CAPTURED = ("sgd", "adamw")
+"""Our optimisers, whose steps a CUDA graph can hold; all others are timm's."""
 
 SCHEDULES: Registry[Callable[[float, int, Sequence[float], float], float]] = Registry("schedule")
 """Schedules by name: the factor of the learning rate from epoch, epochs, milestones and decay of a recipe.
@@ -37,11 +40,14 @@ def learning_rate(
     milestones: Sequence[float] = (),
     decay: float = 0.1,
     warmup: int = 0,
+    warmup_steps: int = 0,
+    step: int = 0,
 ) -> float:
-    r"""The learning rate at an epoch, counted from 0.
+    r"""The learning rate at an epoch and at a step of the stage, both counted from 0.
 
-    Warm-up is linear, :math:`lr (e + 1) / w` in epoch :math:`e < w`. Then ``"steps"`` multiplies by ``decay`` at each
-    milestone (values below 1 are fractions of all epochs), ``"cosine"`` goes down to zero,
+    Warm-up is linear, :math:`lr (e + 1) / w` in epoch :math:`e < w`; with ``warmup_steps`` there is no warm-up of
+    epochs, and step :math:`s < w` has the rate of its epoch times :math:`(s + 1) / w`. Then ``"steps"`` multiplies by
+    ``decay`` at each milestone (values below 1 are fractions of all epochs), ``"cosine"`` goes down to zero,
     :math:`lr (1 + \cos(\pi e / E)) / 2`, and ``"constant"`` stays.
 
     Example:
@@ -49,9 +55,10 @@ def learning_rate(
         >>> [round(learning_rate(e, **paper), 6) for e in (0, 1, 4, 5, 159, 160, 180)]
         [0.02, 0.04, 0.1, 0.1, 0.1, 0.01, 0.001]
     """
-    if epoch < warmup:
+    if not warmup_steps and epoch < warmup:
         return lr * (math.floor(epoch) + 1) / warmup
-    return lr * SCHEDULES.find(schedule)(epoch, epochs, milestones, decay)
+    factor = (step + 1) / warmup_steps if step < warmup_steps else 1.0
+    return lr * SCHEDULES.find(schedule)(epoch, epochs, milestones, decay) * factor
 
 
 def parameter_groups(
@@ -87,16 +94,21 @@ def parameter_groups(
 
 
 def make_optimizer(
-    groups: Sequence[dict[str, Any]], name: OptimizerName = "sgd", *, momentum: float = 0.9, nesterov: bool = False
+    groups: Sequence[dict[str, Any]], name: str = "sgd", *, momentum: float = 0.9, nesterov: bool = False
 ) -> Optimizer:
-    """An optimiser whose state exists from the start, as zeros, and whose learning rate a CUDA graph can read.
+    """An optimiser by name; the learning rate is set before each epoch.
+
+    State of our own exists from the start, as zeros, and a CUDA graph can read their learning rate.
 
     Args:
         groups: from :func:`parameter_groups`.
-        name: ``"sgd"`` or ``"adamw"``.
-        momentum: of SGD.
+        name: ``"sgd"``, ``"adamw"``, or one of timm's: ``"lion"``, ``"lamb"``, ``"adamp"``, …
+        momentum: of SGD, and of those of timm's that have one.
         nesterov: of SGD.
     """
+    if name not in CAPTURED:
+        check_optimizer(name)
+        return _of_timm(groups, name, momentum)
     parameters = [parameter for group in groups for parameter in group["params"]]
     device, fused = parameters[0].device, parameters[0].is_cuda
     given = [{**group, "lr": torch.zeros((), device=device) if fused else 0.0} for group in groups]
@@ -114,3 +126,32 @@ def make_optimizer(
             "exp_avg_sq": torch.zeros_like(parameter),
         }
     return adamw
+
+
+def check_optimizer(name: str) -> None:
+    """Raise unless an optimiser has this name, its steps need gradients only, and checkpoints can hold its state."""
+    if name in CAPTURED:
+        return
+    optim = import_extra("timm.optim", "vision")
+    known = [*CAPTURED, *optim.list_optimizers()]
+    if name not in known:
+        near = nearest(name, known)
+        raise ValueError(f"Expected `optimizer` to be sgd, adamw or one of timm's, but got {name!r}{near}.")
+    try:
+        sample = [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))]
+        made = _of_timm([{"params": sample, "weight_decay": 0.0}], name, 0.9)
+        for parameter in sample:
+            parameter.grad = torch.ones_like(parameter)
+        made.step()
+        optimizer_tensors(made)
+    except Exception as error:  # each optimiser has its own
+        why = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"Expected `optimizer` to be one that takes gradients and keeps tensors and numbers, but got {name}: {why}."
+        ) from error
+
+
+def _of_timm(groups: Sequence[dict[str, Any]], name: str, momentum: float) -> Optimizer:
+    optim = import_extra("timm.optim", "vision")
+    made: Optimizer = optim.create_optimizer_v2([dict(group) for group in groups], opt=name, lr=1e-3, momentum=momentum)
+    return made

@@ -12,7 +12,7 @@ from longtail._io import read_tensors, write_tensors
 from longtail._progress import note
 from longtail.data import DataSet, FileImages
 
-__all__ = ["Stamps", "cache_folder", "read_pixels", "stamps_of", "write_pixels"]
+__all__ = ["Stamps", "cache_folder", "checksum", "read_pixels", "stamps_of", "write_pixels"]
 
 Stamps = tuple[tuple[str, int, int, int], ...]
 """Name, size, time of change and inode of each file."""
@@ -51,7 +51,7 @@ def read_pixels(folder: Path, dataset: DataSet, stamps: Stamps) -> dict[str, Ten
         tensors, about = read_tensors(file)
         if about.get("stamps") != _digest(stamps) or about.get("format") != _FORMAT:
             return None
-        if about.get("checksum") == _checksum(tensors) and tensors.keys() == dataset.splits.keys():
+        if about.get("checksum") == checksum(tensors) and tensors.keys() == dataset.splits.keys():
             return tensors
         problem = "its checksum differs"
     except (OSError, ValueError) as error:
@@ -67,7 +67,7 @@ def write_pixels(folder: Path, dataset: DataSet, stamps: Stamps, pixels: Mapping
     file = _file(folder, dataset)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"format": _FORMAT, "stamps": _digest(stamps), "checksum": _checksum(pixels)}
+        about = {"format": _FORMAT, "stamps": _digest(stamps), "checksum": checksum(pixels)}
         write_tensors(file, pixels, about)
     except OSError as error:
         note(f"The images are not cached in {file} ({error.strerror or error}); the next start reads them again.")
@@ -84,7 +84,7 @@ def _digest(stamps: Stamps) -> str:
     return hashlib.blake2b(repr(stamps).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def _checksum(pixels: Mapping[str, Tensor]) -> int:
+def checksum(pixels: Mapping[str, Tensor]) -> int:
     """A checksum against damage; it reads memory at about a gigabyte per second."""
     found = 0
     for name in sorted(pixels):

@@ -22,7 +22,7 @@ from longtail.methods import METHODS, Method, UnknownParams, find_method, unknow
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 from longtail.train.fitting import fitting_settings
-from longtail.train.optimizer import SCHEDULES, OptimizerName
+from longtail.train.optimizer import SCHEDULES
 from longtail.train.own import OwnImages, measure_path
 
 __all__ = [
@@ -63,6 +63,8 @@ _NONE = "none"  # how a file and the command line write None
 Family = Literal["cifar", "imagenet", "imagenet-plain", "shift", "none"]
 """Families of augmentations."""
 Sampling = Literal["instance", "class-aware", "square-root", "progressive"]
+Named = Literal["finetune", "probe", "lora"]
+"""Recipes for pretrained networks, which replace settings of the data set's."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,11 @@ class Recipe:
         "quantiles if that gives no head or no tail",
     )
 
+    recipe: Named | None = param(
+        None,
+        "settings for a pretrained network: finetune (all weights), probe (a classifier on frozen features), lora; use "
+        "`weights` or `pretrained` with it",
+    )
     method: str = param("cbs", "a method that `longtail methods` shows")
     params: Any = None
     """the parameters of the method, an instance of its dataclass"""
@@ -139,9 +146,24 @@ class Recipe:
         "mlp-256-128",
     )
     pretrained: bool = param(False, "start from the published ImageNet weights of the model, with their normalisation")
-    weights: str | None = param(None, "start from the backbone in this safetensors file")
+    weights: str | None = param(
+        None,
+        "start from the backbone in this file (safetensors, or torch.save with tensors only), or in a folder with one",
+    )
+    train: Literal["all", "head", "norm", "lora"] = param(
+        "all",
+        "what is trained: all; head (the backbone is frozen, and its features are computed once, without "
+        "augmentation); norm (head and norm layers); lora (head and low-rank changes of linear layers)",
+    )
+    lora_rank: int = param(8, "rank of the changes with train = lora", at_least=1)
+    drop_path: float | None = param(
+        None, "probability of skipping a residual branch; default: the network's", at_least=0, below=1
+    )
     head: str | None = param(
         None, "the classifier: linear, cosine, class-scaled, reslt or a registered one; default: the method's"
+    )
+    head_init: Literal["random", "means"] = param(
+        "random", "how a linear or cosine head starts: at random, or as the classifier of the nearest class mean"
     )
     sampler: Sampling | None = param(None, "which samples an epoch visits; default: the method's")
     correct_twice: bool = param(False, "allow a re-balancing sampler with a loss that corrects for class counts")
@@ -157,6 +179,9 @@ class Recipe:
         at_most=8192,
     )
     mixup: float = param(0.0, "alpha of mixup; 0: no mixup", at_least=0)
+    cutmix: float = param(
+        0.0, "alpha of CutMix; 0: no CutMix; with mixup each step has one of the two at random", at_least=0
+    )
     label_smoothing: float = param(0.0, "label smoothing, as in nn.CrossEntropyLoss", at_least=0, at_most=1)
 
     epochs: int = param(200, "passes over the training data", at_least=1)
@@ -170,10 +195,11 @@ class Recipe:
     )
     decay: float = param(0.1, "factor at each milestone", at_least=0)
     warmup: int = param(5, "epochs of warm-up", at_least=0)
-    optimizer: OptimizerName = param("sgd", "sgd or adamw")
-    momentum: float = param(0.9, "of SGD", at_least=0, below=1)
+    warmup_steps: int = param(0, "steps of warm-up, instead of epochs; 0: `warmup` epochs", at_least=0)
+    optimizer: str = param("sgd", "sgd, adamw, or one of timm's, for example lion, lamb or adamp")
+    momentum: float = param(0.9, "of SGD, and of optimisers of timm that have one", at_least=0, below=1)
     nesterov: bool = param(False, "Nesterov momentum")
-    weight_decay: float = param(5e-4, "of the optimiser; AdamW's leaves out biases and norms", at_least=0)
+    weight_decay: float = param(5e-4, "of the optimiser; only SGD's includes biases and norms", at_least=0)
 
     backbone_lr: float = param(
         1.0, "learning rate of the backbone as a fraction of `lr`, which the head has", at_least=0
@@ -185,6 +211,12 @@ class Recipe:
         at_most=1,
     )
     clip_grad: float = param(0.0, "largest norm of the gradient; 0: any", at_least=0)
+    ema: float = param(
+        0.0,
+        "decay of a moving average of the weights, for example 0.9998, which is then evaluated and saved; 0: none",
+        at_least=0,
+        below=1,
+    )
 
     seed: int = param(0, "of weights, sample order and augmentation", at_least=0, below=2**32)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
@@ -200,7 +232,9 @@ class Recipe:
     compile: bool = param(False, "torch.compile the model")
     workers: int = param(4, "processes or threads that read files, at most one per core", at_least=0)
     cache: bool = param(
-        True, "keep the pixels of small image files in one file in the folder `image-cache` of the runs"
+        True,
+        "keep the pixels of small image files, and the features of a frozen backbone, in the folder `image-cache` of "
+        "the runs",
     )
     loading: Literal["streaming", "resident"] = param(
         "streaming", "image files: read in every epoch, or kept on the device, resized to a short side of 256"
@@ -264,7 +298,7 @@ class Recipe:
             raise TypeError(f"Expected `params` to be {wanted}, but got {self.params!r}; `changed` sets them by name.")
         for name, parameter in method.parameters.items():
             parameter.check(getattr(self.params, name))
-        for name, off in (("accumulate", 1), ("mixup", 0)):
+        for name, off in (("accumulate", 1), ("mixup", 0), ("cutmix", 0)):
             value = getattr(self, name)
             if value != off and not method.mixes:
                 why = "which compares the images of a batch"
@@ -467,6 +501,12 @@ def _shipped(name: str) -> dict[str, Any]:
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
+def _named(name: str) -> dict[str, Any]:
+    check_type("recipe", name, Named | None)
+    file = resources.files("longtail").joinpath("recipes").joinpath(f"{name}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
 def defaults(
     data: str,
     method: str | None,
@@ -486,7 +526,8 @@ def defaults(
         small: of your own data: images are small, and all have one size. If ``data`` is only a name, because you pass
             a ``dataset`` to the trainer, give this or ``images``; with this alone, nothing is fitted.
         images: what the settings for your own data fit; default: :func:`measure_path` looks it up in the files.
-        given: settings that you will change afterwards; the others for your own data fit them.
+        given: settings that you will change afterwards; the others for your own data fit them, and ``recipe`` names a
+            recipe for pretrained networks.
         **opening: of your own data: options of :func:`longtail.data.open_path`, which are settings of the recipe.
 
     Example:
@@ -495,15 +536,19 @@ def defaults(
     """
     if method is not None:
         find_method(method)
+    given = given or {}
+    named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_named(given["recipe"])}
     fitted: dict[str, Any] = {}
     own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
     if data not in CATALOG and small is None:
         images = measure_path(data, **opening) if images is None else images
-        fitted = fitting_settings(images, given or {})
+        wanted = {name: value for name, value in named.items() if name in {"train", "optimizer"}}
+        fitted = fitting_settings(images, {**wanted, **given})
         small = images.small or fitted.get("augment") == "cifar"
     content = _shipped(data if data in CATALOG else "own-small" if small else own)
-    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)} | fitted
-    special = content.get("method", {}).get(method, {})
+    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
+    settings |= {name: value for name, value in named.items() if not isinstance(value, dict)} | fitted
+    special = {**content.get("method", {}).get(method, {}), **named.get("method", {}).get(method, {})}
     settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
     if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
         imbalance = CATALOG[data].imbalance
@@ -524,7 +569,7 @@ def usual_recipe(
     data, imbalance = (recipe.data, recipe.imbalance) if data is None else (data, imbalance)
     known = data not in CATALOG and data == recipe.data
     small = recipe.augment in {"cifar", "shift"} if known else None
-    return defaults(data, method, imbalance, small=small, **opening)
+    return defaults(data, method, imbalance, small=small, given={"recipe": recipe.recipe}, **opening)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from longtail.kernels import use_kernels
 from longtail.methods import Objective, Stage, Task
 from longtail.models import (
     SMALL_MODELS,
+    Backbone,
     FeatureNet,
     HeadSpec,
     Model,
@@ -22,9 +24,12 @@ from longtail.models import (
     is_feature_model,
     replace_head,
 )
+from longtail.models.tuning import add_lora, check_means, merge_lora, use_class_means
 from longtail.train.drivers import Captured, Driver, Eager, Fed
+from longtail.train.ema import MovingAverage
+from longtail.train.frozen import class_means, frozen_features
 from longtail.train.loaders import Loader, Loaders
-from longtail.train.optimizer import learning_rate, make_optimizer, parameter_groups
+from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
 from longtail.train.step import Step
 
 __all__ = ["Running", "Stages"]
@@ -42,19 +47,27 @@ class Running:
     epochs: int
     first_epoch: int
     """Epochs of the stages before: every epoch of a run has its own random draws."""
-    rate: Callable[[float], float]
-    """The learning rate at an epoch."""
+    rate: Callable[..., float]
+    """The learning rate at an epoch, and at a ``step`` of the stage."""
 
 
 class Stages:
-    """Builds the model and the stages of a run."""
+    """Builds the model and the stages of a run.
 
-    def __init__(self, loaders: Loaders) -> None:
-        self.loaders, self.recipe = loaders, loaders.recipe
+    Args:
+        loaders: of the splits.
+        cache: the folder where features of a frozen backbone are kept; ``None``: nowhere.
+    """
+
+    def __init__(self, loaders: Loaders, cache: Path | None = None) -> None:
+        self.loaders, self.recipe, self._cache = loaders, loaders.recipe, cache
+        self._frozen: Backbone | None = None
         self.method = self.recipe.spec
         self.params = self.method.training_params(self.recipe.params)
         self.epochs = self.recipe.stage_epochs
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
+        check_optimizer(self.recipe.optimizer)
+        self._check_tuning()
         twice = self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice
         if twice and self._objective(self.method.stages[0], self.epochs[0]).rebalances:
             raise ValueError(
@@ -67,8 +80,29 @@ class Stages:
         own = stage.head_of(self.params)
         return HeadSpec(self.recipe.head) if self.recipe.head is not None and own == HeadSpec("linear") else own
 
-    def build(self) -> Model:
-        """The model of the first stage, on the device."""
+    def _check_tuning(self) -> None:
+        """Raise an error for settings of pretrained networks that do not fit the others."""
+        recipe = self.recipe
+        if recipe.train != "all" and not (recipe.weights or recipe.pretrained):
+            raise ValueError(
+                f"Expected `weights` or `pretrained` with `train` = {recipe.train}, because most of the network stays "
+                "as it is, but got neither."
+            )
+        if recipe.train != "head":
+            return
+        for name, off in (("mixup", 0), ("cutmix", 0), ("bad_images", "error")):
+            if getattr(recipe, name) != off:
+                raise ValueError(
+                    f"Expected `{name}` = {off} with `train` = head, whose features are computed once, but got "
+                    f"{getattr(recipe, name)}."
+                )
+
+    def build(self, *, fresh: bool = True) -> Model:
+        """The model of the first stage, on the device.
+
+        Args:
+            fresh: whether the run starts; the head of a run that continues comes from its checkpoint.
+        """
         method, recipe, train = self.method, self.recipe, self.loaders.dataset.train.images
         if is_feature_model(recipe.model) != isinstance(train, FeatureVectors):
             kind, wanted = (
@@ -82,6 +116,8 @@ class Stages:
                 "channels_last": False,
                 "image_size": None,
                 "augment": "none",
+                "cutmix": 0,
+                "drop_path": None,
             }
             for name, value in usual.items():
                 if getattr(recipe, name) != value:
@@ -95,8 +131,16 @@ class Stages:
             projection=None if method.projection is None else method.projection(self.params),
             prototypes=method.prototypes,
             image_size=self.loaders.image_size,
+            drop_path=recipe.drop_path,
             seed=recipe.seed,
         )
+        if recipe.head_init == "means":
+            check_means(model.head)
+        if recipe.train == "head" and model.head.wants_maps:
+            raise ValueError(
+                f"Expected a method whose head reads features with `train` = head, but {recipe.method} reads maps; "
+                "train norm or all instead."
+            )
         if isinstance(model.backbone, FeatureNet) and isinstance(train, FeatureVectors):
             model.backbone.standardise(train.pixels)
         elif not recipe.compile:
@@ -104,7 +148,38 @@ class Stages:
         model = model.to(self.loaders.device)
         if recipe.model not in SMALL_MODELS and not is_feature_model(recipe.model):
             check_takes(model, recipe.model, self.loaders.channels, self.loaders.image_size)
-        return model.to(memory_format=torch.channels_last) if recipe.channels_last else model
+        model = model.to(memory_format=torch.channels_last) if recipe.channels_last else model
+        if recipe.train == "head":
+            self._freeze(model)
+        if fresh and recipe.head_init == "means":
+            use_class_means(model.head, class_means(model.backbone, self.loaders))
+        if recipe.train == "lora":
+            add_lora(model, recipe.lora_rank, seed=recipe.seed)
+            model.fixed_statistics = True
+        return model
+
+    def _freeze(self, model: Model) -> None:
+        """Replace the backbone by its features, standardised, which the loaders yield from now on."""
+        self._frozen = model.backbone
+        if not self.loaders.features:
+            self.loaders.features.update(frozen_features(model.backbone, self.loaders, self._cache))
+        vectors = self.loaders.features[self.loaders.dataset.train].images
+        assert isinstance(vectors, FeatureVectors)
+        scaler = FeatureNet(model.backbone.num_features)
+        scaler.standardise(vectors.pixels)
+        model.backbone = scaler.to(self.loaders.device)
+
+    def merge(self, model: Model) -> None:
+        """Make the trained model a plain one, for evaluation."""
+        if self.recipe.train == "lora":
+            merge_lora(model)
+
+    def complete(self, model: Model) -> None:
+        """Give a model that was trained on the features of a frozen backbone that backbone again, for use on images."""
+        if self._frozen is not None:
+            assert isinstance(model.backbone, FeatureNet)
+            model.scaler = model.backbone
+            model.backbone = self._frozen
 
     def change_head(self, model: Model, number: int) -> None:
         """Give the model the classifier with which a later stage starts."""
@@ -120,7 +195,7 @@ class Stages:
         loader = self.loaders.training(objective.views, self._sampler(stage, number), drop_last=recipe.drop_last)
         groups = parameter_groups(
             model,
-            model.trainable(stage.train),
+            model.trainable(stage.train if stage.train == "classifier" else recipe.train),
             weight_decay=recipe.weight_decay,
             decay_all=recipe.optimizer == "sgd",
             backbone_lr=recipe.backbone_lr,
@@ -141,20 +216,23 @@ class Stages:
             precision=self.precision,
             channels_last=recipe.channels_last,
             clip_grad=recipe.clip_grad,
+            ema=MovingAverage(model, recipe.ema) if recipe.ema else None,
         )
-        if device.type != "cuda" or ranks.world > 1 or recipe.accumulate > 1:
-            driver: Driver = Eager(step, loader, recipe.accumulate, recipe.mixup)
+        captured = device.type == "cuda" and ranks.world == 1 and recipe.optimizer in CAPTURED
+        if not captured or recipe.accumulate > 1:
+            driver: Driver = Eager(step, loader, recipe.accumulate, recipe.mixup, cutmix=recipe.cutmix)
         elif isinstance(loader, Resident):
-            driver = Captured(step, loader, recipe.mixup, last=sum(self.epochs[: number + 1]) - 1)
+            last = sum(self.epochs[: number + 1]) - 1
+            driver = Captured(step, loader, recipe.mixup, last=last, cutmix=recipe.cutmix)
         else:
-            driver = Fed(step, loader, recipe.mixup)
+            driver = Fed(step, loader, recipe.mixup, cutmix=recipe.cutmix)
         first_epoch = sum(self.epochs[:number])
         return Running(stage, objective, loader, step, driver, epochs, first_epoch, self._rate(stage, epochs))
 
-    def _rate(self, stage: Stage, epochs: int) -> Callable[[float], float]:
+    def _rate(self, stage: Stage, epochs: int) -> Callable[..., float]:
         if stage.lr is not None:
             return partial(learning_rate, lr=getattr(self.params, stage.lr), epochs=epochs, schedule="cosine")
-        names = ("lr", "schedule", "milestones", "decay", "warmup")
+        names = ("lr", "schedule", "milestones", "decay", "warmup", "warmup_steps")
         return partial(learning_rate, epochs=epochs, **{name: getattr(self.recipe, name) for name in names})
 
     def _sampler(self, stage: Stage, number: int) -> Sampler:

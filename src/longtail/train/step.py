@@ -13,6 +13,9 @@ from torch.optim import Optimizer
 from longtail.data.sampling.batch_plan import Batch
 from longtail.methods.objective import Objective, Sums
 from longtail.models import Outputs
+from longtail.train.ema import MovingAverage
+from longtail.train.mixing import mix_images, share_of
+from longtail.train.optimizer_state import load_optimizer, optimizer_tensors
 
 __all__ = ["Step"]
 
@@ -34,10 +37,13 @@ class Step:
         precision: torch.dtype = torch.float32,
         channels_last: bool = False,
         clip_grad: float = 0.0,
+        ema: MovingAverage | None = None,
     ) -> None:
         self.model, self.objective, self.optimizer = model, objective, optimizer
         self.clip_grad = clip_grad
         """The largest norm of the gradient of all parameters; 0: any."""
+        self.ema = ema
+        """The average of the weights, if it is kept."""
         self.precision = precision
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         device = optimizer.param_groups[0]["params"][0].device
@@ -58,28 +64,37 @@ class Step:
 
     def state(self) -> dict[str, Tensor]:
         """What a step changes apart from the model and the objective: checkpoints keep it."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        states = [self.optimizer.state[parameter] for parameter in parameters]
-        kept = {f"optimizer.{n}.{name}": value for n, state in enumerate(states) for name, value in state.items()}
-        return kept | {"loss_sum": self.loss_sum, "taken": self.taken, "first_bad": self.first_bad}
+        return optimizer_tensors(self.optimizer) | self._own_state()
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from :meth:`state`; a missing tensor raises a ``KeyError``."""
+        load_optimizer(self.optimizer, tensors)
+        for name, value in self._own_state().items():
+            value.copy_(tensors[name])
+
+    def _own_state(self) -> dict[str, Tensor]:
+        average = {} if self.ema is None else self.ema.state()
+        return average | {"loss_sum": self.loss_sum, "taken": self.taken, "first_bad": self.first_bad}
 
     def __call__(self, batches: Sequence[Batch], mixed: Tensor | None = None) -> None:
         """Take a step.
 
         Args:
             batches: the micro-batches of this rank.
-            mixed: the weight of an image and its target in mixup, a scalar in [0, 1]; default: no mixup. The first
-                image of a batch is mixed with its last, and so on, within each rank.
+            mixed: the weight of an image and its target in mixup, a scalar in [0, 1], or a row of
+                :func:`mixed_rows <longtail.train.mixing.mixed_rows>`; default: nothing is mixed. The first image of a
+                batch is mixed with its last, and so on, within each rank.
         """
         # Every operation here is a launch, and a small network's step is only hundreds of them: avoid needless ones.
-        denominators = self._denominators(batches, mixed)
+        share = None if mixed is None else share_of(mixed, batches[0].views[0])
+        denominators = self._denominators(batches, share)
         self.optimizer.zero_grad(set_to_none=True)
         ranks = self.objective.ranks
         losses = []
         for number, batch in enumerate(batches):
             distributed = self.model if isinstance(self.model, DistributedDataParallel) else None
             with distributed.no_sync() if distributed and number + 1 < len(batches) else nullcontext():
-                loss = self._loss(batch, denominators, mixed)
+                loss = self._loss(batch, denominators, mixed, share)
                 # DDP averages over ranks, but the losses of the ranks are parts of one sum.
                 (loss if ranks.world == 1 else loss * ranks.world).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
@@ -87,25 +102,26 @@ class Step:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(parameters, self.clip_grad)
         self.optimizer.step()
+        if self.ema is not None:
+            self.ema.update()
         total = ranks.sum(reduce(add, losses))
         bad = (total - total != 0) & (self.first_bad < 0)  # not finite, for the first time
         torch.where(bad, self.taken, self.first_bad, out=self.first_bad)
         self.loss_sum += total
         self.taken += 1
 
-    def _denominators(self, batches: Sequence[Batch], mixed: Tensor | None) -> Sums:
+    def _denominators(self, batches: Sequence[Batch], share: Tensor | None) -> Sums:
         sums: Sums = {}
         for batch in batches:
-            for name, value in self._mix(self.objective.denominators, batch, mixed).items():
+            for name, value in self._mix(self.objective.denominators, batch, share).items():
                 sums[name] = sums[name] + value if name in sums else value
         return {name: self.objective.ranks.sum(value) for name, value in sums.items()}
 
-    def _loss(self, batch: Batch, denominators: Sums, mixed: Tensor | None) -> Tensor:
+    def _loss(self, batch: Batch, denominators: Sums, mixed: Tensor | None, share: Tensor | None) -> Tensor:
         images = batch.views[0] if len(batch.views) == 1 else torch.cat(batch.views)
         images = images.contiguous(memory_format=self.memory_format)
         if mixed is not None:
-            weight = mixed.to(images.dtype)
-            images = weight * images + (1 - weight) * images.flip(0)
+            images = mix_images(images, mixed)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
             outputs = self.model(images)
         outputs = Outputs(  # losses are computed in float32 or better
@@ -113,7 +129,7 @@ class Step:
             _single(outputs.features),
             {name: _single(value) for name, value in outputs.extra.items()},
         )
-        sums = self._mix(lambda labels: self.objective(outputs, labels), batch, mixed)
+        sums = self._mix(lambda labels: self.objective(outputs, labels), batch, share)
         terms = [self._term(name, value, denominators[name]) for name, value in sums.items()]
         return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
 
@@ -131,13 +147,13 @@ class Step:
         return term
 
     @staticmethod
-    def _mix(function: Callable[[Tensor], Sums], batch: Batch, mixed: Tensor | None) -> Sums:
-        """``function`` of the labels; with mixup, of both labels of each image in proportion."""
+    def _mix(function: Callable[[Tensor], Sums], batch: Batch, share: Tensor | None) -> Sums:
+        """``function`` of the labels; of both labels of each image in proportion if images are mixed."""
         found = function(batch.labels)
-        if mixed is None:
+        if share is None:
             return found
         other = function(batch.labels.flip(0))
-        return {name: mixed * value + (1 - mixed) * other[name] for name, value in found.items()}
+        return {name: share * value + (1 - share) * other[name] for name, value in found.items()}
 
 
 def _single(values: Tensor) -> Tensor:

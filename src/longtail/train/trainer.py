@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -100,7 +101,7 @@ class Trainer:
         self._own_data = dataset is not None
         self.dataset = open_data(recipe, dataset, self.folder.cache)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
-        self.stages = Stages(self.loaders)
+        self.stages = Stages(self.loaders, self.folder.cache if recipe.cache else None)
         self.evaluator = Evaluator(self.loaders)
         self.position = Position()
         self.stop_requested = False
@@ -231,7 +232,7 @@ class Trainer:
             self.position, state = load_checkpoint(latest, data, epochs=self.epochs, steps=steps, log=log)
         torch.backends.cudnn.benchmark = True
         try:
-            yield from self._all_stages(self.stages.build(), state, data)
+            yield from self._all_stages(self.stages.build(fresh=state is None), state, data)
         except ValueError:  # skipped images may be the reason
             self._list_unreadable()
             raise
@@ -259,6 +260,9 @@ class Trainer:
                 self.folder.begin(self.recipe, self.device, self.ranks.world, data["images"])
                 self.folder.cut_log(self.position.log_length)
             yield from self._stage(running, model, data)
+            if running.step.ema is not None:
+                running.driver.settle()
+                running.step.ema.load()
             self.position = Position(number + 1)
         assert running is not None
         yield from self._finish(model, running)
@@ -274,8 +278,9 @@ class Trainer:
             if best is not None and best.stops_before(epoch):
                 break
             start = self.position.step if epoch == begin else 0
-            lr = running.rate(epoch)
+            lr = running.rate(epoch, step=(epoch + 1) * self.loaders.steps_per_epoch - 1)
             running.step.set_rate(lr)
+            self._warm_up(running, epoch, start)
             running.objective.begin_epoch(epoch)
             model.train()
             if start == 0:
@@ -295,20 +300,15 @@ class Trainer:
                     saved = time.monotonic()
                     if self.ranks.any(self.stop_requested):
                         raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
+                self._warm_up(running, epoch, taken)
                 yield
             self._check_finite(running, epoch, lr)
             running.objective.end_epoch()
             seconds = time.monotonic() - began
             self._update_live(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
-            recalls: dict[str, dict[str, float]] | None = None
-            fit: ShiftFit | None = None
-            if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
-                recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
-                rows = (yield from self._validation_rows(model)) if self._auto else []
-                fit = pooled_fit(rows, self.dataset.counts) if rows else None
-            if best is not None:
-                found = recalls or (yield from self.evaluator.recalls(model, running.first_epoch + epoch, ["val"]))
-                best.consider(epoch, found["val"]["all"], model)
+            average = running.step.ema
+            with nullcontext() if average is None else average.in_model():
+                recalls, fit = yield from self._evaluate(running, model, epoch, best)
             self._log(running, seconds, recalls, fit)
             self.position = Position(number, epoch + 1)
             every = self.recipe.checkpoint_epochs
@@ -316,6 +316,29 @@ class Trainer:
             if last or (every and (epoch + 1) % every == 0):
                 self._save(running, model, data, epoch, lr)
                 saved = time.monotonic()
+
+    def _evaluate(
+        self, running: Running, model: Model, epoch: int, best: BestEpoch | None
+    ) -> Generator[None, None, tuple[dict[str, dict[str, float]] | None, ShiftFit | None]]:
+        """What the log says about an epoch: recalls and beta, if they are due."""
+        recalls: dict[str, dict[str, float]] | None = None
+        fit: ShiftFit | None = None
+        if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
+            recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
+            rows = (yield from self._validation_rows(model)) if self._auto else []
+            fit = pooled_fit(rows, self.dataset.counts) if rows else None
+        if best is not None:
+            found = recalls or (yield from self.evaluator.recalls(model, running.first_epoch + epoch, ["val"]))
+            best.consider(epoch, found["val"]["all"], model)
+        return recalls, fit
+
+    def _warm_up(self, running: Running, epoch: int, step: int) -> None:
+        """Set the learning rate of a step, if rates differ within an epoch."""
+        taken = epoch * self.loaders.steps_per_epoch + step
+        if taken <= self.recipe.warmup_steps and self.recipe.warmup_steps:
+            stream = running.driver.stream
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                running.step.set_rate(running.rate(epoch, step=taken))
 
     def _save(self, running: Running, model: Model, data: dict[str, Any], epoch: int, lr: float) -> None:
         self._check_finite(running, epoch, lr)
@@ -395,6 +418,7 @@ class Trainer:
         self.ranks.agree(model.buffers())  # BatchNorm of each rank has seen its own last batch
         if self._best is not None:
             self._best.load_into(model)
+        self.stages.merge(model)
         classifier = Classifier.of(model.head.weight, model.head.bias, self.dataset.counts)
         posthoc, chosen = yield from self._posthoc(model, classifier)
         statistics = yield from self.evaluator.final(
@@ -426,10 +450,11 @@ class Trainer:
         chosen: dict[str, Any],
     ) -> None:
         write_statistics(self.folder.statistics_file, statistics, classifier)
-        write_tensors(self.folder.model_file, model.state_dict(), self._card(running))
+        self.stages.complete(model)
+        write_tensors(self.folder.model_file, model.state_dict(), self._card(running, model))
         # Class statistics have the gradient of the loss only if every training image counts once.
         every_image_once = isinstance(running.loader.plan.sampler, Instance) and not (
-            self.recipe.mixup or self.recipe.drop_last
+            self.recipe.mixup or self.recipe.cutmix or self.recipe.drop_last
         )
         result = measures(
             statistics,
@@ -446,13 +471,19 @@ class Trainer:
             "params": self.method.values(self.params),
             "seed": self.recipe.seed,
             "epochs": self.epochs,
-            "reported": "last epoch" if self._best is None else "best epoch on validation data",
+            "reported": self._reported,
             "groups_from": self.dataset.groups_from,
             "held_out": dict(self.dataset.held_out),
         }
         if self._best is not None:
             about["best"] = self._best.summary(self.folder.epochs_logged - sum(self.epochs[:-1]))
         write_json(self.folder.result_file, {**about, **chosen, **result})
+
+    @property
+    def _reported(self) -> str:
+        """Which weights the result is about."""
+        found = "last epoch" if self._best is None else "best epoch on validation data"
+        return f"{found}, moving average of the weights" if self.recipe.ema else found
 
     def _check_stopped(self) -> None:
         """Everything was saved before the last evaluation; a single process may leave it at any batch."""
@@ -495,7 +526,7 @@ class Trainer:
         """Logits and labels of the validation split, on the first rank; none if there is no such split."""
         return [] if self.dataset.val is None else (yield from self.evaluator.validation_rows(model))
 
-    def _card(self, running: Running) -> dict[str, Any]:
+    def _card(self, running: Running, model: Model) -> dict[str, Any]:
         """What is needed to use the model."""
         head = self.stages.head(running.stage)
         return {
@@ -510,4 +541,5 @@ class Trainer:
             "mean": list(self.loaders.normalisation.mean),
             "std": list(self.loaders.normalisation.std),
             "counts": self.dataset.counts.tolist(),
+            **({} if model.scaler is None else {"standardised": True}),
         }

@@ -1,0 +1,81 @@
+"""Training a part of a pretrained model: low-rank changes of linear layers (LoRA), and a classifier of class means."""
+
+import torch
+from torch import Tensor, nn
+
+from longtail._io import import_extra
+from longtail.models.heads import CosineHead, Head, LinearHead, unit
+from longtail.models.libraries import replace_module
+from longtail.models.model import Model, seeded
+
+__all__ = ["add_lora", "check_means", "merge_lora", "use_class_means"]
+
+
+def add_lora(model: Model, rank: int, *, seed: int) -> None:
+    """Add a low-rank change, at first zero, to every linear layer of the backbone, with ``peft``.
+
+    ``W`` becomes ``W + B A``, with ``A`` of shape ``(rank, in)`` and ``B`` of shape ``(out, rank)``. In a timm ViT, the
+    layers are ``qkv``, ``proj``, ``fc1`` and ``fc2``. torchvision's ViT computes attention without calling its layers,
+    so only those of its MLPs change.
+
+    Args:
+        model: changed in place; ``model.trainable("lora")`` has the parameters.
+        rank: of the changes.
+        seed: of ``A``; torch's generators are left as they are.
+    """
+    peft = import_extra("peft", "lora")
+    assert isinstance(model.backbone, nn.Module)
+    # A subclass of nn.Linear may be used by its weight alone, as in nn.MultiheadAttention.
+    names = [name for name, module in model.backbone.named_modules() if type(module) is nn.Linear]
+    if not names:
+        raise ValueError(
+            "Expected a network with linear layers for `train` = lora, as a ViT has, but got one without; train norm "
+            "or all instead."
+        )
+    config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=names)
+    with seeded(seed):
+        peft.inject_adapter_in_model(config, model.backbone)
+
+
+def merge_lora(model: Model) -> None:
+    """Add the low-rank changes to the weights; the model is a plain one again."""
+    layer = import_extra("peft.tuners.lora", "lora").LoraLayer
+    assert isinstance(model.backbone, nn.Module)
+    for name, module in list(model.backbone.named_modules()):
+        if isinstance(module, layer):
+            module.merge()
+            replace_module(model.backbone, name, module.get_base_layer())
+
+
+def check_means(head: Head) -> None:
+    """Raise unless a classifier can start from class means."""
+    if type(head) not in (LinearHead, CosineHead):
+        raise ValueError(
+            f"Expected `head_init` = random with a {type(head).__name__}, but got means, which a linear or a cosine "
+            "head can start from."
+        )
+
+
+@torch.no_grad()
+def use_class_means(head: Head, means: Tensor) -> None:
+    r"""Make a classifier predict the class with the nearest mean.
+
+    A linear head gets :math:`s (\mu_c^\top x - |\mu_c|^2 / 2)`, with means relative to their mean and s such that the
+    logits of the means themselves have standard deviation 1; a cosine head gets the directions of the means.
+
+    Args:
+        head: changed in place.
+        means: float64, of the features of each class, ``(C, D)``.
+    """
+    check_means(head)
+    if isinstance(head, CosineHead):
+        head.directions.copy_(unit(means))
+        return
+    assert isinstance(head, LinearHead)
+    centre = means.mean(0)
+    apart = means - centre
+    bias = -apart.square().sum(1) / 2
+    scale = 1 / (apart @ apart.T + bias).std().clamp(min=1e-12)
+    head.linear.weight.copy_(scale * apart)
+    if head.linear.bias is not None:
+        head.linear.bias.copy_(scale * (bias - apart @ centre))

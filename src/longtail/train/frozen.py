@@ -1,0 +1,122 @@
+"""Features of a frozen backbone, computed once, so that training the head takes seconds."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from longtail._io import read_tensors, write_tensors
+from longtail._progress import note, phase
+from longtail.data import FeatureVectors, FileImages, Split
+from longtail.models import Backbone
+from longtail.models.backbones import evaluation_mode
+from longtail.ranks import Ranks
+from longtail.train.loaders import Loaders
+from longtail.train.pixel_cache import checksum
+
+__all__ = ["class_means", "frozen_features"]
+
+
+def frozen_features(backbone: Backbone, loaders: Loaders, cache: Path | None) -> dict[Split, Split]:
+    """The features of the images of each split, without augmentation, as a split of vectors.
+
+    Features of image files are kept in the folder ``cache``, under a name made of all files (name, size, time, inode),
+    of the weights and of how images are resized and normalised. Splits and seeds do not matter, so the runs of a study
+    share them.
+    """
+    splits = list(loaders.dataset.splits.values())
+    if not all(isinstance(split.images, FileImages) for split in splits):
+        return {split: _with(split, _features(backbone, loaders, split)) for split in splits}
+    paths = {split: _paths(split) for split in splits}
+    files = sorted({path for found in paths.values() for path in found})
+    everything = Split(FileImages(Path("/"), [file.lstrip("/") for file in files]), torch.zeros(len(files)).long())
+    kept = None if cache is None else cache / f"features-{_key(backbone, loaders, files)}.safetensors"
+    vectors = None if kept is None else _read(kept, len(files))
+    if vectors is None:
+        vectors = _features(backbone, loaders, everything)
+        if kept is not None and loaders.ranks.first:
+            _write(kept, vectors)
+    place = {file: number for number, file in enumerate(files)}
+    return {split: _with(split, vectors[[place[path] for path in found]]) for split, found in paths.items()}
+
+
+def _with(split: Split, vectors: Tensor) -> Split:
+    return Split(FeatureVectors(vectors), split.labels, split.groups)
+
+
+def _paths(split: Split) -> list[str]:
+    assert isinstance(split.images, FileImages)
+    root = os.path.realpath(split.images.root)
+    return [f"{root}/{name}" for name in split.images.names]
+
+
+@torch.no_grad()
+def _features(backbone: Backbone, loaders: Loaders, split: Split) -> Tensor:
+    """Float32 ``(N, D)``, on the CPU; every rank computes all of them."""
+    assert isinstance(backbone, nn.Module)
+    alone = Loaders(loaders.recipe, loaders.dataset, loaders.device, Ranks(), loaders.unreadable)
+    vectors = []
+    cast = torch.autocast(loaders.device.type, torch.bfloat16, enabled=loaders.recipe.precision == "bf16")
+    with evaluation_mode(backbone), cast, phase("Computing features", len(split)) as progress:
+        for batch in alone.evaluation(split).evaluation():
+            vectors.append(backbone(batch.views[0]).float().cpu())
+            progress.advance(len(batch.labels))
+    return torch.cat(vectors)
+
+
+def _key(backbone: Backbone, loaders: Loaders, files: list[str]) -> str:
+    assert isinstance(backbone, nn.Module)
+    found = hashlib.blake2b(digest_size=16)
+    for file in files:
+        stat = os.stat(file)  # noqa: PTH116 - a Path takes three times as long
+        stamp = f"{file} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n"
+        found.update(stamp.encode("utf-8", "surrogateescape"))
+    for name, value in backbone.state_dict().items():
+        found.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+    recipe = loaders.recipe
+    about = (recipe.model, recipe.augment, recipe.precision, recipe.channels_last, loaders.image_size, loaders.channels)
+    found.update(repr((about, loaders.normalisation, loaders.device.type, torch.__version__)).encode())
+    return found.hexdigest()
+
+
+def _read(file: Path, rows: int) -> Tensor | None:
+    try:
+        tensors, about = read_tensors(file) if file.is_file() else ({}, {})
+        if not tensors:
+            return None
+        if about.get("checksum") == checksum(tensors) and len(tensors["features"]) == rows:
+            return tensors["features"]
+        problem = "its checksum differs"
+    except (OSError, ValueError, KeyError) as error:
+        problem = str(error)
+    note(f"The cache {file} is damaged ({problem.rstrip('.')}); features are computed again.")
+    return None
+
+
+def _write(file: Path, vectors: Tensor) -> None:
+    tensors = {"features": vectors}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(file, tensors, {"checksum": checksum(tensors)})
+    except OSError as error:
+        note(f"The features are not kept in {file} ({error.strerror or error}); the next run computes them again.")
+
+
+@torch.no_grad()
+def class_means(backbone: Backbone, loaders: Loaders) -> Tensor:
+    """The mean features of each class of the training split, without augmentation: float64 ``(C, D)``.
+
+    A class without samples has the mean of all.
+    """
+    assert isinstance(backbone, nn.Module)
+    classes = loaders.dataset.num_classes
+    sums = torch.zeros(classes, backbone.num_features, dtype=torch.float64, device=loaders.device)
+    counts = torch.zeros(classes, dtype=torch.float64, device=loaders.device)
+    with evaluation_mode(backbone), phase("Computing class means"):
+        for batch in loaders.evaluation(loaders.dataset.train).evaluation():
+            sums.index_add_(0, batch.labels, backbone(batch.views[0]).double())
+            counts += batch.labels.bincount(minlength=classes)
+    sums, counts = loaders.ranks.sum(sums), loaders.ranks.sum(counts)
+    return torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], sums.sum(0) / counts.sum())
