@@ -110,7 +110,7 @@ def new_file(path: Path) -> Iterator[Path]:
             held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
             with suppress(OSError):  # the file system has no locks
                 _lock_descriptor(held)
-        remove_leftovers(path.parent, os.fstat(held).st_mtime, path.name)
+            remove_leftovers(path.parent, os.fstat(held).st_mtime, path.name)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
