@@ -25,16 +25,18 @@ PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
-def public_modules() -> list[str]:
-    """Return the public packages and modules: those directly below ``longtail`` with an ``__all__``."""
-    import longtail  # noqa: PLC0415 - after sys.path is set
-
-    names = [found.name for found in pkgutil.iter_modules(longtail.__path__) if not found.name.startswith("_")]
-    return [
-        f"longtail.{name}"
-        for name in names
-        if name not in INTERNAL and hasattr(importlib.import_module(f"longtail.{name}"), "__all__")
-    ]
+def public_modules(package: str = "longtail") -> list[str]:
+    """Return the modules below a package that have an ``__all__``; of a subpackage without one, its modules."""
+    found = []
+    for one in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        name = one.name.rpartition(".")[2]
+        if name.startswith("_") or name in INTERNAL:
+            continue
+        if hasattr(importlib.import_module(one.name), "__all__"):
+            found.append(one.name)
+        elif one.ispkg:
+            found += public_modules(one.name)
+    return found
 
 
 def public_names(module: ModuleType) -> list[str]:
