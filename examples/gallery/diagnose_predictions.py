@@ -29,8 +29,12 @@ features, labels = make_classification(
     12_000, 20, n_informative=12, n_classes=8, n_clusters_per_class=1, weights=(shares / shares.sum()).tolist(),
     class_sep=1.2, random_state=0,
 )  # fmt: skip
-train, rest, train_labels, rest_labels = train_test_split(features, labels, test_size=0.6, stratify=labels, random_state=0)
-val, test, val_labels, test_labels = train_test_split(rest, rest_labels, test_size=0.6, stratify=rest_labels, random_state=0)
+train, rest, train_labels, rest_labels = train_test_split(
+    features, labels, test_size=0.6, stratify=labels, random_state=0
+)
+val, test, val_labels, test_labels = train_test_split(
+    rest, rest_labels, test_size=0.6, stratify=rest_labels, random_state=0
+)
 model = LogisticRegression(max_iter=1000).fit(train, train_labels)
 splits = {"train": (train, train_labels), "val": (val, val_labels), "test": (test, test_labels)}
 given = {name: {"labels": y, "logits": model.predict_log_proba(x)} for name, (x, y) in splits.items()}

@@ -34,7 +34,9 @@ def draw(sizes: list[int], seed: int) -> TensorDataset:
     """Return points and labels."""
     centres = 0.6 * torch.randn(10, 20, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(10).repeat_interleave(torch.tensor(sizes))
-    return TensorDataset(centres[labels] + torch.randn(len(labels), 20, generator=torch.Generator().manual_seed(seed)), labels)
+    return TensorDataset(
+        centres[labels] + torch.randn(len(labels), 20, generator=torch.Generator().manual_seed(seed)), labels
+    )
 
 
 train = draw([int(800 * 0.6**c) for c in range(10)], seed=1)

@@ -61,9 +61,13 @@ for place, (name, model) in enumerate(models.items()):
     predicted = model.fit(X, labels).predict(X_test)
     recalls = 100 * recall_score(test_labels, predicted, labels=names, average=None)
     accuracy = 100 * np.mean(predicted == np.array(test_labels))
-    print(f"{name}: recall {recalls.mean():.1f} %, of the seven rarest {recalls[7:].mean():.1f} %, accuracy {accuracy:.1f} %")
+    print(
+        f"{name}: recall {recalls.mean():.1f} %, of the seven rarest {recalls[7:].mean():.1f} %, accuracy {accuracy:.1f} %"
+    )
     label = f"{name}: {recalls.mean():.0f} %"
-    axes.barh(np.arange(len(names)) + 0.4 * place - 0.2, recalls, 0.38, label=label, color=("#b8bec6", "#1f6feb")[place])
+    axes.barh(
+        np.arange(len(names)) + 0.4 * place - 0.2, recalls, 0.38, label=label, color=("#b8bec6", "#1f6feb")[place]
+    )
 axes.set_yticks(range(len(names)), [f"{name} ({n})" for name, n in zip(names, counts, strict=True)])
 axes.invert_yaxis()
 axes.set(xlabel="recall on test texts (%)", ylabel="package (training texts)", xlim=(0, 100))
