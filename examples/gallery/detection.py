@@ -1,9 +1,9 @@
 """Detection: Mask R-CNN with a shift under its own loss.
 
-You learn how to use Class-Balanced Softmax in a model that computes its loss itself: `shift_in_training` hooks the layer
-that classifies boxes, and the background is neutral. Average precision is reported for rare, common and frequent classes,
-without classes that are absent from the test images. The images are generated, and the network is tiny, so that everything
-takes seconds; average precision is low, and one seed proves nothing.
+You learn how to use Class-Balanced Softmax in a model that computes its loss itself: `shift_in_training` hooks the
+layer that classifies boxes, and the background is neutral. Average precision is reported for rare, common and
+frequent classes, without classes that are absent from the test images. The images are generated, and the network is
+tiny, so that everything takes seconds; average precision is low, and one seed proves nothing.
 """
 
 import argparse
@@ -86,8 +86,8 @@ def make_model() -> MaskRCNN:
 
 # ## Training
 #
-# A plain detector first. Then its classifier is trained again, as it is and with the shift. The hook is one line. It acts in
-# training only: detections, and losses in evaluation, are plain.
+# A plain detector first. Then its classifier is trained again, as it is and with the shift. The hook is one line. It
+# acts in training only: detections, and losses in evaluation, are plain.
 
 
 def fit(model: MaskRCNN, parameters: Iterable[nn.Parameter], steps: int) -> None:
@@ -120,9 +120,10 @@ fit(start, start.parameters(), steps=160)
 
 # ## Average precision by group
 #
-# Over four seeds, the shift changed the average precision from 65 to 72 for frequent, from 41 to 45 for common and from 27 to
-# 25 for rare classes: fewer rare objects are taken for frequent ones, but five training objects are too few to rank a rare
-# class better. Trained from the start with the shift, 160 steps were too few: all groups were worse.
+# Over four seeds, the shift changed the average precision from 65 to 72 for frequent, from 41 to 45 for common and
+# from 27 to 25 for rare classes: fewer rare objects are taken for frequent ones, but five training objects are too
+# few to rank a rare class better. Trained from the start with the shift, 160 steps were too few: all groups were
+# worse.
 
 figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
 for place, beta in enumerate((0.0, 1.0)):

@@ -1,7 +1,7 @@
 """Diagnose somebody else's model from its predictions.
 
-You learn what is wrong with a classifier of which you have only predictions: which classes it neglects, whether that is a
-matter of its class prior or of too little data, and what correction would help. Nothing is retrained.
+You learn what is wrong with a classifier of which you have only predictions: which classes it neglects, whether that
+is a matter of its class prior or of too little data, and what correction would help. Nothing is retrained.
 """
 
 import argparse
@@ -21,8 +21,9 @@ out = parser.parse_args().out
 
 # ## The model of somebody else
 #
-# A logistic regression on generated features of eight classes. All that we keep are log-probabilities and labels of three
-# splits. They may come from any framework, or from files: `longtail diagnose --test test.npz --train train.npz --val val.npz`.
+# A logistic regression on generated features of eight classes. All that we keep are log-probabilities and labels of
+# three splits. They may come from any framework, or from files: `longtail diagnose --test test.npz --train train.npz
+# --val val.npz`.
 
 shares = 0.5 ** torch.arange(8)
 features, labels = make_classification(

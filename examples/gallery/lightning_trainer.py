@@ -1,8 +1,8 @@
 """Lightning: beta found during training, and recall by group in the log.
 
 You learn how two callbacks work with any `LightningModule` whose `validation_step` returns logits and labels:
-`GroupRecallCallback` logs recall by group, and `AutoBetaCallback` moves the beta of the loss until the validation data show
-no need of another. Both work on several devices, and beta is part of checkpoints.
+`GroupRecallCallback` logs recall by group, and `AutoBetaCallback` moves the beta of the loss until the validation
+data show no need of another. Both work on several devices, and beta is part of checkpoints.
 """
 
 import argparse
@@ -27,7 +27,8 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 # ## Data
 #
-# Ten overlapping clouds of points in twenty dimensions, generated; 800 training points of the first class, 8 of the last.
+# Ten overlapping clouds of points in twenty dimensions, generated; 800 training points of the first class, 8 of the
+# last.
 
 
 def draw(sizes: list[int], seed: int) -> TensorDataset:

@@ -1,8 +1,8 @@
 """A method of one's own, compared with others.
 
-You learn how to add a loss in one file and to test it against built-in methods with several seeds. The idea here: shift the
-logits by the effective number of samples of Cui et al. (2019), `(1 - b^N) / (1 - b)`, which grows more slowly than the count
-N. The file is also a plugin, so that every command knows the method:
+You learn how to add a loss in one file and to test it against built-in methods with several seeds. The idea here:
+shift the logits by the effective number of samples of Cui et al. (2019), `(1 - b^N) / (1 - b)`, which grows more
+slowly than the count N. The file is also a plugin, so that every command knows the method:
 
     longtail train --plugin examples/gallery/own_method.py --data digits-lt --method effective-shift --effective-b 0.95
 """
@@ -20,8 +20,8 @@ from longtail.methods import Task, param, register_loss
 
 # ## The loss and its parameters
 #
-# The fields become settings of a recipe and flags of the command line. A loss is any `nn.Module` of logits and labels; this
-# one is Class-Balanced Softmax with other counts.
+# The fields become settings of a recipe and flags of the command line. A loss is any `nn.Module` of logits and
+# labels; this one is Class-Balanced Softmax with other counts.
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ register_loss(
 
 # ## The comparison
 #
-# A study trains every method with every seed and tests the differences. Three seeds and a few epochs take seconds and show how
-# it works; a claim needs more of both.
+# A study trains every method with every seed and tests the differences. Three seeds and a few epochs take seconds and
+# show how it works; a claim needs more of both.
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

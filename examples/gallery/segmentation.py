@@ -1,8 +1,8 @@
 """Segmentation: dense targets and pixel counts.
 
 You learn how to use Class-Balanced Softmax for a label per pixel: the counts are pixels per class, and the loss takes
-logits of shape `(N, C, H, W)`. The images are generated: noisy discs, squares and crosses, of which the small ones are
-rare.
+logits of shape `(N, C, H, W)`. The images are generated: noisy discs, squares and crosses, of which the small ones
+are rare.
 """
 
 import argparse
@@ -73,9 +73,9 @@ def train(beta: float) -> Tensor:
 
 # ## Intersection over union
 #
-# Cross entropy ignores the crosses. The whole shift, `beta=1`, finds nearly all of their pixels, and as many that are not
-# theirs. Half of it is a compromise. Which beta is right depends on the price of the two errors; choose it on validation
-# images.
+# Cross entropy ignores the crosses. The whole shift, `beta=1`, finds nearly all of their pixels, and as many that are
+# not theirs. Half of it is a compromise. Which beta is right depends on the price of the two errors; choose it on
+# validation images.
 
 found = {f"beta = {beta:g}": train(beta) for beta in (0.0, 0.5, 1.0)}
 example = int((test_y == 3).flatten(1).sum(1).argmax())

@@ -1,9 +1,9 @@
 """The Trainer of Transformers, without its three traps.
 
-You learn how to use Class-Balanced Softmax with `Trainer(compute_loss_func=...)`. A loss of one's own has three traps there:
-`eval_loss` becomes the shifted loss, `label_smoothing_factor` is ignored, and gradient accumulation multiplies the gradient.
-`loss_func` has none of them, and `compute_metrics` adds recall by group. The model is a tiny BERT with random weights, and
-the sentences are generated, so that nothing is downloaded.
+You learn how to use Class-Balanced Softmax with `Trainer(compute_loss_func=...)`. A loss of one's own has three traps
+there: `eval_loss` becomes the shifted loss, `label_smoothing_factor` is ignored, and gradient accumulation multiplies
+the gradient. `loss_func` has none of them, and `compute_metrics` adds recall by group. The model is a tiny BERT with
+random weights, and the sentences are generated, so that nothing is downloaded.
 """
 
 import argparse
@@ -24,7 +24,8 @@ out = parser.parse_args().out
 
 # ## Data
 #
-# Sentences of eight words out of 60. Each of six classes prefers ten of the words, and shares five of them with the next.
+# Sentences of eight words out of 60. Each of six classes prefers ten of the words, and shares five of them with the
+# next.
 
 
 def sentences(sizes: list[int], seed: int) -> list[dict[str, torch.Tensor]]:
@@ -44,8 +45,8 @@ groups = Groups.from_quantiles(counts)
 
 # ## Training
 #
-# The second run has one argument more. It accumulates two batches and smooths labels, as the first does. For beta found
-# during training, add `AutoBetaCallback(loss)` and a validation set.
+# The second run has one argument more. It accumulates two batches and smooths labels, as the first does. For beta
+# found during training, add `AutoBetaCallback(loss)` and a validation set.
 
 
 def metrics_of(**options: object) -> dict[str, float]:
