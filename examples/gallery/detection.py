@@ -121,7 +121,7 @@ fit(start, start.parameters(), steps=160)
 # ## Average precision by group
 #
 # Over four seeds, the shift changed the average precision from 65 to 72 for frequent, from 41 to 45 for common and
-# from 27 to 25 for rare classes: fewer rare objects are taken for frequent ones, but five training objects are too
+# from 27 to 25 for rare classes: fewer rare objects are taken for frequent ones, but six training objects are too
 # few to rank a rare class better. Trained from the start with the shift, 160 steps were too few: all groups were
 # worse.
 

@@ -63,9 +63,7 @@ for place, (name, model) in enumerate(models.items()):
     predicted = model.fit(X, labels).predict(X_test)
     recalls = 100 * recall_score(test_labels, predicted, labels=names, average=None)
     accuracy = 100 * np.mean(predicted == np.array(test_labels))
-    print(
-        f"{name}: recall {recalls.mean():.0f} %, of the rarest seven {recalls[-7:].mean():.0f} %, accuracy {accuracy:.0f} %"
-    )
+    print(f"{name}: recall {recalls.mean():.0f} %, rarest seven {recalls[-7:].mean():.0f} %, accuracy {accuracy:.0f} %")
     label = f"{name}: {recalls.mean():.0f} %"
     axes.barh(
         np.arange(len(names)) + 0.4 * place - 0.2, recalls, 0.38, label=label, color=("#b8bec6", "#1f6feb")[place]
