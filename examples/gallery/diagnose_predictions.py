@@ -1,7 +1,7 @@
 """Diagnose somebody else's model from its predictions.
 
-You learn what is wrong with a classifier of which you have only predictions: which classes it neglects, whether that is a
-matter of its class prior or of too little data, and what correction would help. Nothing is retrained.
+You learn what is wrong with a classifier of which you have only predictions: which classes it neglects, whether that
+is a matter of its class prior or of too little data, and what correction would help. Nothing is retrained.
 """
 
 import argparse
@@ -21,16 +21,21 @@ out = parser.parse_args().out
 
 # ## The model of somebody else
 #
-# A logistic regression on generated features of eight classes. All that we keep are log-probabilities and labels of three
-# splits. They may come from any framework, or from files: `longtail diagnose --test test.npz --train train.npz --val val.npz`.
+# A logistic regression on generated features of eight classes. All that we keep are log-probabilities and labels of
+# three splits. They may come from any framework, or from files: `longtail diagnose --test test.npz --train train.npz
+# --val val.npz`.
 
 shares = 0.5 ** torch.arange(8)
 features, labels = make_classification(
     12_000, 20, n_informative=12, n_classes=8, n_clusters_per_class=1, weights=(shares / shares.sum()).tolist(),
     class_sep=1.2, random_state=0,
 )  # fmt: skip
-train, rest, train_labels, rest_labels = train_test_split(features, labels, test_size=0.6, stratify=labels, random_state=0)
-val, test, val_labels, test_labels = train_test_split(rest, rest_labels, test_size=0.6, stratify=rest_labels, random_state=0)
+train, rest, train_labels, rest_labels = train_test_split(
+    features, labels, test_size=0.6, stratify=labels, random_state=0
+)
+val, test, val_labels, test_labels = train_test_split(
+    rest, rest_labels, test_size=0.6, stratify=rest_labels, random_state=0
+)
 model = LogisticRegression(max_iter=1000).fit(train, train_labels)
 splits = {"train": (train, train_labels), "val": (val, val_labels), "test": (test, test_labels)}
 given = {name: {"labels": y, "logits": model.predict_log_proba(x)} for name, (x, y) in splits.items()}

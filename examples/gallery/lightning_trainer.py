@@ -1,8 +1,8 @@
 """Lightning: beta found during training, and recall by group in the log.
 
 You learn how two callbacks work with any `LightningModule` whose `validation_step` returns logits and labels:
-`GroupRecallCallback` logs recall by group, and `AutoBetaCallback` moves the beta of the loss until the validation data show
-no need of another. Both work on several devices, and beta is part of checkpoints.
+`GroupRecallCallback` logs recall by group, and `AutoBetaCallback` moves the beta of the loss until the validation
+data show no need of another. Both work on several devices, and beta is part of checkpoints.
 """
 
 import argparse
@@ -27,14 +27,17 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 # ## Data
 #
-# Ten overlapping clouds of points in twenty dimensions, generated; 800 training points of the first class, 8 of the last.
+# Ten overlapping clouds of points in twenty dimensions, generated; 800 training points of the first class, 8 of the
+# last.
 
 
 def draw(sizes: list[int], seed: int) -> TensorDataset:
     """Return points and labels."""
     centres = 0.6 * torch.randn(10, 20, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(10).repeat_interleave(torch.tensor(sizes))
-    return TensorDataset(centres[labels] + torch.randn(len(labels), 20, generator=torch.Generator().manual_seed(seed)), labels)
+    return TensorDataset(
+        centres[labels] + torch.randn(len(labels), 20, generator=torch.Generator().manual_seed(seed)), labels
+    )
 
 
 train = draw([int(800 * 0.6**c) for c in range(10)], seed=1)

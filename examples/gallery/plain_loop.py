@@ -1,8 +1,8 @@
 """One changed line in a plain PyTorch loop.
 
-You learn how to use Class-Balanced Softmax in your own training loop: count the classes, replace the loss, and predict as
-before. The data are the digits of scikit-learn with a long tail: 124 training images of 0, two of 9. Test images are
-balanced.
+You learn how to use Class-Balanced Softmax in your own training loop: count the classes, replace the loss, and
+predict as before. The data are the digits of scikit-learn with a long tail: 124 training images of 0, two of 9. Test
+images are balanced.
 """
 
 import argparse
@@ -30,8 +30,8 @@ counts = class_counts(y, num_classes=10)
 
 # ## The loop
 #
-# It is the usual one. Only the loss is an argument; prediction is `logits.argmax(1)` for both losses, because the shift is
-# part of the loss and not of the model.
+# It is the usual one. Only the loss is an argument; prediction is `logits.argmax(1)` for both losses, because the
+# shift is part of the loss and not of the model.
 
 
 def recall_per_class(loss: nn.Module, seed: int) -> torch.Tensor:
@@ -51,8 +51,8 @@ def recall_per_class(loss: nn.Module, seed: int) -> torch.Tensor:
 
 # ## Before and after
 #
-# Five seeds each. With `beta=1` the loss is Balanced Softmax, which is a good start; `AutoBeta` and `fit_shift` find a
-# better beta on held-out data.
+# Five seeds each. With `beta=1` the loss is Balanced Softmax, which is a good start; `AutoBeta` and `fit_shift` find
+# a better beta on held-out data.
 
 losses = {"nn.CrossEntropyLoss()": nn.CrossEntropyLoss()}
 losses["ClassBalancedSoftmaxLoss(counts, beta=1)"] = ClassBalancedSoftmaxLoss(counts, beta=1.0)

@@ -1,7 +1,8 @@
 """A table of features with scikit-learn.
 
 You learn how to correct a classifier that you have (`PriorAdjustedClassifier`), and how to train one on features
-(`LongTailClassifier`); neither needs a beta, a weight or a sampler. The features are the 64 pixels of long-tailed digits.
+(`LongTailClassifier`); neither needs a beta, a weight or a sampler. The features are the 64 pixels of long-tailed
+digits.
 """
 
 import argparse
@@ -49,7 +50,9 @@ figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 for (name, model), colour in zip(models.items(), ("#b8bec6", "#8250df", "#1f6feb"), strict=True):
     recalls = 100 * recall_score(y_test, model.predict(X_test), average=None)
     beta = f", beta {model.beta_:.2f}" if hasattr(model, "beta_") else ""
-    print(f"{name}: recall {recalls.mean():.1f} %, of classes with fewer than 25 rows {recalls[tail].mean():.1f} %{beta}")
+    print(
+        f"{name}: recall {recalls.mean():.1f} %, of classes with fewer than 25 rows {recalls[tail].mean():.1f} %{beta}"
+    )
     axes.plot(np.bincount(y), recalls, "o-", color=colour, label=f"{name} ({recalls.mean():.0f} %)")
 axes.invert_xaxis()
 axes.set(xlabel="training rows of the class", ylabel="recall on test rows (%)", ylim=(0, 103), xscale="log")

@@ -1,8 +1,9 @@
 """Text with a natural long tail.
 
 You learn how to classify texts when some classes have many and some have few: features from any encoder, here words
-(TF-IDF), then `LongTailClassifier`. The texts are docstrings of Python's standard library, and the class is the package
-that a docstring comes from: some packages have hundreds of them, some a dozen. Numbers depend on the version of Python.
+(TF-IDF), then `LongTailClassifier`. The texts are docstrings of Python's standard library, and the class is the
+package that a docstring comes from: some packages have hundreds of them, some a dozen. Numbers depend on the version
+of Python.
 """
 
 import argparse
@@ -53,17 +54,20 @@ models = {"LogisticRegression": LogisticRegression(C=10, max_iter=1000), "LongTa
 
 # ## Recall per package
 #
-# Recall, averaged over packages, rises; accuracy on data with the same long tail falls, because a text that could belong to
-# two packages now goes to the rare one more often. `predict_proba(X, prior=counts)` gives the other trade-off.
+# Recall, averaged over packages, rises; accuracy on data with the same long tail falls, because a text that could
+# belong to two packages now goes to the rare one more often. `predict_proba(X, prior=counts)` gives the other
+# trade-off.
 
 figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
 for place, (name, model) in enumerate(models.items()):
     predicted = model.fit(X, labels).predict(X_test)
     recalls = 100 * recall_score(test_labels, predicted, labels=names, average=None)
     accuracy = 100 * np.mean(predicted == np.array(test_labels))
-    print(f"{name}: recall {recalls.mean():.1f} %, of the seven rarest {recalls[7:].mean():.1f} %, accuracy {accuracy:.1f} %")
+    print(f"{name}: recall {recalls.mean():.0f} %, rarest seven {recalls[-7:].mean():.0f} %, accuracy {accuracy:.0f} %")
     label = f"{name}: {recalls.mean():.0f} %"
-    axes.barh(np.arange(len(names)) + 0.4 * place - 0.2, recalls, 0.38, label=label, color=("#b8bec6", "#1f6feb")[place])
+    axes.barh(
+        np.arange(len(names)) + 0.4 * place - 0.2, recalls, 0.38, label=label, color=("#b8bec6", "#1f6feb")[place]
+    )
 axes.set_yticks(range(len(names)), [f"{name} ({n})" for name, n in zip(names, counts, strict=True)])
 axes.invert_yaxis()
 axes.set(xlabel="recall on test texts (%)", ylabel="package (training texts)", xlim=(0, 100))

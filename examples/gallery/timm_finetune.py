@@ -1,8 +1,8 @@
 """A timm model with mixup and an average of its weights.
 
-You learn that Class-Balanced Softmax fits into the usual parts of a timm recipe: soft targets of mixup, timm's optimiser and
-schedule, and `ModelEmaV3`. With `pretrained=True` this is fine-tuning; here nothing is downloaded, so a tiny network starts
-from random weights. The data are long-tailed digits, enlarged to 32 x 32 pixels.
+You learn that Class-Balanced Softmax fits into the usual parts of a timm recipe: soft targets of mixup, timm's
+optimiser and schedule, and `ModelEmaV3`. With `pretrained=True` this is fine-tuning; here nothing is downloaded, so a
+tiny network starts from random weights. The data are long-tailed digits, enlarged to 32 x 32 pixels.
 """
 
 import argparse
@@ -67,12 +67,17 @@ def recalls(loss: nn.Module, epochs: int = 12) -> dict[str, float]:
 #
 # One seed, so differences of a few points say nothing.
 
-losses = {"SoftTargetCrossEntropy": SoftTargetCrossEntropy(), "CBS, beta = 1": ClassBalancedSoftmaxLoss(counts, beta=1.0)}
+losses = {
+    "SoftTargetCrossEntropy": SoftTargetCrossEntropy(),
+    "CBS, beta = 1": ClassBalancedSoftmaxLoss(counts, beta=1.0),
+}
 figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
 for place, (name, loss) in enumerate(losses.items()):
     found = recalls(loss)
     print(f"{name}:", ", ".join(f"{key} {value:.1f} %" for key, value in found.items()))
-    bars = axes.bar(np.arange(4) + 0.4 * place - 0.2, found.values(), 0.38, label=name, color=("#b8bec6", "#1f6feb")[place])
+    bars = axes.bar(
+        np.arange(4) + 0.4 * place - 0.2, found.values(), 0.38, label=name, color=("#b8bec6", "#1f6feb")[place]
+    )
     axes.bar_label(bars, fmt="%.0f", fontsize=8)
 axes.set_xticks(range(4), ["all classes", *data.groups.names])
 axes.set(ylabel="recall on test images (%)", ylim=(0, 108))

@@ -1,9 +1,9 @@
 """The Trainer of Transformers, without its three traps.
 
-You learn how to use Class-Balanced Softmax with `Trainer(compute_loss_func=...)`. A loss of one's own has three traps there:
-`eval_loss` becomes the shifted loss, `label_smoothing_factor` is ignored, and gradient accumulation multiplies the gradient.
-`loss_func` has none of them, and `compute_metrics` adds recall by group. The model is a tiny BERT with random weights, and
-the sentences are generated, so that nothing is downloaded.
+You learn how to use Class-Balanced Softmax with `Trainer(compute_loss_func=...)`. A loss of one's own has three traps
+there: `eval_loss` becomes the shifted loss, `label_smoothing_factor` is ignored, and gradient accumulation multiplies
+the gradient. `loss_func` has none of them, and `compute_metrics` adds recall by group. The model is a tiny BERT with
+random weights, and the sentences are generated, so that nothing is downloaded.
 """
 
 import argparse
@@ -24,7 +24,8 @@ out = parser.parse_args().out
 
 # ## Data
 #
-# Sentences of eight words out of 60. Each of six classes prefers ten of the words, and shares five of them with the next.
+# Sentences of eight words out of 60. Each of six classes prefers ten of the words, and shares five of them with the
+# next.
 
 
 def sentences(sizes: list[int], seed: int) -> list[dict[str, torch.Tensor]]:
@@ -38,14 +39,14 @@ def sentences(sizes: list[int], seed: int) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-train, test = sentences([400, 180, 80, 36, 16, 7], seed=0), sentences([100] * 6, seed=1)
+train, test = sentences([400, 220, 120, 65, 36, 20], seed=0), sentences([100] * 6, seed=1)
 counts = class_counts(torch.stack([row["labels"] for row in train]), num_classes=6)
 groups = Groups.from_quantiles(counts)
 
 # ## Training
 #
-# The second run has one argument more. It accumulates two batches and smooths labels, as the first does. For beta found
-# during training, add `AutoBetaCallback(loss)` and a validation set.
+# The second run has one argument more. It accumulates two batches and smooths labels, as the first does. For beta
+# found during training, add `AutoBetaCallback(loss)` and a validation set.
 
 
 def metrics_of(**options: object) -> dict[str, float]:
@@ -55,7 +56,7 @@ def metrics_of(**options: object) -> dict[str, float]:
     model = BertForSequenceClassification(BertConfig(vocab_size=60, num_labels=6, hidden_dropout_prob=0.0, **sizes))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, num_train_epochs=8, learning_rate=3e-3, per_device_train_batch_size=16,
+            folder, num_train_epochs=10, learning_rate=3e-3, per_device_train_batch_size=16,
             gradient_accumulation_steps=2, label_smoothing_factor=0.05, per_device_eval_batch_size=200,
             report_to="none", disable_tqdm=True, save_strategy="no", logging_strategy="no", use_cpu=True,
         )  # fmt: skip
@@ -64,7 +65,10 @@ def metrics_of(**options: object) -> dict[str, float]:
         return trainer.evaluate(test)
 
 
-runs = {"loss of the model": metrics_of(), "loss_func(counts, beta=1)": metrics_of(compute_loss_func=loss_func(counts, beta=1.0))}
+runs = {
+    "loss of the model": metrics_of(),
+    "loss_func(counts, beta=1)": metrics_of(compute_loss_func=loss_func(counts, beta=1.0)),
+}
 
 # ## Recall by group
 #
@@ -74,7 +78,10 @@ names = ["recall", *(f"recall_{name}" for name in groups.names)]
 figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
 for place, (name, found) in enumerate(runs.items()):
     recalls = [100 * found[f"eval_{one}"] for one in names]
-    print(f"{name}: eval_loss {found['eval_loss']:.3f},", ", ".join(f"{n} {r:.1f} %" for n, r in zip(names, recalls, strict=True)))
+    print(
+        f"{name}: eval_loss {found['eval_loss']:.3f},",
+        ", ".join(f"{n} {r:.1f} %" for n, r in zip(names, recalls, strict=True)),
+    )
     label = f"{name}: eval_loss {found['eval_loss']:.2f}"
     bars = axes.bar(np.arange(4) + 0.4 * place - 0.2, recalls, 0.38, label=label, color=("#b8bec6", "#1f6feb")[place])
     axes.bar_label(bars, fmt="%.0f", fontsize=8)
