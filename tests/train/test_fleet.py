@@ -143,8 +143,8 @@ def test_what_a_stage_is_replayed_on_meets(tmp_path, monkeypatch):
     met, made = [], []
 
     class Streamed(Eager):
-        def __init__(self, *given):
-            super().__init__(*given)
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
             self.stream = SimpleNamespace(device=torch.device("cuda", 0))
             made.append(self.stream)
 

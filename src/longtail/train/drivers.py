@@ -52,7 +52,7 @@ class Eager:
             group = list(islice(batches, self.accumulate))
             if not group:  # the remaining images could not be read
                 return
-            with seeded(group[0].labels.device, seed, epoch, number, self.loader.plan.rank):
+            with seeded(group[0].labels.device, seed, epoch, number, self.step.objective.ranks.rank):
                 self.step(group, None if mixed is None else mixed[number].to(group[0].labels.device))
             yield
 
