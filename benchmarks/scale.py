@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from record import save
 
 from longtail.ranks import Ranks
 from longtail.study import Study
@@ -262,16 +263,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"runs": given.runs, "latency_seconds": given.latency}
+    parts: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if given.only != "workers":
-            found["finished"] = finished(folder, given.runs, 0.0)
-            found["finished_with_latency"] = finished(folder, given.runs, given.latency)
+            for name, latency in (("finished", 0.0), ("finished_with_latency", given.latency)):
+                parts[name] = {"runs": given.runs, "latency_seconds": latency, **finished(folder, given.runs, latency)}
+                save(given.out, parts)
         if given.only != "finished":
-            found["shared"] = workers(folder, given.runs, given.workers, given.latency, given.seconds)
-    if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+            parts["shared"] = workers(folder, given.runs, given.workers, given.latency, given.seconds)
+            save(given.out, parts)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ for module, names in ((os, functions), (signal, signals), (select, "poll epoll")
         delattr(module, name)
 import longtail
 for module in pkgutil.walk_packages(longtail.__path__, "longtail."):
-    if module.name != "longtail.__main__":
+    if module.name not in {"longtail.__main__", "longtail.integrations.lightning", "longtail.integrations.transformers"}:
         importlib.import_module(module.name)
 from longtail import cli
 assert cli.main(["methods"]) == 0

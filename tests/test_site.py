@@ -139,7 +139,7 @@ def command_lines(page):
     lines = [line for _, block in FENCE.findall(text) for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(longtail [^`\n]+ --[^`\n]+)`", FENCE.sub("", text))
     found = [re.search(r"^(?:torchrun .*-m )?(longtail [a-z].*)", line) for line in lines]
-    return [one[1].partition("  #")[0] for one in found if one and "…" not in one[1] and "--help" not in one[1]]
+    return [re.split(r"  #| \| ", one[1])[0] for one in found if one and "…" not in one[1] and "--help" not in one[1]]
 
 
 @pytest.mark.parametrize(
