@@ -178,8 +178,9 @@ for module, names in ((os, functions), (signal, signals), (select, "poll epoll")
     for name in names.split():
         delattr(module, name)
 import longtail
+apart = {"__main__", "integrations.lightning", "integrations.transformers"}  # these libraries need POSIX
 for module in pkgutil.walk_packages(longtail.__path__, "longtail."):
-    if module.name not in {"longtail.__main__", "longtail.integrations.lightning", "longtail.integrations.transformers"}:
+    if module.name.removeprefix("longtail.") not in apart:
         importlib.import_module(module.name)
 from longtail import cli
 assert cli.main(["methods"]) == 0
