@@ -70,13 +70,16 @@ test-cluster: $(VENV)/.dev  ## Kill eight workers 100 times while they share 500
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lock
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.soak --claims lease
 
-# Figures of the gallery are drawn by `make gallery`; `make docs` runs no script.
-docs: $(VENV)/.dev  ## Build the documentation site into build/site; `python3 -m http.server -d build/site` shows it
+GALLERY := $(patsubst examples/%.py,build/%.png,$(wildcard examples/gallery/[a-z]*.py))
+
+docs: $(VENV)/.dev gallery  ## Build the documentation site into build/site; `python3 -m http.server -d build/site` shows it
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
-gallery: $(VENV)/.dev  ## Run the scripts of examples/gallery, which draw the figures of the site
+gallery: $(GALLERY)  ## Run the scripts of examples/gallery, which draw the figures of the site: about a minute
+
+build/gallery/%.png: examples/gallery/%.py | $(VENV)/.dev
 	mkdir -p build/gallery
-	for script in examples/gallery/[a-z]*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$script --out build/gallery || exit 1; done
+	OMP_NUM_THREADS=1 $(BIN)/python $< --out build/gallery
 
 bench: $(VENV)/.dev  ## Run the benchmarks that make sense on a CPU: some minutes
 	$(BIN)/python benchmarks/loss.py

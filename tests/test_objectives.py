@@ -16,7 +16,7 @@ from tests.contract import COUNTS, EPOCHS, STAGES, joined, model_of, objective_o
 from tests.train.conftest import mostly_slow
 from tests.waiting import no_waiting
 
-from longtail.losses import ClassBalancedSoftmaxLoss
+from longtail.losses import ClassBalancedSoftmaxLoss, Loss
 from longtail.methods import METHODS, Objective, SupervisedLoss
 from longtail.models import Outputs
 from longtail.train.optimizer import make_optimizer
@@ -509,3 +509,18 @@ def test_scaled_loss_is_not_a_pure_shift():
     loss = ClassBalancedSoftmaxLoss([90, 10], beta=1.5, reduction="none")
     assert SupervisedLoss(loss).is_pure_shift
     assert not SupervisedLoss(loss, scale=30.0).is_pure_shift
+
+
+class MeanLoss(Loss):
+    def forward(self, logits, target):
+        return F.cross_entropy(logits, target)
+
+
+def test_a_loss_without_one_value_per_sample_is_refused():
+    outputs = Outputs(torch.zeros(4, 3), torch.zeros(4, 2), {})
+    with pytest.raises(ValueError, match=r"MeanLoss.*per sample, shape \(4,\), but got shape \(\)"):
+        SupervisedLoss(MeanLoss(reduction="none"))(outputs, torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"task\.options"):
+        SupervisedLoss(MeanLoss())
+    with pytest.raises(TypeError, match=r"longtail\.losses\.Loss, but got CrossEntropyLoss"):
+        SupervisedLoss(torch.nn.CrossEntropyLoss(reduction="none"))

@@ -150,6 +150,11 @@ class TestAdjustLogits:
         with refused(ValueError, "`logits`", 3, shape):
             adjust_logits(torch.randn(shape), COUNTS, 1)
 
+    def test_numpy_logits(self) -> None:
+        """Arrays give what tensors give."""
+        logits = torch.randn(4, 3, dtype=torch.float64)
+        assert torch.equal(adjust_logits(logits.numpy(), COUNTS, 1), adjust_logits(logits, COUNTS, 1))
+
     @pytest.mark.parametrize("logits", [[[0.0, 0.0, 0.0]], None, torch.ones(2, 3, dtype=torch.int64)], ids=str)
     def test_logits_of_another_type(self, logits: Any) -> None:
         """Logits are a floating-point tensor."""

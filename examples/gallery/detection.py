@@ -1,9 +1,9 @@
 """Detection: Mask R-CNN with a shift under its own loss.
 
-You learn how to use Class-Balanced Softmax in a model that computes its loss itself: `shift_in_training` hooks the
-layer that classifies boxes, and the background is neutral. Average precision is reported for rare, common and
-frequent classes, without classes that are absent from the test images. The images are generated, and the network is
-tiny, so that everything takes seconds; average precision is low, and one seed proves nothing.
+This example shows how to use Class-Balanced Softmax in a model that computes its loss itself: `shift_in_training`
+hooks the layer that classifies boxes, and the background is neutral. Average precision is reported for rare, common
+and frequent classes, without classes that are absent from the test images. The images are generated, and the network
+is tiny, so that everything takes seconds; average precision is low, and one seed proves nothing.
 """
 
 import argparse

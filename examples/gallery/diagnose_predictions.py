@@ -1,7 +1,8 @@
 """Diagnose somebody else's model from its predictions.
 
-You learn what is wrong with a classifier of which you have only predictions: which classes it neglects, whether that
-is a matter of its class prior or of too little data, and what correction would help. Nothing is retrained.
+This example shows what is wrong with a classifier of which you have only predictions: which classes it neglects,
+whether that is a matter of its class prior or of too little data, and what correction would help. Nothing is
+retrained.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Lightning: beta found during training, and recall by group in the log.
 
-You learn how two callbacks work with any `LightningModule` whose `validation_step` returns logits and labels:
-`GroupRecallCallback` logs recall by group, and `AutoBetaCallback` moves the beta of the loss until the validation
-data show no need of another. Both work on several devices, and beta is part of checkpoints.
+This example shows how two callbacks work with any `LightningModule` whose `validation_step` returns logits and
+labels: `GroupRecallCallback` logs recall by group, and `AutoBetaCallback` moves the beta of the loss until the
+validation data show no need of another. Both work on several devices, and beta is part of checkpoints.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""A method of one's own, compared with others.
+"""Add your own loss and compare it.
 
-You learn how to add a loss in one file and to test it against built-in methods with several seeds. The idea here:
-shift the logits by the effective number of samples of Cui et al. (2019), `(1 - b^N) / (1 - b)`, which grows more
-slowly than the count N. The file is also a plugin, so that every command knows the method:
+This example shows how to add a loss in one file and to test it against built-in methods with several seeds. The idea
+here: shift the logits by the effective number of samples of Cui et al. (2019), `(1 - b^N) / (1 - b)`, which grows
+more slowly than the count N. The file is also a plugin, so that every command knows the method:
 
     longtail train --plugin examples/gallery/own_method.py --data digits-lt --method effective-shift --effective-b 0.95
 """
@@ -20,8 +20,8 @@ from longtail.methods import Task, param, register_loss
 
 # ## The loss and its parameters
 #
-# The fields become settings of a recipe and flags of the command line. A loss is any `nn.Module` of logits and
-# labels; this one is Class-Balanced Softmax with other counts.
+# The fields become settings of a recipe and flags of the command line. A loss is a subclass of `longtail.losses.Loss`
+# that returns one value per sample; this one is Class-Balanced Softmax with other counts.
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """One changed line in a plain PyTorch loop.
 
-You learn how to use Class-Balanced Softmax in your own training loop: count the classes, replace the loss, and
-predict as before. The data are the digits of scikit-learn with a long tail: 124 training images of 0, two of 9. Test
-images are balanced.
+This example shows how to use Class-Balanced Softmax in your own training loop: count the classes, replace the loss,
+and predict as before. The data are the digits of scikit-learn with a long tail: 124 training images of 0, two of 9.
+Test images are balanced.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Segmentation: dense targets and pixel counts.
 
-You learn how to use Class-Balanced Softmax for a label per pixel: the counts are pixels per class, and the loss takes
-logits of shape `(N, C, H, W)`. The images are generated: noisy discs, squares and crosses, of which the small ones
-are rare.
+This example shows how to use Class-Balanced Softmax for a label per pixel: the counts are pixels per class, and the
+loss takes logits of shape `(N, C, H, W)`. The images are generated: noisy discs, squares and crosses, of which the
+small ones are rare.
 """
 
 import argparse

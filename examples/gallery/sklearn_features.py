@@ -1,8 +1,8 @@
 """A table of features with scikit-learn.
 
-You learn how to correct a classifier that you have (`PriorAdjustedClassifier`), and how to train one on features
-(`LongTailClassifier`); neither needs a beta, a weight or a sampler. The features are the 64 pixels of long-tailed
-digits.
+This example shows how to correct a classifier that you have (`PriorAdjustedClassifier`), and how to train one on
+features (`LongTailClassifier`); neither needs a beta, a weight or a sampler. The features are the 64 pixels of
+long-tailed digits.
 """
 
 import argparse

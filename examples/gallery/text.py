@@ -1,9 +1,9 @@
 """Text with a natural long tail.
 
-You learn how to classify texts when some classes have many and some have few: features from any encoder, here words
-(TF-IDF), then `LongTailClassifier`. The texts are docstrings of Python's standard library, and the class is the
-package that a docstring comes from: some packages have hundreds of them, some a dozen. Numbers depend on the version
-of Python.
+This example shows how to classify texts when some classes have many and some have few: features from any encoder,
+here words (TF-IDF), then `LongTailClassifier`. The texts are docstrings of Python's standard library, and the class
+is the package that a docstring comes from: some packages have hundreds of them, some a dozen. Numbers depend on the
+version of Python.
 """
 
 import argparse

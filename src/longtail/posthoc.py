@@ -1,8 +1,9 @@
 """Corrections of a trained classifier: logit adjustment, a known target prior, tau-normalisation."""
 
 import math
-from typing import overload
+from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ TAUS = tuple(tenth / 10 for tenth in range(21))
 
 
 def adjust_logits(
-    logits: Tensor,
+    logits: Tensor | np.ndarray[Any, Any],
     counts: Vector,
     tau: float,
     *,
@@ -42,7 +43,7 @@ def adjust_logits(
     already: use ``tau=0`` and a target prior, if one is known, or measure what is left with :func:`longtail.fit_shift`.
 
     Args:
-        logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``.
+        logits: shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, …)``; logarithms of probabilities are logits too.
         counts: training examples per class, shape ``(C,)``, or sums of sample weights.
         tau: how strongly to adjust; 1 is the paper's "Adjust logit", and :func:`longtail.fit_shift` measures what
             held-out data needs. A negative number favours frequent classes.
@@ -63,6 +64,7 @@ def adjust_logits(
     """
     tau = check_number("tau", tau, minimum=-math.inf)
     counts = training_counts(counts, zero_counts).cpu()
+    logits = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
     check_logits(logits, counts.numel())
     number = counts.to(torch.float64)
     # 0 * log 0 is NaN, so masked classes are treated separately for every tau.

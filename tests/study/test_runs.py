@@ -157,6 +157,8 @@ def test_cells_with_the_same_title_show_the_settings_in_which_they_differ(made):
     assert distinct_titles(cells) == ["Focal loss, gamma 1", "Focal loss, gamma 2", "Softmax", "τ-norm"]
     cells = group_runs([made("softmax"), made("softmax", validation=0.1, nesterov=True)])
     assert distinct_titles(cells) == ["Softmax", "Softmax, validation 0.1, nesterov"]
+    cells = group_runs([made("focal", 0, gamma=0.0), made("focal", 0, gamma=2.0)])
+    assert distinct_titles(cells) == ["Focal loss, gamma 0", "Focal loss, gamma 2"]
 
 
 def test_methods_are_compared_within_their_settings(made):

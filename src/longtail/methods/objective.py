@@ -92,8 +92,12 @@ class SupervisedLoss(Objective):
 
     def __init__(self, loss: Loss, scale: float = 1.0) -> None:
         super().__init__()
+        if not isinstance(loss, Loss):
+            raise TypeError(f"Expected `loss` to be a subclass of longtail.losses.Loss, but got {type(loss).__name__}.")
         if loss.reduction != "none":
-            raise ValueError(f"Expected `loss` to be made with reduction='none', but got {loss}.")
+            raise ValueError(
+                f"Expected `loss` to be made with reduction='none', but got {loss}; pass it `**task.options`."
+            )
         self.loss = loss
         self.scale = scale
 
@@ -116,4 +120,10 @@ class SupervisedLoss(Objective):
     def forward(self, outputs: Outputs, target: Tensor) -> Sums:
         """The sum of the losses of the samples."""
         logits = outputs.logits if self.scale == 1.0 else outputs.logits / self.scale
-        return {"loss": self.loss(logits, target).sum()}
+        losses = self.loss(logits, target)
+        if losses.shape != target.shape[:1]:
+            raise ValueError(
+                f"Expected {type(self.loss).__name__} to return one value per sample, shape ({len(target)},), but got "
+                f"shape {tuple(losses.shape)}."
+            )
+        return {"loss": losses.sum()}

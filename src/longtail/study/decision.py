@@ -54,6 +54,8 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
         text = f"recall over all classes {means[alike[0]]:.1f} % on {on}"
         if weak and not other:
             only = "it is the only method that is not underfitted"
+            seeds = len({run.recipe.seed for run in alike[0].runs})
+            left += f" {seeds} seeds: run at least {ENOUGH_SEEDS} before choosing." if seeds < ENOUGH_SEEDS else ""
             return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{left}")
         hint = "Run another method with the same settings to compare it with."
         what = "was run" if len(cells) == 1 else "can be judged"

@@ -327,7 +327,7 @@ def distinct_titles(cells: Sequence[Cell]) -> list[str]:
     """Return the titles of cells of one data set in a table: method, beta, and the settings in which they differ.
 
     These are settings that compared methods must share, if they differ, and all settings in which cells with the same
-    title differ. Settings that are off, zero or ``None`` are left out.
+    title differ. Settings that are off, zero or ``None`` are left out, but not parameters of the method that are zero.
     """
     shared = [_shared(cell) for cell in cells]
     apart = {name for one in shared for name in one if one[name] != shared[0][name]}
@@ -337,7 +337,9 @@ def distinct_titles(cells: Sequence[Cell]) -> list[str]:
         alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
         names = [name for name in own if name in apart or any(own[name] != other.get(name) for other in alike)]
         titled = {"data", "imbalance", "method", cell.recipe.spec.beta}  # a row has these already
-        full = ", ".join([cell.title, *(_short(name, own[name]) for name in names if name not in titled and own[name])])
+        params = cell.recipe.spec.parameters
+        shown = [name for name in names if name not in titled and (own[name] or (name in params and own[name] == 0))]
+        full = ", ".join([cell.title, *(_short(name, own[name]) for name in shown if own[name] is not False)])
         same = sum(one == full or one.startswith(f"{full}, no. ") for one in found)
         found.append(f"{full}, no. {same + 1}" if same else full)
     return found
