@@ -93,8 +93,9 @@ print(model.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).labels.tolist())
 def test_a_head_on_a_frozen_backbone_is_a_linear_model_of_its_features(weights, tmp_path):
     """The same as training on the features in an array, and the saved model works on images."""
     given = {"train": "head", "lr": 1e-2, "weight_decay": 1.0, "epochs": 5, "head_init": "means"}
-    folder, result = finished(tmp_path / "head", weights, **given)
+    folder, result = finished(tmp_path / "head", weights, channels_last=True, **given)
     model = longtail.load(folder.path)
+    longtail.export(folder.path, "state-dict", tmp_path / "exported")  # compares the logits
     dataset, parts = load("digits-lt"), {}
     for name, split in dataset.splits.items():
         images = torch.stack([split.images[place] for place in range(len(split))])
@@ -256,6 +257,11 @@ def test_named_recipes(name, pictures):
         assert by_name.recipe == name
         assert by_name.optimizer == "adamw"
         assert by_name.changed(seed=1, method="crt").params.classifier_lr < 0.1  # SGD's
+    cifar = [
+        defaults("cifar100-lt", method, 100, given={"recipe": name}) for method in ("softmax", "bcl", "ldam", "cbs")
+    ]
+    assert len({(one.lr, one.weight_decay, one.epochs) for one in cifar}) == 1  # nothing for another network
+    assert cifar[-1].params.beta == "auto"
     own = defaults(str(pictures), "cbs", given={"recipe": name, "weights": "some.pt"})
     assert own.train == {"finetune": "all", "probe": "head", "lora": "lora"}[name]
     assert own.batch_size == 16  # fitted to the number of images
@@ -279,7 +285,9 @@ def test_defaults_fit_what_is_trained():
     ("settings", "named"),
     [
         ({"train": "head", "weights": None}, "`weights` or `pretrained` with `train` = head"),
+        ({"recipe": "finetune", "weights": None}, "`weights` or `pretrained` with `recipe` = finetune"),
         ({"train": "head", "mixup": 0.2}, "`mixup` = 0 with `train` = head"),
+        ({"train": "head", "layer_decay": 0.5}, "`layer_decay` = 1 with `train` = head"),
         ({"train": "lora", "model": "timm:resnet10t"}, "linear layers for `train` = lora"),
         ({"train": "head", "method": "reslt", "model": "timm:resnet10t"}, "reslt reads maps"),
         ({"drop_path": 0.1, "model": "timm:vgg11"}, "no `drop_path` with vgg11"),

@@ -150,7 +150,9 @@ def _print_results(plan: StudyPlan, results: Results, command: str) -> None:
         for data, decision in results.decisions().items():
             print_line(f"{data}: {decision}")
     elif results.outcome and results.outcome.done:
-        print_line(f"{len(results.outcome.done)} runs are done; another worker writes the tables.")
+        tables = Path(plan.out) / "tables"
+        where = f"tables: {tables}" if tables.is_dir() else "another worker writes the tables"
+        print_line(f"{len(results.outcome.done)} runs are done; {where}.")
 
 
 def _print_commands(plans: Sequence[StudyPlan]) -> int:

@@ -73,6 +73,8 @@ def export(run: Path | str, to: Format, out: Path | str, *, prior: Prior | None 
         difference = _compare(parts, run_exported)
         write_json(temporary / "preprocessing.json", preprocessing(classifier))
         write_text(temporary / "README.md", model_card(folder, use, target))
+        for file in temporary.iterdir():
+            file.chmod((temporary / "README.md").stat().st_mode)  # libraries write files for this user alone
     return Export(out, (*files, "preprocessing.json", "README.md"), difference)
 
 
@@ -342,10 +344,15 @@ def _linear_classifier(parts: _Parts, to: str) -> dict[str, Tensor]:
             f"Expected a linear classifier with `to` = {to}, but the run has a {type(head).__name__}; choose onnx or "
             "torch.export."
         )
-    bias = torch.zeros(()) if head.bias is None else head.bias
+    weight = head.weight.detach().double()
+    bias = torch.zeros(()).double() if head.bias is None else head.bias.detach().double()
+    scaler = parts.classifier.model.scaler
+    if scaler is not None:  # the head reads standardised features
+        weight = weight / scaler.std.double()
+        bias = bias - weight @ scaler.mean.double()
     return {
-        "weight": (parts.scale[:, None] * head.weight.detach().double()).float(),
-        "bias": (parts.scale * bias.detach().double() + parts.shift).float(),
+        "weight": (parts.scale[:, None] * weight).float(),
+        "bias": (parts.scale * bias + parts.shift).float(),
     }
 
 

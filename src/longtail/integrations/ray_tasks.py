@@ -18,6 +18,7 @@ from longtail.study.execute import execute
 from longtail.study.planning import PlannedRun, StudyPlan
 from longtail.study.study import OnProgress, Progress, Study, run_studies
 from longtail.train.fleet import TOGETHER
+from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import StoppedError
 
@@ -193,6 +194,7 @@ def _train(
             PlannedRun(Recipe.from_settings(settings), Path(place) / str(number))
             for number, settings in enumerate(recipes)
         ]
+        cache_folder(Path(place)).mkdir()  # the runs share it, and it is not sent back
         outcome = execute(runs, together=together)
         return [outcome.failed.get(str(run.path)) or _files(run.path) for run in runs]
 

@@ -548,7 +548,8 @@ def defaults(
     content = _shipped(data if data in CATALOG else "own-small" if small else own)
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
     settings |= {name: value for name, value in named.items() if not isinstance(value, dict)} | fitted
-    special = {**content.get("method", {}).get(method, {}), **named.get("method", {}).get(method, {})}
+    # What a data set's recipe says about a method is for the network and optimiser of that recipe.
+    special = (named or content).get("method", {}).get(method, {})
     settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
     if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
         imbalance = CATALOG[data].imbalance

@@ -75,6 +75,11 @@ class Stages:
                 f"already, but got {self.recipe.sampler}; `correct_twice` allows it."
             )
 
+    @property
+    def _reads_features(self) -> bool:
+        """Whether the trained model reads feature vectors, which have no memory format of images."""
+        return bool(self.loaders.features) or isinstance(self.loaders.dataset.train.images, FeatureVectors)
+
     def head(self, stage: Stage) -> HeadSpec:
         """The classifier of a stage: the recipe's instead of a linear one, else the method's."""
         own = stage.head_of(self.params)
@@ -83,14 +88,15 @@ class Stages:
     def _check_tuning(self) -> None:
         """Raise an error for settings of pretrained networks that do not fit the others."""
         recipe = self.recipe
-        if recipe.train != "all" and not (recipe.weights or recipe.pretrained):
+        if (recipe.train != "all" or recipe.recipe) and not (recipe.weights or recipe.pretrained):
+            why = f"`train` = {recipe.train}" if recipe.train != "all" else f"`recipe` = {recipe.recipe}"
             raise ValueError(
-                f"Expected `weights` or `pretrained` with `train` = {recipe.train}, because most of the network stays "
-                "as it is, but got neither."
+                f"Expected `weights` or `pretrained` with {why}, which starts from a trained network, but got neither."
             )
         if recipe.train != "head":
             return
-        for name, off in (("mixup", 0), ("cutmix", 0), ("bad_images", "error")):
+        unused = {"mixup": 0, "cutmix": 0, "bad_images": "error", "drop_path": None, "backbone_lr": 1, "layer_decay": 1}
+        for name, off in unused.items():
             if getattr(recipe, name) != off:
                 raise ValueError(
                     f"Expected `{name}` = {off} with `train` = head, whose features are computed once, but got "
@@ -214,7 +220,7 @@ class Stages:
             objective,
             optimizer,
             precision=self.precision,
-            channels_last=recipe.channels_last,
+            channels_last=recipe.channels_last and not self._reads_features,
             clip_grad=recipe.clip_grad,
             ema=MovingAverage(model, recipe.ema) if recipe.ema else None,
         )
