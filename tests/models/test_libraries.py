@@ -143,6 +143,9 @@ def test_files_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str
         with pytest.raises(ValueError, match="to hold tensors only"):
             build_backbone("resnet20", pretrained=tmp_path / name)
     assert capsys.readouterr().out == ""  # no code was run
+    torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
+    with pytest.raises(ValueError, match=r"to hold tensors only.*; for a whole model, save `model\.state_dict\(\)`\.$"):
+        build_backbone("resnet20", pretrained=tmp_path / "model.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="to hold a state dict"):
         build_backbone("resnet20", pretrained=tmp_path / "list.pt")

@@ -57,6 +57,28 @@ def test_files(tmp_path):
             pretrained_normalisation("resnet20", tmp_path / f"{name}.safetensors")
 
 
+def test_run_folders(tmp_path):
+    """The model file of a run in a folder stores its values, which come before those of other files."""
+    card = {"longtail": '{"mean": [0.5], "std": [0.5]}'}
+    save_file({"backbone.x": torch.zeros(1)}, tmp_path / "model.safetensors", card)
+    (tmp_path / "preprocessing.json").write_text('{"mean": [0.1], "std": [0.2]}')
+    for weights in (tmp_path, str(tmp_path), tmp_path / "model.safetensors"):
+        assert pretrained_normalisation("resnet20", weights, 1) == Normalisation((0.5,), (0.5,))
+
+
+def test_exported_folders(tmp_path):
+    save_file({"backbone.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    about = tmp_path / "preprocessing.json"
+    about.write_text('{"input": "images", "mean": [0.1, 0.2, 0.6], "std": [0.3, 0.4, 0.8]}')
+    assert pretrained_normalisation("resnet20", tmp_path) == ODD
+    for features in ('{"input": "features"}', '{"input": "features", "mean": null, "std": null}'):
+        about.write_text(features)
+        assert pretrained_normalisation("resnet20", tmp_path) is None
+    about.write_text('{"mean": [0.5]}')  # not silently another normalisation
+    with pytest.raises(ValueError, match=r"preprocessing\.json"):
+        pretrained_normalisation("resnet20", tmp_path)
+
+
 @pytest.fixture
 def photos(tmp_path):
     generator = torch.Generator().manual_seed(0)

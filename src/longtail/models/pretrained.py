@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -58,9 +59,9 @@ def load_weights(
 
 
 def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:
-    """The normalisation of the run that wrote a model file, or of a folder's description; ``None`` for other files."""
+    """The normalisation of the run that wrote a file or folder, or of a folder's description; else ``None``."""
     if Path(path).is_dir():
-        return _described_normalisation(Path(path))
+        return read_normalisation(Path(path) / "model.safetensors") or _described_normalisation(Path(path))
     if Path(path).suffix != ".safetensors" or not Path(path).is_file():
         return None
     with open_tensors(Path(path)) as file, reading(Path(path), "a model of longtail"):
@@ -69,16 +70,17 @@ def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:
 
 
 def _described_normalisation(folder: Path) -> Normalisation | None:
-    """Mean and standard deviation in the files that timm and Transformers put beside weights."""
+    """Mean and standard deviation in the files that timm, Transformers and our exports put beside weights."""
     for name, table, mean, std in (
         ("config.json", "pretrained_cfg", "mean", "std"),
         ("preprocessor_config.json", None, "image_mean", "image_std"),
+        ("preprocessing.json", None, "mean", "std"),
     ):
         if (folder / name).is_file():
             with reading(folder / name, "the description of weights"):
                 content = json.loads((folder / name).read_text(encoding="utf-8"))
                 content = content.get(table, {}) if table else content
-                if mean in content:
+                if content.get(mean) is not None:
                     return Normalisation(tuple(map(float, content[mean])), tuple(map(float, content[std])))
     return None
 
@@ -118,8 +120,10 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     except ImportError as error:
         raise ImportError("A .safetensors file needs safetensors: pip install 'longtail[vision]'.") from error
     except Exception as error:
+        hint = "; for a whole model, save `model.state_dict()`" if isinstance(error, UnpicklingError) else ""
         raise ValueError(
-            f"Expected {path} to hold tensors only, in safetensors or torch's format, but got {type(error).__name__}."
+            f"Expected {path} to hold tensors only, in safetensors or torch's format, but got "
+            f"{type(error).__name__}{hint}."
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
