@@ -85,30 +85,40 @@ def mlflow_history(folder, monkeypatch):
     return history, run.data.params, final, run.info.status
 
 
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    """A run of two stages that was killed an epoch after a checkpoint, and then finished, in a process each."""
+@pytest.fixture(
+    scope="module",
+    params=[3, 5],
+    ids=["killed an epoch after a checkpoint", "stopped in the last evaluation"],
+)
+def resumed(request, tmp_path_factory):
+    """A run of two stages that was killed or stopped after some epochs, and then finished, in a process each."""
+    epochs = request.param
     home = tmp_path_factory.mktemp("home")
     folder = tmp_path_factory.mktemp("work") / "run"
     script = f"""
 import warnings
 warnings.simplefilter("ignore")
-import socket, sys
+import os, socket, sys
 refused = socket.socket.connect
 def connect(self, address):
     if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost"):
         raise SystemExit(f"connected to {{address}}")
     return refused(self, address)
 socket.socket.connect = connect
-from longtail.train import RunFolder, Trainer, defaults
+from longtail.train import StoppedError, Trainer, defaults
 recipe = defaults("digits-lt", "crt").changed(
     device="cpu", epochs=3, classifier_epochs=2, evaluate_every=1, checkpoint_epochs=2, wandb=True, mlflow=True
 )
 trainer = Trainer(recipe, {str(folder)!r})
-for _ in trainer.steps():
-    if {{stop}} and trainer.folder.epochs_logged == 3:
-        import os
-        os._exit(9)
+def on_log(line):
+    trainer.stop_requested = {{stop}} and trainer.folder.epochs_logged == 5  # no step is left
+trainer.on_log = on_log
+try:
+    for _ in trainer.steps():
+        if {{stop}} and trainer.folder.epochs_logged == {epochs}:
+            os._exit(9)
+except StoppedError as error:
+    sys.exit(9 if "last evaluation" in str(error) else 1)
 """
     environment = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "TMPDIR": str(home / "tmp")}
     (home / "tmp").mkdir()
@@ -117,7 +127,7 @@ for _ in trainer.steps():
         done = subprocess.run(words, check=False, capture_output=True, text=True, env=_with(environment), timeout=200)
         assert done.returncode == code, done.stderr
         if stop:
-            assert len(log(RunFolder(folder))) == 3
+            assert len(log(RunFolder(folder))) == epochs
     left = [path for path in home.rglob("*") if path.is_file()]
     return RunFolder(folder), left, done
 

@@ -72,101 +72,98 @@ class TensorBoard:
             self._writer.close()
 
 
-class WeightsAndBiases:
-    """Writes an offline run to the folder ``wandb`` of a run; ``wandb sync FOLDER/wandb/offline-run-*`` uploads it.
+class _Rewritten:
+    """Files that a resumed run writes again from its log."""
 
-    A resumed run is written again from the log, with the same id.
-    """
-
-    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
-        with _environment(**self._settings(folder)):
-            self._library = import_extra("wandb", "wandb")
-        self.folder, self.recipe = folder, recipe
+    def __init__(self, package: str, folder: RunFolder, recipe: Recipe, **settings: str) -> None:
+        self.folder, self.recipe, self._settings = folder, recipe, settings
+        with _environment(**settings):
+            self._library = import_extra(package, package)
         self._run: Any = None
-
-    @staticmethod
-    def _settings(folder: RunFolder) -> dict[str, str]:
-        inside = str((folder.path / "wandb").absolute())
-        places = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
-        return {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", **dict.fromkeys(places, inside)}
 
     def add(self, epoch: int, line: Mapping[str, Any]) -> None:
         """Write a line of the log."""
+        self._replay(epoch - 1)
+        self._write(scalars(line), epoch)
+
+    def close(self, result: Mapping[str, Any] | None) -> None:
+        """Finish the run with its measures, also if it was resumed after its last epoch and no line was added."""
+        if result is not None:
+            self._replay(self.folder.epochs_logged)
+        if self._run is not None:
+            self._end(None if result is None else _measures(result))
+
+    def _replay(self, epochs: int) -> None:
         if self._run is None:
-            self._run = self._begin()
-            for earlier, one in enumerate(self.folder.log_lines()[: epoch - 1], 1):
-                self._run.log(scalars(one), step=earlier)
-        self._run.log(scalars(line), step=epoch)
+            with _environment(**self._settings):
+                self._run = self._begin()
+            for epoch, line in enumerate(self.folder.log_lines()[:epochs], 1):
+                self._write(scalars(line), epoch)
+
+    def _begin(self) -> Any: ...
+    def _write(self, numbers: Mapping[str, float], epoch: int) -> None: ...
+    def _end(self, measures: Mapping[str, float] | None) -> None: ...
+
+
+class WeightsAndBiases(_Rewritten):
+    """Writes an offline run to the folder ``wandb`` of a run; ``wandb sync FOLDER/wandb/offline-run-*`` uploads it."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+        places = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
+        inside = dict.fromkeys(places, str((folder.path / "wandb").absolute()))
+        super().__init__("wandb", folder, recipe, WANDB_MODE="offline", WANDB_ERROR_REPORTING="false", **inside)
 
     def _begin(self) -> Any:
         place = f"{socket.gethostname()}:{self.folder.path.resolve()}"
         name = hashlib.sha256(place.encode("utf-8", "replace") + self.folder.recipe_file.read_bytes()).hexdigest()[:16]
         for old in (self.folder.path / "wandb").glob(f"offline-run-*-{name}"):
             shutil.rmtree(old)
-        quiet = self._library.Settings(console="off", silent=True, disable_git=True, disable_code=True)
-        with _environment(**self._settings(self.folder)):
-            return self._library.init(
-                mode="offline",
-                dir=str(self.folder.path.absolute()),
-                project="longtail",
-                name=self.recipe.label,
-                id=name,
-                config=self.recipe.settings(),
-                reinit="create_new",  # runs of a fleet are open at the same time
-                settings=quiet,
-            )
+        return self._library.init(
+            mode="offline",
+            dir=str(self.folder.path.absolute()),
+            project="longtail",
+            name=self.recipe.label,
+            id=name,  # the same for a resumed run
+            config=self.recipe.settings(),
+            reinit="create_new",  # runs of a fleet are open at the same time
+            settings=self._library.Settings(console="off", silent=True, disable_git=True, disable_code=True),
+        )
 
-    def close(self, result: Mapping[str, Any] | None) -> None:
-        """Finish the run, with its measures as summary."""
-        if self._run is not None:
-            self._run.summary.update({} if result is None else _measures(result))
-            self._run.finish(exit_code=0 if result is not None else 1)
+    def _write(self, numbers: Mapping[str, float], epoch: int) -> None:
+        self._run.log(numbers, step=epoch)
+
+    def _end(self, measures: Mapping[str, float] | None) -> None:
+        self._run.summary.update(measures or {})
+        self._run.finish(exit_code=0 if measures is not None else 1)
 
 
-class MLflow:
-    """Writes to the folder ``mlflow`` of a run, a tracking store; a resumed run writes it again from the log.
+class MLflow(_Rewritten):
+    """Writes to the folder ``mlflow`` of a run, a tracking store.
 
     ``mlflow ui --backend-store-uri FOLDER/mlflow`` shows it, with ``MLFLOW_ALLOW_FILE_STORE=true`` for MLflow 3.
     """
 
-    _SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}  # noqa: RUF012 - not changed
-
     def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
-        with _environment(**self._SETTINGS):
-            self._library = import_extra("mlflow", "mlflow")
-            self._entities = import_extra("mlflow.entities", "mlflow")
-        self.folder, self.recipe = folder, recipe
-        self._client: Any = None
-        self._run = ""
+        super().__init__("mlflow", folder, recipe, MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
 
-    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
-        """Write a line of the log."""
-        if self._client is None:
-            self._begin()
-            for earlier, one in enumerate(self.folder.log_lines()[: epoch - 1], 1):
-                self._write(scalars(one), earlier)
-        self._write(scalars(line), epoch)
-
-    def _begin(self) -> None:
+    def _begin(self) -> Any:
         store = (self.folder.path / "mlflow").absolute()
         shutil.rmtree(store, ignore_errors=True)
-        with _environment(**self._SETTINGS):
-            self._client = self._library.MlflowClient(tracking_uri=store.as_uri())
-            experiment = self._client.create_experiment("longtail")
-            self._run = self._client.create_run(experiment, run_name=self.recipe.label).info.run_id
-            for name, value in self.recipe.settings().items():
-                self._client.log_param(self._run, name, value)
+        self._client = self._library.MlflowClient(tracking_uri=store.as_uri())
+        experiment = self._client.create_experiment("longtail")
+        run = self._client.create_run(experiment, run_name=self.recipe.label).info.run_id
+        for name, value in self.recipe.settings().items():
+            self._client.log_param(run, name, value)
+        return run
 
     def _write(self, numbers: Mapping[str, float], epoch: int) -> None:
-        metric = self._entities.Metric
+        metric = self._library.entities.Metric
         self._client.log_batch(self._run, [metric(name, value, epoch, epoch) for name, value in numbers.items()])
 
-    def close(self, result: Mapping[str, Any] | None) -> None:
-        """Finish the run, with its measures as metrics."""
-        if self._client is not None:
-            if result is not None:
-                self._write(_measures(result), self.folder.epochs_logged)
-            self._client.set_terminated(self._run, "FINISHED" if result is not None else "KILLED")
+    def _end(self, measures: Mapping[str, float] | None) -> None:
+        if measures is not None:
+            self._write(measures, self.folder.epochs_logged)
+        self._client.set_terminated(self._run, "FINISHED" if measures is not None else "KILLED")
 
 
 LOGGERS: dict[str, type[TensorBoard | WeightsAndBiases | MLflow]] = {
@@ -185,12 +182,11 @@ def open_loggers(recipe: Recipe, folder: RunFolder) -> list[Logger]:
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
     """Set environment variables inside the block."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in values:
             os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
