@@ -48,7 +48,11 @@ def as_on_gpu(trainer):
     """Have its stages choose their driver, and its measures their passes, as on a GPU; all stays on the CPU."""
     stages, loaders = trainer.stages, trainer.loaders
     there = SimpleNamespace(
-        device=torch.device("cuda"), ranks=loaders.ranks, dataset=loaders.dataset, training=loaders.training
+        device=torch.device("cuda"),
+        ranks=loaders.ranks,
+        dataset=loaders.dataset,
+        features=loaders.features,
+        training=loaders.training,
     )
 
     def start(model, number):
