@@ -66,7 +66,7 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
         said = longtail(many, *ON_SLURM, "4", "--time", "30", "--sbatch", "--comment=a_test")
         job = re.findall(r"Slurm job (\d+): 4 workers", said)[0]
         assert next(iter(jobs(job).values()))["Comment"] == "a_test"
-        until(lambda: longtail(many, "--status").count("  running  ") == 4, 120, "four running workers")
+        until(lambda: longtail(many, "--status").count("running  ") == 4, 120, "four running workers")
         said_by("scancel", f"{job}_2")  # for good
         # As Slurm does before the time limit. The number of the last task is that of the array, too.
         said_by("scancel", "--signal=USR1", "--batch", f"{job}_4")
