@@ -80,7 +80,7 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
             "2": "CANCELLED",
             "3": "COMPLETED",
             "4": "COMPLETED",
-        }, text
+        }, f"{ended}\n{text}"
         assert {task: about["Restarts"] for task, about in ended.items()} == {"1": "0", "2": "0", "3": "0", "4": "1"}
         assert text.count("Stopped; the same command continues.") == 2
         assert "Traceback" not in text
