@@ -92,7 +92,9 @@ overlap between seeds, so the intervals are somewhat too narrow. GoEmotions has 
 initial weights and order only, and intervals say nothing about other comments.
 
 The settings were changed once after a first study, because of its test results:
-[the first study](#the-first-study) says how.
+[the first study](#the-first-study) says how. All methods have the same weight decay, 1, which can be too strong for
+softmax ([measured on synthetic data](../docs/features.md#train-on-features)), so differences from softmax may be
+too large.
 
 Accuracy counts each sample, recall over all classes counts each class: all methods that help rare classes lose
 accuracy. If your test data is as imbalanced as your training data and only accuracy matters, use plain softmax.

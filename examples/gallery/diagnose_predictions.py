@@ -1,4 +1,4 @@
-"""Diagnose somebody else's model from its predictions.
+"""Diagnose a model from its predictions.
 
 This example shows what is wrong with a classifier of which you have only predictions: which classes it neglects,
 whether that is a matter of its class prior or of too little data, and what correction would help. Nothing is

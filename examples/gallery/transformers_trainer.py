@@ -1,6 +1,6 @@
 """The Trainer of Transformers, without its three traps.
 
-This example shows how to use Class-Balanced Softmax with `Trainer(compute_loss_func=...)`. A loss of one's own has
+This example shows how to use Class-Balanced Softmax with `Trainer(compute_loss_func=...)`. A custom loss has
 three traps there: `eval_loss` becomes the shifted loss, `label_smoothing_factor` is ignored, and gradient
 accumulation multiplies the gradient. `loss_func` has none of them, and `compute_metrics` adds recall by group. The
 model is a tiny BERT with random weights, and the sentences are generated, so that nothing is downloaded.
