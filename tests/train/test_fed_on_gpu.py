@@ -122,8 +122,8 @@ def test_a_run_from_files_is_fed(tmp_path, photographs, monkeypatch):
     made, replayed, replay = [], [], StepGraphs.replay
 
     class Recorded(Fed):
-        def __init__(self, *given):
-            super().__init__(*given)
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
             made.append(type(self.loader))
 
     def recorded(step_graphs, size):
