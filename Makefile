@@ -125,7 +125,7 @@ results-page: $(VENV)/.demo  ## Write results/README.md, and the table and figur
 NATURAL := data/natural
 MINILM ?= $(NATURAL)/all-MiniLM-L6-v2
 LITE0 ?= $(NATURAL)/tf_efficientnet_lite0.safetensors
-DECAYS := 0.01 0.1 1 3
+DECAYS := 0.01 0.1 1
 
 results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write results/natural.md; resumable
 	$(BIN)/python -m reproduction.natural lists $(NATURAL)
