@@ -100,7 +100,7 @@ rate was not tuned again. Where 1 is chosen, a stronger decay may be better stil
 
 Every seed has different test and validation data; these overlap between seeds, so the intervals are somewhat too
 narrow. GoEmotions has official splits: there, seeds differ in initial weights and order only, intervals say nothing
-about other comments, and `LogisticRegression`, which has no seed, was fitted once.
+about other comments, and `LogisticRegression`, which has no seed, was fitted once. It was not fitted on GTSRB.
 
 The learning rate, and the weight decay of all methods on an earlier version of this page, 1, were changed once after a
 first study, because of its test results: [the first study](#the-first-study) says how.

@@ -46,12 +46,12 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
         ('resnet18', 64, 16, 200)
     """
     if images.features:
-        settings = _feature_settings(images.training(given), given)
+        fitted = _feature_settings(images.training(given), given)
         if given.get("model", "linear") == "linear":
             # AdamW's decay bounds each weight, so logits of fewer features are smaller, and softmax underfits.
             decay = min(_HEAD["weight_decay"], images.features / _FULL_DECAY)
-            settings["weight_decay"] = float(f"{decay:.2g}")
-        return settings
+            fitted["weight_decay"] = float(f"{decay:.2g}")
+        return fitted
     tuned = bool(given.get("pretrained") or given.get("weights"))
     number, short = images.training(given), min(images.height, images.width)
     like_cifar = short <= SMALL and not tuned  # also if sizes differ
