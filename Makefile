@@ -125,6 +125,7 @@ results-page: $(VENV)/.demo  ## Write results/README.md, and the table and figur
 NATURAL := data/natural
 MINILM ?= $(NATURAL)/all-MiniLM-L6-v2
 LITE0 ?= $(NATURAL)/tf_efficientnet_lite0.safetensors
+DECAYS := 0.01 0.1 1
 
 results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write results/natural.md; resumable
 	$(BIN)/python -m reproduction.natural lists $(NATURAL)
@@ -134,7 +135,10 @@ results-natural: $(VENV)/.dev  ## Repeat the results on natural data, and write 
 		--weights $(LITE0) --image-size 64 --split-by track --bad-images skip --out $(NATURAL)/gtsrb.npz
 	test -e $(NATURAL)/ham10000.npz || $(BIN)/longtail embed $(NATURAL)/ham10000.csv --model timm:tf_efficientnet_lite0 \
 		--weights $(LITE0) --image-size 128 --split-by lesion --out $(NATURAL)/ham10000.npz
-	$(BIN)/longtail study $(foreach name,trec goemotions gtsrb ham10000,results/plans/natural/$(name).toml)
+	for decay in $(DECAYS); do for name in trec goemotions gtsrb ham10000; do \
+		$(BIN)/longtail study results/plans/natural/$$name.toml --weight-decay $$decay \
+		--out runs/natural/$$decay/$$name || exit 1; done; done
+	$(BIN)/python -m reproduction.natural_baselines runs/natural
 	$(BIN)/python -m reproduction.natural page runs/natural results
 
 dist: $(VENV)/.dev  ## Build sdist and wheel in dist/, and check them

@@ -1,7 +1,12 @@
-"""Lists of natural data from files as they are published."""
+"""Lists of natural data from files as they are published, and the weight decay that is chosen for each run."""
 
 import csv
+from pathlib import Path
 
+import pytest
+
+from longtail.study.runs import Run
+from longtail.train.recipe import Recipe
 from reproduction import natural
 
 
@@ -37,3 +42,26 @@ def test_lists(tmp_path, capsys):
     assert all((tmp_path / row["path"]).is_file() for row in signs)
     lesions = [tuple(row.values()) for row in rows(tmp_path / "ham10000.csv")]
     assert lesions == [("ham10000/part/I1.jpg", "nv", "H1"), ("ham10000/part/I3.jpg", "mel", "H2")]
+
+
+def made(method, seed, decay, val, test, **result):
+    """A run with these recalls."""
+    recipe = Recipe.from_settings({"data": "a.npz", "method": method, "seed": seed, "weight_decay": decay})
+    splits = {"val": {"recall": {"all": val}}, "test": {"recall": {"all": test}}}
+    return Run(Path(f"{decay}/{method}-seed{seed}"), recipe, {"splits": splits, **result})
+
+
+def test_weight_decay_is_chosen_for_each_method_and_seed_on_its_validation_data():
+    runs = [
+        made("softmax", 0, 1.0, val=0.5, test=0.1),
+        made("softmax", 0, 0.1, val=0.4, test=0.9),  # better on test data only
+        made("softmax", 1, 0.1, val=0.7, test=0.1),
+        made("softmax", 1, 1.0, val=0.7, test=0.9),  # equal
+        made("cbs", 0, 1.0, val=0.2, test=0.2),
+        made("cbs", 0, 0.1, val=0.3, test=0.1),
+    ]
+    found = {(run.method, run.recipe.seed): natural.strength(run) for run in natural.chosen(runs)}
+    assert found == {("softmax", 0): 1.0, ("softmax", 1): 0.1, ("cbs", 0): 0.1}
+    assert natural.strength(made("softmax", 0, 1.0, val=0.5, test=0.5, C=0.01)) == 0.01
+    with pytest.raises(ValueError, match="softmax"):  # a weight decay of one seed is missing
+        natural.chosen(runs[:3])
