@@ -50,7 +50,8 @@ def here(tmp_path, monkeypatch):
     for name in set(METHODS) - known:
         METHODS.unregister(name)
     _registry._loaded &= loaded
-    sys.modules.pop("my_method", None)
+    for name in ("my_loss", "my_method"):
+        sys.modules.pop(name, None)
 
 
 def command(line, more=()):
@@ -325,19 +326,23 @@ def module(path):
 
 
 def test_new_method_page(here, monkeypatch, capsys):
-    (first, file), *rest = blocks("new_method.md")
-    assert first == "python"
-    (here / "my_method.py").write_text(file, encoding="utf-8")
+    files = {"my_loss.py", "my_method.py"}
     monkeypatch.syspath_prepend(here)
     space = {}
-    for language, text in rest:
-        if language == "python":
+    for language, text in blocks("new_method.md"):
+        if text.startswith('"""'):
+            (here / min(files)).write_text(text, encoding="utf-8")
+            files.discard(min(files))
+        elif language == "python":
             exec(text, space)  # imports the file, which registers the method
         for line in text.splitlines() if language == "bash" else ():
             assert command(line) == 0, line
     assert "Traceback" not in capsys.readouterr().err
     left = results(here)
-    assert len(left) == 4
+    assert len(left) == 4 + 4
+    for seed in range(2):
+        own, plain = (left[f"runs/loss/digits-lt-50-{name}-seed{seed}"] for name in ("squared-error", "softmax"))
+        assert own["splits"]["test"] != plain["splits"]["test"]
     names = [f"runs/weights/digits-lt-50-supcon-beta1.5{w}-seed0" for w in ("-supcon_weight0", "")]
     apart = [left[name] for name in names]
     assert apart[0]["splits"]["test"] != apart[1]["splits"]["test"]  # the contrastive loss has an effect
@@ -348,7 +353,8 @@ def test_new_method_page(here, monkeypatch, capsys):
 
 
 def test_loss_of_the_page_is_supervised_contrast(here):
-    (here / "my_method.py").write_text(blocks("new_method.md")[0][1], encoding="utf-8")
+    (text,) = [text for _, text in blocks("new_method.md") if "SupervisedContrast" in text and "import torch" in text]
+    (here / "my_method.py").write_text(text, encoding="utf-8")
     mine = module(here / "my_method.py")
     counts = torch.tensor([50, 20, 5])
     objective = mine.SupervisedContrast(Task(counts, None, 1, mine.SupConParams(beta=1.25, temperature=0.2)))
@@ -372,6 +378,7 @@ def test_loss_of_the_page_is_supervised_contrast(here):
 
 
 def test_features_page(here, capsys):
+    (here / "table.csv").write_text("width,height,label\n1.5,2,oak\n3,0.25,pine\n")
     space = {}
     for language, text in blocks("features.md"):
         if language == "python":
@@ -380,6 +387,8 @@ def test_features_page(here, capsys):
             assert command(line, [] if "--epochs" in line else quick(line)) == 0, line
     assert "Traceback" not in capsys.readouterr().err
     assert len(space["labels"]) == len((here / "predictions.csv").read_text().splitlines()) - 1
+    table = np.load(here / "table.npz")
+    assert (table["features"].tolist(), table["labels"].tolist()) == ([[1.5, 2], [3, 0.25]], ["oak", "pine"])
     assert (here / "report.html").exists()
 
 

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torchmetrics.detection import MeanAveragePrecision
 
 from longtail.methods import METHODS
 
@@ -35,3 +37,24 @@ def test_gallery_is_complete():
     assert {script.stem for script in SCRIPTS} == {*names.split(), "timm_finetune", "transformers_trainer"}
     for script in SCRIPTS:
         assert (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").splitlines()[0].endswith(".")
+
+
+def test_average_precision_of_the_detection_example_masks_absent_classes():
+    """Class 1 is found, class 2 is missed, class 3 is found but absent, and the others are neither."""
+    tree = ast.parse((GALLERY / "detection.py").read_text(encoding="utf-8"))
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "precision"]
+    masks = torch.zeros(3, 16, 16, dtype=torch.uint8)
+    for place, mask in enumerate(masks):
+        mask[4 * place : 4 * place + 4] = 1
+    target = {"boxes": torch.zeros(2, 4), "labels": torch.tensor([1, 2]), "masks": masks[:2]}
+    found = {"boxes": torch.zeros(2, 4), "labels": torch.tensor([1, 3]), "scores": torch.tensor([0.9, 0.8])}
+    found["masks"] = masks[[0, 2]].float()[:, None]
+
+    class Found(torch.nn.Module):
+        def forward(self, images):
+            return [found for _ in images]
+
+    names = {"MaskRCNN": Found, "Tensor": torch.Tensor, "torch": torch, "MeanAveragePrecision": MeanAveragePrecision}
+    names["test"] = [(torch.zeros(3, 16, 16), target)]
+    exec(compile(ast.Module([function], []), "detection.py", "exec"), names)
+    assert names["precision"](Found()).tolist() == pytest.approx([-1, 1, 0, -1, -1, -1, -1])

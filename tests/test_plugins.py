@@ -156,6 +156,16 @@ def test_a_syntax_error_in_a_plugin_names_file_and_line(plugin, tmp_path):
     assert sentence_of(caught.value) == f"SyntaxError in {broken}:2: invalid syntax"
 
 
+def test_a_mistake_in_a_plugin_is_not_called_ours(plugin, tmp_path, monkeypatch, capsys):
+    broken = tmp_path / "broken_plugin.py"
+    broken.write_text("from longtail.methods import register_loss\nregister_loss('mine', None)\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["methods", "--plugin", "broken_plugin.py"]) == 2
+    message = capsys.readouterr().err
+    assert f"TypeError in {broken}:2: register_loss() missing" in message
+    assert message.endswith("'title'; --debug shows the traceback.\n")
+
+
 def test_a_plugin_file_may_be_imported_twice(plugin, example):
     example("vs_loss")
     plugin("vs_loss.py")

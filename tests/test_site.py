@@ -173,6 +173,7 @@ def test_a_page_of_the_gallery_has_prose_figure_and_code(tmp_path):
     script.write_text(f"{docstring}\n\nimport torch\n\n{prose}\n\nprint(torch.zeros(1))\n", "utf-8")
     page = gallery_page(script, Path("plain_loop.png"))
     assert page.startswith("# A plain loop\n\nWhat it shows.\n")
+    assert "not evidence" in page
     assert "![Figure of plain_loop](plain_loop.png)" in page
     code = [text for language, text in FENCE.findall(page) if language == "python"]
     assert code == ["import torch\n", "print(torch.zeros(1))\n"]

@@ -20,6 +20,12 @@ OUTSIDE = ("results/README.md", "results/natural.md", "CONTRIBUTING.md", "CHANGE
 """Pages of the site that are not in docs/."""
 INTERNAL = {"cli", "kernels"}
 
+DEMONSTRATION = (
+    "A demonstration of the code, not evidence for a method: the data is small, and settings were changed after "
+    "looking at test results, so that the figure is clear after seconds. Evidence is in the "
+    "[results](../../results/README.md)."
+)
+
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
 PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
@@ -78,7 +84,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         lines = []
         for name in public_modules():
             summary = (importlib.import_module(name).__doc__ or "").partition("\n")[0]
-            lines.append(f"| [`{name}`]({name.removeprefix('longtail.')}.md) | {summary} |")
+            short = name.removeprefix("longtail.")
+            lines.append(f"| [`{short}`]({short}.md) | {summary} |")
         markdown += "\n| module | content |\n| --- | --- |\n" + "\n".join(lines) + "\n\n" + top_level_names()
     home = page.file.src_uri if page.file.src_uri in OUTSIDE else f"docs/{page.file.src_uri}"
 
@@ -122,7 +129,8 @@ def gallery_page(script: Path, figure: Path | None) -> str:
     code = source
     if ast.get_docstring(tree) is not None:
         code = "\n".join(source.splitlines()[tree.body[0].end_lineno or 0 :])
-    parts = [f"# {first.rstrip('.')}", rest.strip(), f"`python examples/gallery/{script.name} --out FOLDER`"]
+    command = f"`python examples/gallery/{script.name} --out FOLDER`"
+    parts = [f"# {first.rstrip('.')}", rest.strip(), DEMONSTRATION, command]
     parts += [f"![Figure of {script.stem}]({script.stem}{figure.suffix})"] if figure is not None else []
     for number, part in enumerate(PROSE.split(code)):  # code and prose in turn
         prose = re.sub(r"^# ?", "", part, flags=re.MULTILINE)
@@ -139,7 +147,7 @@ def api_page(name: str) -> str:
             members.remove(one.name)
             hidden.append(f"{name}.{one.name}.{one.name}")
     options = "    options:\n      members: [{}]\n"
-    page = f"# {name}\n\n::: {name}\n" + options.format(", ".join(members))
+    page = f"# {name.replace('.', '.<wbr>')}\n\n::: {name}\n" + options.format(", ".join(members))
     for path in hidden:
         page += f"\n::: {path}\n    options:\n      show_root_heading: true\n      show_root_toc_entry: true\n"
     return page

@@ -79,7 +79,8 @@ def train(beta: float) -> Tensor:
 
 found = {f"beta = {beta:g}": train(beta) for beta in (0.0, 0.5, 1.0)}
 example = int((test_y == 3).flatten(1).sum(1).argmax())
-figure, axes = plt.subplots(1, 6, figsize=(10, 2.2), layout="constrained", width_ratios=[1] * 5 + [1.8])
+figure, grid = plt.subplots(2, 3, figsize=(6.4, 4.2), layout="constrained")
+axes = grid.flatten()
 axes[0].imshow(test_x[example, 0], cmap="gray")
 axes[0].set_title("image")
 colours = ListedColormap(["#f0f2f4", "#9ecbff", "#1f6feb", "#d1242f"])

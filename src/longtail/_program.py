@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["plugin_frames", "printable", "program", "sentence_of"]
@@ -60,9 +61,10 @@ def sentence_of(error: Exception) -> str:
     return f"{type(error).__name__} in {place.filename}:{place.lineno}: {' '.join(str(error).split())}"
 
 
-def plugin_frames(error: Exception) -> list[traceback.FrameSummary]:
-    """Return the frames of an error's traceback that are in plugin files."""
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _plugin_files()]
+def plugin_frames(error: Exception, loading: Iterable[str] = ()) -> list[traceback.FrameSummary]:
+    """Return the frames of an error's traceback that are in plugin files, also those that are being loaded."""
+    files = {*_plugin_files(), *(str(Path(file).resolve()) for file in loading)}
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
 
 
 def _plugin_files() -> list[str]:

@@ -312,9 +312,10 @@ class LongTailClassifier(_BalancedPosterior):
         random_state: seed of the MLP. The linear classifier uses no random numbers.
         device: where to train and predict.
 
+    ``classes_``, ``counts_``, ``beta_``, ``shift_`` and ``temperature_`` are as in :class:`PriorAdjustedClassifier`;
+    ``shift_.delta`` is ``beta_ - 1``.
+
     Attributes:
-        classes_, counts_, beta_, shift_, temperature_: as in :class:`PriorAdjustedClassifier`. ``shift_.delta`` is
-            ``beta_ - 1``.
         C_: the C used.
         model_: the trained ``nn.Module``; it maps features to logits of beta 1.
         n_iter_: L-BFGS iterations or epochs of the final fit.

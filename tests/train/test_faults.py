@@ -664,7 +664,7 @@ def test_a_trainer_refuses_a_folder_of_another_run(stopped, done):
         Trainer(other, stopped, device=torch.device("cpu")).run()
     assert str(caught.value) == (
         f"Expected {stopped.path} to hold this run, but its recipe.toml differs in `batch_size` (64 there, 32 here), "
-        "`lr` (0.1 there, 0.9 here); choose another folder with `out`, or delete this one."
+        "`lr` (0.1 there, 0.9 here); choose another folder with --out, or delete this one."
     )
     with pytest.raises(ValueError, match=r"`method` \(cbs there, softmax here\)"):
         Fleet([Trainer(recipe_for("softmax"), stopped)]).run()

@@ -95,7 +95,7 @@ def _is_closed_pipe() -> bool:
 
 
 def _run(given: Sequence[str]) -> int:
-    name, debug = "", "--debug" in given
+    name, debug, plugins = "", "--debug" in given, list[str]()
     try:
         plugins, words = _split_plugins([word for word in given if word != "--debug"])
         if not words or words[0] in {"-h", "--help"}:
@@ -123,7 +123,7 @@ def _run(given: Sequence[str]) -> int:
             sentence = sentence_of(error)
             if sentence.startswith(type(error).__name__):
                 ours = "this is a mistake in longtail, please report it with the output of --debug."
-                sentence += f"; {'--debug shows the traceback.' if plugin_frames(error) else ours}"
+                sentence += f"; {'--debug shows the traceback.' if plugin_frames(error, plugins) else ours}"
             return _fail(sentence)
         extras, own = _EXTRAS.get(name, "train"), _PACKAGES.get((error.name or "").partition(".")[0])
         if own is not None and own not in extras and not (own == "data" and "train" in extras):  # which installs it

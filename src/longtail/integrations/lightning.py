@@ -1,6 +1,6 @@
 """Lightning callbacks: recall by group on validation data, and beta found during training.
 
-Both read what ``validation_step`` returns::
+Both read what ``validation_step`` returns:
 
     def validation_step(self, batch, batch_idx):
         images, labels = batch

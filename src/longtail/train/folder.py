@@ -201,7 +201,7 @@ class RunFolder:
         if differing:
             raise ValueError(
                 f"Expected {self.path} to hold this run, but its recipe.toml differs in {', '.join(differing)}; choose "
-                "another folder with `out`, or delete this one."
+                "another folder with --out, or delete this one."
             )
 
     def begin(self, recipe: Recipe, device: torch.device, world: int, images: Sequence[str] = ()) -> None:
