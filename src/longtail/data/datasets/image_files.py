@@ -202,13 +202,20 @@ def _text_rows(path: Path, needed: Sequence[str], _: Sequence[str]) -> list[dict
     return [dict(zip(columns, row, strict=False)) for row in cells]
 
 
+_NAMED = 8  # columns that an error names
+
+
 def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
     if _lacks(header, needed):
         *others, last = needed
         what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
-        hint = "; `path_column` and `label_column` name others" if {"path", "label"} <= set(needed) else ""
-        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}{hint}.")
+        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
+        hint = f"; {' and '.join(options)} name{'s' * (len(options) < 2)} another" if options else ""
+        if "path" in needed and any(map(is_image, header)):
+            hint = "; the first row must have the names of columns"
+        more = f", … ({len(header)} columns)" if len(header) > _NAMED else ""
+        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header[:_NAMED]) or 'none'}{more}{hint}.")
     columns = list(map(column, header))
     for name, times in Counter(columns).items():
         if name and times > 1:
