@@ -568,3 +568,31 @@ def test_large_numbers_do_not_fill_the_memory(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-300:]
     assert done.stdout.startswith("refused: Expected") or done.stdout == "classes: 2\n"
+
+
+def test_lists_with_tabs_and_with_paths_of_windows(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "list.txt").write_text("cat/a 1.png\tbig cat\ncat/b.png\tdog\n")
+    data = open_path(tmp_path / "list.txt")
+    assert data.class_names == ("big cat", "dog")
+    assert listed(data.train) == [("cat/a 1.png", 0), ("cat/b.png", 1)]
+    (tmp_path / "cat" / "a\\b.png").touch()  # may be a name here
+    data = open_path(write_list(tmp_path, "csv", {"path": ["cat\\c.png", "cat/a\\b.png"], "label": ["x", "y"]}))
+    assert listed(data.train) == [("cat/c.png", 0), ("cat/a\\b.png", 1)]
+
+
+@pytest.mark.parametrize("names", [("Training", "Testing"), ("training_set", "test_set"), ("train_set", "test")])
+def test_other_usual_names_of_split_folders(tmp_path, names):
+    for part, classes in zip(names, (("a", "b"), ("b",)), strict=True):
+        for name in classes:
+            (tmp_path / part / name).mkdir(parents=True)
+            (tmp_path / part / name / "1.png").touch()
+    data = open_path(tmp_path)
+    assert data.class_names == ("a", "b")
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1], [1])
+
+
+def test_a_folder_of_images_without_classes_is_refused(tmp_path):
+    (tmp_path / "cat.1.jpg").touch()
+    with pytest.raises(ValueError, match="has none; a table with the columns path and label"):
+        open_path(tmp_path)

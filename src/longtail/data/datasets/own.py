@@ -115,7 +115,9 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
     folders = _split_folders(root)
     tops = {part: [found.name for found in folders_in(folder)] for part, folder in folders.items()}
     if not any(tops.values()):
-        raise ValueError(f"Expected {root} to have class folders, but it has none.")
+        flat = any(is_image(file.name) for file in root.iterdir())
+        hint = "; a table with the columns path and label can say the classes of images" if flat else ""
+        raise ValueError(f"Expected {root} to have class folders, but it has none{hint}.")
     found = {part: find_files(folder, tops[part]) for part, folder in folders.items()}
     first_level = sorted({top for of_part in tops.values() for top in of_part})
     class_names = first_level
@@ -321,6 +323,8 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
         name, label = row.get(columns.path), row.get(columns.label, "").strip()
         if not name or not label:
             raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
+        if "\\" in name and not (folder / name).exists():  # written on Windows
+            name = name.replace("\\", "/")
         place = _below(folder, name)
         if not inside(place):
             raise ValueError(
