@@ -301,7 +301,11 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, g
         splits = _splits(path, arrays[SPLIT].tolist())
         if len(splits) != len(vectors):
             raise ValueError(f"Expected `split` of {path} for each of {len(vectors)} rows, but got {len(splits)}.")
-    names = tuple(label_texts(arrays[_CLASSES], len(arrays[_CLASSES]), path)) if _CLASSES in arrays else None
+    names = (
+        tuple(label_texts(arrays[_CLASSES], len(arrays[_CLASSES]), f"`{_CLASSES}` of {path}"))
+        if _CLASSES in arrays
+        else None
+    )
     groups: list[str] = []
     if group is not None:
         found = arrays.get(group, arrays.get(column(group)))

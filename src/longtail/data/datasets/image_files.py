@@ -189,6 +189,8 @@ def _parquet_rows(path: Path, needed: Sequence[str], used: Sequence[str]) -> lis
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
 
 
