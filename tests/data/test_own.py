@@ -579,6 +579,9 @@ def test_lists_with_tabs_and_with_paths_of_windows(tmp_path):
     (tmp_path / "cat" / "a\\b.png").touch()  # may be a name here
     data = open_path(write_list(tmp_path, "csv", {"path": ["cat\\c.png", "cat/a\\b.png"], "label": ["x", "y"]}))
     assert listed(data.train) == [("cat/c.png", 0), ("cat/a\\b.png", 1)]
+    long = "x" * 5000
+    data = open_path(write_list(tmp_path, "csv", {"path": [f"cat\\{long}"], "label": ["x"]}))
+    assert listed(data.train) == [(f"cat/{long}", 0)]
 
 
 @pytest.mark.parametrize("names", [("Training", "Testing"), ("training_set", "test_set"), ("train_set", "test")])

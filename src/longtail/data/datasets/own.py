@@ -323,9 +323,8 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
         name, label = row.get(columns.path), row.get(columns.label, "").strip()
         if not name or not label:
             raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
-        if "\\" in name and not (folder / name).exists():  # written on Windows
-            name = name.replace("\\", "/")
-        place = _below(folder, name)
+        windows = "\\" in name and inside(name) and not os.path.exists(folder / name)  # noqa: PTH110 - names of any length
+        place = name.replace("\\", "/") if windows else _below(folder, name)
         if not inside(place):
             raise ValueError(
                 f"Expected the path in row {number} of {path} to be below {folder.absolute()}, but got {name!r}; "
