@@ -247,3 +247,10 @@ def test_tools_of_scikit_learn():
     assert np.array_equal(direct.predict(frame), direct.set_params(C=1.0).predict(frame))
     with pytest.raises(ValueError, match="feature names"):
         search.predict(frame[["b", "a", "c", "d"]])
+
+
+@pytest.mark.parametrize("model", [LongTailClassifier(), PriorAdjustedClassifier(LogisticRegression())])
+def test_a_missing_label_is_refused_with_its_row(model):
+    y = np.array(["a", "b", None, "a"], dtype=object)
+    with pytest.raises(ValueError, match="1 have None, first row 2"):
+        model.fit(np.eye(4), y)

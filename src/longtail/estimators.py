@@ -92,6 +92,11 @@ class _BalancedPosterior(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y = column_or_1d(y, warn=True)
         if y.dtype.kind == "f":
             assert_all_finite(y, input_name="y")
+        missing = [row for row, label in enumerate(y.tolist()) if label is None] if y.dtype.kind == "O" else []
+        if missing:
+            raise ValueError(
+                f"Expected a label in every row of `y`, but {len(missing)} have None, first row {missing[0]}."
+            )
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -76,7 +76,7 @@ def test_subsets_keep_vectors_with_their_labels(tmp_path):
         ({"features": ROWS[0]}, r"shape \(N, D\)"),
         ({"features": ROWS[:3]}, "3 labels"),
         ({"labels": LABELS + 1}, "'3'"),
-        ({"labels": LABELS.astype(float)}, "whole numbers or names"),
+        ({"labels": LABELS + 0.5}, "whole numbers or names, but row 0 has 0.5"),
         ({"labels": np.array([{}] * 12)}, "a.npz"),
         ({"split": np.array(["left"] * 12)}, "'left'"),
         ({"split": np.array(["test"] * 12)}, "training rows"),
@@ -91,8 +91,8 @@ def test_files_that_are_not_features(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(ValueError, match=r"a\.npz to be"):
         open_path(tmp_path / "a.npz")
-    np.savez(tmp_path / "b.npz", x=ROWS)
-    with pytest.raises(ValueError, match="`features`, but it has x"):
+    np.savez(tmp_path / "b.npz", rows=ROWS)
+    with pytest.raises(ValueError, match="`features`, but it has rows"):
         open_path(tmp_path / "b.npz")
     np.save(tmp_path / "c.npy", ROWS)
     with pytest.raises(FileNotFoundError, match=r"c\.labels\.npy"):
@@ -117,5 +117,5 @@ def test_labels_of_another_column(tmp_path):
     dataset = open_path(tmp_path / "a.parquet", label_column="species")
     assert dataset.class_names == ("ant", "bee", "cat")
     assert dataset.train.labels.tolist() == LABELS.tolist()
-    with pytest.raises(ValueError, match="`path_column`"):
+    with pytest.raises(ValueError, match="the columns file and label, but got features"):
         open_path(tmp_path / "a.parquet", path_column="file")

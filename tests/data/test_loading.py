@@ -1,6 +1,7 @@
 """Resident and streaming: the same batches from the same (seed, epoch), in one process and in two, resumed or not."""
 
 import multiprocessing
+import os
 import threading
 
 import numpy as np
@@ -296,6 +297,22 @@ def test_bad_images_of_a_batch_are_named_and_counted(files, labels, tmp_path, de
     assert f"8 in this batch cannot be read: {', '.join(first[:5])}, …" in str(caught.value)
     assert first[5] not in str(caught.value)
     assert str(caught.value).count("\n") == 0
+
+
+class Deadly:
+    """Images whose reading ends the process, as the system does when memory is full."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, index):
+        os._exit(9)
+
+
+def test_a_reading_process_that_was_ended_is_an_error_in_one_sentence(labels):
+    loader = Streaming(Split(Deadly(), labels), plan(labels), workers=1, decode_in="workers")
+    with pytest.raises(OSError, match="memory was full; use fewer `workers`"):
+        list(loader.training(0, 0))
 
 
 def test_stopping_early_ends_threads_and_processes(files, labels):

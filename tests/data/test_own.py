@@ -247,17 +247,18 @@ def test_labels_that_are_class_names(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_that_are_indices(tmp_path, kind):
-    columns = {"path": ["a.png", "b.png", "c.png", "d.png"], "label": [10, 2, 0, 10]}
+def test_labels_that_are_whole_numbers(tmp_path, kind):
+    columns = {"path": ["a.png", "b.png", "c.png", "d.png"], "label": [10, 2, 1, 10]}
     data = open_path(write_list(tmp_path, kind, columns))
-    assert data.class_names == tuple(str(c) for c in range(11))
-    assert data.train.labels.tolist() == [10, 2, 0, 10]  # not the order of "0", "10", "2"
-    assert data.counts.tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]
+    assert data.class_names == ("1", "2", "10")  # not the order of texts
+    assert data.train.labels.tolist() == [2, 1, 0, 2]
+    assert data.counts.tolist() == [1, 1, 2]
+    assert data.notes == ("Named 3 classes by their labels, 1 to 10; index 0 is class 1.",)
 
 
-def test_an_index_below_zero_is_refused(tmp_path):
+def test_a_number_below_zero_is_refused(tmp_path):
     path = write_list(tmp_path, "csv", {"path": ["a.png", "b.png", "c.png"], "label": ["1", "0", "-1"]})
-    with pytest.raises(ValueError, match=r"^Expected the label in row 3 of .*list.* to be 0 or more, but got -1\.$"):
+    with pytest.raises(ValueError, match=r"list\.csv to be 0 or more, but got -1; leave out rows"):
         open_path(path)
 
 
@@ -266,14 +267,15 @@ def test_a_name_may_begin_with_a_dash(tmp_path):
     assert data.class_names == ("-1", "none")
 
 
-def test_indices_with_leading_zeros(tmp_path):
-    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png", "c.png"], "label": ["07", "7", "001"]}))
-    assert data.train.labels.tolist() == [7, 7, 1]
-    assert data.num_classes == 8
+def test_one_number_written_in_several_ways_is_one_class(tmp_path):
+    columns = {"path": ["a.png", "b.png", "c.png", "d.png"], "label": ["07", "7.0", "001", " 7"]}
+    data = open_path(write_list(tmp_path, "csv", columns))
+    assert data.class_names == ("1", "7")
+    assert data.train.labels.tolist() == [1, 1, 0, 1]
 
 
-def test_numbers_that_are_too_long_for_an_index_are_names(tmp_path):
-    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["7", "9" * 5000]}))
+def test_a_number_of_thousands_of_digits_is_a_class(tmp_path):
+    data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["9" * 5000, "7"]}))
     assert data.class_names == ("7", "9" * 5000)
 
 
@@ -552,9 +554,9 @@ else:
 """
 
 
-def test_numbers_far_above_the_number_of_rows_are_names(tmp_path):
+def test_numbers_far_above_the_number_of_rows(tmp_path):
     data = open_path(write_list(tmp_path, "csv", {"path": ["a.png", "b.png"], "label": ["300000", "5"]}))
-    assert data.class_names == ("300000", "5")
+    assert data.class_names == ("5", "300000")
 
 
 @pytest.mark.slow
@@ -566,3 +568,34 @@ def test_large_numbers_do_not_fill_the_memory(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-300:]
     assert done.stdout.startswith("refused: Expected") or done.stdout == "classes: 2\n"
+
+
+def test_lists_with_tabs_and_with_paths_of_windows(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "list.txt").write_text("cat/a 1.png\tbig cat\ncat/b.png\tdog\n")
+    data = open_path(tmp_path / "list.txt")
+    assert data.class_names == ("big cat", "dog")
+    assert listed(data.train) == [("cat/a 1.png", 0), ("cat/b.png", 1)]
+    (tmp_path / "cat" / "a\\b.png").touch()  # may be a name here
+    data = open_path(write_list(tmp_path, "csv", {"path": ["cat\\c.png", "cat/a\\b.png"], "label": ["x", "y"]}))
+    assert listed(data.train) == [("cat/c.png", 0), ("cat/a\\b.png", 1)]
+    long = "x" * 5000
+    data = open_path(write_list(tmp_path, "csv", {"path": [f"cat\\{long}"], "label": ["x"]}))
+    assert listed(data.train) == [(f"cat/{long}", 0)]
+
+
+@pytest.mark.parametrize("names", [("Training", "Testing"), ("training_set", "test_set"), ("train_set", "test")])
+def test_other_usual_names_of_split_folders(tmp_path, names):
+    for part, classes in zip(names, (("a", "b"), ("b",)), strict=True):
+        for name in classes:
+            (tmp_path / part / name).mkdir(parents=True)
+            (tmp_path / part / name / "1.png").touch()
+    data = open_path(tmp_path)
+    assert data.class_names == ("a", "b")
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1], [1])
+
+
+def test_a_folder_of_images_without_classes_is_refused(tmp_path):
+    (tmp_path / "cat.1.jpg").touch()
+    with pytest.raises(ValueError, match="has none; a table with the columns path and label"):
+        open_path(tmp_path)

@@ -114,18 +114,22 @@ def _read_list(path: Path, folder: Path) -> "Counter[tuple[str, str, str]]":
     counted: Counter[tuple[str, str, str]] = Counter()
     padded = path.suffix != ".parquet" and any(name != name.strip() for row in rows[:1] for name in row if name)
     cells = [
-        {key.strip().lower(): str("" if value is None else value) for key, value in row.items() if key is not None}
+        {
+            key.strip().lower(): value.decode() if isinstance(value, bytes) else str("" if value is None else value)
+            for key, value in row.items()
+            if key is not None
+        }
         for row in rows
     ]
     cells = [{key: value.strip() if padded else value for key, value in row.items()} for row in cells]
-    labels = [row["label"] for row in cells]
+    labels = [row["label"].strip() for row in cells]
     numbers = all(label.isascii() and label.isdigit() for label in labels)
-    for row in cells:
+    for row, label in zip(cells, labels, strict=True):
         part = row.get("split", "").lower()
-        name = row["path"]
+        name = row["path"].replace("\\", "/")
         if name.startswith("/"):
             name = os.path.relpath(name, folder)
-        counted[name, row["label"].lstrip("0") or "0" if numbers else row["label"], parts.get(part, part)] += 1
+        counted[name, label.lstrip("0") or "0" if numbers else label, parts.get(part, part)] += 1
     return counted
 
 

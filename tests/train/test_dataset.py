@@ -250,12 +250,20 @@ def test_own_grey_images_are_normalised_as_one_channel(tmp_path):
     assert Trainer(recipe, tmp_path / "run", dataset=own).run()["counts"] == [8, 8]
 
 
-def test_labels_that_begin_at_one_are_reported(tmp_path):
+def test_labels_that_begin_at_one_make_no_empty_class(tmp_path):
     folder(tmp_path / "pets", (16, 16))
     rows = [f"pets/{name}/{number}.png,{label}" for label, name in ((1, "a"), (2, "b")) for number in range(8)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
-    with pytest.raises(ValueError, match=r"none of '0'; labels that are whole numbers are indices of classes, from 0"):
-        open_data(defaults(str(tmp_path / "list.csv"), "balanced-softmax"))
+    data = open_data(defaults(str(tmp_path / "list.csv"), "balanced-softmax"))
+    assert data.class_names == ("1", "2")
+
+
+def test_a_class_that_is_in_validation_data_only_is_refused_with_the_remedy(tmp_path):
+    path = folder(tmp_path / "pets" / "train", (16, 16)).parent
+    folder(path / "val", (16, 16))
+    (path / "val" / "a").rename(path / "val" / "c")
+    with pytest.raises(ValueError, match=r"none of 'c'; add some, or leave the class out of the other splits"):
+        open_data(defaults(str(path), "balanced-softmax"))
 
 
 def test_unreadable_files_of_a_whole_split_are_listed(tmp_path):

@@ -22,6 +22,7 @@ from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import is_image, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
+from longtail.train.folder import RunFolder
 from longtail.train.recipe import pick_device
 
 
@@ -76,7 +77,7 @@ def _predict(given: argparse.Namespace) -> int:
         listed = skipped if given.bad_images == "skip" else None
         predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
         if not images:
-            images, predictions = _of_features(classifier, vectors)
+            images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
         names, top = classifier.class_names, min(given.top, len(classifier.class_names))
 
         def rows() -> Iterator[PredictedRow]:
@@ -99,10 +100,10 @@ def _predict(given: argparse.Namespace) -> int:
 
 
 def _of_features(
-    classifier: TrainedClassifier, files: Sequence[Path]
+    classifier: TrainedClassifier, files: Sequence[Path], label: str
 ) -> tuple[list[tuple[Path, str | None]], Iterator[tuple[int, Tensor]]]:
     """Return names, such as ``new.npz:0``, and labels of all rows, and their positions and probabilities."""
-    stored = [read_features(file, labelled=False) for file in files]
+    stored = [read_features(file, labelled=False, label=label) for file in files]
     rows: list[tuple[Path, str | None]] = []
     for file, one in zip(files, stored, strict=True):
         labels: Sequence[str | None] = one.labels or [None] * len(one.features)

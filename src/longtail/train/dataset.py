@@ -132,8 +132,8 @@ def _check_classes(dataset: DataSet, path: str | None) -> None:
     folders = empty_folders(path, dataset) if path is not None else []
     hint = f"; {folders[0]} has no image: fill or remove it" if folders else ""
     hint += "".join(f" ({note.removesuffix('.')})" for note in dataset.notes if folders and note.startswith("Ignored"))
-    if path is not None and not folders and all(name.isdecimal() for name in dataset.class_names):
-        hint = "; labels that are whole numbers are indices of classes, from 0 on"
+    if path is not None and not folders:
+        hint = "; add some, or leave the class out of the other splits"
     raise ValueError(
         f"Expected a training image of every class of {dataset.name}, but there is none of "
         f"{', '.join(map(repr, empty[:3]))}{more}{hint}."

@@ -1,7 +1,8 @@
 """Feature vectors, for example embeddings of a pretrained network: files of them, and their place in a data set."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,14 +11,19 @@ import torch
 from torch import Tensor
 
 from longtail._io import import_extra, new_file, open_tensors, reading
+from longtail.data.datasets.feature_tables import LABEL, SPLIT, is_feature_table, read_feature_table
 from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
+from longtail.data.datasets.labels import label_texts
 from longtail.data.datasets.splits import ArrayImages
 
 FEATURES = "features"
 """The array or column of feature vectors."""
-_LABEL, _SPLIT, _CLASSES = "label", "split", "classes"
-_PARTS = ("train", "val", "test")
+_CLASSES = "classes"
 _SUFFIXES = (".npz", ".npy", ".safetensors")
+_OTHER_NAMES = {FEATURES: ("x", "embeddings", "embedding", "data"), LABEL: ("labels", "y", "target", "targets")}
+"""Other usual names of arrays, in small letters."""
+_OF_PART = re.compile(rf"(?P<part>{'|'.join(SPLITS)})[._](.+)|(.+)[._](?P<end>{'|'.join(SPLITS)})", re.IGNORECASE)
+"""The name of an array of one split: ``train.features``, ``x_train``."""
 
 Array = np.ndarray[Any, Any]
 
@@ -59,48 +65,55 @@ class StoredFeatures:
     """If the file has them; labels are then among them."""
     groups: list[str]
     """Of each row, such as its patient; empty unless they are wanted."""
+    notes: tuple[str, ...] = ()
+    """How the file was read."""
 
 
 def is_features(path: Path | str) -> bool:
-    """Whether a file has feature vectors: ``.npz``, ``.npy``, ``.safetensors``, or Parquet with a column `features`."""
+    """Whether a file has feature vectors: ``.npz``, ``.npy``, ``.safetensors``, or a table with vectors or numbers."""
     path = Path(path)
-    if path.suffix.lower() != ".parquet" or not path.is_file():
-        return path.suffix.lower() in _SUFFIXES
-    parquet = import_extra("pyarrow.parquet", "parquet")
-    with reading(path, "a Parquet file"):
-        return FEATURES in map(column, parquet.read_schema(path).names)
+    if path.suffix.lower() in _SUFFIXES:
+        return True
+    return path.is_file() and (_vector_column(path) is not None or is_feature_table(path))
 
 
 def read_features(
-    path: Path | str, *, labelled: bool = True, label: str = _LABEL, group: str | None = None
+    path: Path | str, *, labelled: bool = True, label: str = LABEL, group: str | None = None
 ) -> StoredFeatures:
     """Read a file of feature vectors; nothing in it is executed.
 
     Args:
         path: ``.npz`` or ``.safetensors`` with the arrays ``features`` ``(N, D)`` and ``labels`` ``(N,)``, and
             optionally ``split`` (train, val or test for each row) and ``classes`` (names); or with such a pair per
-            split, called ``train.features``, ``train.labels``, ``test.features`` and so on. ``.parquet`` with the
-            columns ``features`` (lists of numbers), ``label`` and optionally ``split``. ``.npy`` with the labels in
-            ``NAME.labels.npy`` or ``labels.npy`` beside it. Labels are class indices or names.
+            split, called ``train.features``, ``train.labels``, ``test.features`` or ``X_train``, ``y_train``,
+            ``X_test`` and so on. ``X``, ``data`` or ``embeddings`` and ``y`` or ``target`` are other names. ``.npy``
+            with the labels in ``NAME.labels.npy`` or ``labels.npy`` beside it. A table, ``.csv``, ``.tsv`` or
+            ``.parquet``, with a column of numbers per feature, or one of lists, and the columns ``label`` and
+            optionally ``split``. Labels are class names, or class indices if there are ``classes``.
         labelled: whether labels are needed.
-        label: the array or column with the labels; ``"label"`` may also be called ``labels``.
+        label: the array or column with the labels.
         group: the array or column with groups that must not be split.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a file of features, but it does not exist.")
+    notes: Sequence[str] = ()
     with reading(path, "a file of features"):
-        if path.suffix.lower() == ".parquet":
-            needed = [FEATURES, *([label] if labelled else []), *([] if group is None else [group])]
-            arrays = _read_parquet(path, list(map(column, needed)))
+        if path.suffix.lower() == ".npy":
+            arrays = _read_npy(path, labelled)
+        elif path.suffix.lower() in _SUFFIXES:
+            arrays = _join_splits(path, read_arrays(path), label, group)
+        elif (vectors := _vector_column(path)) is not None:
+            needed = [*([label] if labelled else []), *([] if group is None else [group])]
+            arrays = _read_vectors(path, vectors, list(map(column, needed)), column(label))
         else:
-            arrays = _read_npy(path, labelled) if path.suffix.lower() == ".npy" else read_arrays(path)
-        return _checked(path, _join_splits(path, arrays, label, group), labelled, label, group)
+            arrays, notes = read_feature_table(path, labelled, label, group)
+        return replace(_checked(path, arrays, labelled, label, group), notes=tuple(notes))
 
 
 def write_features(path: Path, stored: StoredFeatures) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
-    arrays = {FEATURES: stored.features.numpy(), _SPLIT: np.array(stored.splits)}
+    arrays = {FEATURES: stored.features.numpy(), SPLIT: np.array(stored.splits)}
     if stored.labels:
         arrays["labels"] = np.array(stored.labels)
     if stored.groups:
@@ -122,7 +135,7 @@ class Texts(NamedTuple):
     """Empty without a column of groups."""
 
 
-def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str | None = None) -> Texts:
+def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Texts:
     """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
 
     Texts without a label, if there is no column ``label``, can be predicted but not trained on.
@@ -136,18 +149,18 @@ def read_texts(path: Path | str, text: str, *, label: str = _LABEL, group: str |
     path, wanted = Path(path), [column(name) for name in (text, label, group) if name is not None]
     if not path.is_file() or path.suffix.lower() not in {".csv", ".tsv", ".parquet"}:
         raise ValueError(f"Expected {path} to be a table, .csv, .tsv or .parquet, but it is not.")
-    rows = read_table(path, wanted[:1], [*wanted, _SPLIT])
+    rows = read_table(path, wanted[:1], [*wanted, SPLIT])
     if not rows:
         raise ValueError(f"Expected {path} to have rows, but it has none.")
-    if label == _LABEL and _LABEL not in rows[0]:
-        wanted.remove(_LABEL)
+    if label == LABEL and LABEL not in rows[0]:
+        wanted.remove(LABEL)
     check_columns(path, list(rows[0]), wanted)
     for number, row in enumerate(rows, 1):
         for name in wanted:
             if not row.get(name, "").strip():
                 raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
     values = {name: [row[name] for row in rows] for name in wanted}
-    splits = _splits(path, [row.get(_SPLIT) for row in rows])
+    splits = _splits(path, [row.get(SPLIT) for row in rows])
     groups = [] if group is None else values[column(group)]
     return Texts(values[column(text)], values.get(column(label), []), splits, groups)
 
@@ -178,6 +191,13 @@ def read_arrays(path: Path) -> dict[str, Array]:
             return {name: one for name in arrays.files if isinstance(one := arrays[name], np.ndarray)}
         except OSError as error:  # about the content, since the file is open
             raise RuntimeError(str(error)) from None
+        except ValueError as error:
+            if "Object arrays" not in str(error):
+                raise
+            raise ValueError(
+                f"Expected arrays of numbers or text in {path}, but one has Python objects, which are not read because "
+                "they can run code; save `labels.astype(str)`."
+            ) from None
 
 
 def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
@@ -186,85 +206,132 @@ def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
     if found is None and labelled:
         raise FileNotFoundError(f"Expected the labels of {path} in {beside[0].name} or {beside[1].name} beside it.")
     arrays = {FEATURES: np.load(path, allow_pickle=False)}
-    return arrays if found is None else arrays | {_LABEL: np.load(found, allow_pickle=False)}
+    return arrays if found is None else arrays | {LABEL: np.load(found, allow_pickle=False)}
 
 
-def _read_parquet(path: Path, needed: list[str]) -> dict[str, Array]:
+def _vector_column(path: Path) -> str | None:
+    """The column with lists of numbers of a Parquet file: `features`, or the only one."""
+    if path.suffix.lower() != ".parquet":
+        return None
+    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
+    with reading(path, "a Parquet file"):
+        schema = parquet.read_schema(path)
+    lists = [
+        one.name
+        for one in schema
+        if any(test(one.type) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+    ]
+    alone = len(lists) == 1 and "path" not in map(column, schema.names)
+    return next((name for name in lists if column(name) == FEATURES), lists[0] if alone else None)
+
+
+def _read_vectors(path: Path, vectors: str, needed: list[str], label: str) -> dict[str, Array]:
     def chosen(names: list[str]) -> list[str]:
-        columns, used = check_columns(path, names, needed), {FEATURES, _LABEL, _SPLIT, *needed}
-        return [name for name, known in zip(names, columns, strict=True) if known in used]
+        columns, used = check_columns(path, names, needed), {label, SPLIT, *needed}
+        return [vectors, *(name for name, known in zip(names, columns, strict=True) if known in used)]
 
-    table = {column(name): values for name, values in read_parquet(path, chosen).items()}
-    lengths = {len(row) if row is not None else 0 for row in table[FEATURES]}
-    if len(lengths) != 1:
-        raise ValueError(f"Expected the vectors in {path} to have one length, but got {sorted(lengths)[:3]}.")
-    vectors = np.array(table[FEATURES], dtype=np.float32)
-    return {**{name: np.array(values) for name, values in table.items() if name != FEATURES}, FEATURES: vectors}
+    table = read_parquet(path, chosen)
+    lengths = [0 if row is None else len(row) for row in table[vectors]]
+    wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
+    if wrong is not None:
+        raise ValueError(
+            f"Expected the vectors in {path} to have one length, but row 0 has {lengths[0]} numbers and row {wrong} "
+            f"{lengths[wrong]}."
+        )
+    found = {column(name): np.array(values, dtype=object) for name, values in table.items() if name != vectors}
+    return found | {FEATURES: np.array(table[vectors], dtype=np.float64)}
+
+
+def _find(arrays: Mapping[str, Array], wanted: str, path: Path) -> str | None:
+    """The array with this name, or the only one with another usual name of it."""
+    small = {column(name): name for name in arrays}
+    others = _OTHER_NAMES.get(column(wanted), ())
+    found = [small[name] for name in (column(wanted), *others) if name in small]
+    if len(found) > 1 and column(found[0]) not in {column(wanted), f"{column(wanted)}s"}:
+        raise ValueError(f"Expected {path} to have one array `{wanted}`, but it has {' and '.join(found)}; rename one.")
+    return found[0] if found else None
 
 
 def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | None) -> dict[str, Array]:
     """One array of features, labels and splits, from arrays per split if there are such."""
-    parts = [part for part in _PARTS if f"{part}.{FEATURES}" in arrays]
-    if FEATURES in arrays or not parts:
+    parts: dict[str, dict[str, Array]] = {}
+    for name, values in arrays.items():
+        match = _OF_PART.fullmatch(name)
+        if match is not None:
+            part = SPLITS[(match["part"] or match["end"]).lower()]
+            parts.setdefault(part, {})[match[2] or match[3]] = values
+    parts = {part: found for part, found in parts.items() if _find(found, FEATURES, path) is not None}
+    if not parts or _find(arrays, FEATURES, path) is not None:
         return arrays
-    pairs = [(arrays[f"{part}.{FEATURES}"], arrays[_labels_in(arrays, f"{part}.{label}", path)]) for part in parts]
-    groups = [arrays[f"{part}.{group}"] for part in parts if f"{part}.{group}" in arrays]
+    joined: dict[str, list[Array]] = {FEATURES: [], label: [], **({} if group is None else {group: []}), SPLIT: []}
+    for part, found in parts.items():
+        for name in [name for name in joined if name != SPLIT]:
+            place = _find(found, name, path)
+            if place is None:
+                raise ValueError(f"Expected {path} to have `{name}` of {part}, but it has {', '.join(arrays)}.")
+            joined[name].append(
+                found[place].reshape(-1)
+                if name != FEATURES and found[place].ndim == 2 and found[place].shape[1] == 1
+                else found[place]
+            )
+        joined[SPLIT].append(np.repeat(part, len(joined[FEATURES][-1])))
     return {
-        **({str(group): np.concatenate(groups)} if len(groups) == len(parts) else {}),
-        FEATURES: np.concatenate([features for features, _ in pairs]),
-        label: np.concatenate([labels for _, labels in pairs]),
-        _SPLIT: np.repeat(parts, [len(labels) for _, labels in pairs]),
+        **{name: np.concatenate(values) for name, values in joined.items()},
         **({_CLASSES: arrays[_CLASSES]} if _CLASSES in arrays else {}),
     }
 
 
-def _labels_in(arrays: dict[str, Array], name: str, path: Path) -> str:
-    """Return the name of the array of labels, which may be in the plural."""
-    found = next((one for one in (name, column(name), f"{name}s") if one in arrays), None)
-    if found is None:
-        raise ValueError(f"Expected {path} to have `{name}`, but it has {', '.join(arrays) or 'nothing'}.")
-    return found
-
-
 def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> StoredFeatures:
-    if FEATURES not in arrays:
-        raise ValueError(f"Expected {path} to have `{FEATURES}`, but it has {', '.join(arrays) or 'nothing'}.")
-    features = arrays[FEATURES]
-    known = labelled or label in arrays or f"{label}s" in arrays
-    labels = arrays[_labels_in(arrays, label, path)] if known else None
-    if features.ndim != 2 or features.dtype.kind not in "iuf" or 0 in features.shape:
+    has = f"it has {', '.join(arrays) or 'nothing'}"
+    if "indptr" in arrays:
         raise ValueError(
-            f"Expected `{FEATURES}` of {path} to be numbers of shape (N, D), but got {features.dtype} of shape "
-            f"{features.shape}."
+            f"Expected numbers of shape (N, D) in {path}, but it has a sparse matrix; save `features=matrix.toarray()` "
+            "and `labels` with numpy.savez, or fewer features by sklearn.decomposition.TruncatedSVD."
         )
-    if labels is not None and (labels.shape != (len(features),) or labels.dtype.kind not in "iuUSO"):
+    place, known = _find(arrays, FEATURES, path), _find(arrays, label, path)
+    if place is None or (labelled and known is None):
+        what = FEATURES if place is None else label
         raise ValueError(
-            f"Expected {len(features)} labels in {path}, whole numbers or names, but got {labels.dtype} of shape "
-            f"{labels.shape}."
+            f"Expected {path} to have `{what}`, but {has}; `numpy.savez(file, features=…, labels=…)` writes such names."
         )
-    vectors = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
-    bad = (~vectors.sum(1).isfinite()).nonzero().flatten().tolist()
-    if bad:
-        raise ValueError(f"Expected finite features in {path}, but {len(bad)} rows are not, the first is row {bad[0]}.")
-    splits = ["train"] * len(features)
-    if _SPLIT in arrays:
-        splits = _splits(path, arrays[_SPLIT].tolist())
-        if len(splits) != len(features):
-            raise ValueError(f"Expected `split` of {path} for each of {len(features)} rows, but got {len(splits)}.")
-    names = tuple(map(str, arrays[_CLASSES].tolist())) if _CLASSES in arrays else None
-    texts = [] if labels is None else list(map(str, labels.tolist()))
-    if names is not None and not set(texts) <= set(names):  # indices
-        index = dict(zip(map(str, range(len(names))), names, strict=True))
-        wrong = next((label for label in texts if label not in index), None)
-        if wrong is not None:
-            raise ValueError(f"Expected labels of {path} to be names or indices of its classes, but got {wrong!r}.")
-        texts = [index[label] for label in texts]
+    vectors = _vectors(path, place, arrays[place])
+    texts = [] if known is None else label_texts(arrays[known], len(vectors), f"`{known}` of {path}")
+    splits = ["train"] * len(vectors)
+    if SPLIT in arrays:
+        splits = _splits(path, arrays[SPLIT].tolist())
+        if len(splits) != len(vectors):
+            raise ValueError(f"Expected `split` of {path} for each of {len(vectors)} rows, but got {len(splits)}.")
+    names = (
+        tuple(label_texts(arrays[_CLASSES], len(arrays[_CLASSES]), f"`{_CLASSES}` of {path}"))
+        if _CLASSES in arrays
+        else None
+    )
     groups: list[str] = []
     if group is not None:
         found = arrays.get(group, arrays.get(column(group)))
-        if found is None or found.shape != (len(features),):
-            raise ValueError(
-                f"Expected an array `{group}` in {path} with a value per row, but it has {', '.join(arrays)}."
-            )
+        if found is None or found.shape != (len(vectors),):
+            raise ValueError(f"Expected an array `{group}` in {path} with a value per row, but {has}.")
         groups = list(map(str, found.tolist()))
     return StoredFeatures(vectors, texts, splits, names, groups)
+
+
+def _vectors(path: Path, name: str, features: Array) -> Tensor:
+    if features.ndim != 2 or features.dtype.kind not in "iufb" or 0 in features.shape:
+        hint = ""
+        if features.ndim > 2:
+            hint = (
+                "; save them as `x.reshape(len(x), -1)`; images are read from files, or by `longtail.data.from_dataset`"
+            )
+        raise ValueError(
+            f"Expected `{name}` of {path} to be numbers of shape (N, D), but got {features.dtype} of shape "
+            f"{features.shape}{hint}."
+        )
+    with np.errstate(over="ignore"):  # infinity is refused below
+        vectors = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+    bad = (~vectors.isfinite().all(1)).nonzero().flatten().tolist()
+    if bad:
+        raise ValueError(
+            f"Expected finite features in {path}, within the range of float32, but {len(bad)} rows are not, the first "
+            f"is row {bad[0]}."
+        )
+    return vectors

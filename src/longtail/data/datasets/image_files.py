@@ -17,8 +17,9 @@ from longtail._io import import_extra, reading
 from longtail.data.datasets.splits import FileImages, Split
 from longtail.data.loaders.decode import image_formats
 
-SPLITS = {"train": "train", "training": "train", "test": "test"}
-SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+SPLITS = dict.fromkeys(("train", "training", "train_set", "training_set"), "train")
+SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev", "val_set", "validation_set"), "val")
+SPLITS |= dict.fromkeys(("test", "testing", "test_set"), "test")
 """Names of splits, and what we call them."""
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
 _SYSTEM_FILES = {"thumbs.db", "desktop.ini"}  # of Windows
@@ -113,17 +114,21 @@ def read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines also splits at rare characters
     except UnicodeDecodeError as error:
-        raise ValueError(f"Expected {path} to be text in UTF-8, but byte {error.start} is not.") from None
+        raise ValueError(
+            f"Expected {path} to be text in UTF-8, but byte {error.start} is not; save it as UTF-8."
+        ) from None
 
 
 def read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield number, path and label of each line of a text list that is not blank: ``path label`` or ``path,label``.
 
-    A comma separates them if every line has one, and a space does not end the path of the first line.
+    A tab separates them if every line has one; else a comma if every line has one, and a space does not end the path of
+    the first line.
     """
     lines = [(number, line.rstrip()) for number, line in enumerate(read_lines(path), 1) if line and not line.isspace()]
     spaced = any(is_image(line.rpartition(" ")[0].strip()) for _, line in lines[:1])  # as in `a, b.png 3`
     separator = "," if all("," in line for _, line in lines) and not spaced else " "
+    separator = "\t" if all("\t" in line.strip() for _, line in lines) else separator
     for number, line in lines:
         name, _, label = line.rpartition(separator)
         if not name or name.isspace() or not label.strip():
@@ -184,6 +189,8 @@ def _parquet_rows(path: Path, needed: Sequence[str], used: Sequence[str]) -> lis
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
 
 
@@ -202,13 +209,20 @@ def _text_rows(path: Path, needed: Sequence[str], _: Sequence[str]) -> list[dict
     return [dict(zip(columns, row, strict=False)) for row in cells]
 
 
+_NAMED = 8  # columns that an error names
+
+
 def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
     if _lacks(header, needed):
         *others, last = needed
         what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
-        hint = "; `path_column` and `label_column` name others" if {"path", "label"} <= set(needed) else ""
-        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header) or 'none'}{hint}.")
+        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
+        hint = f"; {' and '.join(options)} {'names another' if len(options) < 2 else 'name others'}" if options else ""
+        if "path" in needed and any(map(is_image, header)):
+            hint = "; the first row must have the names of columns"
+        more = f", … ({len(header)} columns)" if len(header) > _NAMED else ""
+        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header[:_NAMED]) or 'none'}{more}{hint}.")
     columns = list(map(column, header))
     for name, times in Counter(columns).items():
         if name and times > 1:

@@ -25,6 +25,7 @@ from longtail.data.datasets.image_files import (
     read_pairs,
     read_table,
 )
+from longtail.data.datasets.labels import classes_of, describe_labels
 from longtail.data.datasets.splits import DataSet, FileImages, Images, Split
 from longtail.data.loaders.decode import raw_pixels
 
@@ -48,8 +49,8 @@ def open_path(
             the classes, named by their path; a folder with images and subfolders is one class. Or a list of images:
             ``.csv`` and ``.tsv`` (columns ``path``, ``label`` and, if there are splits, ``split``), ``.parquet`` (the
             same; needs pyarrow), or ``.txt`` (``path label`` or ``path,label`` per line). Or a folder with such lists
-            named ``train``, ``val`` and ``test``. Labels are class names, or class indices if all of them are whole
-            numbers. Or a file of features
+            named ``train``, ``val`` and ``test``. Labels are the names of the classes; whole numbers are in the order
+            of their values. Or a file or a table of features
             (:func:`read_features <longtail.data.datasets.features.read_features>`).
         image_root: the folder that the paths in a list are relative to and must not leave; default: that of the list.
             Paths may be absolute.
@@ -78,15 +79,15 @@ def open_path(
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
-    if is_features(path):
+    if is_features(path) and (columns.path == "path" or suffix not in _LISTS):
         for name, value, usual in (("image_root", root, None), ("path_column", columns.path, "path")):
             if value != usual:
                 raise ValueError(f"Expected no `{name}` for features, but got {value}.")
         return _from_features(path, label_column, split_by)
     if suffix not in _LISTS:
         raise ValueError(
-            f"Expected {path} to be a folder, a list ({', '.join(_LISTS)}) or features (.npz, .npy, .safetensors, "
-            f".parquet), but got {suffix!r}."
+            f"Expected {path} to be a folder, a table or a list ({', '.join(_LISTS)}) or features (.npz, .npy, "
+            f".safetensors), but got {suffix!r}."
         )
     return _from_lists(path.stem, {None: path}, root, columns)
 
@@ -114,7 +115,9 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
     folders = _split_folders(root)
     tops = {part: [found.name for found in folders_in(folder)] for part, folder in folders.items()}
     if not any(tops.values()):
-        raise ValueError(f"Expected {root} to have class folders, but it has none.")
+        flat = any(is_image(file.name) for file in root.iterdir())
+        hint = "; a table with the columns path and label can say the classes of images" if flat else ""
+        raise ValueError(f"Expected {root} to have class folders, but it has none{hint}.")
     found = {part: find_files(folder, tops[part]) for part, folder in folders.items()}
     first_level = sorted({top for of_part in tops.values() for top in of_part})
     class_names = first_level
@@ -293,11 +296,12 @@ def _from_rows(
     parts: list[str],
     groups: list[str],
     class_names: tuple[str, ...] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> DataSet:
     """Return the data set of rows with a label, a split and, unless there are none, a group each."""
     if "train" not in parts:
         raise ValueError(f"Expected {path} to have training rows, but got only {', '.join(dict.fromkeys(parts))}.")
-    class_names, classes = _classes(labels, class_names)
+    class_names, classes = classes_of(labels, class_names, str(path))
     codes: dict[str, int] = {}
     members = torch.tensor([codes.setdefault(group, len(codes)) for group in groups], dtype=torch.int64)
     everything = Split(images, torch.tensor(classes, dtype=torch.int64), members if groups else None)
@@ -305,7 +309,8 @@ def _from_rows(
     for part in dict.fromkeys(parts):
         places = [place for place, found in enumerate(parts) if found == part]
         splits[part] = everything if len(places) == len(parts) else everything.subset(places)
-    return DataSet(name, class_names, **splits, group_names=tuple(codes))  # type: ignore[arg-type]
+    notes = (*notes, *describe_labels(class_names))
+    return DataSet(name, class_names, **splits, group_names=tuple(codes), notes=notes)  # type: ignore[arg-type]
 
 
 def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> list[_Row]:
@@ -314,19 +319,17 @@ def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> lis
     if not cells:
         raise ValueError(f"Expected {path} to list images, but it lists none.")
     rows = []
-    whole = all(_is_whole(row.get(columns.label, "")) for row in cells)
     for number, row in enumerate(cells, 1):
-        name, label = row.get(columns.path), row.get(columns.label)
+        name, label = row.get(columns.path), row.get(columns.label, "").strip()
         if not name or not label:
             raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
-        place = _below(folder, name)
+        windows = "\\" in name and inside(name) and not os.path.exists(folder / name)  # noqa: PTH110 - names of any length
+        place = name.replace("\\", "/") if windows else _below(folder, name)
         if not inside(place):
             raise ValueError(
                 f"Expected the path in row {number} of {path} to be below {folder.absolute()}, but got {name!r}; "
                 "`image_root` sets another folder."
             )
-        if whole and label.startswith("-"):
-            raise ValueError(f"Expected the label in row {number} of {path} to be 0 or more, but got {label}.")
         part = (row.get("split") or given or "train").lower()
         if part not in SPLITS or SPLITS[part] != (given or SPLITS[part]):
             wanted = given or "train, val or test"
@@ -360,24 +363,8 @@ def _from_features(path: Path, label: str, split_by: str | None) -> DataSet:
         parts=stored.splits,
         groups=stored.groups,
         class_names=stored.class_names,
+        notes=stored.notes,
     )
-
-
-def _is_whole(label: str) -> bool:
-    return label.isascii() and label.removeprefix("-").isdigit()
-
-
-def _classes(labels: list[str], class_names: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[int]]:
-    """Return the class names, and the class of each label: without names, its number if all are whole numbers."""
-    if class_names is None and all(map(_is_whole, labels)):
-        labels = [label.lstrip("0") or "0" for label in labels]  # 07 is 7; int() refuses thousands of digits
-        # Numbers far above the number of rows are names that look like numbers, not indices.
-        if max(map(len, labels)) < 19 and max(map(int, labels)) < 100 * len(labels) + 10_000:
-            classes = list(map(int, labels))
-            return tuple(map(str, range(max(classes) + 1))), classes
-    class_names = class_names or tuple(sorted(set(labels)))
-    index = {name: c for c, name in enumerate(class_names)}
-    return class_names, [index[label] for label in labels]
 
 
 def _below(folder: Path, name: str) -> str:

@@ -1,10 +1,10 @@
 """Loading from files: decoded and resized in worker processes or on the device, and augmented on the device."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class Streaming:
     def _from_workers(self, planned: Callable[[], Iterator[PlannedBatch]]) -> Generator[Batch, None, None]:
         reader = _Reader(self.split, tuple(first for first, _ in self._cuts), planned)
         pin = self.device.type == "cuda"
-        for batch, views, unreadable in DataLoader(reader, batch_size=None, num_workers=self.workers):
+        for batch, views, unreadable in _alive(DataLoader(reader, batch_size=None, num_workers=self.workers)):
             kept = self._readable(batch, unreadable)
             if len(kept):
                 sent = [(view.pin_memory() if pin else view).to(self.device, non_blocking=True) for view in views]
@@ -128,6 +128,18 @@ def _packed(
             del found  # otherwise each image is in memory twice
             yield planned, packed, unreadable
             del packed
+
+
+def _alive(loader: Iterable[Any]) -> Iterator[Any]:
+    """What a loader yields; a worker that was ended, for example for want of memory, is no mistake of ours."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise OSError(
+            "A process that reads images was ended from outside, perhaps because memory was full; use fewer `workers`."
+        ) from error
 
 
 class _Reader(IterableDataset[tuple[PlannedBatch, list[Tensor], _Unreadable]]):

@@ -1,0 +1,155 @@
+"""Tables with a column per feature: CSV, TSV and Parquet."""
+
+import csv
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longtail._io import import_extra, reading
+from longtail.data.datasets.image_files import check_columns, column, is_image, read_parquet
+
+LABEL, SPLIT = "label", "split"
+_SUFFIXES = (".csv", ".tsv")
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+_INDEX = "unnamed: 0", "__index_level_0__"
+"""How an index of pandas is called; in a CSV file that pandas wrote it has no name."""
+_SHOWN = 3  # columns that are named at either end
+
+Array = np.ndarray[Any, Any]
+
+
+def is_feature_table(path: Path) -> bool:
+    """Whether a table has numbers and no images: no column ``path``, and no name of an image in the first row."""
+    if path.suffix.lower() == ".parquet":
+        names, first = _first_parquet_row(path)
+    elif path.suffix.lower() in _SUFFIXES:
+        with suppress(UnicodeDecodeError, csv.Error), _text_rows(path) as rows:
+            names, first = list(map(column, next(rows, []))), list(next(rows, []))
+            return "path" not in names and _is_numeric(first) and not any(map(is_image, [*names, *first]))
+        return False
+    else:
+        return False
+    texts = [cell for cell in first if isinstance(cell, str)]
+    return "path" not in names and len(texts) < len(first) and not any(map(is_image, texts))
+
+
+def read_feature_table(path: Path, labelled: bool, label: str, group: str | None) -> tuple[dict[str, Array], list[str]]:
+    """Return the arrays of a table by name, as those of an ``.npz``, and a sentence about the columns."""
+    label, others = column(label), [] if group is None else [column(group)]
+    needed = [*([label] if labelled else []), *others]
+    if path.suffix.lower() == ".parquet":
+        table = read_parquet(path)
+        names = check_columns(path, list(table), needed)
+        places = _features(path, names, [label, *others])
+        vectors = _parquet_matrix(path, list(table), list(table.values()), places)
+        texts = dict(zip(names, table.values(), strict=True))
+    else:
+        names, places, vectors, texts = _read_text(path, needed, [label, *others])
+    arrays = {name: np.array(texts[name], dtype=object) for name in (label, SPLIT, *others) if name in texts}
+    shown = [names[place] or "(no name)" for place in places]
+    if len(shown) > 2 * _SHOWN + 1:
+        shown = [*shown[:_SHOWN], "…", *shown[-_SHOWN:]]
+    left = [repr(name) for name in names if _is_index(name)]
+    left_out = f"; {' and '.join(left)} is left out as an index of rows" if left else ""
+    return {"features": vectors, **arrays}, [f"Read {len(places):,} columns as features: {', '.join(shown)}{left_out}."]
+
+
+def _read_text(
+    path: Path, needed: Sequence[str], others: Sequence[str]
+) -> tuple[list[str], list[int], Array, dict[str, list[str]]]:
+    with _text_rows(path) as rows:
+        header = next(rows, [])
+        if _is_numeric(header):
+            shown = ", ".join(header[:_SHOWN])
+            raise ValueError(
+                f"Expected the first row of {path} to have the names of columns, but got {shown}, …; write such a row, "
+                "with `label` above the classes."
+            )
+        names = check_columns(path, header, needed)
+        places = _features(path, names, others)
+        numbers, cells = array("d"), {name: list[str]() for name in (*others, SPLIT) if name in names}
+        chosen = itemgetter(*places, places[0])  # with one place it would not return a tuple
+        for number, row in enumerate(rows, 1):
+            if len(row) != len(names):
+                raise ValueError(
+                    f"Expected {len(names)} values in row {number} of {path}, as in its first line, but got {len(row)}."
+                )
+            try:
+                numbers.extend(map(float, chosen(row)[:-1]))
+            except ValueError:
+                del numbers[(number - 1) * len(places) :]
+                numbers.extend(_number(path, names[place], number, row[place]) for place in places)
+            for name, values in cells.items():
+                values.append(row[names.index(name)])
+    return names, places, np.frombuffer(numbers).reshape(-1, len(places)), cells
+
+
+@contextmanager
+def _text_rows(path: Path) -> Iterator[Iterator[list[str]]]:
+    """The rows of a text that are not blank; what separates the cells is what occurs most in the first line."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        usual = "\t" if path.suffix.lower() == ".tsv" else ","
+        file.seek(0)
+        yield filter(any, csv.reader(file, delimiter=max(usual, *"\t,;", key=first.count)))
+
+
+def _features(path: Path, names: Sequence[str], others: Sequence[str]) -> list[int]:
+    places = [place for place, name in enumerate(names) if name not in {*others, SPLIT} and not _is_index(name)]
+    if not places:
+        raise ValueError(f"Expected {path} to have columns of features, but got {', '.join(names)}.")
+    return places
+
+
+def _is_index(name: str) -> bool:
+    return not name or name in _INDEX
+
+
+def _number(path: Path, name: str, row: int, cell: Any) -> float:
+    value = _BOOLEANS.get(str(cell).strip().lower())
+    if value is not None:
+        return value
+    with suppress(ValueError, TypeError):
+        return float(cell)
+    if cell is None or not str(cell).strip():
+        raise ValueError(f"Expected a number in column `{name}` of {path}, but row {row} has none; fill or remove it.")
+    raise ValueError(
+        f"Expected numbers in column `{name}` of {path}, but row {row} has {str(cell)[:40]!r}; remove the column or "
+        f"encode it, for example with pandas.get_dummies; `label_column` says which column has the classes."
+    )
+
+
+def _is_numeric(cells: Sequence[Any]) -> bool:
+    for cell in cells:
+        with suppress(ValueError, TypeError):
+            float(cell)
+            return True
+    return False
+
+
+def _first_parquet_row(path: Path) -> tuple[list[str], list[Any]]:
+    """The names of the columns, and the first value of each column of numbers or texts."""
+    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
+    with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        known = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
+        wanted = [one.name for one in schema if any(test(one.type) for test in known)]
+        batch = next(file.iter_batches(batch_size=1, columns=wanted, use_threads=False), None)
+        first = [] if batch is None else [values[0] for values in batch.to_pydict().values() if values]
+        return list(map(column, schema.names)), first
+
+
+def _parquet_matrix(path: Path, names: list[str], values: list[list[Any]], places: list[int]) -> Array:
+    vectors = np.empty((len(values[0]), len(places)))
+    for at, place in enumerate(places):
+        try:
+            found = np.array(values[place])
+            vectors[:, at] = found if found.dtype.kind in "iufb" else [*map(float, values[place])]
+        except (ValueError, TypeError):
+            vectors[:, at] = [_number(path, names[place], row, cell) for row, cell in enumerate(values[place], 1)]
+    return vectors
