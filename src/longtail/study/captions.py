@@ -184,7 +184,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
     parts += [text for cell in cells if (text := _measured_beta(cell))]
-    parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in ordered(cells) if cell.underfitted]
+    parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in ordered(cells) if cell.underfitted_runs]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
 
