@@ -320,8 +320,8 @@ def test_beta_that_was_measured_is_not_to_be_chosen_again(tmp_path):
     more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "std_error": 0.1}}
     text = _in_run(tmp_path, "cbs", {"beta": "auto"}, more=more)
     assert text == (
-        "The errors go to frequent classes. The model was trained with CBS, and its beta, 1.24, was measured on held-out "
-        "data, so another one can gain little: try more data, augmentation or a pretrained model."
+        "The errors go to frequent classes. The model was trained with CBS, and its beta, 1.24, was measured on "
+        "held-out data, so another one can gain little: try more data, augmentation or a pretrained model."
     )
     unmeasured = {"auto_beta": {"beta": 1.0, "problem": "too few samples"}}
     assert "try a higher beta" in _in_run(tmp_path, "cbs", {"beta": "auto"}, more=unmeasured)

@@ -222,8 +222,8 @@ def _other_strength(found: "Diagnosis", direction: str) -> str:
     method, name, strength = trained
     if found.run is not None and found.run.measured_beta is not None:
         return (
-            f"The model was trained with {method.title}, and its {name}, {found.run.measured_beta:.2f}, was measured on "
-            "held-out data, so another one can gain little: try more data, augmentation or a pretrained model."
+            f"The model was trained with {method.title}, and its {name}, {found.run.measured_beta:.2f}, was measured "
+            "on held-out data, so another one can gain little: try more data, augmentation or a pretrained model."
         )
     text = f"The model was trained with {method.title} ({name} = {strength:g}): try a {direction} {name}, chosen on "
     searched = method if method.beta else next((one for one in METHODS.values() if one.beta == one.shift == name), None)
