@@ -306,7 +306,7 @@ class Evaluation(NamedTuple):
     """A trained model on new data."""
 
     result: dict[str, Any]
-    """The metrics, as in ``result.json``; the new data is the split ``test``."""
+    """The metrics, as in ``result.json``; the new data is the split ``test``, whichever ``part`` of it was read."""
     split: Split
     """The images that were read, with the run's class indices as labels."""
     logits: Tensor
@@ -343,7 +343,8 @@ def evaluate_on(
     step, model.posthoc = model.posthoc, None
     if posthoc is not None:
         step, trace = choose_step(folder, posthoc, classifier, groups)
-    split = _of_classes(_part(dataset, part), dataset, model.class_names, folder)
+    part = _part(dataset, part)
+    split = _of_classes(dataset.splits[part], dataset, model.class_names, folder)
     batches = list(model.logits(split, batch_size=batch_size, workers=workers, unreadable=unreadable))
     if not batches:
         raise ValueError(f"Expected an image of {dataset.name} that can be read, but there is none.")
@@ -362,17 +363,19 @@ def evaluate_on(
     same = ["method", "params", "label", "beta", "seed", "epochs", "reported", "groups_from", "best"]
     same += ["auto_beta"] if posthoc is None else []
     about: dict[str, Any] = {name: kept[name] for name in same if name in kept}
-    about |= {"data": dataset.name, "trained_on": kept["data"], "posthoc": None if step is None else str(step)}
+    about |= {"data": dataset.name, "part": part if len(dataset.splits) > 1 else "all", "trained_on": kept["data"]}
+    about |= {"posthoc": None if step is None else str(step)}
     counts = {name: kept[name] for name in ("counts", "imbalance_factor") if name in kept}
     return Evaluation(plain({**about, "posthoc_chosen_on_val": trace, **counts, **found}), split, after.float())
 
 
-def _part(dataset: DataSet, part: str | None) -> Split:
+def _part(dataset: DataSet, part: str | None) -> str:
+    """The split to use: the given one, or the default."""
     splits = dataset.splits
     if part is None:
         part = "test" if "test" in splits else "train" if len(splits) == 1 else None
-    if part in splits:
-        return splits[part]
+    if part is not None and part in splits:
+        return part
     found = f"it has {' and '.join(splits)}"
     raise ValueError(f"Expected `part` to be a split of {dataset.name}, but {found}, and got {part or 'none'}.")
 
