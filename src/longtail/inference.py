@@ -298,7 +298,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
         raise FileNotFoundError(f"Expected a model in {folder.model_file}, but there is no such file.")
     state, card = read_tensors(folder.model_file)
     with reading(folder.model_file, "a model of longtail"):
-        classifier = _from_card(state, card, result.get("posthoc"))
+        classifier = _from_card(state, card, PostHoc.of(result))
     return classifier.to(device).eval()
 
 
@@ -395,7 +395,7 @@ def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run:
     return Split(split.images, mapped[split.labels])
 
 
-def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: str | None) -> TrainedClassifier:
+def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: PostHoc | None) -> TrainedClassifier:
     names, counts, size = card["classes"], card["counts"], card["image_size"]
     transforms: Transforms | FeatureTransforms = FeatureTransforms(card["channels"])
     if not is_feature_model(card["model"]):
@@ -416,4 +416,4 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: st
     model.load_state_dict(used)  # projectors are needed for training only
     if len(counts) != len(names):
         raise ValueError(f"Expected a count for each of {len(names)} classes, but got {len(counts)}.")
-    return TrainedClassifier(model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc))
+    return TrainedClassifier(model, names, transforms, counts, posthoc)

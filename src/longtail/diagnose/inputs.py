@@ -55,6 +55,8 @@ class RunRecord:
     params: Mapping[str, Any]
     measured_beta: float | None = None
     """What ``beta = "auto"`` measured."""
+    temperature: float = 1.0
+    """The temperature that it measured with beta."""
     train_recall: float = math.nan
     """Recall over all classes on training data."""
     applied: bool | None = None
@@ -201,6 +203,7 @@ def _read_run(
             if method in METHODS:
                 METHODS[method].make_params(params)
             measured = None if "beta" not in auto or "problem" in auto else float(auto["beta"])
+            temperature = float(auto.get("temperature", 1.0))
             learnt = float(found.get("splits", {}).get("train", {}).get("recall", {}).get("all", math.nan))
     except (OSError, ValueError):
         if path.parent == test_folder:
@@ -212,7 +215,7 @@ def _read_run(
     if not (same_names and same_size):
         other = "" if path.parent == counts_folder else f"{path} was not used: it has other classes."
         return None, other  # counts by name may have another order
-    return RunRecord(path, names, groups, counts, posthoc, method, params, measured, learnt), ""
+    return RunRecord(path, names, groups, counts, posthoc, method, params, measured, temperature, learnt), ""
 
 
 def _after_step(run: RunRecord, stored: Mapping[str, RawPredictions]) -> dict[str, RawPredictions]:
@@ -221,7 +224,8 @@ def _after_step(run: RunRecord, stored: Mapping[str, RawPredictions]) -> dict[st
     from longtail.train.stored import read_statistics  # noqa: PLC0415
 
     try:
-        step, classifier = PostHoc.parse(run.posthoc), read_statistics(run.path.parent / "statistics.safetensors")[1]
+        step = replace(PostHoc.parse(run.posthoc), temperature=run.temperature)
+        classifier = read_statistics(run.path.parent / "statistics.safetensors")[1]
     except (OSError, ValueError):
         return {}
     after = {split: step.apply(torch.from_numpy(one.values), classifier).numpy() for split, one in stored.items()}

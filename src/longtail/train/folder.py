@@ -34,7 +34,7 @@ __all__ = ["RunFolder", "check_same_folders", "environment", "lock_folders"]
 
 
 _BY_GROUP = {str: NUMBER}
-_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float)}
+_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float), "temperature?": (int, float)}
 _LOG = [{"loss?": NUMBER, "recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
 _RESULT = {
     "data": str,

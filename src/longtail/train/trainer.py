@@ -509,18 +509,23 @@ class Trainer:
         """Logit adjustment by the shift that is still needed after training with beta = 1, and how it was measured."""
         rows = yield from self._validation_rows(model)
         found: dict[str, Any] = {"beta": 1.0, "problem": NO_PILOTS}
+        temperature = 1.0
         if self.ranks.first:
             for pilot in self.pilots:
                 rows += stored_batches(pilot.folder.predictions_file, "val")
             validated = self.dataset.val is not None
             measured = self if validated or not self.pilots else self.pilots[0]
             if rows:
-                found = summary(pooled_fit(rows, measured.dataset.counts))
+                fit = pooled_fit(rows, measured.dataset.counts)
+                found = summary(fit)
+                if fit.problem is None:
+                    found["temperature"] = temperature = fit.temperature
             lines = enumerate(measured.folder.log_lines(), 1)
             trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in lines if "auto_beta" in line]
             found |= {"validation": validated, "pilots": len(self.pilots), "trace": trace}
-        delta = float(self.ranks.sum(torch.tensor(found["beta"] - 1.0, dtype=torch.float64)))
-        return PostHoc("adjust", delta) if delta else None, {"auto_beta": found}
+        known = torch.tensor([found["beta"] - 1.0, temperature - 1.0], dtype=torch.float64)
+        delta, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
+        return PostHoc("adjust", delta, 1.0 + rest) if delta else None, {"auto_beta": found}
 
     def _validation_rows(self, model: Model) -> Generator[None, None, list[Rows]]:
         """Logits and labels of the validation split, on the first rank; none if there is no such split."""
