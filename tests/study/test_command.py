@@ -253,7 +253,7 @@ def test_a_beta_chosen_on_test_data_stays_so(run, tmp_path):
     assert way in " ".join(run("study", "table", "out")[1].split())
     code, _, err = run("study", *base, "--betas", "search", "--select-on", "val", *search[4:])
     assert code == 2
-    assert "`select_on` val" in err
+    assert "--select-on val" in err
 
 
 ONE = ("--data", "digits-lt", "--methods", "cbs", "--seeds", "1")
@@ -304,4 +304,4 @@ def test_search_needs_one_test_split(run, tmp_path):
     words = ("--methods", "cbs", "--betas", "search", "--seeds", "2", "--test", "0.2", "--test-seed", "run")
     code, _, err = run("study", "--data", tmp_path / "f.npz", *words, "--epochs", "1", "--out", tmp_path / "out")
     assert code == 2
-    assert "test_seed" in err
+    assert "--test-seed" in err

@@ -190,10 +190,10 @@ def _train(
 
 @contextmanager
 def _removed_if_nothing_began(folders: Sequence[RunFolder]) -> Iterator[None]:
-    """Remove folders that were made for runs with wrong settings."""
+    """Remove folders that were made for runs with wrong settings or without their data."""
     try:
         yield
-    except (ValueError, ImportError):
+    except (ValueError, ImportError, FileNotFoundError):
         for folder in (one for run in folders if not run.begun for one in (*run.pilots, run)):
             with suppress(OSError):  # it holds something else, or another process removed it
                 (folder.path / LOCK_FILE).unlink(missing_ok=True)
