@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
 from longtail._io import plain, read_tensors, reading
+from longtail._program import some_of
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
@@ -386,10 +387,9 @@ def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run:
     present = sorted({dataset.class_names[c] for c in split.labels.tolist()})
     unknown = [name for name in present if name not in index]
     if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise ValueError(
             f"Expected the classes of {dataset.name} to be classes of {run.path}, such as {class_names[0]!r}, but got "
-            f"{', '.join(map(repr, unknown[:3]))}{more}."
+            f"{some_of(list(map(repr, unknown)))}."
         )
     mapped = torch.tensor([index.get(name, -1) for name in dataset.class_names])
     return Split(split.images, mapped[split.labels])

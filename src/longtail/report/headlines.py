@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from longtail._program import some_of
 from longtail.classes import describe_groups
 from longtail.report.data_results import DataResults
-from longtail.study.captions import Recorded, count, groups_made, measured_on, some_of
+from longtail.study.captions import Recorded, count, groups_made, measured_on
 from longtail.study.comparisons import contrasts_of, how_tested
 from longtail.study.runs import Run
 from longtail.study.stats import Summary

@@ -142,17 +142,6 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
-def some_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of several names, and how many more there are.
-
-    Example:
-        >>> some_of(["ant", "bee", "cow", "dog", "elk"])
-        'ant, bee, cow and 2 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
 def numbers(values: Sequence[int]) -> str:
     """Return integers in short.
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from longtail._program import some_of
 from longtail.methods import METHODS
-from longtail.study.captions import NO_DATA, measured_on, some_of
+from longtail.study.captions import NO_DATA, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_with
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell, held_out, same_settings
 from longtail.study.stats import SIGNIFICANT
