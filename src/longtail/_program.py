@@ -4,10 +4,10 @@ import os
 import re
 import shlex
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["plugin_frames", "printable", "program", "sentence_of"]
+__all__ = ["plugin_frames", "printable", "program", "sentence_of", "some_of"]
 
 
 def printable(text: str) -> str:
@@ -18,6 +18,17 @@ def printable(text: str) -> str:
         caf\xe9 \x1b[2J
     """
     return _CONTROL.sub(_escape, text)
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of several names, and how many more there are.
+
+    Example:
+        >>> some_of(["ant", "bee", "cow", "dog", "elk"])
+        'ant, bee, cow and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # All but tabs and line ends; characters that change the direction of the text; surrogates.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from longtail._checks import check_integer, describe
 from longtail._io import plain, read_tensors, reading
+from longtail._program import some_of
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
@@ -298,7 +299,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
         raise FileNotFoundError(f"Expected a model in {folder.model_file}, but there is no such file.")
     state, card = read_tensors(folder.model_file)
     with reading(folder.model_file, "a model of longtail"):
-        classifier = _from_card(state, card, result.get("posthoc"))
+        classifier = _from_card(state, card, PostHoc.of(result))
     return classifier.to(device).eval()
 
 
@@ -306,7 +307,7 @@ class Evaluation(NamedTuple):
     """A trained model on new data."""
 
     result: dict[str, Any]
-    """The metrics, as in ``result.json``; the new data is the split ``test``."""
+    """The metrics, as in ``result.json``; the new data is the split ``test``, whichever ``part`` of it was read."""
     split: Split
     """The images that were read, with the run's class indices as labels."""
     logits: Tensor
@@ -343,7 +344,8 @@ def evaluate_on(
     step, model.posthoc = model.posthoc, None
     if posthoc is not None:
         step, trace = choose_step(folder, posthoc, classifier, groups)
-    split = _of_classes(_part(dataset, part), dataset, model.class_names, folder)
+    part = _part(dataset, part)
+    split = _of_classes(dataset.splits[part], dataset, model.class_names, folder)
     batches = list(model.logits(split, batch_size=batch_size, workers=workers, unreadable=unreadable))
     if not batches:
         raise ValueError(f"Expected an image of {dataset.name} that can be read, but there is none.")
@@ -362,17 +364,19 @@ def evaluate_on(
     same = ["method", "params", "label", "beta", "seed", "epochs", "reported", "groups_from", "best"]
     same += ["auto_beta"] if posthoc is None else []
     about: dict[str, Any] = {name: kept[name] for name in same if name in kept}
-    about |= {"data": dataset.name, "trained_on": kept["data"], "posthoc": None if step is None else str(step)}
+    about |= {"data": dataset.name, "part": part if len(dataset.splits) > 1 else "all", "trained_on": kept["data"]}
+    about |= {"posthoc": None if step is None else str(step)}
     counts = {name: kept[name] for name in ("counts", "imbalance_factor") if name in kept}
     return Evaluation(plain({**about, "posthoc_chosen_on_val": trace, **counts, **found}), split, after.float())
 
 
-def _part(dataset: DataSet, part: str | None) -> Split:
+def _part(dataset: DataSet, part: str | None) -> str:
+    """The split to use: the given one, or the default."""
     splits = dataset.splits
     if part is None:
         part = "test" if "test" in splits else "train" if len(splits) == 1 else None
-    if part in splits:
-        return splits[part]
+    if part is not None and part in splits:
+        return part
     found = f"it has {' and '.join(splits)}"
     raise ValueError(f"Expected `part` to be a split of {dataset.name}, but {found}, and got {part or 'none'}.")
 
@@ -383,16 +387,15 @@ def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run:
     present = sorted({dataset.class_names[c] for c in split.labels.tolist()})
     unknown = [name for name in present if name not in index]
     if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise ValueError(
             f"Expected the classes of {dataset.name} to be classes of {run.path}, such as {class_names[0]!r}, but got "
-            f"{', '.join(map(repr, unknown[:3]))}{more}."
+            f"{some_of(list(map(repr, unknown)))}."
         )
     mapped = torch.tensor([index.get(name, -1) for name in dataset.class_names])
     return Split(split.images, mapped[split.labels])
 
 
-def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: str | None) -> TrainedClassifier:
+def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: PostHoc | None) -> TrainedClassifier:
     names, counts, size = card["classes"], card["counts"], card["image_size"]
     transforms: Transforms | FeatureTransforms = FeatureTransforms(card["channels"])
     if not is_feature_model(card["model"]):
@@ -413,4 +416,4 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: st
     model.load_state_dict(used)  # projectors are needed for training only
     if len(counts) != len(names):
         raise ValueError(f"Expected a count for each of {len(names)} classes, but got {len(counts)}.")
-    return TrainedClassifier(model, names, transforms, counts, None if posthoc is None else PostHoc.parse(posthoc))
+    return TrainedClassifier(model, names, transforms, counts, posthoc)

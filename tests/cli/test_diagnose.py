@@ -100,6 +100,15 @@ def test_errors_name_flags(run, files, monkeypatch, arguments, said):
     assert "`" not in err
 
 
+def test_run_folder_is_enough(run, files, finished):
+    folder = finished("softmax", validation=0.2)
+    code, named, err = run("diagnose", folder, "--out", files / "d.html")
+    assert (code, err) == (0, "")
+    assert named == run("diagnose", "--test", folder, "--out", files / "d.html")[1]
+    assert run("diagnose", folder, "--test", folder)[0] == 2
+    assert "Expected the folder of a run or --test, but got neither" in one_sentence(run("diagnose")[2])
+
+
 def test_missing_file(run, files):
     code, out, err = run(
         "diagnose", "--test", files / "none.npz", "--counts", files / "counts.json", "--out", files / "d.html"

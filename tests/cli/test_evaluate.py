@@ -278,6 +278,22 @@ def test_new_data_that_is_the_test_split_repeats_its_metrics(run, pets):
     assert 0.2 < expected["recall"]["all"] < 1
 
 
+def test_part_of_new_data_is_named(run, pets, tmp_path):
+    root, folder = pets
+    written = ("--out", tmp_path / "part.json", "--predictions", tmp_path / "new.npz")
+    code, out, _ = run("evaluate", folder, "--data", root, "--part", "train", *written)
+    assert code == 0
+    assert f"cbs on {root.name}, train (trained on {root.name})" in out
+    found = np.load(tmp_path / "new.npz")
+    assert len(found["labels"]) == sum(number for number, _ in COLOURS.values())
+    right = found["logits"].argmax(1) == found["labels"]
+    recall = np.mean([right[found["labels"] == c].mean() for c in range(3)])
+    rows = [line.split() for line in out.splitlines()]
+    assert next(row for row in rows if row[:2] == ["new", "data"])[-1] == f"{100 * recall:.2f}"
+    assert not any(row[0] == "test" for row in rows if row)
+    assert json.loads((tmp_path / "part.json").read_text())["part"] == "train"
+
+
 def test_classes_of_new_data_are_matched_by_name(run, pets, tmp_path):
     """New data has two of three classes, in another order; predictions are those of the model."""
     root, folder = pets

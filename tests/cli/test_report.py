@@ -18,6 +18,14 @@ def runs(finished, tmp_path_factory):
     return folder
 
 
+def test_figures_of_two_pages_in_one_folder_are_apart(run, runs, tmp_path):
+    for name in ("softmax", "cbs"):
+        assert run("report", runs / name, "--out", tmp_path / f"{name}.html")[0] == 0
+    curves = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*curves*.svg")}
+    of_softmax, of_cbs = (f"{name}-figures/digits-lt-50-curves-{name}" for name in ("softmax", "cbs"))
+    assert curves == {f"{of_softmax}.svg", f"{of_cbs}-1-5.svg"}
+
+
 def test_page_and_its_figures_are_written(run, runs, tmp_path):
     code, out, err = run("report", runs, "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")
@@ -25,7 +33,7 @@ def test_page_and_its_figures_are_written(run, runs, tmp_path):
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.startswith("\n<!doctype html>") or text.lstrip().startswith("<!doctype html>")
     assert f"longtail report {runs}" in text
-    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    figures = {path.name for path in (tmp_path / "page-figures").iterdir()}
     for name in (
         "trade-off",
         "imbalance-level",

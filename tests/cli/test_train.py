@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from itertools import product
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -56,7 +57,7 @@ def test_list_with_groups_and_test_data_held_out(run, tmp_path):
     assert result["splits"]["val"]["samples"] == 7  # one of the other eight
     assert result["counts"] == [7, 14, 28]
     code, _, err = run("train", "photos", "--split-by", "day")
-    assert one_sentence(err).startswith("Expected `split_by` = folder for ")
+    assert one_sentence(err).startswith("Expected --split-by folder for ")
 
 
 def test_ignored_files_are_said_once(run, tmp_path):
@@ -214,12 +215,15 @@ def test_default_method_is_cbs(run, tmp_path):
     [
         (["digit-lt"], "'digit-lt' does not exist; the closest match is digits-lt."),
         (["nowhere.toml"], "nowhere.toml"),
-        (["--data", "digits-lt", "--method", "sbc"], "`method` to be one of softmax"),
-        (["--data", "digits-lt", "--gamma", "1"], "the parameters of cbs (`beta`), but got `gamma`"),
-        (["--data", "digits-lt", "--method", "bcl", "--mixup", "0.2"], "`mixup`"),
-        (["--data", "digits-lt", "--model", "resnot"], "resnot"),
-        (["--data", "digits-lt", "--method", "tau-norm", "--validation", "0"], "`tau`"),
-        (["--data", "digits-lt", "--device", "toaster"], "`device`"),
+        (["--data", "digits-lt", "--method", "sbc"], "--method to be one of softmax"),
+        (["--data", "digits-lt", "--gamma", "1"], "the parameters of cbs (--beta), but got --gamma"),
+        (["--data", "digits-lt", "--method", "bcl", "--mixup", "0.2"], "--mixup"),
+        (
+            ["--data", "digits-lt", "--model", "resnot"],
+            "--model to be a backbone of",
+        ),
+        (["--data", "digits-lt", "--method", "tau-norm", "--validation", "0"], "--validation 0.1 holds out a tenth"),
+        (["--data", "digits-lt", "--device", "toaster"], "--device"),
         (["--data", "cifar10-lt", "--root", "nothing"], "cifar10"),
     ],
 )
@@ -227,6 +231,7 @@ def test_wrong_settings(run, words, message):
     code, out, err = run("train", *words, "--out", "run")
     assert (code, out) == (2, "")
     assert message in one_sentence(err)
+    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +260,7 @@ def test_wrong_recipe_files(run, tmp_path, content, message):
         (["--lr"], "a value after --lr, but got none."),
         (["--beta", "1,2"], "but got '1,2'; separate several values by spaces."),
         (["--milestones", "1,2"], "--milestones to be a list of numbers, but got '1,2'; separate"),
-        (["--schedule", "linear"], "`schedule` to be one of steps, cosine, constant"),
+        (["--schedule", "linear"], "--schedule to be one of steps, cosine, constant"),
         (["--pretrained=perhaps"], "--pretrained to be true or false"),
         (["--out", "a", "b", "c"], "'c'"),
         (["--seed", "0", "--seed", "1"], "--seed once"),

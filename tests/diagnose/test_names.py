@@ -229,6 +229,14 @@ def test_run_folder_has_all_splits(finished):
         diagnose(folder / "checkpoints")
 
 
+@pytest.mark.parametrize("content", ["{", '{"params": []}'])
+def test_damaged_record_of_a_run_that_was_named_is_an_error(finished, tmp_path, content):
+    shutil.copy(finished("softmax", validation=0.2) / "predictions.safetensors", tmp_path)
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(ValueError, match=r"^Expected .*result\.json to be the record of a run, but it is "):
+        diagnose(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["{", '{"classes": 3, "groups": 4, "counts": 5}'])
 def test_damaged_result_json_is_not_used(files, content):
     expected = diagnose(files["test"], files["train"])
@@ -268,12 +276,12 @@ def test_one_file_for_two_splits_is_refused(files):
 # The method of a run
 
 
-def _in_run(folder, method, params, *, ahead=False, val=None):
+def _in_run(folder, method, params, *, ahead=False, val=None, more=None):
     """Advice for predictions in the folder of a run, whose tail is behind or ahead of the head."""
     labels, logits = make(0, 400, bias=-1.5 if ahead else 0.9)
     np.savez(folder / "predictions.npz", labels=labels, logits=logits)
     groups = {"head": [0, 1], "medium": [2], "tail": [3]}
-    record = {"classes": NAMES, "groups": groups, "counts": COUNTS, "method": method, "params": params}
+    record = {"classes": NAMES, "groups": groups, "counts": COUNTS, "method": method, "params": params, **(more or {})}
     (folder / "result.json").write_text(json.dumps(record), "utf-8")
     found = diagnose(folder / "predictions.npz", val=val)
     return found.next_steps[1] if val is None else (found.next_steps[1], found.shift.tau)
@@ -296,6 +304,44 @@ def test_run_with_a_shift_should_change_its_strength(tmp_path, method, params, l
         assert "replace" not in text
         assert (f"`longtail study beta --data … --method {search}` searches for it." in text) == (search is not None)
         assert ("The tail is ahead of the head by " in text) == ahead
+
+
+def test_counts_of_a_run_say_how_its_predictions_were_trained(tmp_path):
+    (tmp_path / "run").mkdir()
+    beside = _in_run(tmp_path / "run", "cbs", {"beta": 1.5})
+    (tmp_path / "run" / "predictions.npz").rename(tmp_path / "new.npz")
+    found = diagnose(tmp_path / "new.npz", counts=tmp_path / "run")
+    assert found.next_steps[1] == beside
+    assert "The model was trained with CBS (beta = 1.5): try a higher beta" in beside
+    assert found.groups.members("tail") == (3,)
+
+
+def test_beta_that_was_measured_is_not_to_be_chosen_again(tmp_path):
+    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "std_error": 0.1}}
+    text = _in_run(tmp_path, "cbs", {"beta": "auto"}, more=more)
+    assert text == (
+        "The errors go to frequent classes. The model was trained with CBS, and its beta, 1.24, was measured on "
+        "held-out data, so another one can gain little: try more data, augmentation or a pretrained model."
+    )
+    unmeasured = {"auto_beta": {"beta": 1.0, "problem": "too few samples"}}
+    assert "try a higher beta" in _in_run(tmp_path, "cbs", {"beta": "auto"}, more=unmeasured)
+
+
+def test_an_unknown_step_of_the_run_is_not_counted_as_part_of_the_predictions(files):
+    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "std_error": 0.1}}
+    text, tau = _in_run(files["val"].parent, "cbs", {"beta": "auto"}, val=files["val"], more=more)
+    assert f"use beta = {1 + tau:.2f}, and 0.24 more if the predictions include the run's post-hoc step." in text
+
+
+def test_training_recall_of_the_run_says_that_it_is_underfitted(tmp_path):
+    labels = np.arange(40) % 4
+    np.savez(tmp_path / "new.npz", labels=labels, predicted=labels * 0)
+    record = {"classes": NAMES, "groups": {"head": [0, 1], "tail": [2, 3]}, "counts": COUNTS, "method": "cbs"}
+    for learnt in (0.25, 0.9):
+        record["splits"] = {"train": {"recall": {"all": learnt}}}
+        (tmp_path / "result.json").write_text(json.dumps(record), "utf-8")
+        headline = diagnose(tmp_path / "new.npz").headline
+        assert headline.startswith("Train for longer first: ") == (learnt < 0.5)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_search_on_test_data_draws_test_data_where_there_are_folds_too(study, 
 
 
 WAY = Choice("search", "test", runs=2)
-ON_TEST = f"{WAY}: CBS (β = 1.5) on digits-lt 50"
+ON_TEST = f"{WAY}: CBS (β = 1.5)"
 
 
 def captions(made):

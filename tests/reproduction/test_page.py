@@ -63,7 +63,7 @@ def test_from_plans_to_the_page_and_back(run, tmp_path, monkeypatch, capsys):
     page = Path("results/README.md").read_text("utf-8")
     for part in ("## Rows for a CPU", "The search for β on digits-lt 50", "Sensitivity to β on digits-lt 50"):
         assert part in page
-    assert "CBS (β auto) on digits-lt 50: β = " in page
+    assert "CBS (β auto): β = " in page
     assert list(Path("runs").rglob("pilot0"))
     assert not list(Path("results").rglob("pilot*"))  # a pilot is not a result
     for file in Path("results").rglob("*"):

@@ -12,7 +12,7 @@ from longtail.study.runs import group_runs, read_runs
 
 ON_TEST = Choice("search", "test", runs=2)
 SEARCHED, GIVEN = Choice("search", "val", folds=3, runs=3), Choice("given")
-TITLE = "CBS (β = 1.5) on digits-lt 50"
+TITLE = "CBS (β = 1.5)"
 CBS = "digits-lt-50-cbs-beta1.5-seed"
 
 

@@ -34,7 +34,7 @@ def test_bar_counts_runs_and_epochs(view, study, tmp_path):
 
 
 def test_pilots_count(tmp_path):
-    (run,) = plan_in(tmp_path, methods=["cbs"], betas=["auto"], seeds=1).runs()
+    run, other = plan_in(tmp_path, methods=["cbs"], betas=["auto"], seeds=2).runs()
     trainer = Trainer(run.recipe, run.folder)
     steps = trainer.steps()
     while trainer.epochs_done < 1:
@@ -42,6 +42,7 @@ def test_pilots_count(tmp_path):
     steps.close()
     assert Progress([run]).epochs() == (1, trainer.epochs_total)
     assert trainer.epochs_total > sum(run.recipe.stage_epochs)
+    assert Progress([run, other]).epochs() == (1, 2 * trainer.epochs_total)  # also those of a run that waits
 
 
 def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, monkeypatch):

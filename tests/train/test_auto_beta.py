@@ -1,5 +1,6 @@
 """beta = "auto": train with beta 1, measure the rest on held-out data, subtract it."""
 
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -23,8 +24,8 @@ from longtail.train.measures import PostHoc
 EPOCHS = 8
 
 
-def delta_by_scipy(parts, counts):
-    """b / a at the minimum of the class-balanced cross entropy of a z - b log N."""
+def fit_by_scipy(parts, counts):
+    """b / a and 1 / a at the minimum of the class-balanced cross entropy of a z - b log N."""
     logits, labels = (np.concatenate(one) for one in zip(*parts, strict=True))
     weights = 1 / np.bincount(labels, minlength=len(counts))[labels]
 
@@ -33,7 +34,7 @@ def delta_by_scipy(parts, counts):
         return weights @ (logsumexp(u, axis=1) - u[np.arange(len(u)), labels])
 
     a, b = minimize(loss, [0.5, 0.1], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000}).x
-    return b / a
+    return b / a, 1 / a
 
 
 def held_out(folder):
@@ -63,8 +64,9 @@ def test_beta_is_measured_on_the_held_out_images_of_pilots(auto):
     counts = load("digits-lt", imbalance=50).counts
     parts = [held_out(pilot) for pilot in pilots]
     held = np.bincount(parts[0][1], minlength=10)
-    delta = delta_by_scipy(parts, counts.numpy() - held)
+    delta, temperature = fit_by_scipy(parts, counts.numpy() - held)
     assert found["beta"] == pytest.approx(1 + delta, abs=1e-5)
+    assert found["temperature"] == pytest.approx(temperature, abs=1e-5)
     posthoc = PostHoc.parse(result["posthoc"])
     assert (posthoc.kind, posthoc.strength) == ("adjust", pytest.approx(delta, abs=1e-5))
 
@@ -78,7 +80,27 @@ def test_the_measured_shift_is_subtracted(auto):
     assert result["splits"]["test"]["recall"]["all"] == pytest.approx(sum(recalls) / 10, abs=1e-9)
     assert not math.isclose(delta, 0, abs_tol=0.01)
     images = load("digits-lt", imbalance=50).test.images.pixels
-    assert torch.equal(longtail.load(folder.path).predict(images).labels, predicted)
+    found = longtail.load(folder.path).predict(images)
+    assert torch.equal(found.labels, predicted)
+    shifted = stored["test.logits"].double() - delta * counts.double().log()
+    expected = (shifted / result["auto_beta"]["temperature"]).softmax(1)
+    torch.testing.assert_close(found.probabilities.double(), expected, rtol=1e-4, atol=1e-5)
+    right = expected.amax(1).mean() - (predicted == stored["test.labels"]).double().mean()
+    error = result["splits"]["test"]["calibration_error"]["all"]
+    assert abs(float(right)) <= error + 1e-6  # that of the same probabilities: it bounds the mean difference
+
+
+def test_a_run_without_a_temperature_keeps_its_probabilities(auto, tmp_path):
+    """Runs of earlier versions have none."""
+    folder, result = auto
+    shutil.copytree(folder.path, tmp_path / "run", ignore=shutil.ignore_patterns("pilot*"))
+    auto_beta = {name: value for name, value in result["auto_beta"].items() if name != "temperature"}
+    (tmp_path / "run" / "result.json").write_text(json.dumps({**result, "auto_beta": auto_beta}), "utf-8")
+    old, new = longtail.load(tmp_path / "run"), longtail.load(folder.path)
+    logits = torch.randn(4, 10)
+    scaled = old.after_training(logits) / new.posthoc.temperature
+    torch.testing.assert_close(new.after_training(logits), scaled)
+    assert old.posthoc.temperature == 1 != new.posthoc.temperature
 
 
 def test_a_large_validation_split_needs_no_pilot(tmp_path):
@@ -87,7 +109,7 @@ def test_a_large_validation_split_needs_no_pilot(tmp_path):
     assert not list(folder.path.glob("pilot*"))
     counts = load("digits-lt", imbalance=10).counts.numpy()
     logits, labels = held_out(folder)
-    delta = delta_by_scipy([(logits, labels)], counts - np.bincount(labels, minlength=10))
+    delta, _ = fit_by_scipy([(logits, labels)], counts - np.bincount(labels, minlength=10))
     assert result["auto_beta"]["beta"] == pytest.approx(1 + delta, abs=1e-5)
 
 
@@ -98,7 +120,7 @@ def test_a_small_validation_split_is_pooled_with_pilots(tmp_path):
     counts = load("digits-lt", imbalance=50).counts.numpy()
     parts = [held_out(one) for one in (folder, *folder.pilots)]
     assert len(parts) == 6
-    delta = delta_by_scipy(parts, counts - np.bincount(parts[0][1], minlength=10))
+    delta, _ = fit_by_scipy(parts, counts - np.bincount(parts[0][1], minlength=10))
     assert found["beta"] == pytest.approx(1 + delta, abs=1e-5)
 
 

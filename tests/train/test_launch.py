@@ -1,10 +1,14 @@
 """`longtail.train.train`: one call for one run or many."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.train.conftest import assert_same_run, is_locked, recipe_for, trained
 
 from longtail.data import load
+from longtail.methods import METHODS
+from longtail.models import HeadSpec
 from longtail.train import FailedRunsError, NotFiniteError, RunFolder, StoppedError, Trainer, make_recipe, resume, train
 
 
@@ -30,6 +34,25 @@ def test_several_seeds_continue_where_they_were(tmp_path):
     assert train(recipes, tmp_path)[0].result_file == first.result_file
     second.result_file.unlink()
     assert resume([second.path], workers=0)[0].done
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"posthoc": "tua"}, "`posthoc` to be one of tau, adjust, but got 'tua'"),
+        ({"stages": (replace(METHODS["tau-norm"].stages[0], head=HeadSpec("cosine")),)}, "a linear classifier"),
+    ],
+)
+def test_a_wrong_posthoc_step_is_refused_before_training(tmp_path, changes, message):
+    wrong = METHODS.register("wrong", replace(METHODS["tau-norm"], name="wrong", **changes))
+    steps = []
+    try:
+        with pytest.raises(ValueError, match=message):
+            train(recipe_for(wrong.name, tau=0.5), tmp_path / "run", on_step=lambda *_: steps.append(1))
+    finally:
+        METHODS.unregister("wrong")
+    assert not steps
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_failed_run_does_not_stop_the_others(tmp_path):

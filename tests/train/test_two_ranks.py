@@ -261,4 +261,4 @@ def test_a_batch_that_cannot_be_shared_is_refused(warm, tmp_path):
         "train", *SHORT, "--method", "balanced-softmax", "--batch-size", 63, "--out", tmp_path / "run"
     )
     assert [rank.wait().code for rank in ranks] == [2, 2]
-    assert "Expected `batch_size` to be divisible by 2 processes" in one_sentence(ranks[0].said)
+    assert "Expected --batch-size to be divisible by 2 processes" in one_sentence(ranks[0].said)

@@ -19,7 +19,8 @@ def run(words: Sequence[str]) -> int:
         "Find out from its predictions which classes a classifier fails on, why, and what to try next.",
         epilog=FORMATS_HELP,
     )
-    parser.flag("--test", "predictions on test data, or a run folder", type=Path, metavar="PATH", required=True)
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of a finished run; or give --test")
+    parser.flag("--test", "predictions on test data, or a run folder", type=Path, metavar="PATH")
     parser.flag("--train", "predictions on training data, for the generalisation gap", type=Path, metavar="FILE")
     parser.flag("--val", "predictions on validation data, to fit a post-hoc shift", type=Path, metavar="FILE")
     counts = "training samples per class: JSON, or a run folder (default: counted in --train, or those of the run)"
@@ -30,8 +31,12 @@ def run(words: Sequence[str]) -> int:
     groups = "as in `longtail train`: 100,20, quantiles, a JSON file, or auto (default: as in the run, or auto)"
     parser.flag("--groups", groups, metavar="GROUPS")
     given, command = parser.read(words), f"{program()} diagnose {shlex.join(words)}"
+    if (given.run is None) == (given.test is None):
+        got = "neither" if given.run is None else "both"
+        raise ValueError(f"Expected the folder of a run or --test, but got {got}; see `longtail diagnose --help`.")
+    test = given.test or given.run
     with parser.errors_name_flags():
-        found = diagnose(given.test, given.train, given.val, given.counts, groups=given.groups)
+        found = diagnose(test, given.train, given.val, given.counts, groups=given.groups)
         made = found.report(title=given.title, command=command)
         made.write(given.out, given.figures)
     print_line(str(found))

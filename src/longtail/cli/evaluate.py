@@ -62,7 +62,8 @@ def run(words: Sequence[str]) -> int:
                 raise ValueError(f"Expected --data with --{name.replace('_', '-')}, but got none.")
     with parser.errors_name_flags():
         result = evaluate_run(given.run, given.posthoc) if given.data is None else _on_new_data(given)
-    what = f"{result['method']} on {result['data']}"
+    part = "" if result.get("part", "all") == "all" else f", {result['part']}"
+    what = f"{result['method']} on {result['data']}{part}"
     more = f" (trained on {result['trained_on']})" if "trained_on" in result else ""
     print_line(f"{given.run}: {what}{more}", style="bold")
     show_measures(result)

@@ -100,12 +100,12 @@ class Parser(argparse.ArgumentParser):
             yield
         except (ValueError, TypeError, OSError) as error:
             if len(error.args) == 1:
-                error.args = (re.sub(r"`(\w+)`", self._as_flag, str(error)),)
+                error.args = (re.sub(r"`(\w+)`( = )?", self._as_flag, str(error)),)
             raise
 
     def _as_flag(self, found: re.Match[str]) -> str:
         flag = f"--{found[1].replace('_', '-')}"
-        return flag if flag in self._option_string_actions else found[0]
+        return flag + " " * bool(found[2]) if flag in self._option_string_actions else found[0]
 
     def error(self, message: str) -> NoReturn:
         """Raise a ``ValueError`` with the message as a sentence."""

@@ -19,14 +19,14 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="folders of finished runs, at any depth")
     parser.flag("--out", "the page (default: DIR/report.html)", type=Path, metavar="FILE.html")
-    figures = "its figures as SVG, PDF and PNG (default: figures/ beside the page)"
+    figures = "its figures as SVG, PDF and PNG (default: NAME-figures/ beside the page NAME.html)"
     parser.flag("--figures", figures, type=Path, metavar="DIR")
     parser.flag("--no-figures", "write only the page", action="store_true")
     reference = "the method that others are tested against (default: the study's, or balanced-softmax, or softmax)"
     parser.flag("--reference", reference, metavar="METHOD")
     given = parser.read(words)
     out = given.out or given.runs[0] / "report.html"
-    folder = None if given.no_figures else given.figures or out.parent / "figures"
+    folder = None if given.no_figures else given.figures or out.with_name(f"{out.stem}-figures")
     with parser.errors_name_flags():
         made = report(*given.runs, reference=given.reference, command=f"{program()} report {shlex.join(words)}")
         made.write(out, folder)

@@ -16,7 +16,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from longtail._program import printable
+from longtail._program import printable, some_of
 from longtail._progress import Phase, listening
 from longtail.train.auto_beta import describe_beta
 from longtail.train.measures import predicted_classes, why_no_level
@@ -227,7 +227,8 @@ def show_measures(result: dict[str, Any]) -> None:
     """Print the recall of each group on every split, and the preference scores on test, or else validation data."""
     groups = [name for name, members in result["groups"].items() if members]
     table = Table(*map(escape, ("recall %", *groups, "all")), box=None, header_style="bold")
-    names = {"train": "train", "train_paper": "train, training mode", "val": "val", "test": "test"}
+    test = "new data" if "trained_on" in result else "test"
+    names = {"train": "train", "train_paper": "train, training mode", "val": "val", "test": test}
     for split, shown in names.items():
         if split in result["splits"]:
             recalls = result["splits"][split]["recall"]
@@ -250,13 +251,11 @@ def show_measures(result: dict[str, Any]) -> None:
     for split in ("val", "test"):
         absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]
         if absent:
-            more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
-            named = ", ".join(absent[:_NAMED]) + more
             present = f"{len(classes) - len(absent)} of {len(classes)} classes"
-            print_line(f"{split}: all is over {present}; no samples of {named}")
+            print_line(f"{names[split]}: all is over {present}; no samples of {some_of(absent, _NAMED)}")
         said = predicted_classes(result, split) if classes else ""
         if said:
-            print_line(f"{split}: the model {said}")
+            print_line(f"{names[split]}: the model {said}")
     if preference is not None:
         why = why_no_level(result, "val" if where else "test")
         mode = "training mode, as in the paper" if result["train_stats"] == "paper" else "evaluation mode"

@@ -5,6 +5,7 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,6 +95,11 @@ def _study(words: Sequence[str], command: str) -> int:
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
     add_launch(parser)
     given = parser.read(joined_values(words))
+    with nullcontext() if given.plans else parser.errors_name_flags():  # the settings of a plan are no flags
+        return _run_study(given, words, command)
+
+
+def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) -> int:
     launch = read_launch(given)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
@@ -107,7 +113,7 @@ def _study(words: Sequence[str], command: str) -> int:
         content["recipe"] = {**content.get("recipe", {}), "device": "auto"}
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
-        print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
+        print_line(describe_plans(plans, estimate=partial(estimate, together=given.together, from_start=True)))
         return 0
     if given.status:
         state = status(plans, known_runs(plans))
@@ -174,12 +180,21 @@ def _beta(words: Sequence[str], command: str) -> int:
     method = ("method", "methods with a beta", {"default": ["cbs"], **_SEVERAL})
     parser = _parser("longtail study beta", about, "--data NAME [--FLAG VALUE …]", method)
     given = parser.read(words)
+    with parser.errors_name_flags():
+        return _search_beta(given, words, command)
+
+
+def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) -> int:
     content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
     if given.dry_run:  # nothing is written
         content["recipe"] = {**content.get("recipe", {}), "cache": False}
     plan = make_plan(content)
     if given.dry_run:
-        print_line(describe_plans([plan], searches_only=True, estimate=partial(estimate, together=given.together)))
+        print_line(
+            describe_plans(
+                [plan], searches_only=True, estimate=partial(estimate, together=given.together, from_start=True)
+            )
+        )
         return 0
     _print_notes([plan])
     with View() as view:

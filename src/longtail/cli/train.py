@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -49,7 +50,14 @@ _DISK_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 def run(words: Sequence[str]) -> int:
     """Parse, train, print."""
     load_plugins()
-    given = _parser(words).read(words)
+    parser = _parser(words)
+    given = parser.read(words)
+    of_file = given.source is not None and given.source.endswith(".toml")  # its settings are no flags
+    with nullcontext() if of_file else parser.errors_name_flags():
+        return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
     settings = read_settings(given)
     _check_order(given, settings)
     if given.resume is None:

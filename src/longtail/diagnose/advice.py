@@ -82,9 +82,11 @@ def next_steps(found: "Diagnosis") -> list[str]:
     last, test = found.rarest, found.recall_of("test").groups
     if found.why_no_shift == USELESS:
         return [USELESS]
+    underfitted = _underfitted(found)
+    if underfitted:  # beta would be another after longer training
+        return [underfitted, _posthoc(found)]
     use = found.shift is not None and found.shift.recommended
-    lines = [_posthoc(found), _same_in_training(found)] if use else [*_underfitted(found), _posthoc(found)]
-    lines += [] if use else [_in_training(found)]
+    lines = [_posthoc(found), _same_in_training(found) if use else _in_training(found)]
     train = found.recall_of("train").groups if "train" in found.splits else {}
     if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
@@ -101,19 +103,19 @@ def headline(found: "Diagnosis") -> str:
     return steps[1] if skip else steps[0]
 
 
-def _underfitted(found: "Diagnosis") -> list[str]:
+def _underfitted(found: "Diagnosis") -> str:
     """Advice for a model that has learnt less than half of the training data and never predicts some classes."""
-    if "train" not in found.splits:
-        return []
-    size, learnt, test = len(found.names), found.recall_of("train").all, found.splits["test"]
+    learnt = math.nan if found.run is None else found.run.train_recall
+    learnt = found.recall_of("train").all if "train" in found.splits else learnt
+    size, test = len(found.names), found.splits["test"]
     present = set(test.labels.tolist())
     never = present - set(test.predicted.tolist())
-    if not never or (learnt - 1 / size) / (1 - 1 / size) >= 0.5:
-        return []
-    return [
+    if not never or not (learnt - 1 / size) / (1 - 1 / size) < 0.5:
+        return ""
+    return (
         f"Train for longer first: recall over all classes on training data is only {100 * learnt:.1f} %, and "
         f"{len(never):,} of {len(present):,} classes are never predicted."
-    ]
+    )
 
 
 def _posthoc(found: "Diagnosis") -> str:
@@ -163,7 +165,8 @@ def _in_training(found: "Diagnosis") -> str:
         )
     if gap > _BEHIND:
         advice = _other_strength(found, "higher") or _USE_A_SHIFT
-        return f"The errors go to frequent classes, which a shift corrects. {advice}"
+        measured = found.run is not None and found.run.measured_beta is not None
+        return f"The errors go to frequent classes{'' if measured else ', which a shift corrects'}. {advice}"
     other = _other_strength(found, "lower") if gap < -_BEHIND and not small else ""
     if other:
         return f"The {last} is ahead of the {first} by {-100 * gap:.1f} points. {other}"
@@ -190,6 +193,7 @@ def _trained_shift(found: "Diagnosis") -> tuple[Method, str, float] | None:
 def _same_in_training(found: "Diagnosis") -> str:
     """Advice on the loss that makes the post-hoc shift unnecessary."""
     trained, adjusted = _trained_shift(found), 0.0 if found.run is None else found.run.adjusted
+    maybe = 0.0 if found.run is None or found.run.applied is not None else found.run.adjustment
     tau = adjusted + (0.0 if found.shift is None else found.shift.tau)
     afterwards = f", with {adjusted:.2f} log N subtracted afterwards" if adjusted else ""
     if trained is not None:
@@ -199,7 +203,8 @@ def _same_in_training(found: "Diagnosis") -> str:
         text = (
             f"The model was trained with {method.title} ({name} = {strength:g}){afterwards}: to train again without a "
         )
-        return f"{text}post-hoc shift, use {use}."
+        more = f", and {maybe:.2f} more if the predictions include the run's post-hoc step" if maybe else ""
+        return f"{text}post-hoc shift, use {use}{more}."
     text = "To train again without a post-hoc shift, "
     if tau < 0:
         return f"{text}lower the beta or tau of the loss by {-tau:.2f}."
@@ -215,6 +220,11 @@ def _other_strength(found: "Diagnosis", direction: str) -> str:
     if trained is None:
         return ""
     method, name, strength = trained
+    if found.run is not None and found.run.measured_beta is not None:
+        return (
+            f"The model was trained with {method.title}, and its {name}, {found.run.measured_beta:.2f}, was measured "
+            "on held-out data, so another one can gain little: try more data, augmentation or a pretrained model."
+        )
     text = f"The model was trained with {method.title} ({name} = {strength:g}): try a {direction} {name}, chosen on "
     searched = method if method.beta else next((one for one in METHODS.values() if one.beta == one.shift == name), None)
     if searched is None:

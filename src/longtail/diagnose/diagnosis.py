@@ -50,7 +50,7 @@ class Diagnosis:
     shift: Shift | None
     why_no_shift: str
     run: RunRecord | None
-    """The record of the run whose folder contains the predictions."""
+    """The record of the run whose folder contains the predictions, or was given for the counts."""
     notes: tuple[str, ...]
     """What was not given, and where it was found."""
 
@@ -185,7 +185,8 @@ def diagnose(
         test: predictions on test data. A run folder also has those on training and validation data, if they were kept.
         train: predictions on training data, for the generalisation gap and the imbalance level.
         val: predictions on validation data, to fit a post-hoc shift; never the test data.
-        counts: training samples per class, by name or in the order of the classes (default: counted in ``train``).
+        counts: training samples per class, by name or in the order of the classes (default: counted in ``train``); or
+            the folder of the run that made the predictions.
         groups: ``"100,20"``, ``"quantiles"``, a JSON file or ``"auto"``, as :func:`longtail.classes.cut_groups` takes
             them (default: those of the run, or ``"auto"``).
 
@@ -210,7 +211,7 @@ def diagnose(
         made, groups_from = cut_groups(groups or "auto", given.counts, names)
         notes += [f"Class names come from the run ({run.path})."] if run is not None else []
     if run is not None and run.posthoc:
-        does = "include" if run.applied else "do not include"
+        does = {True: "include", False: "do not include", None: "may include"}[run.applied]
         notes.append(f"The predictions {does} the post-hoc step of the run, {run.posthoc}.")
     return Diagnosis(
         given.splits,

@@ -15,6 +15,7 @@ from longtail._checks import as_counts
 from longtail._io import reading
 from longtail.classes import Groups, class_counts
 from longtail.diagnose.formats import IGNORED, PREDICTIONS, Array, RawPredictions, Source, are_indices, read_file
+from longtail.methods import METHODS
 
 Counts = Path | str | Mapping[str, int] | Sequence[int] | Tensor
 """A JSON file of training samples per class, a run folder, or the numbers in the order of the classes or by name."""
@@ -52,14 +53,25 @@ class RunRecord:
     """The post-hoc step of the run; empty without one."""
     method: str
     params: Mapping[str, Any]
-    applied: bool = False
-    """Whether the post-hoc step was applied to the predictions here."""
+    measured_beta: float | None = None
+    """What ``beta = "auto"`` measured."""
+    temperature: float = 1.0
+    """The temperature that it measured with beta."""
+    train_recall: float = math.nan
+    """Recall over all classes on training data."""
+    applied: bool | None = None
+    """Whether the post-hoc step was applied to the test predictions here; ``None``: unknown."""
+
+    @property
+    def adjustment(self) -> float:
+        """The strength of the run's logit adjustment; 0 if its post-hoc step is another, or if it has none."""
+        kind, _, strength = self.posthoc.partition("=")
+        return float(strength) if kind == "adjust" else 0.0
 
     @property
     def adjusted(self) -> float:
-        """The strength of the logit adjustment that the predictions include; 0 without one."""
-        kind, _, strength = self.posthoc.partition("=")
-        return float(strength) if kind == "adjust" and self.applied else 0.0
+        """The strength of the logit adjustment that the predictions are known to include."""
+        return self.adjustment if self.applied else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +87,7 @@ class Inputs:
     """Training samples per class."""
     counts_from: str
     run: RunRecord | None
-    """The run whose folder contains the test predictions."""
+    """The run whose folder contains the test predictions, or was given for the counts."""
 
 
 def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
@@ -83,7 +95,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     raw = {split: read_file(source, split) for split, source in sources.items()}
     given, count_names = (None, None) if counts is None else read_counts(counts)
     counts_source = str(counts) if isinstance(counts, Path | str) else "`counts`"
-    run, unused = _read_run(raw, count_names)
+    run, unused = _read_run(raw, count_names, _folder(counts), _folder(sources["test"]))
     if run is None and given is None and "train" not in raw:
         hint = f"; {unused}" if unused else "."
         raise ValueError(
@@ -95,7 +107,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
         raw |= {split: replace(raw[split], names=run.names) for split in inside}
         stored = {split: raw[split] for split in inside if Path(raw[split].source).name == PREDICTIONS}
         changed = _after_step(run, stored) if run.posthoc else {}
-        raw, run = raw | changed, replace(run, applied=bool(changed))
+        raw, run = raw | changed, replace(run, applied="test" in changed if "test" in stored else None)
     listed = {} if run is None else {str(run.path): run.names}
     listed |= {one.source: one.names for one in raw.values() if one.names is not None}
     names, note = _class_names(raw.values(), listed, count_names, given is not None)
@@ -160,11 +172,26 @@ def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
     return as_counts([by_name[name] for name in names]), tuple(names)
 
 
-def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | None) -> tuple[RunRecord | None, str]:
-    """The run beside the test predictions; ``None`` and a note if its record is damaged or has other classes."""
+def _folder(source: object) -> Path | None:
+    """A source that is a folder."""
+    return Path(source) if isinstance(source, str | Path) and Path(source).is_dir() else None
+
+
+def _read_run(
+    raw: Mapping[str, RawPredictions],
+    count_names: tuple[str, ...] | None,
+    counts_folder: Path | None,
+    test_folder: Path | None,
+) -> tuple[RunRecord | None, str]:
+    """The run beside the test predictions, or else the one that the counts are from.
+
+    ``None`` and a note if its record is damaged or has other classes; a damaged record of a folder that was given as
+    the test predictions is an error.
+    """
     test = raw["test"]
-    path = test.folder / "result.json" if test.folder is not None else None
-    if path is None or not path.exists():
+    near = [folder / "result.json" for folder in (test.folder, counts_folder) if folder is not None]
+    path = next((one for one in near if one.exists()), None)
+    if path is None:
         return None, ""
     try:
         with reading(path, "the record of a run"):
@@ -172,15 +199,23 @@ def _read_run(raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | 
             names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
             counts = as_counts(found["counts"], len(names))
             posthoc, method = (str(found.get(name) or "") for name in ("posthoc", "method"))
-            params = dict(found.get("params") or {})
+            params, auto = dict(found.get("params") or {}), dict(found.get("auto_beta") or {})
+            if method in METHODS:
+                METHODS[method].make_params(params)
+            measured = None if "beta" not in auto or "problem" in auto else float(auto["beta"])
+            temperature = float(auto.get("temperature", 1.0))
+            learnt = float(found.get("splits", {}).get("train", {}).get("recall", {}).get("all", math.nan))
     except (OSError, ValueError):
+        if path.parent == test_folder:
+            raise
         return None, f"{path} was not used: it is damaged, or not the record of a run."
     same_names = all(one.names in {None, names} for one in raw.values())
     same_names &= count_names is None or sorted(count_names) == sorted(names)
     same_size = groups.num_classes == len(names) and (not test.has_scores or test.values.shape[1] == len(names))
     if not (same_names and same_size):
-        return None, f"{path} was not used: it has other classes."
-    return RunRecord(path, names, groups, counts, posthoc, method, params), ""
+        other = "" if path.parent == counts_folder else f"{path} was not used: it has other classes."
+        return None, other  # counts by name may have another order
+    return RunRecord(path, names, groups, counts, posthoc, method, params, measured, temperature, learnt), ""
 
 
 def _after_step(run: RunRecord, stored: Mapping[str, RawPredictions]) -> dict[str, RawPredictions]:
@@ -189,7 +224,8 @@ def _after_step(run: RunRecord, stored: Mapping[str, RawPredictions]) -> dict[st
     from longtail.train.stored import read_statistics  # noqa: PLC0415
 
     try:
-        step, classifier = PostHoc.parse(run.posthoc), read_statistics(run.path.parent / "statistics.safetensors")[1]
+        step = replace(PostHoc.parse(run.posthoc), temperature=run.temperature)
+        classifier = read_statistics(run.path.parent / "statistics.safetensors")[1]
     except (OSError, ValueError):
         return {}
     after = {split: step.apply(torch.from_numpy(one.values), classifier).numpy() for split, one in stored.items()}

@@ -79,9 +79,12 @@ def build_backbone(
 
 
 def check_name(name: str) -> None:
-    """Raise if no backbone has this name, without building one."""
+    """Raise if no backbone has this name, without building one; the error is about the setting ``model``."""
     if name not in SMALL_MODELS and not is_feature_model(name):
-        _find(name)
+        try:
+            _find(name)
+        except ValueError as error:
+            raise ValueError(str(error).replace("`name`", "`model`", 1)) from None
 
 
 def pretrained_normalisation(name: str, pretrained: Pretrained, channels: int = 3) -> Normalisation | None:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from longtail._program import some_of
 from longtail.classes import describe_groups
 from longtail.report.data_results import DataResults
-from longtail.study.captions import Recorded, count, measured_on, some_of
+from longtail.study.captions import Recorded, count, groups_made, measured_on
 from longtail.study.comparisons import contrasts_of, how_tested
 from longtail.study.runs import Run
 from longtail.study.stats import Summary
@@ -18,6 +19,7 @@ def headline_cards(results: DataResults) -> list[tuple[str, str, str]]:
         return []
     best, names = results.best, list(results.groups)
     title, on = results.titles[best], f"{results.on} data"
+    title += " (no recommendation)" if results.decision.cell is None else ""
     found = []
     for group in dict.fromkeys(("all", names[-1])) if len(names) > 1 else ("all",):
         of = "over all classes" if group == "all" else f"of the {group}"
@@ -38,8 +40,7 @@ def facts(results: DataResults) -> str:
     if any(counts):
         text += f" and {sum(counts):,} training images: {max(counts):,} in the most frequent class, "
         text += f"{min(counts):,} in the rarest. Groups: {describe_groups(results.groups, counts)}"
-        text += f" ({made})" if (made := first.result.get("groups_from")) else ""
-        text += "; images held out for validation count" if made and first.recipe.validation else ""
+        text += f" ({made})" if (made := groups_made(first)) else ""
     variants = f" in {len(results.cells)} variants" if len(results.cells) > len(methods) else ""
     runs = count(sum(len(cell.runs) for cell in results.cells), "run")
     return f"{text}. {count(len(methods), 'method')}{variants}, {runs}."

@@ -33,8 +33,7 @@ def read_predicted(run: Run, split: str = "test") -> Predicted | None:
     folder = RunFolder(run.path)
     if not folder.predictions_file.exists() or split not in stored_splits(folder.predictions_file):
         return None
-    step = run.result.get("posthoc")
-    change = PostHoc.parse(step) if step else None
+    change = PostHoc.of(run.result)
     classifier = read_statistics(folder.statistics_file)[1] if change else None
     batches = []
     for logits, labels in stored_batches(folder.predictions_file, split):

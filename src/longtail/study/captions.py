@@ -45,11 +45,11 @@ class Recorded:
     def selected(self, cells: Sequence[Cell]) -> str:
         """Return how the betas of cells were chosen, in words, on test data first; empty if nothing is recorded."""
         found: dict[Choice | None, list[str]] = {}
-        for cell in cells:
+        for cell, name in named(cells):
             if cell.beta is not None:
                 unknown: list[Choice | None] = [None]
                 for choice in (one for run in cell.runs for one in self.choices.get(run.path) or unknown):
-                    found.setdefault(choice, []).append(f"{cell.title} on {cell.data}")
+                    found.setdefault(choice, []).append(name)
         if not found.keys() - {None}:
             return ""
         order = sorted(found, key=lambda one: (one is None, one is not None and one.select_on != "test"))
@@ -118,6 +118,19 @@ def measured_on(cells: Sequence[Cell]) -> str:
     return HELD_WORDS[split] + (" (there is no test data)" if split == "val" else "")
 
 
+def named(cells: Sequence[Cell]) -> list[tuple[Cell, str]]:
+    """Return cells with their titles, and with their data if there are several data sets."""
+    several = len({cell.data for cell in cells}) > 1
+    return [(cell, f"{cell.title} on {cell.data}" if several else cell.title) for cell in cells]
+
+
+def groups_made(run: Run) -> str:
+    """Return how the groups of a run were made, in words; empty if it is not recorded."""
+    made = str(run.result.get("groups_from", ""))
+    held = "training samples" in made and run.recipe.validation
+    return f"{made}, counting those held out for validation" if held else made
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural.
 
@@ -127,17 +140,6 @@ def count(number: int, noun: str) -> str:
     """
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
-
-
-def some_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of several names, and how many more there are.
-
-    Example:
-        >>> some_of(["ant", "bee", "cow", "dog", "elk"])
-        'ant, bee, cow and 2 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def numbers(values: Sequence[int]) -> str:
@@ -172,19 +174,20 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     for cell in cells:
         groups = cell.runs[0].result["groups"]
         text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
-        made = cell.runs[0].result.get("groups_from")
+        made = groups_made(cell.runs[0])
         each = describe_groups(groups, cell.runs[0].result.get("counts"))
         parts.append(f"{text} ({made}; {each})" if made else text)
     parts.append(how_measured(cells))
-    made = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
-    if made:
-        drawn = {"drawn with the seed of each run" if r.subset_seed == "run" else f"seed {r.subset_seed}" for r in made}
+    subsets = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
+    if subsets:
+        own = "drawn with the seed of each run"
+        drawn = {own if recipe.subset_seed == "run" else f"seed {recipe.subset_seed}" for recipe in subsets}
         parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
     parts += _held_out(cells)
     if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
-    parts += [text for cell in cells if (text := _measured_beta(cell))]
-    parts += [f"{cell.title} on {cell.data} {cell.predicts}" for cell in ordered(cells) if cell.underfitted]
+    parts += [f"{name}: {text}" for cell, name in named(cells) if (text := _measured_beta(cell))]
+    parts += [f"{name} {cell.predicts}" for cell, name in named(ordered(cells)) if cell.underfitted_runs]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
 
@@ -226,7 +229,7 @@ def _measured_beta(cell: Cell) -> str:
     failed = [one["problem"] for one in found if "problem" in one]
     problem = f"; not measurable in {count(len(failed), 'run')}: {failed[0]}" if failed else ""
     measured = f", measured on {' and '.join(held)}" if held else ""
-    return f"{cell.title} on {cell.data}: β = {value}{measured}{problem}"
+    return f"β = {value}{measured}{problem}"
 
 
 def how_measured(cells: Sequence[Cell]) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from longtail.study.captions import count, numbers, some_of
+from longtail._program import some_of
+from longtail.study.captions import count, numbers
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
 from longtail.study.stats import Comparison, compare, holm, sentence
 from longtail.train.recipe import OPENING

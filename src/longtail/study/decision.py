@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from longtail._program import some_of
 from longtail.methods import METHODS
-from longtail.study.captions import NO_DATA, measured_on, some_of
+from longtail.study.captions import NO_DATA, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_with
 from longtail.study.runs import Cell, Run, distinct_titles, find_cell, held_out, same_settings
 from longtail.study.stats import SIGNIFICANT
@@ -33,7 +34,7 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     The reference is kept unless another method is significantly better (two-sided t-tests, paired by seed, with Holm's
     correction, as in the tables). Of several methods that are better the highest is used. Of two without a significant
     difference the simpler is used, if it is the reference or not lower than it: fewer stages, additional networks,
-    post-hoc steps and parameters. Underfitted models are never recommended.
+    post-hoc steps and parameters. A method of which more than half of the runs are underfitted is never recommended.
     """
     split = held_out(cells)
     if split is None:
@@ -46,7 +47,7 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     if not usable:
         why = "; ".join(weak) if len(weak) < 3 else f"all {len(weak)} are underfitted: {some_of(weak, 1)}"
         return Decision(None, f"No method is recommended: {why or 'recall is undefined'}. Train for more epochs.")
-    left = f" Left out: {'; '.join(weak)}; train for more epochs." if weak else ""
+    left = f" Left out, because most runs are underfitted: {'; '.join(weak)}; train for more epochs." if weak else ""
     alike = max(same_settings(usable), key=len)
     other = [titles[cell] for cell in usable if cell not in alike]
     left += f" Not compared, because settings differ: {some_of(other)}." if other else ""
@@ -56,10 +57,10 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
             only = "it is the only method that is not underfitted"
             seeds = len({run.recipe.seed for run in alike[0].runs})
             left += f" {seeds} seeds: run at least {ENOUGH_SEEDS} before choosing." if seeds < ENOUGH_SEEDS else ""
-            return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{left}")
+            return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{_some_underfitted(alike[0])}{left}")
         hint = "Run another method with the same settings to compare it with."
         what = "was run" if len(cells) == 1 else "can be judged"
-        return Decision(alike[0], f"Only {titles[alike[0]]} {what}: {text}.{left} {hint}")
+        return Decision(alike[0], f"Only {titles[alike[0]]} {what}: {text}.{_some_underfitted(alike[0])}{left} {hint}")
 
     def test(against: Cell) -> list[Contrast]:
         return contrasts_with(against, [cell for cell in alike if cell is not against], measure, "higher", titles)
@@ -83,7 +84,14 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     kept = min([kept, *near], key=_complexity)  # the first of equally simple ones
     decided = {one.cell: one.p_value for one in tests}.get(kept)  # the test that decided, with its own correction
     shown = [replace(one, corrected=decided) if one.cell is first else one for one in test(kept)]
-    return Decision(kept, _text(kept, shown, means[kept], on) + left)
+    return Decision(kept, _text(kept, shown, means[kept], on) + _some_underfitted(kept) + left)
+
+
+def _some_underfitted(cell: Cell) -> str:
+    """A sentence if some runs of a recommended method are underfitted."""
+    found = cell.underfitted_runs
+    are = "is" if found == 1 else "are"
+    return f" {found} of its {len(cell.runs)} runs {are} underfitted; the mean includes all runs." if found else ""
 
 
 def _complexity(cell: Cell) -> tuple[float, ...]:

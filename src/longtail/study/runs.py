@@ -222,9 +222,14 @@ class Cell:
         return tuple(name for name, members in self.runs[0].result["groups"].items() if members)
 
     @property
+    def underfitted_runs(self) -> int:
+        """How many runs are underfitted: :func:`longtail.train.measures.is_underfitted`."""
+        return sum(run.held_out is not None and is_underfitted(run.result, run.held_out) for run in self.runs)
+
+    @property
     def underfitted(self) -> bool:
-        """Whether a run is underfitted: :func:`longtail.train.measures.is_underfitted`."""
-        return any(run.held_out is not None and is_underfitted(run.result, run.held_out) for run in self.runs)
+        """Whether more than half of the runs are underfitted."""
+        return 2 * self.underfitted_runs > len(self.runs)
 
     @property
     def predicts(self) -> str:
@@ -238,8 +243,9 @@ class Cell:
             return is_underfitted(result, split), len(result["splits"][split].get("unpredicted_classes", ()))
 
         run, split = max(held, key=few)
-        text = predicted_classes(run.result, split)
-        return f"{text} (seed {run.recipe.seed})" if text and len(self.runs) > 1 else text
+        text, weak, runs = predicted_classes(run.result, split), self.underfitted_runs, len(self.runs)
+        share = f"; {weak} of {runs} runs {'is' if weak == 1 else 'are'} underfitted" if weak else ""
+        return f"{text} (seed {run.recipe.seed}{share})" if text and runs > 1 else text
 
     def values(self, measure: Measure) -> list[float]:
         """Return a measure of every run, in the order of the seeds."""

@@ -1,7 +1,7 @@
 """Studies: a plan is trained, recorded and compared."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -312,14 +312,27 @@ class Progress:
         self.news = [read_run(path) for path in found]
 
     def epochs(self) -> tuple[int, int]:
-        """Return how many epochs are done, and how many there are; pilots count from their start on."""
+        """Return how many epochs are done, and how many there are."""
         done = sum(self.finished.values())
         for run in self.runs if self._worker is None else list(self._trained.values()):
             if run.path not in self.finished:
                 self._epochs[run.path] = _epochs(run)
                 logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
                 done += min(logged, self._epochs[run.path])
-        return done, sum((self._epochs | self.finished).values())
+        return done, sum((self._epochs | self.finished).values()) + self._pilots_to_come()
+
+    def _pilots_to_come(self) -> int:
+        """Epochs of pilots of runs that have not begun: each has as many as a run on the same data that has begun."""
+        pilots: dict[Hashable, int] = {}
+        waiting: list[tuple[int, Hashable]] = []
+        for run in self.runs:
+            recipe = run.recipe
+            if recipe.spec.is_auto(recipe.params) and not recipe.folds:
+                own, data = sum(recipe.stage_epochs), (recipe.data, recipe.imbalance, recipe.validation, recipe.test)
+                epochs = self.finished.get(run.path, self._epochs[run.path])
+                pilots[data] = max(pilots.get(data, 0), epochs // own - 1)
+                waiting += [] if epochs > own or run.path in self.finished else [(own, data)]
+        return sum(own * pilots[data] for own, data in waiting)
 
     def _count(self, runs: Sequence[PlannedRun]) -> list[Path]:
         """Count runs that finished, and return their folders."""

@@ -26,6 +26,7 @@ from longtail._io import (
     write_json,
     write_text,
 )
+from longtail._program import some_of
 from longtail.ranks import Ranks
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
@@ -34,7 +35,7 @@ __all__ = ["RunFolder", "check_same_folders", "environment", "lock_folders"]
 
 
 _BY_GROUP = {str: NUMBER}
-_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float)}
+_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float), "temperature?": (int, float)}
 _LOG = [{"loss?": NUMBER, "recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
 _RESULT = {
     "data": str,
@@ -191,8 +192,7 @@ class RunFolder:
         """The error for a folder without a run, which names the runs below it."""
         found = (file.parent for depth in ("*", "*/*", "*/*/*") for file in sorted(self.path.glob(f"{depth}/{name}")))
         below = [str(path) for path in found if RunFolder(path).begun and not RunFolder(path).is_pilot]
-        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
-        hint = f"; the runs are below it: {', '.join(below[:3])}{more}" if below else ""
+        hint = f"; the runs are below it: {some_of(below)}" if below else ""
         return FileNotFoundError(f"Expected {what} in {self.path}, but there is no {name}{hint}.")
 
     def check(self, recipe: Recipe) -> None:

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from longtail._claims import LOCK_FILE
 from longtail.data import CATALOG, DataSet
+from longtail.models import check_name
 from longtail.ranks import Ranks
 from longtail.train.fitting import describe_settings
 from longtail.train.fleet import Fleet, stoppable
@@ -144,12 +146,15 @@ def _train(
     dataset: DataSet | None = None,
 ) -> list[RunFolder]:
     members: list[Trainer] = []
-    with _process_group() as ranks:
+    with ExitStack() as stack:
+        ranks = stack.enter_context(_process_group())
         check_same_folders(folders, ranks)  # first: an error of one process alone would leave the others waiting
         runs = list(zip(read_recipes(), folders, strict=True))
         for recipe, folder in runs:
             folder.check(recipe)
+            check_name(recipe.model)
         waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
+        stack.enter_context(_removed_if_nothing_began([folder for _, folder in waiting if not folder.path.exists()]))
         for _, folder in waiting:  # refuse before anything is trained; a run is locked again while it is trained
             with lock_folders([folder], ranks):
                 pass
@@ -176,11 +181,24 @@ def _train(
             except StoppedError as stopped:
                 stopped.failed |= {str(member.folder.path): str(error) for member, error in fleet.failures}
                 raise
-    if fleet.failures and len(runs) == 1:
-        raise fleet.failures[0][1]
+        if fleet.failures and len(runs) == 1:
+            raise fleet.failures[0][1]
     if fleet.failures:
         raise FailedRunsError([(member.folder, error) for member, error in fleet.failures])
     return folders
+
+
+@contextmanager
+def _removed_if_nothing_began(folders: Sequence[RunFolder]) -> Iterator[None]:
+    """Remove folders that were made for runs with wrong settings or without their data."""
+    try:
+        yield
+    except (ValueError, ImportError, FileNotFoundError):
+        for folder in (one for run in folders if not run.begun for one in (*run.pilots, run)):
+            with suppress(OSError):  # it holds something else, or another process removed it
+                (folder.path / LOCK_FILE).unlink(missing_ok=True)
+                folder.path.rmdir()
+        raise
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -212,14 +212,23 @@ class PostHoc:
         kind: ``"tau"`` divides the weight vector of each class by a power of its norm; ``"adjust"`` subtracts the log
             prior; others can be registered in :data:`POSTHOCS`.
         strength: tau of either.
+        temperature: what the logits are divided by afterwards.
 
     Example:
         >>> PostHoc.parse("tau=0.7")
-        PostHoc(kind='tau', strength=0.7)
+        PostHoc(kind='tau', strength=0.7, temperature=1.0)
     """
 
     kind: str
     strength: float
+    temperature: float = 1.0
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> "PostHoc | None":
+        """The step of a finished run, with the temperature that ``beta = "auto"`` measured; ``None`` without one."""
+        if not result.get("posthoc"):
+            return None
+        return replace(cls.parse(result["posthoc"]), temperature=result.get("auto_beta", {}).get("temperature", 1.0))
 
     @classmethod
     def parse(cls, text: str) -> "PostHoc":
@@ -238,7 +247,8 @@ class PostHoc:
 
     def apply(self, logits: Tensor, classifier: Classifier) -> Tensor:
         """Logits after the step."""
-        return POSTHOCS.find(self.kind)(logits, classifier, self.strength)
+        after = POSTHOCS.find(self.kind)(logits, classifier, self.strength)
+        return after if self.temperature == 1 else after / self.temperature
 
 
 def choose_posthoc(

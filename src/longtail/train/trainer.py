@@ -40,7 +40,7 @@ from longtail.train.evaluation import Evaluator
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
 from longtail.train.loggers import LOGGERS, open_loggers
-from longtail.train.measures import Classifier, PostHoc, measures
+from longtail.train.measures import POSTHOCS, Classifier, PostHoc, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import stored_batches, write_statistics
@@ -132,6 +132,8 @@ class Trainer:
         self._given_data = dataset
         self.pilots: list[Trainer] = []
         """Runs that are trained before this one, to measure beta."""
+        if self.method.posthoc is not None:
+            POSTHOCS.find(self.method.posthoc)
         self._auto = self.method.is_auto(self.params)
         if self._auto and self.method.posthoc is not None:
             raise ValueError(
@@ -232,7 +234,9 @@ class Trainer:
             self.position, state = load_checkpoint(latest, data, epochs=self.epochs, steps=steps, log=log)
         torch.backends.cudnn.benchmark = True
         try:
-            yield from self._all_stages(self.stages.build(fresh=state is None), state, data)
+            model = self.stages.build(fresh=state is None)
+            self._check_posthoc(model)
+            yield from self._all_stages(model, state, data)
         except ValueError:  # skipped images may be the reason
             self._list_unreadable()
             raise
@@ -242,6 +246,13 @@ class Trainer:
             self.loaders.release()
             for logger in self._loggers:
                 logger.close(self.folder.result() if self.folder.done else None)
+
+    def _check_posthoc(self, model: Model) -> None:
+        """Raise an error if the classifier does not fit the post-hoc step, before it is trained."""
+        first, last = (self.stages.head(self.method.stages[place]) for place in (0, -1))
+        if self.method.posthoc is not None and first == last:
+            classifier = Classifier.of(model.head.weight, model.head.bias, self.dataset.counts)
+            PostHoc(self.method.posthoc, 1.0).apply(torch.zeros(1, self.dataset.num_classes), classifier)
 
     def _all_stages(self, model: Model, state: dict[str, Tensor] | None, data: dict[str, Any]) -> Iterator[None]:
         running: Running | None = None
@@ -509,18 +520,23 @@ class Trainer:
         """Logit adjustment by the shift that is still needed after training with beta = 1, and how it was measured."""
         rows = yield from self._validation_rows(model)
         found: dict[str, Any] = {"beta": 1.0, "problem": NO_PILOTS}
+        temperature = 1.0
         if self.ranks.first:
             for pilot in self.pilots:
                 rows += stored_batches(pilot.folder.predictions_file, "val")
             validated = self.dataset.val is not None
             measured = self if validated or not self.pilots else self.pilots[0]
             if rows:
-                found = summary(pooled_fit(rows, measured.dataset.counts))
+                fit = pooled_fit(rows, measured.dataset.counts)
+                found = summary(fit)
+                if fit.problem is None:
+                    found["temperature"] = temperature = fit.temperature
             lines = enumerate(measured.folder.log_lines(), 1)
             trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in lines if "auto_beta" in line]
             found |= {"validation": validated, "pilots": len(self.pilots), "trace": trace}
-        delta = float(self.ranks.sum(torch.tensor(found["beta"] - 1.0, dtype=torch.float64)))
-        return PostHoc("adjust", delta) if delta else None, {"auto_beta": found}
+        known = torch.tensor([found["beta"] - 1.0, temperature - 1.0], dtype=torch.float64)
+        delta, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
+        return PostHoc("adjust", delta, 1.0 + rest) if delta else None, {"auto_beta": found}
 
     def _validation_rows(self, model: Model) -> Generator[None, None, list[Rows]]:
         """Logits and labels of the validation split, on the first rank; none if there is no such split."""
