@@ -71,8 +71,8 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
         # As Slurm does before the time limit. The number of the last task is that of the array, too.
         said_by("scancel", "--signal=USR1", "--batch", f"{job}_4")
         until(lambda: jobs(job)["4"]["JobState"] == "PENDING", 60, "the requeue")
-        # Slurm would wait for two minutes. In the second of the requeue its node refuses a new start of the task, because
-        # the time of credentials has whole seconds, and Slurm then ends the task as FAILED.
+        # Slurm would wait for two minutes. In the second of the requeue its node refuses a new start of the task,
+        # because credentials have times in whole seconds, and Slurm then ends the task as FAILED.
         time.sleep(2)
         said_by("scontrol", "update", f"JobId={job}_4", "StartTime=now")
         until(lambda: not said_by("squeue", "--noheader").strip(), 300, "the end of all workers")

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.train.warm import Warm, until
 
 from longtail.study import Study
 from longtail.study.conduct import known_runs
+from longtail.study.study import run_studies
 from longtail.study.workers import _identity, describe_status, status
 from longtail.train import RunFolder
 
@@ -220,6 +222,23 @@ def test_the_last_worker_writes_the_tables_once(tmp_path, study):
     again = Study(plan_in(tmp_path / "study")).work()
     assert {file: file.stat().st_mtime_ns for file in tables.iterdir()} == written
     assert len(again.runs) == len(first.runs) == 6
+
+
+def test_a_worker_looks_once_at_a_run_that_is_done(tmp_path, study, monkeypatch):
+    shutil.copytree(study, tmp_path / "out")
+    joined = Study(plan_in(tmp_path / "out"))
+    joined.work()  # writes the tables, for which it reads all results
+    looks, done = Counter(), RunFolder.done.fget
+
+    def look(folder):
+        found = done(folder)
+        looks[folder.path.name] += found
+        return found
+
+    monkeypatch.setattr(RunFolder, "done", property(look))
+    (results,) = run_studies([joined], join=True, read=False)
+    assert len(results.outcome.done) == 6
+    assert set(looks.values()) == {1}
 
 
 def test_status_says_what_is_done_failed_and_left(tmp_path):

@@ -146,7 +146,7 @@ class Study:
     def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
         """Record the outcome of the runs, and write the tables, unless another worker did or will."""
         out, record = Path(self.plan.out), self._record(searches)
-        missing = missing_of(out, [record])
+        missing = missing_of(out, [record], worker.done)
 
         def is_written() -> bool:
             ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
@@ -284,8 +284,8 @@ class Progress:
         """The runs that finished here since the last update."""
         self._worker = worker
         self._epochs: dict[Path, int] = {}
-        self._trained: dict[Path, PlannedRun] = {}
-        """Runs that were trained here and are not known to be done."""
+        self._left: dict[Path, PlannedRun] = {}
+        """Runs that are not known to be done."""
         self._place, self._looked = 0, 0.0
         self.add(runs)
 
@@ -293,38 +293,43 @@ class Progress:
         """Add runs that joined the others, and return them."""
         self.runs += runs
         self._epochs |= {run.path: sum(run.recipe.stage_epochs) for run in runs}
+        self._left |= {run.path: run for run in runs}
         self._count(runs)
         return runs
 
     def update(self) -> None:
         """Look for runs that finished: those that were trained here, and some of the others in turn."""
-        worker, left = self._worker, [run for run in self.runs if run.path not in self.finished]
-        here = set() if worker is None else {*worker.running, *worker.trained}
-        self._trained |= {run.path: run for run in left if run.path in here}
-        found = self._count(list(self._trained.values()))
-        joins = worker is not None and worker.joins
+        found = self._count(self._here())
+        joins = self._worker is not None and self._worker.joins
         if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
+            left = list(self._left.values())
             self._place = 0 if self._place >= len(left) else self._place
-            others = self._count([run for run in left[self._place :][:_SOME] if run.path not in self.finished])
+            others = self._count(left[self._place :][:_SOME])
             found += [] if joins else others
             self._place, self._looked = self._place + _SOME, time.monotonic()
-        self._trained = {path: run for path, run in self._trained.items() if path not in self.finished}
         self.news = [read_run(path) for path in found]
 
     def epochs(self) -> tuple[int, int]:
         """Return how many epochs are done, and how many there are; pilots count from their start on."""
         done = sum(self.finished.values())
-        for run in self.runs if self._worker is None else list(self._trained.values()):
-            if run.path not in self.finished:
-                self._epochs[run.path] = _epochs(run)
-                logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
-                done += min(logged, self._epochs[run.path])
+        for run in list(self._left.values()) if self._worker is None else self._here():
+            self._epochs[run.path] = _epochs(run)
+            logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
+            done += min(logged, self._epochs[run.path])
         return done, sum((self._epochs | self.finished).values())
+
+    def _here(self) -> list[PlannedRun]:
+        """Runs that were trained here and are not known to be done."""
+        if self._worker is None:
+            return []
+        return [self._left[path] for path in sorted({*self._worker.running, *self._worker.trained} & self._left.keys())]
 
     def _count(self, runs: Sequence[PlannedRun]) -> list[Path]:
         """Count runs that finished, and return their folders."""
-        new = {run.path: _epochs(run) for run in done_of(runs)}
+        done = done_of if self._worker is None else self._worker.done_of
+        new = {run.path: _epochs(run) for run in done(runs)}
         self.finished |= new
+        self._left = {path: run for path, run in self._left.items() if path not in new} if new else self._left
         return list(new)
 
 
