@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longtail._claims import claim, forget_claim
+from longtail._claims import claim, claim_kind, forget_claim
 from longtail._io import map_files
 from longtail._progress import phase
 from longtail.data import data_title
@@ -139,8 +139,8 @@ class Study:
             return any(one.covers(record) and (join or one.command == record.command) for one in read_studies(out))
 
         if not is_known():
-            with _held(out):
-                if not is_known():  # by another worker, a moment ago
+            with _held(out, is_known) as held:
+                if held and not is_known():  # by another worker, a moment ago
                     write_study(out, record)
 
     def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
@@ -154,10 +154,11 @@ class Study:
 
         if is_written():
             return self._written(record, searches, outcome, missing, write=False, read=read)
-        with phase("Comparing the methods and writing the tables"), _held(out):
+        with phase("Comparing the methods and writing the tables"), _held(out, is_written) as held:
             worker.leave(out)
             others = worker.joins and missing and any("joins" in one for one in live_workers(out))
-            write = not others and not is_written()  # if runs are missing, the last worker writes what there is
+            # if runs are missing, the last worker writes what there is
+            write = held and not others and not is_written()
             return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
     def _written(
@@ -185,8 +186,9 @@ class Study:
         )
         if write:
             _save_searches(searches, self.command)
-            trials = [run.path for one in searches.values() for cell in one.cells for run in cell.runs]
-            map_files(forget_claim, [*trials, *(run.path for run in outcome.done)])
+            if claim_kind(out) == "lease":
+                trials = [run.path for one in searches.values() for cell in one.cells for run in cell.runs]
+                map_files(forget_claim, [*trials, *(run.path for run in outcome.done)])
             if everything is not None and results.runs:
                 everything.save_tables(out / "tables")
             write_study(out, replace(record, failed=failed, ended=now()))  # last: a killed process has not ended it
@@ -232,17 +234,27 @@ def run_studies(
 
 
 @contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Hold the folder of a study while its record or its tables are written; another process takes seconds."""
+def _held(out: Path, over: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the folder of a study while its record or its tables are written; another process takes seconds.
+
+    Yields whether it is held: not if ``over`` was true before. So workers do not queue for what one of them did.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    pause = 0.2
     with ExitStack() as stack:
         while True:
             try:
                 stack.enter_context(claim(out, "the folder of the study is in use"))
-                break
+                held = True
             except BlockingIOError:
-                time.sleep(0.2)
-        yield
+                time.sleep(pause)
+                pause, held = min(2 * pause, _LONGEST_PAUSE), False
+            if held or over():
+                break
+        yield held
+
+
+_LONGEST_PAUSE = 5.0
 
 
 def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker) -> Train:
