@@ -1,9 +1,10 @@
 """File operations and time of large studies: 10,000 runs, 200 workers, a file system that answers after 5 ms.
 
 ``finished`` makes the folders of 10,000 finished runs from real small ones, whose seeds and numbers it changes, and
-measures planning, status, resuming and tables. ``workers`` forks workers that share a study which is not begun; claims,
-records and progress are those of the package, but a run is a pause that leaves a real result. Every call of ``os`` and
-``open`` that names a file of the study is counted, and takes longer by the latency.
+measures planning, status, resuming and tables. ``workers`` lets workers share a study which is not begun, in virtual
+time (``virtual.py``): claims, records, progress and tables are those of the package, but a run is a pause that leaves a
+real result. Every call of ``os`` and ``open`` that names a file of the study is counted, and takes longer by the
+latency.
 
     python benchmarks/scale.py [--runs 10000] [--workers 200] [--latency 0.005] [--only finished] [--out FILE]
 """
@@ -18,15 +19,16 @@ import statistics
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from record import save
+from virtual import FILES, Machine, Simulation
 
 from longtail.ranks import Ranks
 from longtail.study import Study
@@ -39,20 +41,6 @@ from longtail.study.workers import status
 from longtail.train.folder import RunFolder, lock_folders
 from longtail.train.recipe import write_recipe
 
-NAMES = (
-    "stat",
-    "lstat",
-    "open",
-    "scandir",
-    "listdir",
-    "rename",
-    "replace",
-    "link",
-    "unlink",
-    "mkdir",
-    "rmdir",
-    "utime",
-)
 METHODS = ["softmax", "balanced-softmax", "cbs:beta=1.25", "cbs:beta=1.5", "focal"]
 REAL = 8  # seeds that are really trained
 
@@ -79,7 +67,7 @@ class Files:
     @contextmanager
     def watched(self) -> Iterator[Counter[str]]:
         """Yield the counts of the operations in the block."""
-        places = [(os, name) for name in NAMES] + [(io, "open"), (builtins, "open")]
+        places = [(os, name) for name in FILES] + [(io, "open"), (builtins, "open")]
         before = [getattr(module, name) for module, name in places]
         self.counts.clear()
         for (module, name), call in zip(places, before, strict=True):
@@ -158,99 +146,73 @@ class Pause:
     """Takes the place of a trainer: holds, begins, logs and finishes a run as one does, but only waits in between."""
 
     seconds, result, stream, dataset = 1.0, "", None, None
+    moments: ClassVar[defaultdict[int, list[float]]] = defaultdict(list)
+    """When each thread began and finished runs."""
 
     def __init__(self, recipe: Any, folder: RunFolder, *, device: torch.device) -> None:
         self.recipe, self.folder, self.device = recipe, folder, device
         self.ranks, self.stop_requested = Ranks.of_this_process(), False
 
     def steps(self) -> Iterator[None]:
-        """Wait, a tenth of a second at a time."""
+        """Wait, half a second at a time."""
+        moments = self.moments[threading.get_ident()]
         with lock_folders([self.folder], self.ranks):
             self.folder.begin(self.recipe, self.device, 1)
+            moments.append(time.monotonic())
             end = time.monotonic() + self.seconds
-            while time.monotonic() < end:
+            while (left := end - time.monotonic()) > 0:
                 yield
-                time.sleep(0.1)
+                time.sleep(min(0.5, left))
             self.folder.log({"loss": 0.0})
             (self.folder.path / "result.json").write_text(self.result)
+            moments.append(time.monotonic())
 
 
 def workers(folder: Path, runs: int, number: int, latency: float, seconds: float) -> dict[str, Any]:
-    """Let forked workers share a study."""
+    """Let workers share a study, each on a machine of its own."""
     out = folder / "shared"
     (one,) = make_plan({**content(folder / "one", runs), "imbalance": [10], "methods": ["softmax"], "seeds": 1}).runs()
     executing.execute([one])
     Pause.seconds, Pause.result = seconds, one.folder.result_file.read_text()
-    plan = make_plan(content(out, runs))
+    plan = make_plan(content(out, runs))  # one for all of them: 200 do not fit into memory
     executing.Trainer = Pause  # type: ignore[misc,assignment]
     os.environ["LONGTAIL_CLAIMS"] = "lease"
-    begin, children = time.monotonic(), []
+    simulation, spans = Simulation(out, latency), list[tuple[float, list[float], float]]()
+
+    def work() -> None:
+        began = time.monotonic()
+        run_studies([Study(plan)], 1, join=True, read=False)
+        spans.append((began, Pause.moments.pop(threading.get_ident(), []), time.monotonic()))
+
     for place in range(number):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                _work(Study(plan), folder / f"{place}.json", latency)
-                code = 0
-            except Exception as error:
-                (folder / f"{place}.error").write_text(f"{type(error).__name__}: {error}")
-            finally:
-                os._exit(code)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    wall = time.monotonic() - begin
-    reports = [json.loads((folder / f"{place}.json").read_text()) for place in range(number) if codes[place] == 0]
-    total: Counter[str] = sum((Counter(one["operations"]) for one in reports), Counter())
+        simulation.add(Machine(place), work, after=place * latency)
+    real, used = time.monotonic(), time.process_time()
+    simulation.run()
     done = len(list(out.glob("*/result.json")))
+    last = max(moments[-1] for _, moments, _ in spans if moments)
     found = {
         "workers": number,
         "runs": done,
         "seconds_per_run": seconds,
-        "failed_workers": [file.read_text() for file in sorted(folder.glob("*.error"))],
-        "wall_seconds": round(wall, 1),
+        "failed_workers": simulation.errors,
+        "seconds": round(max(end for *_, end in spans), 1),
         "ideal_seconds": round(runs * seconds / number, 1),
-        "operations_per_run": round(sum(total.values()) / done, 1),
-        "operations": dict(total.most_common()),
-        "first_claim_seconds": round(statistics.median(one["first"] for one in reports), 1),
-        "end_seconds": round(statistics.median(one["end"] for one in reports), 1),
-        "trained": sum(one["trained"] for one in reports),
+        "operations_per_run": round(sum(simulation.counts.values()) / done, 1),
+        "operations": dict(simulation.counts.most_common()),
+        "first_claim_seconds": round(statistics.median(m[0] - began for began, m, _ in spans if m), 1),
+        "end_seconds": {
+            name: round(of(end - last for *_, end in spans), 1)
+            for name, of in (("median", statistics.median), ("last", max))
+        },
+        "trained": sum(len(moments) // 2 for _, moments, _ in spans),
+        "simulated_in": {
+            "seconds": round(time.monotonic() - real, 1),
+            "cpu_seconds": round(time.process_time() - used, 1),
+        },
     }
     print(f"workers: {found}", flush=True)
     shutil.rmtree(out)
     return found
-
-
-def _work(study: Study, report: Path, latency: float) -> None:
-    """Work as one of several processes, and write what was counted."""
-    begin = time.monotonic()
-    seen: list[float] = []
-    trained = 0
-    original = Pause.steps
-
-    def steps(self: Pause) -> Iterator[None]:
-        nonlocal trained
-        seen.append(time.monotonic() - begin)
-        yield from original(self)
-        trained += 1
-        seen.append(time.monotonic() - begin)
-
-    Pause.steps = steps  # type: ignore[method-assign]
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    with Files(Path(study.plan.out), latency).watched() as counts:
-        outcome = run_studies([study], 1, join=True, read=False)[0].outcome
-        found = dict(counts)
-    end = time.monotonic() - begin
-    report.write_text(
-        json.dumps(
-            {
-                "operations": found,
-                "first": seen[0] if seen else end,
-                "end": end - (seen[-1] if seen else 0),
-                "trained": trained,
-                "failed": len(outcome.failed) if outcome else 0,
-            }
-        )
-    )
 
 
 def main() -> None:

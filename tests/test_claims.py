@@ -108,26 +108,29 @@ def test_an_owner_that_lost_its_lease_writes_nothing_more(tmp_path):
 def test_of_many_processes_one_takes_a_stale_lease(tmp_path):
     (tmp_path / LEASE_FILE).write_text(json.dumps({**_claims.this_process(), "start": "0", "token": "dead"}))
     code = f"""
-import sys, time
+import sys
 from pathlib import Path
 from longtail._claims import claim
+print("ready", flush=True)
 sys.stdin.readline()
 try:
     with claim(Path({str(tmp_path)!r}), "in use"):
-        time.sleep(1.5)
-        print("held")
+        print("held", flush=True)
+        sys.stdin.readline()
 except BlockingIOError:
-    print("busy")
+    print("busy", flush=True)
 """
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
         for _ in range(6)
     ]
-    time.sleep(2)
+    assert {process.stdout.readline() for process in processes} == {"ready\n"}
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-    said = [process.communicate(timeout=60)[0].strip() for process in processes]
+    said = [process.stdout.readline().strip() for process in processes]  # the one that holds it waits for the others
+    for process in processes:
+        process.communicate(timeout=60)
     assert sorted(said) == ["busy"] * 5 + ["held"]
     assert not list(tmp_path.iterdir())
 

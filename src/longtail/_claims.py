@@ -117,8 +117,7 @@ def _file_system(path: str) -> str:
 
 def forget_claim(folder: Path) -> None:
     """Remove the lease of a folder in which nobody has anything to do: its owner was killed just after the end."""
-    if claim_kind(folder) == "lease":
-        (folder / LEASE_FILE).unlink(missing_ok=True)
+    (folder / LEASE_FILE).unlink(missing_ok=True)
 
 
 # Processes

@@ -1,5 +1,6 @@
 """A real Slurm: workers are stopped, cancelled and queued again; the results are those of one process."""
 
+import json
 import os
 import re
 import subprocess
@@ -49,6 +50,11 @@ def jobs(job: str) -> dict[str, dict[str, str]]:
     return {one["ArrayTaskId"]: one for one in fields}
 
 
+def training(folder: Path) -> int:
+    """How many workers train a run."""
+    return sum(bool(json.loads(file.read_text())["runs"]) for file in folder.glob("*/workers/*.json"))
+
+
 def logs(folder: Path, job: str) -> str:
     return "\n".join(file.read_text() for file in sorted(folder.glob(f"*/slurm/{job}_*.log")))
 
@@ -66,12 +72,16 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
         said = longtail(many, *ON_SLURM, "4", "--time", "30", "--sbatch", "--comment=a_test")
         job = re.findall(r"Slurm job (\d+): 4 workers", said)[0]
         assert next(iter(jobs(job).values()))["Comment"] == "a_test"
-        until(lambda: longtail(many, "--status").count("running  ") == 4, 120, "four running workers")
+        until(lambda: training(many) == 4, 240, "four workers that train")
+        assert longtail(many, "--status").count("worker  ") == 4
         said_by("scancel", f"{job}_2")  # for good
         # As Slurm does before the time limit. The number of the last task is that of the array, too.
         said_by("scancel", "--signal=USR1", "--batch", f"{job}_4")
-        until(lambda: jobs(job)["4"]["JobState"] == "PENDING", 60, "the requeue")
-        said_by("scontrol", "update", f"JobId={job}_4", "StartTime=now")  # Slurm would wait for two minutes
+        until(lambda: jobs(job)["4"]["JobState"] == "PENDING", 120, "the requeue")
+        # Slurm would wait for two minutes. In the second of the requeue its node refuses a new start of the task,
+        # because credentials have times in whole seconds, and Slurm then ends the task as FAILED.
+        time.sleep(2)
+        said_by("scontrol", "update", f"JobId={job}_4", "StartTime=now")
         until(lambda: not said_by("squeue", "--noheader").strip(), 300, "the end of all workers")
         ended, text = jobs(job), logs(many, job)
         print(f"four workers, of which one was cancelled and one queued again: {time.monotonic() - started:.0f} s")

@@ -7,8 +7,10 @@ import re
 import shutil
 import signal
 import time
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ from tests.study.conftest import plan_in
 from tests.train.warm import Warm, until
 
 from longtail.study import Study
+from longtail.study import study as of_study
 from longtail.study.conduct import known_runs
+from longtail.study.study import run_studies
 from longtail.study.workers import _identity, describe_status, status
 from longtail.train import RunFolder
 
@@ -220,6 +224,45 @@ def test_the_last_worker_writes_the_tables_once(tmp_path, study):
     again = Study(plan_in(tmp_path / "study")).work()
     assert {file: file.stat().st_mtime_ns for file in tables.iterdir()} == written
     assert len(again.runs) == len(first.runs) == 6
+
+
+def test_a_worker_looks_once_at_a_run_that_is_done(tmp_path, study, monkeypatch):
+    shutil.copytree(study, tmp_path / "out")
+    joined = Study(plan_in(tmp_path / "out"))
+    joined.work()  # writes the tables, for which it reads all results
+    looks, done = Counter(), RunFolder.done.fget
+
+    def look(folder):
+        found = done(folder)
+        looks[folder.path.name] += found
+        return found
+
+    monkeypatch.setattr(RunFolder, "done", property(look))
+    (results,) = run_studies([joined], join=True, read=False)
+    assert len(results.outcome.done) == 6
+    assert set(looks.values()) == {1}
+
+
+def test_workers_do_not_queue_for_tables_that_one_of_them_writes(tmp_path, study, monkeypatch):
+    shutil.copytree(study, tmp_path / "out")
+    joined, tables = Study(plan_in(tmp_path / "out")), tmp_path / "out" / "tables"
+    joined.work()
+    tables.rename(tmp_path / "later")
+    pauses = []
+
+    def held_by_another(*_):
+        raise BlockingIOError
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            (tmp_path / "later").rename(tables)
+
+    monkeypatch.setattr(of_study, "claim", held_by_another)
+    monkeypatch.setattr(of_study, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    (results,) = run_studies([joined], join=True, read=False)
+    assert len(results.outcome.done) == 6
+    assert pauses == [0.2, 0.4, 0.8]
 
 
 def test_status_says_what_is_done_failed_and_left(tmp_path):

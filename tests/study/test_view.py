@@ -12,6 +12,7 @@ from tests.study.conftest import plan_in
 from longtail.cli import study as command
 from longtail.cli.study import View
 from longtail.study import PlannedRun, Progress
+from longtail.study.runs import read_run
 from longtail.study.search import fold_recipes
 from longtail.train import Trainer
 from longtail.train.recipe import write_recipe
@@ -46,11 +47,15 @@ def test_pilots_count(tmp_path):
 
 
 def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, monkeypatch):
+    shutil.copytree(study, tmp_path / "s")
+    *before, last = plan_in(tmp_path / "s").runs()
+    result = last.folder.result_file.rename(tmp_path / "result.json")
     waiting = plan_in(tmp_path, methods=["softmax"], seeds=3).runs()
-    progress = Progress([*plan_in(study).runs(), *waiting])
+    progress = Progress([*before, last, *waiting])
+    progress.update()
     view(progress)
     assert printed(view) == ""  # they were done before
-    progress.finished.popitem()
+    result.rename(last.folder.result_file)
     progress.update()
     view(progress)
     assert "6/9 digits-lt-50-cbs-beta1.5-seed1: recall" in printed(view)
@@ -86,8 +91,7 @@ def test_recall_is_on_validation_data_if_there_is_no_test_data(view, study, tmp_
                 result["splits"][left] = found | {"recall": {"all": 0.5 + 0.25 * place}}
             (run.path / "result.json").write_text(json.dumps(result), "utf-8")
         progress = Progress(runs)
-        progress.finished.clear()
-        progress.update()
+        progress.news = [read_run(run.path) for run in runs]
         view(progress)
         lines = [line.partition(": ")[2] for line in printed(view).splitlines()[-2:]]
         if left is None:
@@ -107,7 +111,6 @@ def test_recall_of_a_run_on_a_fold_is_that_of_the_held_out_fold(view, study, tmp
         (run.path / "result.json").write_text(json.dumps(result), "utf-8")
     progress = Progress(own)
     progress.add(trials)
-    progress.finished = {run.path: 0 for run in own}
-    progress.update()
+    progress.news = [read_run(run.path) for run in trials]
     view(progress)
     assert printed(view).count(": recall 50.00 on validation data\n") == 2

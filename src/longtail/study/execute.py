@@ -14,7 +14,7 @@ import torch.multiprocessing
 from longtail._checks import check_integer
 from longtail._claims import LostClaimError
 from longtail._program import sentence_of
-from longtail.study.conduct import More, Outcome, done_of
+from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
 from longtail.study.workers import Worker
 from longtail.train.fleet import Fleet, stoppable
@@ -63,7 +63,7 @@ def execute(
     if together is not None:
         check_integer("together", together, minimum=1)
     runs, here = list(runs), worker or Worker()
-    done = {run.path for run in done_of(runs)}
+    done = {run.path for run in here.done_of(runs)}
     waiting = [run for run in runs if run.path not in done]
 
     def joining() -> list[PlannedRun]:
@@ -79,7 +79,7 @@ def execute(
         work = _Work(places[0], together, here, watch, joining)
         work.run(waiting)
         failed, elsewhere = work.failed, work.elsewhere
-    found = done_of(runs)
+    found = here.done_of(runs)
     done = {run.path for run in found}  # also by other processes
     return Outcome(
         tuple(found),
@@ -176,11 +176,11 @@ class _Work:
             while self.waiting:
                 tries += 1
                 if tries == _PATIENCE:  # others have done much since: look at all runs, many at a time
-                    done = {run.path for run in done_of(self.waiting)}
-                    self.waiting = deque(run for run in self.waiting if run.path not in done)
+                    self.worker.done_of(self.waiting)
+                    self.waiting = deque(run for run in self.waiting if run.path not in self.worker.done)
                     continue
                 run = self.waiting.popleft()
-                if run.folder.done:
+                if self.worker.done_of([run]):
                     continue
                 try:
                     why = run.folder.failure_after(self.worker.began) if self.worker.joins else None
@@ -294,7 +294,7 @@ def _distribute(
         time.sleep(_WATCH_SECONDS)
     if stopped:
         raise StoppedError("Stopped; unfinished runs are saved.", failed)
-    there = {str(run.path) for run in done_of(given)} | failed.keys()
+    there = {str(run.path) for run in worker.done_of(given)} | failed.keys()
     return {**failed, **{str(run.path): "its process ended early" for run in given if str(run.path) not in there}}
 
 

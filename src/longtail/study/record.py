@@ -1,6 +1,6 @@
 """The record of studies, ``study.json`` beside their runs: one entry per study, written before its first run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,11 +126,17 @@ def write_study(folder: Path, record: StudyRecord) -> None:
     write_json(folder / STUDY_FILE, {"studies": [asdict(one) for one in entries]})
 
 
-def missing_of(folder: Path, records: Iterable[StudyRecord]) -> str:
-    """Return which planned runs are missing, in words; empty if none is missing."""
+def missing_of(folder: Path, records: Iterable[StudyRecord], done: Collection[Path] = ()) -> str:
+    """Return which planned runs are missing, in words; empty if none is missing.
+
+    Args:
+        folder: of the studies.
+        records: of the studies.
+        done: runs that are known to be done, and are not looked at.
+    """
     given = list(records)
     planned = sorted({run for one in given for run in one.planned})
-    there = map_files(lambda run: (folder / run / "result.json").exists(), planned)
+    there = map_files(lambda run: folder / run in done or (folder / run / "result.json").exists(), planned)
     missing = [run for run, found in zip(planned, there, strict=True) if not found]
     found = {name for one in given for name, beta in one.searches.items() if beta is not None}
     searches = {name for one in given for name in one.searches} - found

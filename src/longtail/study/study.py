@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longtail._claims import claim, forget_claim
+from longtail._claims import claim, claim_kind, forget_claim
 from longtail._io import map_files
 from longtail._progress import phase
 from longtail.data import data_title
@@ -139,14 +139,14 @@ class Study:
             return any(one.covers(record) and (join or one.command == record.command) for one in read_studies(out))
 
         if not is_known():
-            with _held(out):
-                if not is_known():  # by another worker, a moment ago
+            with _held(out, is_known) as held:
+                if held and not is_known():  # by another worker, a moment ago
                     write_study(out, record)
 
     def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
         """Record the outcome of the runs, and write the tables, unless another worker did or will."""
         out, record = Path(self.plan.out), self._record(searches)
-        missing = missing_of(out, [record])
+        missing = missing_of(out, [record], worker.done)
 
         def is_written() -> bool:
             ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
@@ -154,10 +154,11 @@ class Study:
 
         if is_written():
             return self._written(record, searches, outcome, missing, write=False, read=read)
-        with phase("Comparing the methods and writing the tables"), _held(out):
+        with phase("Comparing the methods and writing the tables"), _held(out, is_written) as held:
             worker.leave(out)
             others = worker.joins and missing and any("joins" in one for one in live_workers(out))
-            write = not others and not is_written()  # if runs are missing, the last worker writes what there is
+            # if runs are missing, the last worker writes what there is
+            write = held and not others and not is_written()
             return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
     def _written(
@@ -185,8 +186,9 @@ class Study:
         )
         if write:
             _save_searches(searches, self.command)
-            trials = [run.path for one in searches.values() for cell in one.cells for run in cell.runs]
-            map_files(forget_claim, [*trials, *(run.path for run in outcome.done)])
+            if claim_kind(out) == "lease":
+                trials = [run.path for one in searches.values() for cell in one.cells for run in cell.runs]
+                map_files(forget_claim, [*trials, *(run.path for run in outcome.done)])
             if everything is not None and results.runs:
                 everything.save_tables(out / "tables")
             write_study(out, replace(record, failed=failed, ended=now()))  # last: a killed process has not ended it
@@ -232,17 +234,27 @@ def run_studies(
 
 
 @contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Hold the folder of a study while its record or its tables are written; another process takes seconds."""
+def _held(out: Path, over: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the folder of a study while its record or its tables are written; another process takes seconds.
+
+    Yields whether it is held: not if ``over`` was true before. So workers do not queue for what one of them did.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    pause = 0.2
     with ExitStack() as stack:
         while True:
             try:
                 stack.enter_context(claim(out, "the folder of the study is in use"))
-                break
+                held = True
             except BlockingIOError:
-                time.sleep(0.2)
-        yield
+                time.sleep(pause)
+                pause, held = min(2 * pause, _LONGEST_PAUSE), False
+            if held or over():
+                break
+        yield held
+
+
+_LONGEST_PAUSE = 5.0
 
 
 def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker) -> Train:
@@ -284,8 +296,8 @@ class Progress:
         """The runs that finished here since the last update."""
         self._worker = worker
         self._epochs: dict[Path, int] = {}
-        self._trained: dict[Path, PlannedRun] = {}
-        """Runs that were trained here and are not known to be done."""
+        self._left: dict[Path, PlannedRun] = {}
+        """Runs that are not known to be done."""
         self._place, self._looked = 0, 0.0
         self.add(runs)
 
@@ -293,32 +305,29 @@ class Progress:
         """Add runs that joined the others, and return them."""
         self.runs += runs
         self._epochs |= {run.path: sum(run.recipe.stage_epochs) for run in runs}
+        self._left |= {run.path: run for run in runs}
         self._count(runs)
         return runs
 
     def update(self) -> None:
         """Look for runs that finished: those that were trained here, and some of the others in turn."""
-        worker, left = self._worker, [run for run in self.runs if run.path not in self.finished]
-        here = set() if worker is None else {*worker.running, *worker.trained}
-        self._trained |= {run.path: run for run in left if run.path in here}
-        found = self._count(list(self._trained.values()))
-        joins = worker is not None and worker.joins
+        found = self._count(self._here())
+        joins = self._worker is not None and self._worker.joins
         if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
+            left = list(self._left.values())
             self._place = 0 if self._place >= len(left) else self._place
-            others = self._count([run for run in left[self._place :][:_SOME] if run.path not in self.finished])
+            others = self._count(left[self._place :][:_SOME])
             found += [] if joins else others
             self._place, self._looked = self._place + _SOME, time.monotonic()
-        self._trained = {path: run for path, run in self._trained.items() if path not in self.finished}
         self.news = [read_run(path) for path in found]
 
     def epochs(self) -> tuple[int, int]:
         """Return how many epochs are done, and how many there are."""
         done = sum(self.finished.values())
-        for run in self.runs if self._worker is None else list(self._trained.values()):
-            if run.path not in self.finished:
-                self._epochs[run.path] = _epochs(run)
-                logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
-                done += min(logged, self._epochs[run.path])
+        for run in list(self._left.values()) if self._worker is None else self._here():
+            self._epochs[run.path] = _epochs(run)
+            logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
+            done += min(logged, self._epochs[run.path])
         return done, sum((self._epochs | self.finished).values()) + self._pilots_to_come()
 
     def _pilots_to_come(self) -> int:
@@ -334,10 +343,18 @@ class Progress:
                 waiting += [] if epochs > own or run.path in self.finished else [(own, data)]
         return sum(own * pilots[data] for own, data in waiting)
 
+    def _here(self) -> list[PlannedRun]:
+        """Runs that were trained here and are not known to be done."""
+        if self._worker is None:
+            return []
+        return [self._left[path] for path in sorted({*self._worker.running, *self._worker.trained} & self._left.keys())]
+
     def _count(self, runs: Sequence[PlannedRun]) -> list[Path]:
         """Count runs that finished, and return their folders."""
-        new = {run.path: _epochs(run) for run in done_of(runs)}
+        done = done_of if self._worker is None else self._worker.done_of
+        new = {run.path: _epochs(run) for run in done(runs)}
         self.finished |= new
+        self._left = {path: run for path, run in self._left.items() if path not in new} if new else self._left
         return list(new)
 
 

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from typing import Any
 
 from longtail._claims import STALE, beats, claim_kind, is_gone, start_beats, this_process
 from longtail._io import map_files, process_name, read_json, remove_leftovers, write_json
+from longtail.study.conduct import done_of
 from longtail.study.planning import PlannedRun, StudyPlan
 from longtail.study.record import read_search
 from longtail.study.runs import SEARCH_FILE
@@ -42,6 +43,8 @@ class Worker:
         """The runs that are trained here."""
         self.trained: set[Path] = set()
         """The runs whose training began here."""
+        self.done: set[Path] = set()
+        """The runs that were seen to be done: hundreds of workers must not look at every run again and again."""
         self._files = {Path(plan.out) / FOLDER / f"{process_name()}.json": plan for plan in plans}
         self._started = time.monotonic()
         self.began = time.time() if began is None else began
@@ -82,6 +85,12 @@ class Worker:
                 _others(file)
                 file.unlink(missing_ok=True)
                 file.parent.rmdir()  # fails while others work
+
+    def done_of(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+        """Return the runs that are done; those that were seen to be done are not looked at again."""
+        given = list(runs)
+        self.done |= {run.path for run in done_of(run for run in given if run.path not in self.done)}
+        return [run for run in given if run.path in self.done]
 
     def update(self, running: Sequence[Path]) -> None:
         """Say which runs this process trains."""

@@ -151,8 +151,9 @@ class RunFolder:
     @property
     def has_trained(self) -> bool:
         """Whether the folder holds a run with a checkpoint, a logged epoch, a pilot or a result."""
-        if not self.begun or self.done:
-            return self.begun
+        begun = self.begun
+        if not begun or self.done:
+            return begun
         return bool(any(self.checkpoints.glob("*.safetensors")) or self.epochs_logged or self.pilots)
 
     @property
@@ -175,15 +176,17 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """The settings in ``recipe.toml``."""
-        if not self.begun:
-            raise self._missing("a run", "recipe.toml")
-        return read_recipe(self.recipe_file)
+        try:
+            return read_recipe(self.recipe_file)
+        except FileNotFoundError:
+            raise self._missing("a run", "recipe.toml") from None
 
     def result(self) -> dict[str, Any]:
         """The measures of the run."""
-        if not self.done:
-            raise self._missing("a finished run", "result.json")
-        found: dict[str, Any] = read_json(self.result_file, _RESULT)
+        try:
+            found: dict[str, Any] = read_json(self.result_file, _RESULT)
+        except FileNotFoundError:
+            raise self._missing("a finished run", "result.json") from None
         with reading(self.result_file, "the measures of a run"):
             _check_sizes(found)
         return found

@@ -575,9 +575,10 @@ def usual_recipe(
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
     """The settings in a TOML file."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"Expected a recipe in {path}, but there is no such file.")
-    content = read_toml(path)
+    try:
+        content = read_toml(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise FileNotFoundError(f"Expected a recipe in {path}, but there is no such file.") from None
     with reading(path, "a recipe"):
         return check_settings(content, str(path))
 
