@@ -46,7 +46,7 @@ def test_without_slurm_or_ray(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     code, _, said = run(*SLURM, "--workers", "2")
     assert code == 2
-    assert "no `sbatch`; run this on a login node" in said
+    assert "no command sbatch; run this on a login node" in said
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, said = run(*STUDY, "--on", "ray")
     assert code == 2

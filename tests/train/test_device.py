@@ -40,8 +40,7 @@ def test_commands_refuse_it_in_one_sentence(run, tmp_path, finished):
         ("study", "--data", "digits-lt", "--methods", "softmax", "--seeds", 1, "--device", "mps"),
     ):
         code, out, error = run(*words)
-        name = "--device" if words[0] == "predict" else "`device`"  # which is a setting of a recipe too
-        sentence = f"longtail: Expected {name} to be auto, cpu or cuda, but got 'mps', which has no float64.\n"
+        sentence = "longtail: Expected --device to be auto, cpu or cuda, but got 'mps', which has no float64.\n"
         assert (code, out, error) == (2, "", sentence)
 
 

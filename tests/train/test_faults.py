@@ -624,16 +624,16 @@ def own(tmp_path):
 def test_a_checkpoint_of_another_method_is_refused(run, stopped):
     drop(stopped, "beta")
     change(stopped, method='"balanced-softmax"')
-    assert "`method` (cbs there, balanced-softmax here)" in refused(run, stopped)
+    assert "--method (cbs there, balanced-softmax here)" in refused(run, stopped)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"model": '"resnet20"'}, "`model` (small-cnn there, resnet20 here)"),
-        ({"beta": 1.2}, "`beta` (1.5 there, 1.2 here)"),
-        ({"subset_seed": 1}, "`subset_seed` (0 there, 1 here)"),  # the same counts, of other images
-        ({"epochs": 3}, "`epochs` (2 there, 3 here)"),
+        ({"model": '"resnet20"'}, "--model (small-cnn there, resnet20 here)"),
+        ({"beta": 1.2}, "--beta (1.5 there, 1.2 here)"),
+        ({"subset_seed": 1}, "--subset-seed (0 there, 1 here)"),  # the same counts, of other images
+        ({"epochs": 3}, "--epochs (2 there, 3 here)"),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_refused(run, stopped, settings, said):
@@ -648,7 +648,7 @@ def test_a_checkpoint_of_another_part_of_the_data_is_refused(run, tmp_path, sett
     """Another fold, or another part held out, may well have the same class counts."""
     folder = stopped_run(tmp_path / "run", recipe_for("cbs", **settings))
     change(folder, **other)
-    assert f"but it differs in `{next(iter(other))}` (" in refused(run, folder)
+    assert f"but it differs in --{next(iter(other))} (" in refused(run, folder)
 
 
 # --- a folder that holds another run

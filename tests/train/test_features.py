@@ -135,11 +135,11 @@ def test_commands_on_features(run, gaussians, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "softmax", "--model", "resnet32"], "`model` to be linear or mlp for features"),
+        (["--method", "softmax", "--model", "resnet32"], "--model to be linear or mlp for features"),
         (["--method", "reslt"], "feature maps"),
-        (["--method", "softmax", "--weights", "nowhere.safetensors"], "`weights`"),
-        (["--method", "softmax", "--channels-last"], "`channels_last`"),
-        (["--method", "softmax", "--augment", "cifar"], "`augment`"),
+        (["--method", "softmax", "--weights", "nowhere.safetensors"], "--weights"),
+        (["--method", "softmax", "--channels-last"], "--channels-last"),
+        (["--method", "softmax", "--augment", "cifar"], "--augment"),
     ],
 )
 def test_what_features_cannot_do(run, gaussians, words, message):
@@ -151,4 +151,4 @@ def test_what_features_cannot_do(run, gaussians, words, message):
 def test_model_of_features_needs_features(run):
     code, _, err = run("train", "--data", "digits-lt", "--method", "softmax", "--model", "linear", "--device", "cpu")
     assert code == 2
-    assert "`model` to be a network for images" in one_sentence(err)
+    assert "--model to be a network for images" in one_sentence(err)

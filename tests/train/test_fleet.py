@@ -399,7 +399,7 @@ def test_a_folder_of_another_run_is_refused(run, tmp_path):
     assert run("train", *some, "--method", "balanced-softmax")[0] == 0
     code, _, err = run("train", *some, "--method", "balanced-softmax", "--lr", 0.2)
     assert code == 2
-    assert "its recipe.toml differs in `lr` (0.1 there, 0.2 here)" in one_sentence(err)
+    assert "its recipe.toml differs in --lr (0.1 there, 0.2 here)" in one_sentence(err)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "balanced-softmax"
 
 

@@ -111,8 +111,8 @@ def submit(script: str, folder: Path) -> str:
     """Write a script as ``job.sh`` in a folder, submit it, and return the number of the job."""
     if shutil.which("sbatch") is None:
         raise ValueError(
-            "Expected Slurm on this machine, but there is no `sbatch`; run this on a login node of the cluster, or "
-            "show the script with --print."
+            "Expected Slurm on this machine, but there is no command sbatch; run this on a login node of the cluster, "
+            "or show the script with --print."
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "job.sh", script)
