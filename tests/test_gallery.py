@@ -33,7 +33,7 @@ def test_script_writes_its_figure(script, tmp_path, monkeypatch, capsys):
 
 
 def test_gallery_is_complete():
-    names = "detection diagnose_predictions lightning_trainer own_method plain_loop samplers"
+    names = "deploy detection diagnose_predictions lightning_trainer own_method plain_loop samplers"
     more = "segmentation sklearn_features text timm_finetune transformers_trainer"
     assert {script.stem for script in SCRIPTS} == {*names.split(), *more.split()}
     for script in SCRIPTS:
