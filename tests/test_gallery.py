@@ -1,9 +1,11 @@
 """Every script of the gallery runs and writes its figure."""
 
 import ast
+import os
 import runpy
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -22,7 +24,8 @@ def test_script_writes_its_figure(script, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [script.name, "--out", str(tmp_path)])
     known = set(METHODS)
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        with mock.patch.dict(os.environ):  # scripts may set variables
+            runpy.run_path(str(script), run_name="__main__")
     finally:
         for name in set(METHODS) - known:
             METHODS.unregister(name)
@@ -33,8 +36,9 @@ def test_script_writes_its_figure(script, tmp_path, monkeypatch, capsys):
 
 
 def test_gallery_is_complete():
-    names = "detection diagnose_predictions lightning_trainer own_method plain_loop segmentation sklearn_features text"
-    assert {script.stem for script in SCRIPTS} == {*names.split(), "timm_finetune", "transformers_trainer"}
+    names = "deploy detection diagnose_predictions lightning_trainer loggers own_method plain_loop samplers"
+    more = "segmentation sklearn_features text timm_finetune transformers_trainer"
+    assert {script.stem for script in SCRIPTS} == {*names.split(), *more.split()}
     for script in SCRIPTS:
         assert (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").splitlines()[0].endswith(".")
 
