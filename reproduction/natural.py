@@ -89,7 +89,9 @@ _PAGE = """# Results on natural data
 
 Four data sets that are long-tailed by nature, with frozen features and a linear model. `make results-natural` embeds
 them once, trains seven methods on each with three weight decays, and fits `LogisticRegression` of scikit-learn; its
-steps were run one by one here, with copies of `results/plans/natural`. Features of texts are those of all-MiniLM-L6-v2,
+steps were run one by one here, with copies of `results/plans/natural`. To save time, tau-norm, logit adjustment and cRT
+began with the checkpoints of the softmax runs of the same seed, whose first stage is theirs (the losses were compared
+on one run of TREC), and GoEmotions was embedded in three parts. Features of texts are those of all-MiniLM-L6-v2,
 features of images those of EfficientNet-Lite0 (ImageNet weights) at 64 x 64 (GTSRB) and 128 x 128 pixels (HAM10000).
 `python -m reproduction.natural page` writes this page from the runs; `natural.csv` has a row per run.
 
