@@ -19,14 +19,14 @@ H3  auto costs at most 2.2 runs.
 - authors: beta 1.6, 1.5 and 1.8, from the authors' repository, chosen by them on the test data of other runs.
 - searched: beta 1.5, 2 and 2, found by our search with cross-validation on training data (results/cifar10-lt).
 
-    python benchmarks/auto_beta.py train --runs runs/auto --root data [--seeds 1000 1010]   # one GPU; stops and resumes
+    python benchmarks/auto_beta.py train [RESULTS] --runs runs/auto --root data [--seeds 1000 1010]   # one GPU; resumes
     python benchmarks/auto_beta.py collect runs/auto results/auto_beta/cifar10.json         # adds to the file
     python benchmarks/auto_beta.py test results/auto_beta/cifar10.json
     python benchmarks/auto_beta.py overhead --root data                                     # the cost of measuring
     python benchmarks/auto_beta.py curve results/auto_beta/curves.json --data digits-lt --imbalance 10
     python benchmarks/auto_beta.py draw results/auto_beta/curves.json docs/images/auto_beta.png
 
-`curve` trains with fixed betas, measures the shift that the held-out images of pilots with the same beta still need,
+`train` leaves out what the file RESULTS has. `curve` trains with fixed betas, measures the shift that the held-out images of pilots with the same beta still need,
 and recall on test data before and after it is subtracted; `draw` makes the figure of docs/auto_beta.md.
 """
 
@@ -69,7 +69,7 @@ def recipes(seeds: range, root: str) -> list[Recipe]:
 def collect(runs: Path, out: Path) -> None:
     """Add the finished runs in a folder to a file: one row per run."""
     content = json.loads(out.read_text()) if out.exists() else {"about": [], "rows": []}
-    rows = {(row["imbalance"], row["beta"], row["seed"]): row for row in content["rows"]}
+    rows = {_cell(row): row for row in content["rows"]}
     for file in sorted(runs.glob("*/result.json")):
         folder = RunFolder(file.parent)
         recipe, result = folder.recipe(), folder.result()
@@ -79,8 +79,12 @@ def collect(runs: Path, out: Path) -> None:
         if beta == "auto":
             row["auto_beta"] = result["auto_beta"]
             row["recall_without_correction"] = 100 * mean_recall(*_rows(folder, "test"))
-        rows[recipe.imbalance, beta, recipe.seed] = row
+        rows[_cell(row)] = row
     write_json(out, {"about": [*content["about"], about()], "rows": [rows[key] for key in sorted(rows, key=str)]})
+
+
+def _cell(row: dict[str, Any]) -> tuple[float, float | str, int]:
+    return row["imbalance"], row["beta"], row["seed"]
 
 
 def test(file: Path) -> None:
@@ -218,7 +222,9 @@ if __name__ == "__main__":
     parser.add_argument("--curve-seeds", type=int, default=5)
     given = parser.parse_args()
     if given.do == "train":
-        train(recipes(range(*given.seeds), given.root), given.runs)
+        done = {_cell(row) for file in given.paths for row in json.loads(file.read_text())["rows"]}
+        several = recipes(range(*given.seeds), given.root)
+        train([one for one in several if (one.imbalance, one.beta or "auto", one.seed) not in done], given.runs)
     elif given.do == "collect":
         collect(*given.paths)
     elif given.do == "test":

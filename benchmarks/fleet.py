@@ -175,7 +175,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.tiles:
         rows = json.loads(given.tiles.read_text(encoding="utf-8"))["best"]
-        use_tiles({(r["operation"], r["read"], r["written"], r["height"]): Tile(**r["tile"]) for r in rows})
+        use_tiles({(r["operation"], r["read"], r["written"]): Tile(**r["tile"]) for r in rows})
     began = time.perf_counter()
     parts: dict[str, Part] = {}
     if "check" in given.only:

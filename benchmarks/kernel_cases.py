@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail.kernels import launch
-from longtail.kernels.configs import Operation, Tile
+from longtail.kernels.configs import Key, Operation, Tile
 from longtail.kernels.plan import Layer, NetworkPlan, layers_of
 from longtail.models import CifarResNet
 
@@ -18,8 +18,6 @@ SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32
 """Channels, stride, height of the layers of a ResNet-32."""
 IMAGES = (3, 16, 1, 32)
 
-Key = tuple[Operation, int, int, int]
-"""The key of a kernel in the table of tiles."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Case:
 
 def key_of(operation: Operation, layer: Layer) -> Key:
     if operation == "input":
-        return operation, layer.written, layer.read, layer.height
-    return operation, layer.written if operation == "normalise" else layer.read, layer.written, layer.out_height
+        return operation, layer.written, layer.read
+    return operation, layer.written if operation == "normalise" else layer.read, layer.written
 
 
 def launches(batch: int = 128, depth: int = 32) -> Counter[Key]:

@@ -40,7 +40,7 @@ def check(setting: Setting) -> float:
     """The largest error of all kernels. bfloat16 rounds to 2^-9, and some values are rounded twice."""
     worst = 0.0
     for case in cases():
-        others = (default_tile(*case.key()[:3]), next(candidates(case)))
+        others = (default_tile(*case.key()), next(candidates(case)))
         for tile in dict.fromkeys([tile_for(*case.key()), *others]):
             if tile.halo and not setting.halo:
                 continue
@@ -126,14 +126,14 @@ def search(setting: Setting, deadline: float, failed: dict[tuple[Case, Tile], st
         together, tile = min(tried, key=lambda one: one[0])
         use_tiles({case.key(): tile})
         alone = timed([problems[0].run]) / problems[0].launches
-        operation, read, written, height = case.key()
+        operation, read, written = case.key()
         was = tried[0][0]
         row = {
-            "operation": operation, "read": read, "written": written, "height": height, "tile": asdict(tile),
+            "operation": operation, "read": read, "written": written, "tile": asdict(tile),
             "us_twelve": round(together, 2), "us_alone": round(alone, 2), "us_default": round(was, 2),
             "tried": len(tried),
         }  # fmt: skip
-        shape = f"{operation:10}{read:4}{written:4} {height:3}"
+        shape = f"{operation:10}{read:4}{written:4}"
         print(
             f"{shape}  default {was:7.2f}  best {together:7.2f}  alone {alone:7.2f} us  of {len(tried):2}  {tile}",
             flush=True,
@@ -193,7 +193,7 @@ def main() -> None:
     for (case, tile), why in list(failed.items())[:3]:
         print(f"  {case.key()} {tile}: {why}")
     best = search(setting, began + given.seconds, failed)
-    chosen = {(r["operation"], r["read"], r["written"], r["height"]): Tile(**r["tile"]) for r in best}
+    chosen = {(r["operation"], r["read"], r["written"]): Tile(**r["tile"]) for r in best}
     times = {"default": whole(setting)}
     use_tiles(chosen)
     often = launches(setting.batch)  # depends on the tiles

@@ -34,6 +34,8 @@ CONVOLUTIONS = [
     (Layer(2, 32, 32, 1, 16, 16), tile(256, 5, 8)),
     (Layer(5, 32, 32, 1, 4, 8), tile(128, 2, 4)),
     (Layer(3, 64, 64, 1, 8, 8), tile(128, 1, 4)),
+    (Layer(1, 16, 16, 1, 64, 64), tile(256, 3, 4)),
+    (Layer(1, 32, 32, 1, 32, 32), tile(128, 3, 4)),
 ]
 WEIGHTS = [
     (Layer(2, 16, 16, 1, 32, 32), tile(128, 5, 4)),
@@ -41,6 +43,8 @@ WEIGHTS = [
     (Layer(2, 32, 32, 1, 16, 16), tile(128, 3, 4)),
     (Layer(5, 32, 32, 1, 8, 8), tile(128, 3, 8)),
     (Layer(5, 64, 64, 1, 8, 8), tile(128, 2, 8)),
+    (Layer(1, 16, 16, 1, 64, 64), tile(256, 3, 4)),
+    (Layer(1, 64, 64, 1, 16, 16), tile(128, 3, 8)),
 ]
 
 
@@ -79,7 +83,7 @@ def entry_of(layer: Layer) -> tuple[launch.NormState, Tensor]:
 
 def check_convolution(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
     channels = layer.read
-    use_tiles({(operation, channels, channels, layer.height): work for operation in ("forward", "input")})
+    use_tiles({(operation, channels, channels): work for operation in ("forward", "input")})
     weight, x = whole(channels, channels, 3, 3, most=2), whole(layer.batch, channels, layer.height, layer.width)
     cast = weight.permute(2, 3, 1, 0).reshape(-1).bfloat16()
     y, found = launch.convolve(rows(x).bfloat16(), cast, layer)
@@ -111,7 +115,7 @@ def check_convolution(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
 
 def check_weight(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
     channels, pixels = layer.read, layer.pixels
-    use_tiles({("weight", channels, channels, layer.height): work})
+    use_tiles({("weight", channels, channels): work})
     x, gradient = whole(pixels, channels), whole(pixels, channels)
     above, normal = below_of(layer)
     enter, entered = entry_of(layer)
@@ -134,7 +138,7 @@ def check_weight(layer: Layer, work: Tile) -> Iterator[tuple[str, float]]:
 def check_large_mean() -> float:
     """The variance of maps with mean 100 and deviation 0.1: bfloat16 resolves 0.5 there, but sums are exact."""
     layer = Layer(4, 16, 16, 1, 8, 8)
-    use_tiles({("forward", 16, 16, 8): tile(128, 2, 4)})
+    use_tiles({("forward", 16, 16): tile(128, 2, 4)})
     weight = torch.zeros(9, 16, 16)
     weight[4] = torch.eye(16)
     weight[4, 0] = 1 / 1024  # a little of channel 0 is added to all others
@@ -170,7 +174,7 @@ def check_first_pixel(device: str) -> dict[str, float]:
         (Layer(4, 64, 64, 1, 8, 8), tile(128, 2, 4)),
     ):
         channels = layer.read
-        use_tiles({("forward", channels, channels, layer.height): work})
+        use_tiles({("forward", channels, channels): work})
         weight = whole(channels, channels, 3, 3, most=1) + 1
         for mean, step in ((100, 1), (1000, 4)):  # the resolution of bfloat16 near 1000 is 4
             corner.append(m2_errors(mean + step * whole(layer.pixels, channels), weight, layer, device))
@@ -199,8 +203,8 @@ def main() -> None:
         found["large mean"] = check_large_mean()
         found |= check_first_pixel("cpu")
         mend_bfloat16()
-        chosen = {(operation, 16, 16, 16): tile(128, 3, 4) for operation in ("forward", "input", "weight")}
-        chosen |= {(operation, 32, 32, 8): tile(128, 1, 4) for operation in ("forward", "input", "weight")}
+        chosen = {(operation, 16, 16): tile(128, 3, 4) for operation in ("forward", "input", "weight")}
+        chosen |= {(operation, 32, 32): tile(128, 1, 4) for operation in ("forward", "input", "weight")}
         use_tiles(chosen)
         torch.manual_seed(1)
         errors = check_network(16, 16, torch.channels_last, torch.bfloat16)

@@ -33,6 +33,7 @@ torch.set_num_threads(1)
 
 def use(tiles: dict[str, Tile]) -> None:
     """Use one tile per operation for all shapes."""
+    configs._MEASURED.clear()
     for operation, width in list(configs.DEFAULTS):
         configs.DEFAULTS[operation, width] = tiles[operation]
 

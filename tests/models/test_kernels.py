@@ -66,16 +66,16 @@ def test_programs_cover_all_pixels() -> None:
 
 
 def test_tiles_come_from_the_table_or_are_chosen() -> None:
-    measured = tile_for("forward", 64, 64, 8)
-    assert measured == configs._MEASURED["forward", 64, 64, 8]
-    assert tile_for("forward", 64, 64, 16) == configs.DEFAULTS["forward", 64]  # this height was not measured
-    assert tile_for("forward", 4, 16, 64) == configs.DEFAULTS["forward", 4]
+    measured = tile_for("forward", 64, 64)
+    assert measured == configs._MEASURED["forward", 64, 64]
+    assert tile_for("forward", 48, 48) == configs.DEFAULTS["forward", 64]  # these channels were not measured
+    assert tile_for("forward", 4, 32) == configs.DEFAULTS["forward", 4]
     try:
-        use_tiles({("forward", 64, 64, 8): Tile(32, 64, 7, 2, 1, True)})
+        use_tiles({("forward", 64, 64): Tile(32, 64, 7, 2, 1, True)})
         assert Layer(2, 64, 64, 1, 8, 8).work("forward").tile == Tile(32, 64, 7, 2, 1, True)
     finally:
         use_tiles(None)
-    assert tile_for("forward", 64, 64, 8) == measured
+    assert tile_for("forward", 64, 64) == measured
 
 
 def test_torch_runs_what_the_kernels_cannot() -> None:
@@ -127,9 +127,9 @@ def model_on_gpu(kernels: str) -> Model:
     return model
 
 
-def images_and_labels(batch: int) -> tuple[Tensor, Tensor]:
+def images_and_labels(batch: int, side: int = 32) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(batch)
-    images = torch.randn(batch, 3, 32, 32, generator=generator)
+    images = torch.randn(batch, 3, side, side, generator=generator)
     return images.cuda(), torch.randint(10, (batch,), generator=generator).cuda()
 
 

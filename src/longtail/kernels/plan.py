@@ -88,25 +88,27 @@ class Layer:
     def work(self, operation: Operation) -> Work:
         """Tile and programs of one of its kernels."""
         if operation == "input":
-            read, written, height, pixels = self.written, self.read, self.height, self.pixels_in
+            read, written, pixels = self.written, self.read, self.pixels_in
         else:
             read = self.written if operation == "normalise" else self.read
-            written, height, pixels = self.written, self.out_height, self.pixels
-        tile = tile_for(operation, read, written, height)
-        if tile.halo and not self.fits_halo(tile.rows):  # the table has heights, but not widths
+            written, pixels = self.written, self.pixels
+        tile = tile_for(operation, read, written)
+        if tile.halo and not self.fits_halo(tile):
             tile = default_tile(operation, read, written)
         if operation == "input" and self.stride == 2:  # tiles of each of the four parities of pixels
             pixels = 4 * -(-self.pixels // tile.rows) * tile.rows
         return Work(tile, pixels)
 
-    def fits_halo(self, rows: int) -> bool:
-        """Whether the kernels of ``cuda/`` support it with tiles of ``rows`` pixels."""
+    def fits_halo(self, tile: Tile) -> bool:
+        """Whether the kernels of ``cuda/`` support it with a tile."""
         square = not self.image and self.stride == 1 and self.read == self.written
-        if not square or self.read not in {16, 32, 64} or self.width not in {8, 16, 32} or rows % self.width:
+        if not square or self.read not in {16, 32, 64} or self.width not in {8, 16, 32, 64} or tile.rows % self.width:
+            return False
+        if 32 * tile.warps % (self.width * self.read // 8):  # threads copy whole rows of eight channels each
             return False
         if self.pixels * self.read >= 2**31:  # they use 32-bit offsets
             return False
-        lines = rows // self.width
+        lines = tile.rows // self.width
         return self.height % lines == 0 or lines % self.height == 0
 
     @property
