@@ -12,6 +12,11 @@ H1  auto is not worse than the searched beta by more than 0.5 points on each of 
 H2  auto is better than Balanced Softmax: p < 0.05 in two-sided paired t-tests, after Holm over the three data sets.
 H3  auto costs at most 2.2 runs.
 
+Written down on 2026-11-19, before the first of its runs, C10-LT100, seeds 1000 to 1004:
+
+H4  BCL and ProCo with auto are better than with Balanced Softmax as their balanced part, which is the same run without
+    the correction: p < 0.05 in two-sided paired t-tests, after Holm over the two methods.
+
 - auto: trained with beta 1 on all images; a pilot on nine tenths of them measures beta; the rest of the shift is
   subtracted after training.
 - Balanced Softmax: the logits of the same run without that correction, which are those of a Balanced Softmax run with
@@ -20,14 +25,16 @@ H3  auto costs at most 2.2 runs.
 - searched: beta 1.5, 2 and 2, found by our search with cross-validation on training data (results/cifar10-lt).
 
     python benchmarks/auto_beta.py train [RESULTS] --runs runs/auto --root data [--seeds 1000 1010]   # one GPU; resumes
+    python benchmarks/auto_beta.py contrast [RESULTS] --runs runs/auto --root data --seeds 1000 1005       # for H4
     python benchmarks/auto_beta.py collect runs/auto results/auto_beta/cifar10.json         # adds to the file
     python benchmarks/auto_beta.py test results/auto_beta/cifar10.json
     python benchmarks/auto_beta.py overhead --root data                                     # the cost of measuring
     python benchmarks/auto_beta.py curve results/auto_beta/curves.json --data digits-lt --imbalance 10
     python benchmarks/auto_beta.py draw results/auto_beta/curves.json docs/images/auto_beta.png
 
-`train` leaves out what the file RESULTS has. `curve` trains with fixed betas, measures the shift that the held-out images of pilots with the same beta still need,
-and recall on test data before and after it is subtracted; `draw` makes the figure of docs/auto_beta.md.
+`train` and `contrast` leave out what the file RESULTS has. `curve` trains with fixed betas, measures the shift that the
+held-out images of pilots with the same beta still need, and recall on test data before and after it is subtracted;
+`draw` makes the figure of docs/auto_beta.md.
 """
 
 import argparse
@@ -66,6 +73,12 @@ def recipes(seeds: range, root: str) -> list[Recipe]:
     return tested + others
 
 
+def contrastive_recipes(seeds: range, root: str) -> list[Recipe]:
+    """BCL and ProCo with a measured beta, ordered by seed."""
+    usual = [defaults("cifar10-lt", method, 100).changed(beta="auto", root=root) for method in ("bcl", "proco")]
+    return [one.changed(seed=seed) for seed in seeds for one in usual]
+
+
 def collect(runs: Path, out: Path) -> None:
     """Add the finished runs in a folder to a file: one row per run."""
     content = json.loads(out.read_text()) if out.exists() else {"about": [], "rows": []}
@@ -74,7 +87,12 @@ def collect(runs: Path, out: Path) -> None:
         folder = RunFolder(file.parent)
         recipe, result = folder.recipe(), folder.result()
         beta = "auto" if recipe.beta is None else recipe.beta
-        row: dict[str, Any] = {"imbalance": recipe.imbalance, "beta": beta, "seed": recipe.seed}
+        row: dict[str, Any] = {
+            "method": recipe.method,
+            "imbalance": recipe.imbalance,
+            "beta": beta,
+            "seed": recipe.seed,
+        }
         row["recall"] = {group: 100 * value for group, value in result["splits"]["test"]["recall"].items()}
         if beta == "auto":
             row["auto_beta"] = result["auto_beta"]
@@ -83,8 +101,8 @@ def collect(runs: Path, out: Path) -> None:
     write_json(out, {"about": [*content["about"], about()], "rows": [rows[key] for key in sorted(rows, key=str)]})
 
 
-def _cell(row: dict[str, Any]) -> tuple[float, float | str, int]:
-    return row["imbalance"], row["beta"], row["seed"]
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["method"], row["imbalance"], row["beta"], row["seed"]
 
 
 def test(file: Path) -> None:
@@ -94,7 +112,7 @@ def test(file: Path) -> None:
     for imbalance, searched in SEARCHED.items():
         authors = defaults("cifar10-lt", "cbs", imbalance).beta
         of = {
-            name: {row["seed"]: row for row in rows if row["imbalance"] == imbalance and row["beta"] == beta}
+            name: {row["seed"]: row for row in rows if _cell(row)[:3] == ("cbs", imbalance, beta)}
             for name, beta in (("auto", "auto"), ("authors", authors), ("searched", searched))
         }
         seeds = sorted(of["auto"].keys() & of["searched"].keys())
@@ -115,6 +133,23 @@ def test(file: Path) -> None:
         print(f"C10-LT{imbalance}: H1 {'holds' if worse > -MARGIN else 'fails'}: auto - searched > {worse:+.2f}")
         right = better.statistic > 0 and p < 0.05
         print(f"  H2 {'holds' if right else 'fails'}: auto - Balanced Softmax {low:+.2f} to {high:+.2f}, p = {p:.2g}")
+    _test_contrastive(rows)
+
+
+def _test_contrastive(rows: list[dict[str, Any]]) -> None:
+    found = {}
+    for method in ("bcl", "proco"):
+        of = [row for row in rows if row["method"] == method]
+        auto, plain = ([row[name] for row in of] for name in ("recall", "recall_without_correction"))
+        found[method] = stats.ttest_rel([recall["all"] for recall in auto], plain)
+        groups = ", ".join(f"{group} {_mean([recall[group] for recall in auto])}" for group in auto[0])
+        betas = _mean([row["auto_beta"]["beta"] for row in of])
+        print(f"{method} on C10-LT100, {len(of)} seeds; beta auto {betas}: auto {groups}; without {_mean(plain)}")
+    corrected = holm([one.pvalue for one in found.values()])
+    for (method, one), p in zip(found.items(), corrected, strict=True):
+        low, high = one.confidence_interval(0.95)
+        right = one.statistic > 0 and p < 0.05
+        print(f"{method}: H4 {'holds' if right else 'fails'}: auto - without {low:+.2f} to {high:+.2f}, p = {p:.2g}")
 
 
 def holm(p_values: list[float]) -> list[float]:
@@ -211,7 +246,7 @@ def overhead(root: str, out: Path, epochs: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=["train", "collect", "test", "overhead", "curve", "draw"])
+    parser.add_argument("do", choices=["train", "contrast", "collect", "test", "overhead", "curve", "draw"])
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/auto"))
     parser.add_argument("--root", default="data")
@@ -221,10 +256,11 @@ if __name__ == "__main__":
     parser.add_argument("--imbalance", type=float, default=100)
     parser.add_argument("--curve-seeds", type=int, default=5)
     given = parser.parse_args()
-    if given.do == "train":
+    if given.do in {"train", "contrast"}:
         done = {_cell(row) for file in given.paths for row in json.loads(file.read_text())["rows"]}
-        several = recipes(range(*given.seeds), given.root)
-        train([one for one in several if (one.imbalance, one.beta or "auto", one.seed) not in done], given.runs)
+        several = (recipes if given.do == "train" else contrastive_recipes)(range(*given.seeds), given.root)
+        cells = [(one.method, one.imbalance, "auto" if one.beta is None else one.beta, one.seed) for one in several]
+        train([one for one, cell in zip(several, cells, strict=True) if cell not in done], given.runs)
     elif given.do == "collect":
         collect(*given.paths)
     elif given.do == "test":

@@ -19,7 +19,6 @@ SHAPES = [(16, 16, 1, 32), (32, 32, 1, 16), (64, 64, 1, 8), (16, 32, 2, 32), (32
 IMAGES = (3, 16, 1, 32)
 
 
-
 @dataclass(frozen=True)
 class Setting:
     """Device and sizes."""
