@@ -36,8 +36,8 @@ __all__ = ["OwnImages", "in_memory", "measure_images", "measure_path", "open_own
 
 SMALL = 64
 """Images up to this side are small."""
-_TOGETHER = 64  # images that a process reads at a time; they share little memory, as in a container
-_FEW = 8  # times as many, up to which other processes do not help
+_TOGETHER = 2**18  # pixels that a process reads at a time: few messages, and little shared memory, as in a container
+_FEW = 512  # images, up to which other processes do not help
 _WORKERS = 16  # processes, at most
 _VALIDATION = 0.1  # that is held out by default
 _KEPT = 4  # data sets that stay in memory
@@ -196,7 +196,7 @@ def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     if found is None and stamps is not None and cache is not None:
         found = read_pixels(cache, dataset, stamps)
     if found is None:
-        found = _decoded(dataset)
+        found = _decoded(dataset, max(1, _TOGETHER // (first[0] * first[1])))
         if found is not None and stamps is not None and cache is not None:
             write_pixels(cache, dataset, stamps, found)
     if found is None:
@@ -217,8 +217,13 @@ def _first_size(split: Split) -> Iterator[tuple[int, int]]:
     return (size for place in range(len(split)) for size in _readable_sizes([(split.images, place)]))
 
 
-def _decoded(dataset: DataSet) -> dict[str, Tensor] | None:
-    """All images, read by a process per core; ``None`` if one cannot be read, or if they differ in size."""
+def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
+    """All images, read by a process per core; ``None`` if one cannot be read, or if they differ in size.
+
+    Args:
+        dataset: the images.
+        together: how many a process reads at a time.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if multiprocessing.current_process().daemon:  # it may start no other
         cores = 0
@@ -228,8 +233,8 @@ def _decoded(dataset: DataSet) -> dict[str, Tensor] | None:
     with phase(f"Reading {number:,} images", number) as progress:
         for name, split in dataset.splits.items():
             parts: list[Tensor] = []
-            chunks = _Chunks(split.images)
-            several = isinstance(split.images, FileImages) and len(chunks) > _FEW
+            chunks = _Chunks(split.images, together)
+            several = isinstance(split.images, FileImages) and len(split) > _FEW
             workers = min(cores, _WORKERS) if several else 0
             for part in DataLoader(chunks, batch_size=None, num_workers=workers):
                 if part is None or part.shape[1:] != (shape or part.shape[1:]):
@@ -246,14 +251,14 @@ def _decoded(dataset: DataSet) -> dict[str, Tensor] | None:
 class _Chunks(Dataset[Tensor | None]):
     """Images in chunks, each a tensor; ``None`` if one cannot be read, or if they differ in size."""
 
-    def __init__(self, images: Images) -> None:
-        self.images = images
+    def __init__(self, images: Images, together: int) -> None:
+        self.images, self.together = images, together
 
     def __len__(self) -> int:
-        return math.ceil(len(self.images) / _TOGETHER)
+        return math.ceil(len(self.images) / self.together)
 
     def __getitem__(self, number: int) -> Tensor | None:
-        places = range(number * _TOGETHER, min((number + 1) * _TOGETHER, len(self.images)))
+        places = range(number * self.together, min((number + 1) * self.together, len(self.images)))
         try:
             images = [self.images[place] for place in places]
         except UnreadableImageError:
