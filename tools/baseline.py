@@ -26,7 +26,7 @@ committed  Only in `compare`: the committed results/**/result.json against those
 Names that change on purpose are listed in tools/renamed.json, which `compare` applies to the baseline:
 
 commands   {"case": "words"}: the arguments of a run that replace those in CASES, for example
-           {"bcl-cbs": "--method bcl --beta 1.8"} where the old words were "--method bcl --balance cbs --beta 1.8".
+           {"bcl-cbs": "--method bcl --beta 1.8"} where they were "--method bcl --balance cbs --beta 1.8".
 words      [["old words", "new words"], ...]: replaced in the arguments of all commands, for example a flag's name.
            Replacements are made in this order, and only of whole words.
 model, predictions, statistics, log, result, search, tables, subsets, draws, page, study, committed
@@ -91,8 +91,8 @@ CASES: dict[str, str] = {
     "class-balanced-weights": "--method class-balanced-weights",
     "bcl": "--method bcl",
     "proco": "--method proco",
-    "bcl-cbs": "--method bcl --balance cbs --beta 1.8",
-    "proco-cbs": "--method proco --balance cbs --beta 1.8",
+    "bcl-cbs": "--method bcl --beta 1.8",
+    "proco-cbs": "--method proco --beta 1.8",
     "fold": "--method cbs --folds 3 --fold 1 --seed 4",
     "resnet": "--method cbs --model resnet20 --augment cifar --head cosine --epochs 1",
     "mixed": "--method cbs --sampler square-root --correct-twice --mixup 0.2 --label-smoothing 0.1 --augment imagenet",
@@ -112,7 +112,7 @@ STUDY = (
     "--data digits-lt --methods softmax cbs --betas search --folds 2 --start 1 1.5 --step 0.5 --seeds 2 --epochs 3 "
     "--device cpu"
 )
-TABLES = ("recall", "level", "gradient", "shift")
+TABLES = ("recall", "measures")
 """What `longtail study table` is asked about the committed runs."""
 
 TENSOR_FILES = ("model", "predictions", "statistics")
