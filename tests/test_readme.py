@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import tomllib
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -46,6 +48,23 @@ def test_metrics_example(capsys):
     exec(snippet, names)
     right = torch.cat([names["model"](images).argmax(1) == target for images, target in batches])
     assert f"'accuracy': {right.double().mean().item():.3f}"[:-1] in capsys.readouterr().out
+
+
+def test_badges_are_true():
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    said = {}
+    for file in re.findall(r"\((docs/images/badges/\w+\.svg)\)", README):
+        badge = ET.fromstring((root / file).read_text("utf-8"))
+        left, right = (text.text for text in badge.iter("{http://www.w3.org/2000/svg}text"))
+        said[left] = right
+    tested = [one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r"Python :: 3\.\d+$", one)]
+    torch_floor = next(one for one in project["dependencies"] if one.startswith("torch>="))
+    assert said == {
+        "python": ", ".join(tested),
+        "torch": torch_floor.replace("torch>=", "≥ "),
+        "licence": project["license"],
+    }
 
 
 def test_readme_is_short():
