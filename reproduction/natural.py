@@ -26,6 +26,7 @@ from statistics import fmean
 import pandas as pd
 
 from longtail import Results
+from longtail.data.datasets.texts import read_goemotions, trec_rows
 from longtail.study.rendering import to_markdown
 from longtail.study.runs import Cell, Run, ordered, read_runs
 
@@ -33,20 +34,18 @@ Row = tuple[str, ...]
 
 
 def trec(folder: Path) -> tuple[Row, Iterable[Row]]:
-    """Return columns and rows; a line is `COARSE:fine question`."""
-    lines = (folder / "train_5500.label").read_text(encoding="latin1").splitlines()
-    return ("text", "label"), [(text, label) for label, _, text in (line.partition(" ") for line in lines)]
+    """Return columns and rows of the training file."""
+    return ("text", "label"), [row[1:] for row in trec_rows(folder / "train_5500.label")]
 
 
 def goemotions(folder: Path) -> tuple[Row, Iterable[Row]]:
     """Return columns and rows, without comments that have several labels."""
-    names = (folder / "emotions.txt").read_text(encoding="utf-8").split()
-    rows = []
-    for part, split in (("train", "train"), ("dev", "val"), ("test", "test")):
-        for line in (folder / f"{part}.tsv").read_text(encoding="utf-8").splitlines():
-            text, labels, _ = line.split("\t")
-            if "," not in labels and text.strip():
-                rows.append((text, names[int(labels)], split))
+    dataset = read_goemotions(folder)
+    rows = [
+        (str(split.images[i]), dataset.class_names[c], part)
+        for part, split in dataset.splits.items()
+        for i, c in enumerate(split.labels.tolist())
+    ]
     return ("text", "label", "split"), rows
 
 

@@ -157,3 +157,38 @@ def test_texts_with_other_columns_and_without_labels(run, encoder, tmp_path):
     assert "without labels" in out
     with pytest.raises(ValueError, match="`label`"):
         open_path("b.npz")
+
+
+def test_data_sets_by_name(run, encoder, tmp_path):
+    """Texts of the catalogue, and images of which only the training split has groups."""
+    (tmp_path / "trec").mkdir()
+    (tmp_path / "trec" / "train_5500.label").write_bytes(b"NUM:date a b\nDESC:def c\nDESC:def d a\n")
+    (tmp_path / "trec" / "TREC_10.label").write_bytes(b"DESC:def b, a\n")
+    words = ("trec", "--root", ".", "--device", "cpu", "--out", "trec.npz")
+    code, out, err = run("embed", *words, "--model", encoder)
+    assert code == 0, err
+    assert "4 vectors of 16 numbers, 2 classes" in out
+    (tmp_path / "table.csv").write_text('text,label\nd a,x\n"b, a",x\n')
+    run("embed", "table.csv", "--text", "text", "--model", encoder, "--device", "cpu", "--out", "table.npz")
+    found, expected = np.load("trec.npz"), np.load("table.npz")["features"]
+    np.testing.assert_allclose(found["features"][2:], expected, rtol=1e-4, atol=1e-5)
+    assert open_path("trec.npz").class_names == ("DESC:def", "NUM:date")
+    assert found["split"].tolist() == ["train"] * 3 + ["test"]
+    for more in (["--text", "text"], ["--pretrained"], ["--split-by", "author"]):
+        code, _, err = run("embed", *words, "--model", encoder, *more)
+        assert code == 2
+        assert more[0] in one_sentence(err) or "no other weights" in err
+
+    folder = tmp_path / "gtsrb" / "GTSRB"
+    names = ["Final_Training/Images/00000/00001_00000.ppm", "Final_Training/Images/00000/00001_00001.ppm"]
+    for name in (*names, "Final_Training/Images/00004/00001_00000.ppm", "Final_Test/Images/00000.ppm"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (len(name), 0, 0)).save(folder / name)
+    (tmp_path / "gtsrb" / "GT-final_test.csv").write_text("Filename;ClassId\n00000.ppm;4\n")
+    save_file(torchvision.models.resnet18(num_classes=5).state_dict(), tmp_path / "weights.safetensors")
+    words = ("--model", "resnet18", "--weights", "weights.safetensors", "--image-size", "32", "--device", "cpu")
+    code, _, err = run("embed", "gtsrb", "--root", ".", *words, "--out", "gtsrb.npz")
+    assert code == 0, err
+    signs = open_path("gtsrb.npz", split_by="group")
+    assert [signs.group_names[g] for g in signs.train.groups] == ["00000/00001", "00000/00001", "00004/00001"]
+    assert [signs.group_names[g] for g in signs.test.groups] == ["test 0"]

@@ -24,6 +24,7 @@ from longtail.models.backbones import evaluation_mode
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
 from longtail.train.measures import Classifier, PostHoc, measures
+from longtail.train.own import check_no_texts
 from longtail.train.recipe import Family
 from longtail.train.stored import choose_step, read_statistics
 
@@ -338,6 +339,7 @@ def evaluate_on(
         workers: threads that read files.
         unreadable: receives the files that cannot be read, and why; without it such a file raises an error.
     """
+    check_no_texts(dataset)
     folder, model = RunFolder(run), load(run, device)
     kept, (statistics, classifier) = folder.result(), read_statistics(folder.statistics_file)
     groups, trace = Groups.from_indices(**kept["groups"]), kept["posthoc_chosen_on_val"]

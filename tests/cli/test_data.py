@@ -15,7 +15,7 @@ def test_help_of_the_data_commands(run):
     for words in ([], ["--help"]):
         code, out, _ = run("data", *words)
         assert code == 0
-        assert all(command in out for command in ("list", "get NAME", "check NAME", "describe PATH"))
+        assert all(command in out for command in ("list", "get NAME", "check NAME", "describe DATA"))
     for command, flag in {
         "list": "--root",
         "get": "NAME",

@@ -170,3 +170,31 @@ def test_describe_says_what_was_ignored_and_how_nested_folders_were_read(run, bi
     assert code == 0
     assert f"Ignored 1 file in {birds}: 1 .mov." in out
     assert "Made 4 classes from folders at different levels, named by their path, such as finch/gold; " in out
+
+
+def test_data_sets_by_name(run, tmp_path):
+    """Texts; a name takes no options of one's own data."""
+    (tmp_path / "trec").mkdir()
+    (tmp_path / "trec" / "train_5500.label").write_bytes(b"NUM:date When ?\nNUM:date When ?\nDESC:def What ?\n")
+    (tmp_path / "trec" / "TREC_10.label").write_bytes(b"DESC:def When ?\n")
+    code, out, _ = run("data", "describe", "trec", "--root", tmp_path)
+    assert code == 1
+    assert "trec: 3 train, 1 test texts, 2 classes" in out
+    assert "texts with different labels (1):" in out
+    code, out, _ = run("data", "check", "trec", "--root", tmp_path)
+    assert code == 1
+    assert "train texts: expected 5452, found 3" in out
+    assert "smallest training class: expected 4, found 1" in out
+    code, _, err = run("data", "describe", "trec", "--root", tmp_path, "--label-column", "kind")
+    assert code == 2
+    assert "Expected no --label-column for trec" in one_sentence(err)
+    code, _, err = run("data", "describe", "goemotions", "--root", tmp_path)
+    assert code == 2
+    assert "emotions.txt (CC BY 4.0)" in one_sentence(err)
+    code, out, _ = run("data", "describe", "digits-lt")
+    assert code == 0
+    assert "digits-lt: 342 train, 500 test images" in out
+    for words in (["train", "--data", "trec"], ["study", "--data", "trec", "--methods", "softmax", "--dry-run"]):
+        code, _, err = run(*words, "--root", tmp_path)
+        assert code == 2
+        assert "embed trec --model FOLDER --out trec.npz` makes features" in one_sentence(err)

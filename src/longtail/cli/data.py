@@ -10,11 +10,10 @@ from rich.table import Table
 from longtail._checks import check_number
 from longtail._program import printable
 from longtail._registry import load_plugins, nearest
-from longtail.cli.parsing import Parser, add_opening
+from longtail.cli.parsing import Parser, add_opening, open_given
 from longtail.cli.show import SafeConsole, console, print_line
-from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts, open_path
+from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts
 from longtail.data.datasets.own import empty_folders
-from longtail.train.recipe import OPENING
 
 _PARTS = ("train", "val", "test")
 _USAGE = """usage: longtail data COMMAND …
@@ -22,7 +21,7 @@ _USAGE = """usage: longtail data COMMAND …
   list             data sets known by name, and which of them are on this machine
   get NAME         download a data set, or show how to get it
   check NAME       compare a data set on disk with what should be there
-  describe PATH    classes, counts, imbalance, duplicate and unreadable images of your own data
+  describe DATA    classes, counts, imbalance, duplicate and unreadable images of your own data, or of one by name
 
 `longtail data COMMAND --help` shows the flags."""
 
@@ -41,8 +40,7 @@ def run(words: Sequence[str]) -> int:
 
 def _parser(command: str, description: str) -> Parser:
     parser = Parser(f"longtail data {command}", description)
-    if command != "describe":
-        parser.flag("--root", "the data folder", type=Path, default=Path("data"), metavar="DIR")
+    parser.flag("--root", "the data folder, for data sets by name", type=Path, default=Path("data"), metavar="DIR")
     if command in {"get", "check"}:
         parser.add_argument("name", metavar="NAME", help="a name that `longtail data list` shows")
     return parser
@@ -106,19 +104,21 @@ def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
 
 
 def _describe(words: Sequence[str]) -> int:
-    parser = _parser("describe", "Show what is in your own data: classes, counts, groups, duplicates, bad files.")
-    parser.add_argument("path", type=Path, metavar="PATH", help="a folder of class folders, or a list of images")
+    parser = _parser("describe", "Show what is in data: classes, counts, groups, duplicates, bad files.")
+    parser.add_argument(
+        "data", metavar="DATA", help="a folder of class folders, a list of images, or a data set by name"
+    )
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
     add_opening(parser)
     given = parser.read(words)
     with parser.errors_name_flags():
-        dataset = open_path(given.path, **{name: getattr(given, name) for name in OPENING})
+        dataset = open_given(given.data, given)
     total = sum(len(split) for split in dataset.splits.values())
     read_images = not given.no_read_images
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading images", total=total, visible=read_images)
+        task = bar.add_task("reading data", total=total, visible=read_images)
         found = describe_dataset(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
-    show(found, empty_folders(given.path, dataset))
+    show(found, [] if given.data in CATALOG else empty_folders(given.data, dataset))
     return 1 if found.unreadable or found.across or found.conflicting or found.empty or found.leaking else 0
 
 

@@ -4,18 +4,19 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.progress import Progress
 
-from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_opening, check_folder_of, open_given, positive_integer
 from longtail.cli.show import print_line, print_unreadable, progress_console
-from longtail.data import CATALOG, FeatureVectors, load, open_path
+from longtail.data import CATALOG, DataSet, FeatureVectors, Texts
 from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.embedding import embed_images, embed_texts
-from longtail.train.recipe import OPENING, Recipe, pick_device
+from longtail.train.recipe import Recipe, pick_device
 
 __all__ = ["run"]
 
@@ -32,13 +33,13 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("data", metavar="DATA", help=about)
     parser.flag(
-        "--model", "a torchvision or timm network; with --text the folder of a Hugging Face encoder", required=True
+        "--model", "a torchvision or timm network; of texts the folder of a Hugging Face encoder", required=True
     )
     parser.flag("--weights", "the network's weights, .safetensors or of torch.save", type=Path, metavar="FILE")
     parser.flag("--pretrained", "download the network's published weights", action="store_true")
     parser.flag(
         "--text",
-        "the column with texts; labels are in `label`, and splits in `split` if there are any",
+        "of your own table: the column with texts; labels are in `label`, and splits in `split` if there are any",
         metavar="COLUMN",
     )
     parser.flag("--out", "the file of features", type=Path, required=True, metavar="FILE.npz")
@@ -56,7 +57,7 @@ def run(words: Sequence[str]) -> int:
     if given.out.suffix != ".npz":
         raise ValueError(f"Expected --out to end in .npz, but got {given.out}.")
     with parser.errors_name_flags():
-        found = _texts(given) if given.text is not None else _images(given)
+        found = _table(given) if given.text is not None else _data_set(given)
     write_features(given.out, found)
     rows, width = found.features.shape
     classes = f"{len(set(found.labels)):,} classes" if found.labels else "without labels"
@@ -64,15 +65,26 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _images(given: argparse.Namespace) -> StoredFeatures:
+def _data_set(given: argparse.Namespace) -> StoredFeatures:
+    dataset = open_given(given.data, given)
+    found = _texts(given, dataset) if isinstance(dataset.train.images, Texts) else _images(given, dataset)
+    splits = found.splits
+    vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]
+    labels = [found.class_names[c] for split in splits.values() for c in split.labels.tolist()]
+    parts = [part for part, split in splits.items() for _ in range(len(split))]
+    groups: list[str] = []
+    if any(split.groups is not None for split in splits.values()):
+        for part, split in splits.items():
+            alone = [f"{part} {place}" for place in range(len(split))]  # every sample without a group is one
+            groups += alone if split.groups is None else [found.group_names[g] for g in split.groups.tolist()]
+    return StoredFeatures(torch.cat(vectors), labels, parts, found.class_names, groups)
+
+
+def _images(given: argparse.Namespace, dataset: DataSet) -> DataSet:
     if given.weights is None and not given.pretrained:
         raise ValueError("Expected --weights FILE or --pretrained: features of an untrained network are of no use.")
     if given.weights is not None and given.pretrained:
         raise ValueError(f"Expected --weights or --pretrained, not both, but got {given.weights} and --pretrained.")
-    if given.data in CATALOG:
-        dataset = load(given.data, given.root)
-    else:
-        dataset = open_path(given.data, **{name: getattr(given, name) for name in OPENING})
     skipped: dict[str, str] = {}
     try:
         with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
@@ -90,28 +102,37 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
     except UnreadableImageError as error:
         raise error.with_hint() from error
     print_unreadable(skipped, sum(map(len, dataset.splits.values())))
-    splits = found.splits
-    vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]
-    labels = [found.class_names[c] for split in splits.values() for c in split.labels.tolist()]
-    parts = [part for part, split in splits.items() for _ in range(len(split))]
-    groups = [
-        found.group_names[g] for split in splits.values() if split.groups is not None for g in split.groups.tolist()
-    ]
-    return StoredFeatures(torch.cat(vectors), labels, parts, found.class_names, groups)
+    return found
 
 
-def _texts(given: argparse.Namespace) -> StoredFeatures:
-    if given.weights is not None or given.pretrained:
-        raise ValueError("Expected --model to be a folder with the weights of the encoder, and no other weights.")
+def _texts(given: argparse.Namespace, dataset: DataSet) -> DataSet:
+    splits = dataset.splits
+    vectors = _vectors(given, [str(split.images[i]) for split in splits.values() for i in range(len(split))])
+    ends = torch.tensor([len(split) for split in splits.values()]).cumsum(0).tolist()
+    parts = {
+        name: replace(split, images=FeatureVectors(vectors[end - len(split) : end]))
+        for (name, split), end in zip(splits.items(), ends, strict=True)
+    }
+    return replace(dataset, **parts)  # type: ignore[arg-type]
+
+
+def _table(given: argparse.Namespace) -> StoredFeatures:
+    if given.data in CATALOG:
+        raise ValueError(f"Expected no --text for {given.data}, a data set by name, but got {given.text}.")
     for name in ("image_root", "path_column"):
         if getattr(given, name) != getattr(Recipe, name):
             raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
     table = read_texts(given.data, given.text, label=given.label_column, group=given.split_by)
-    with _bar("embedding texts", len(table.texts)) as advance:
-        vectors = embed_texts(
-            table.texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
+    return StoredFeatures(_vectors(given, table.texts), table.labels, table.splits, None, table.groups)
+
+
+def _vectors(given: argparse.Namespace, texts: Sequence[str]) -> torch.Tensor:
+    if given.weights is not None or given.pretrained:
+        raise ValueError("Expected --model to be a folder with the weights of the encoder, and no other weights.")
+    with _bar("embedding texts", len(texts)) as advance:
+        return embed_texts(
+            texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
         )
-    return StoredFeatures(vectors, table.labels, table.splits, None, table.groups)
 
 
 @contextmanager

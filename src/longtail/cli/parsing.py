@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
+from longtail.data import CATALOG, DataSet, load, open_path
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 
@@ -20,6 +21,7 @@ __all__ = [
     "add_opening",
     "add_settings",
     "check_folder_of",
+    "open_given",
     "positive_integer",
     "read_settings",
 ]
@@ -177,6 +179,15 @@ def add_opening(parser: Parser) -> None:
     for name in OPENING:
         metavar = name.rsplit("_", 1)[-1].upper()
         parser.flag(f"--{name.replace('_', '-')}", setting_help(name), default=getattr(Recipe, name), metavar=metavar)
+
+
+def open_given(data: str, given: argparse.Namespace) -> DataSet:
+    """Return the data set of this name, or one's own, opened as the flags of :func:`add_opening` say."""
+    opening = {name: getattr(given, name) for name in OPENING}
+    if data not in CATALOG:
+        return open_path(data, **opening)
+    Recipe(data=data, **opening)  # refuses them
+    return load(data, given.root)
 
 
 def read_settings(

@@ -19,7 +19,7 @@ from longtail.data.datasets.inspection import groups_in_several_splits
 from longtail.data.datasets.own import empty_folders
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.train.auto_beta import pilots_needed
-from longtail.train.own import in_memory, open_own, without_empty_splits
+from longtail.train.own import check_no_texts, in_memory, open_own, without_empty_splits
 from longtail.train.recipe import Recipe
 
 __all__ = ["data_notes", "open_data"]
@@ -40,6 +40,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = N
             subset_seed=recipe.subset_seed,
             seed=recipe.seed,
         )
+        check_no_texts(dataset)
         dataset = _with_test(dataset, recipe)
     else:
         dataset = open_own(recipe.data, **recipe.opening) if own is None else without_empty_splits(own)
@@ -60,7 +61,7 @@ def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = N
 
 
 def data_notes(recipes: Iterable[Recipe]) -> list[str]:
-    """What should be known about the own data of recipes before they are trained: ignored files, test data held out.
+    """What should be known about the data of recipes before they are trained: ignored files, test data held out.
 
     Wrong data raises here, before the first run begins.
     """
@@ -70,7 +71,7 @@ def data_notes(recipes: Iterable[Recipe]) -> list[str]:
         first.setdefault((recipe.data, *recipe.opening.values(), recipe.test, auto), recipe)
     notes = []
     for recipe in first.values():
-        if recipe.data not in CATALOG:
+        if recipe.data not in CATALOG or recipe.test:
             dataset = open_data(recipe)
             notes += [*dataset.notes, *_pilot_note(recipe, dataset)]
     return list(dict.fromkeys(notes))

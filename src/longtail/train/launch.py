@@ -16,7 +16,7 @@ from longtail.ranks import Ranks
 from longtail.train.fitting import describe_settings
 from longtail.train.fleet import Fleet, stoppable
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
-from longtail.train.own import measure_path
+from longtail.train.own import listed_images, measure_path
 from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import OPENING, Recipe, defaults, pick_device, setting_types
 from longtail.train.trainer import StoppedError, Trainer
@@ -57,10 +57,10 @@ def make_recipe(settings: Mapping[str, Any], out: Path | str | None = None, *, q
 
 
 def describe_fit(recipe: Recipe) -> str:
-    """One line about the user's own data and the settings for it; nothing for a data set by name."""
-    if recipe.data in CATALOG:
-        return ""
-    return describe_settings(measure_path(recipe.data, **recipe.opening), recipe.settings())
+    """One line about the data and the settings that fit it; nothing for a data set by name with a recipe of its own."""
+    own = recipe.data not in CATALOG
+    images = measure_path(recipe.data, **recipe.opening) if own else listed_images(recipe.data)
+    return "" if images is None else describe_settings(images, recipe.settings())
 
 
 def train(

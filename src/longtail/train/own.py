@@ -26,13 +26,23 @@ from longtail.data import (
     FileImages,
     Images,
     Split,
+    Texts,
     is_features,
     open_path,
 )
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 from longtail.train.pixel_cache import Stamps, read_pixels, stamps_of, write_pixels
 
-__all__ = ["OwnImages", "in_memory", "measure_images", "measure_path", "open_own", "without_empty_splits"]
+__all__ = [
+    "OwnImages",
+    "check_no_texts",
+    "in_memory",
+    "listed_images",
+    "measure_images",
+    "measure_path",
+    "open_own",
+    "without_empty_splits",
+]
 
 SMALL = 64
 """Images up to this side are small."""
@@ -66,6 +76,19 @@ def without_empty_splits(dataset: DataSet) -> DataSet:
     return replace(dataset, val=dataset.val or None, test=dataset.test or None)  # an empty split is false
 
 
+def check_no_texts(data: DataSet | str) -> None:
+    """Raise an error if a data set, or the one with this name, has texts: they are trained on as features."""
+    if isinstance(data, str):
+        name, texts = data, data in CATALOG and CATALOG[data].texts
+    else:
+        name, texts = data.name, isinstance(data.train.images, Texts)
+    if texts:
+        how = "`longtail.embedding.embed_texts`"
+        if name in CATALOG:
+            how = f"`{program()} embed {name} --model FOLDER --out {name}.npz`"
+        raise ValueError(f"Expected images or features, but {name} has texts; {how} makes features to train on.")
+
+
 @dataclass(frozen=True)
 class OwnImages:
     """What the defaults for your own images or features depend on."""
@@ -88,6 +111,15 @@ class OwnImages:
         shares = {"test": settings.get("test") or 0.0, "val": settings.get("validation", _VALIDATION)}
         left = math.prod(1.0 - float(share) for split, share in shares.items() if split not in self.splits)
         return max(round(self.number * left), 1)
+
+
+def listed_images(name: str) -> OwnImages | None:
+    """What the defaults for a data set by name depend on, if they are fitted to it; its files are not needed."""
+    entry = CATALOG.get(name)
+    if entry is None or entry.image_size is None or entry.recipe is not None:
+        return None
+    splits = frozenset(entry.sizes) - {"train"}
+    return OwnImages(entry.sizes["train"], entry.num_classes, *entry.image_size, small=False, splits=splits)
 
 
 def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = False, **opening: Any) -> OwnImages:
@@ -186,6 +218,7 @@ def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
         dataset: the data set.
         cache: the folder of the cache on disk; ``None``: there is no cache.
     """
+    check_no_texts(dataset)
     if isinstance(dataset.train.images, FeatureVectors):
         return dataset
     first = next((size for split in dataset.splits.values() for size in _first_size(split)), None)

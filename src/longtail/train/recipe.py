@@ -23,7 +23,7 @@ from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 from longtail.train.fitting import fitting_settings
 from longtail.train.optimizer import SCHEDULES
-from longtail.train.own import OwnImages, measure_path
+from longtail.train.own import OwnImages, check_no_texts, listed_images, measure_path
 
 __all__ = [
     "HELD_OUT",
@@ -517,7 +517,7 @@ def defaults(
     given: Mapping[str, Any] | None = None,
     **opening: Any,
 ) -> Recipe:
-    """The recipe that ships with a data set, for one method; for your own images, fitted to their number and size.
+    """The recipe that ships with a data set, for one method; else one that fits the number and the size of the images.
 
     Args:
         data: a data set by name, or the path of your own.
@@ -536,16 +536,19 @@ def defaults(
     """
     if method is not None:
         find_method(method)
+    check_no_texts(data)
     given = given or {}
     named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_named(given["recipe"])}
     fitted: dict[str, Any] = {}
     own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
+    fits = listed_images(data)
     if data not in CATALOG and small is None:
-        images = measure_path(data, **opening) if images is None else images
+        fits = measure_path(data, **opening) if images is None else images
+    if fits is not None:
         wanted = {name: value for name, value in named.items() if name in {"train", "optimizer"}}
-        fitted = fitting_settings(images, {**wanted, **given})
-        small = images.small or fitted.get("augment") == "cifar"
-    content = _shipped(data if data in CATALOG else "own-small" if small else own)
+        fitted = fitting_settings(fits, {**wanted, **given})
+        small = fits.small or fitted.get("augment") == "cifar"
+    content = _shipped(data if data in CATALOG and fits is None else "own-small" if small else own)
     settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
     settings |= {name: value for name, value in named.items() if not isinstance(value, dict)} | fitted
     # What a data set's recipe says about a method is for the network and optimiser of that recipe.

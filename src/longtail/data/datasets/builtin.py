@@ -4,7 +4,7 @@ import gzip
 import struct
 import tomllib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -20,8 +20,9 @@ from longtail.classes import Groups
 from longtail.data.datasets.catalog import CATALOG, Entry, expected_counts
 from longtail.data.datasets.cifar import read_cifar
 from longtail.data.datasets.fetch import download, fetch_archive
-from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list
+from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list, read_table
 from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split
+from longtail.data.datasets.texts import read_banking77, read_clinc150, read_goemotions, read_trec
 
 GREY = Normalisation((0.5,), (0.5,))
 _Table = dict[str, Any]  # of builtin.toml, with its name
@@ -138,6 +139,59 @@ def _folder_names(split: Split, num_classes: int) -> tuple[str, ...]:
     return tuple(str(c) for c in range(num_classes))
 
 
+# --- images in groups that must not be split
+
+
+def _read_gtsrb(table: _Table, root: Path) -> DataSet:
+    """Read the traffic signs; a group is a track, about 30 pictures of one sign from a passing car."""
+    folders = tuple(f"{c:05}" for c in range(table["num_classes"]))
+    signs = read_folder(root / "gtsrb/GTSRB/Final_Training/Images", folders)[0]
+    assert isinstance(signs.images, FileImages)
+    tracks, codes = _codes(name.partition("_")[0] for name in signs.images.names)
+    answers = root / "gtsrb/GT-final_test.csv"
+    names, labels = [], []
+    for number, row in enumerate(read_table(answers, ["filename", "classid"]), 1):
+        name, label = row["filename"], row.get("classid", "")
+        if not name or not inside(name) or not label.isdecimal() or int(label) >= len(folders):
+            raise ValueError(f"Expected a file and a class in row {number} of {answers}, but got {name!r}, {label!r}.")
+        names.append(name)
+        labels.append(int(label))
+    test = Split(FileImages(root / "gtsrb/GTSRB/Final_Test/Images", names), torch.tensor(labels, dtype=torch.int64))
+    train = replace(signs, groups=codes)
+    return DataSet("gtsrb", tuple(table["classes"]), train, test, group_names=tracks)
+
+
+def _read_ham10000(table: _Table, root: Path) -> DataSet:
+    """Read the skin lesions; a group is a lesion, of which there may be several images."""
+    folder = root / "ham10000"
+    path = next(filter(Path.is_file, (folder / f"HAM10000_metadata{suffix}" for suffix in ("", ".csv", ".tab"))), None)
+    if path is None:
+        raise FileNotFoundError(f"Expected {folder / 'HAM10000_metadata'}, or .csv or .tab, but there is none.")
+    places = {file.stem: file.relative_to(folder).as_posix() for file in folder.glob("HAM10000_images_part_*/*.jpg")}
+    names, labels, lesions = [], [], []
+    for number, row in enumerate(read_table(path, ["image_id", "dx", "lesion_id"]), 1):
+        image, label, lesion = row.get("image_id", ""), row.get("dx", ""), row.get("lesion_id", "")
+        if label not in table["classes"] or not lesion:
+            raise ValueError(f"Expected a class and a lesion in row {number} of {path}, but got {label!r}, {lesion!r}.")
+        if image not in places:
+            raise ValueError(
+                f"Expected the image in row {number} of {path}, but there is no {image}.jpg in {folder}/*."
+            )
+        names.append(places[image])
+        labels.append(table["classes"].index(label))
+        lesions.append(lesion)
+    known, codes = _codes(lesions)
+    train = Split(FileImages(folder, names), torch.tensor(labels, dtype=torch.int64), codes)
+    return DataSet("ham10000", tuple(table["classes"]), train, group_names=known)
+
+
+def _codes(groups: Iterable[str]) -> tuple[tuple[str, ...], Tensor]:
+    """Return the different groups, and the position of each one given among them."""
+    codes: dict[str, int] = {}
+    members = torch.tensor([codes.setdefault(group, len(codes)) for group in groups], dtype=torch.int64)
+    return tuple(codes), members
+
+
 # --- the entries
 
 
@@ -153,6 +207,12 @@ _READERS: dict[str, Callable[[_Table, Path], DataSet]] = {
     "fashion-mnist": _read_fashion_mnist,
     "tiny-imagenet": _read_tiny_imagenet,
     "imagenet": _read_imagenet,
+    "gtsrb": _read_gtsrb,
+    "ham10000": _read_ham10000,
+    "trec": lambda _, root: read_trec(root / "trec"),
+    "goemotions": lambda _, root: read_goemotions(root / "goemotions"),
+    "banking77": lambda _, root: read_banking77(root / "banking77"),
+    "clinc150-imbalanced": lambda _, root: read_clinc150(root / "clinc150"),
 }
 
 
@@ -179,6 +239,8 @@ def _entry(name: str, table: _Table) -> Entry:
         train_range=tuple(table["train_range"]),
         counts=partial(expected_counts, name) if lists else None,
         label=table.get("label", ""),
+        image_size=tuple(table["image_size"]) if "image_size" in table else None,
+        texts=table.get("texts", False),
     )
 
 

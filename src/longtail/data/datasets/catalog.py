@@ -23,7 +23,7 @@ class Entry:
     """Reads it from the data folder."""
     num_classes: int
     sizes: Mapping[str, int]
-    """Images in each split: ``"train"``, ``"val"``, ``"test"``."""
+    """Images or texts in each split: ``"train"``, ``"val"``, ``"test"``."""
     files: tuple[str, ...] = ()
     """Files or folders below the data folder that must exist."""
     steps: str = ""
@@ -40,6 +40,11 @@ class Entry:
     """Default training settings, with tables per method below ``"method"``, like the files in ``longtail/recipes``."""
     label: str = ""
     """Display name; the imbalance factor is appended where one applies."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of the images, the median if they differ: default settings without ``recipe`` fit it and the
+    number of images."""
+    texts: bool = False
+    """Whether the samples are texts, from which `longtail embed` computes vectors to train on."""
 
     def is_here(self, root: Path) -> bool:
         """Whether all files exist on this machine."""

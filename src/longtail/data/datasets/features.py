@@ -124,7 +124,7 @@ def write_features(path: Path, stored: StoredFeatures) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-class Texts(NamedTuple):
+class TextTable(NamedTuple):
     """The rows of a table of texts."""
 
     texts: list[str]
@@ -135,7 +135,7 @@ class Texts(NamedTuple):
     """Empty without a column of groups."""
 
 
-def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Texts:
+def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> TextTable:
     """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
 
     Texts without a label, if there is no column ``label``, can be predicted but not trained on.
@@ -162,7 +162,7 @@ def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | 
     values = {name: [row[name] for row in rows] for name in wanted}
     splits = _splits(path, [row.get(SPLIT) for row in rows])
     groups = [] if group is None else values[column(group)]
-    return Texts(values[column(text)], values.get(column(label), []), splits, groups)
+    return TextTable(values[column(text)], values.get(column(label), []), splits, groups)
 
 
 def _splits(path: Path, given: Iterable[Any]) -> list[str]:

@@ -17,7 +17,7 @@ from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.features import FeatureVectors
 from longtail.data.datasets.long_tail import long_tail_counts
-from longtail.data.datasets.splits import DataSet, FileImages, Split
+from longtail.data.datasets.splits import DataSet, FileImages, Split, Texts
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
 _SHOWN = 5  # items of a problem that a notebook lists
@@ -38,8 +38,8 @@ class Difference:
 def check_dataset(name: str, root: Path | str = "data", **options: Any) -> list[Difference]:
     """Return the differences between a data set on disk and its catalog entry.
 
-    It compares the number of classes, the images of each split, the smallest and the largest class, the images per
-    class where the entry has them, and whether listed files exist.
+    It compares the number of classes, the images or texts of each split, the smallest and the largest class, the images
+    per class where the entry has them, and whether listed files exist.
 
     Args:
         name: a name of ``CATALOG``.
@@ -59,7 +59,7 @@ def check_dataset(name: str, root: Path | str = "data", **options: Any) -> list[
     counted = {part: _counts(dataset, split) for part, split in dataset.splits.items()}
     found = [Difference("classes", entry.num_classes, dataset.num_classes)]
     for part, size in sizes.items():
-        found.append(Difference(f"{part} images", size, int(counted[part].sum()) if part in counted else 0))
+        found.append(Difference(f"{part} {_what(dataset)}", size, int(counted[part].sum()) if part in counted else 0))
     if train_range is not None:
         found.append(Difference("smallest training class", train_range[0], int(counted["train"].min())))
         found.append(Difference("largest training class", train_range[1], int(counted["train"].max())))
@@ -67,6 +67,12 @@ def check_dataset(name: str, root: Path | str = "data", **options: Any) -> list[
         if part in counted:
             found += _compare_counts(part, wanted, counted[part])
     return [difference for difference in found if difference.expected != difference.found] + _wrong_files(dataset)
+
+
+def _what(dataset: DataSet) -> str:
+    """What the samples are: images, vectors or texts."""
+    kinds = ((FeatureVectors, "vectors"), (Texts, "texts"))
+    return next((what for kind, what in kinds if isinstance(dataset.train.images, kind)), "images")
 
 
 def _counts(dataset: DataSet, split: Split) -> Tensor:
@@ -114,7 +120,7 @@ class Description:
     sizes: dict[str, int]
     """Images per split."""
     what: str
-    """``"images"`` or ``"vectors"``."""
+    """``"images"``, ``"vectors"`` or ``"texts"``."""
     counts: Tensor
     """Training images per class."""
     groups: Groups
@@ -123,7 +129,7 @@ class Description:
     empty: tuple[str, ...]
     """Classes without training images."""
     across: tuple[tuple[str, ...], ...]
-    """The same image in more than one split, as ``split: name``."""
+    """The same image or text in more than one split, as ``split: name``."""
     within: tuple[tuple[str, ...], ...]
     """The same image more than once in one split."""
     conflicting: tuple[tuple[str, ...], ...]
@@ -205,11 +211,11 @@ class Description:
 def describe_dataset(
     dataset: DataSet, *, read_images: bool = True, progress: Callable[[int], None] | None = None, workers: int = 4
 ) -> Description:
-    """Return class counts and groups, and what is wrong with the images.
+    """Return class counts and groups, and what is wrong with the images or texts.
 
     Args:
         dataset: the data set.
-        read_images: read every image, to find duplicates and images that cannot be decoded.
+        read_images: read every image or text, to find duplicates and images that cannot be decoded.
         progress: called with the number of images read since the last call.
         workers: number of threads that read.
 
@@ -249,7 +255,7 @@ def describe_dataset(
         name=dataset.name,
         class_names=dataset.class_names,
         sizes={part: len(split) for part, split in dataset.splits.items()},
-        what="vectors" if isinstance(dataset.train.images, FeatureVectors) else "images",
+        what=_what(dataset),
         counts=dataset.counts,
         groups=dataset.groups,
         groups_from=dataset.groups_from,
@@ -286,6 +292,8 @@ def _groups(split: Split) -> list[int]:
 
 def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageError:
     """Return a digest of the pixels and whether they were rotated, or the error."""
+    if isinstance(split.images, Texts):
+        return split.images.subset(torch.tensor([index])).identity(), False
     try:
         pixels = split.images[index]
         rotated = isinstance(split.images, FileImages) and is_rotated(split.images.path(index))
@@ -298,4 +306,6 @@ def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageErr
 
 def _name(dataset: DataSet, part: str, index: int) -> str:
     images = dataset.splits[part].images
+    if isinstance(images, Texts):
+        return f"{part}: {images.stored[index][:60]!r}"
     return f"{part}: {images.names[index]}" if isinstance(images, FileImages) else f"{part}: {index}"

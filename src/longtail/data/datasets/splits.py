@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -108,6 +108,33 @@ class FileImages:
     def identity(self) -> bytes:
         """All names."""
         return "\0".join(self.names).encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts in memory: in a data set they take the place of images, until `longtail embed` makes vectors of them.
+
+    Example:
+        >>> texts = Texts(("Who?", "How far?"))
+        >>> len(texts), texts[1], texts.subset(torch.tensor([1])).stored
+        (2, 'How far?', ('How far?',))
+    """
+
+    stored: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, index: int, /) -> Any:  # a text where the protocol has an image
+        return self.stored[index]
+
+    def subset(self, indices: Tensor, /) -> "Texts":
+        """Return the texts at these indices, in this order."""
+        return Texts(tuple(self.stored[i] for i in indices.tolist()))
+
+    def identity(self) -> bytes:
+        """All texts."""
+        return "\0".join(self.stored).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,88 @@
+"""Readers of text data sets, in the files of their authors."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from longtail._io import read_json
+from longtail.data.datasets.image_files import read_lines, read_table
+from longtail.data.datasets.splits import DataSet, Split, Texts
+
+Row = tuple[str, str, str]
+"""The place of a text, for errors; the text; its label."""
+
+
+def read_trec(folder: Path) -> DataSet:
+    """Read the TREC questions, with their 50 fine classes."""
+    files = {"train": "train_5500.label", "test": "TREC_10.label"}
+    return _from_rows("trec", folder, {part: trec_rows(folder / name) for part, name in files.items()})
+
+
+def trec_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file of TREC: `COARSE:fine question` per line, in Latin-1."""
+    for number, line in enumerate(path.read_text(encoding="latin1").split("\n"), 1):
+        label, _, text = line.rstrip("\r").partition(" ")
+        if line.strip():
+            yield f"line {number} of {path}", text, label if ":" in label else ""
+
+
+def read_goemotions(folder: Path) -> DataSet:
+    """Read GoEmotions, without the comments that have several labels."""
+    names = tuple(name for line in read_lines(folder / "emotions.txt") if (name := line.strip()))
+    files = {"train": "train.tsv", "val": "dev.tsv", "test": "test.tsv"}
+
+    def rows(path: Path) -> Iterator[Row]:
+        for number, line in enumerate(read_lines(path), 1):
+            text, labels, *_ = (*line.rstrip("\r").split("\t"), "", "")
+            if line.strip() and "," not in labels:
+                known = labels.isascii() and labels.isdigit() and int(labels) < len(names)
+                yield f"line {number} of {path}", text, names[int(labels)] if known else labels
+
+    note = "Comments with several emotions are left out."
+    return _from_rows("goemotions", folder, {p: rows(folder / name) for p, name in files.items()}, names, note)
+
+
+def read_banking77(folder: Path) -> DataSet:
+    """Read Banking77."""
+
+    def rows(path: Path) -> Iterator[Row]:
+        for number, row in enumerate(read_table(path, ["text", "category"]), 1):
+            yield f"row {number} of {path}", row["text"], row.get("category", "")
+
+    return _from_rows("banking77", folder, {part: rows(folder / f"{part}.csv") for part in ("train", "test")})
+
+
+def read_clinc150(folder: Path) -> DataSet:
+    """Read the imbalanced version of CLINC150, without the texts that are out of scope."""
+    path = folder / "data_imbalanced.json"
+    content: dict[str, list[list[str]]] = read_json(path, {part: [[str]] for part in ("train", "val", "test")})
+
+    def rows(part: str) -> Iterator[Row]:
+        for number, row in enumerate(content[part]):
+            text, label, *_ = (*row, "", "")
+            yield f"item {number} of `{part}` in {path}", text, label
+
+    parts = {part: rows(part) for part in ("train", "val", "test")}
+    return _from_rows("clinc150-imbalanced", folder, parts, note="Texts that are out of scope are left out.")
+
+
+def _from_rows(
+    name: str, folder: Path, parts: Mapping[str, Iterable[Row]], class_names: tuple[str, ...] = (), note: str = ""
+) -> DataSet:
+    """Return the data set of rows; by default, the classes are the labels of the training rows, sorted."""
+    splits: dict[str, Split] = {}
+    for part, rows in parts.items():
+        found = list(rows)
+        class_names = class_names or tuple(sorted({label for _, _, label in found}))
+        index = {label: c for c, label in enumerate(class_names) if label}
+        for place, text, label in found:
+            if not text.strip() or label not in index:
+                raise ValueError(
+                    f"Expected a text and one of {len(index)} classes in {place}, but got {text[:40]!r} and {label!r}."
+                )
+        labels = torch.tensor([index[label] for _, _, label in found], dtype=torch.int64)
+        splits[part] = Split(Texts(tuple(text for _, text, _ in found)), labels)
+    if not splits["train"]:
+        raise ValueError(f"Expected {folder} to have training texts, but it has none.")
+    return DataSet(name, class_names, **splits, notes=(note,) * bool(note))  # type: ignore[arg-type]
