@@ -128,6 +128,8 @@ class Description:
     """How the groups were made, in words."""
     empty: tuple[str, ...]
     """Classes without training images."""
+    absent: tuple[str, ...]
+    """Classes that a held-out split does not have, as ``split: name``."""
     across: tuple[tuple[str, ...], ...]
     """The same image or text in more than one split, as ``split: name``."""
     within: tuple[tuple[str, ...], ...]
@@ -183,6 +185,7 @@ class Description:
             "groups in more than one split": self.leaking,
             "classes in one group, of which nothing can be held out": self.whole,
             "classes without a training image": self.empty,
+            "classes that a split does not have, so it cannot measure them": self.absent,
             f"{self.what} in more than one split": [" = ".join(names) for names in self.across],
             f"{self.what} more than once in a split": [" = ".join(names) for names in self.within],
             f"{self.what} with different labels": [" = ".join(names) for names in self.conflicting],
@@ -260,6 +263,12 @@ def describe_dataset(
         groups=dataset.groups,
         groups_from=dataset.groups_from,
         empty=tuple(dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()),
+        absent=tuple(
+            f"{part}: {dataset.class_names[c]}"
+            for part, split in dataset.splits.items()
+            for c in (class_counts(split.labels, dataset.num_classes) == 0).nonzero().flatten().tolist()
+            if part != "train"
+        ),
         across=tuple(across),
         within=tuple(within),
         conflicting=tuple(conflicting),
