@@ -29,32 +29,6 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
-__all__ = [
-    "check_claim",
-    "check_shape",
-    "claimed",
-    "file_lock",
-    "import_extra",
-    "map_files",
-    "new_file",
-    "open_tensors",
-    "plain",
-    "process_name",
-    "process_namespace",
-    "read_json",
-    "read_tensors",
-    "read_toml",
-    "reading",
-    "remove_leftovers",
-    "safe_cell",
-    "stop_signals",
-    "tensor_writer",
-    "write_bytes",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
-
 
 claimed: dict[Path, Callable[[], None]] = {}
 """Folders that this process holds by a lease, and the function that raises an error when the lease is lost."""

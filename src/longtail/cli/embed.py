@@ -17,8 +17,6 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.embedding import embed_images, embed_texts
 from longtail.train.recipe import OPENING, Recipe, pick_device
 
-__all__ = ["run"]
-
 
 def run(words: Sequence[str]) -> int:
     """Parse, embed, write."""

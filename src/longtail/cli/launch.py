@@ -16,8 +16,6 @@ from longtail.study import Results, Study
 from longtail.study.conduct import OnRound
 from longtail.study.study import OnProgress
 
-__all__ = ["Launch", "add_launch", "joined_values", "launch_on_ray", "read_launch", "submit_to_slurm", "without_launch"]
-
 _FLAGS = {
     "on": "slurm or ray: share the study among workers on a cluster",
     "gpus": "GPUs per worker (default: 1; with Ray, 1 if the cluster has GPUs)",

@@ -14,16 +14,6 @@ from longtail._registry import nearest
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 
-__all__ = [
-    "TOGETHER_HELP",
-    "Parser",
-    "add_opening",
-    "add_settings",
-    "check_folder_of",
-    "positive_integer",
-    "read_settings",
-]
-
 TOGETHER_HELP = "runs at a time (default: 12 small models on a GPU, else 1)"
 
 _COMMON = ("data", "imbalance", "method", "beta", "model", "pretrained", "epochs", "batch_size", "lr", "seed", "device")

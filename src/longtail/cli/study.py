@@ -47,8 +47,6 @@ from longtail.train.launch import describe_fit
 from longtail.train.recipe import write_recipe
 from longtail.train.trainer import StoppedError
 
-__all__ = ["run"]
-
 _ABOUT = """Train methods on data sets with several seeds, and compare them. Finished runs are skipped; after a stop,
 the same command continues.
 

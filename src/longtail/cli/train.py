@@ -26,8 +26,6 @@ from longtail.train.launch import FailedRunsError, describe_fit, make_recipe, re
 from longtail.train.recipe import Recipe, read_recipe
 from longtail.train.trainer import NotFiniteError, StoppedError
 
-__all__ = ["make_recipes", "read_recipes", "run"]
-
 _ABOUT = """Train a model and write a run folder. Several values of a flag, as in
 `--beta 1.0 1.5 --seed 0 1 2`, train several runs. `none` unsets a setting of a
 file or of the data set's recipe; `--no-nesterov` switches a setting off.

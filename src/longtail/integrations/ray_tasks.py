@@ -22,8 +22,6 @@ from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import StoppedError
 
-__all__ = ["RETRIES", "Crew", "cause_of"]
-
 RETRIES = 10
 """How often a task is started again whose process or node died."""
 _WATCH_SECONDS = 1.0

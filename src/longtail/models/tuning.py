@@ -8,8 +8,6 @@ from longtail.models.heads import CosineHead, Head, LinearHead, unit
 from longtail.models.libraries import replace_module
 from longtail.models.model import Model, seeded
 
-__all__ = ["add_lora", "check_means", "merge_lora", "use_class_means"]
-
 
 def add_lora(model: Model, rank: int, *, seed: int) -> None:
     """Add a low-rank change, at first zero, to every linear layer of the backbone, with ``peft``.
