@@ -110,7 +110,7 @@ def test_unreadable_images_stop_or_are_skipped(run, finished, photos, tmp_path):
     code, out, err = run("predict", folder, "photos", "--out", "labels.csv")
     assert (code, out) == (2, "")
     assert err.startswith(f"longtail: Expected {tmp_path}/photos/c.png to be an image, but it is empty")
-    assert err.endswith("d.png); `--bad-images skip` leaves out such images.\n")
+    assert err.endswith("d.png); --bad-images skip leaves out such images.\n")
     assert not (tmp_path / "labels.csv").exists()  # no partial file
     code, _, err = run("predict", folder, "photos", "--bad-images", "skip", "--out", "labels.csv")
     assert code == 0
@@ -135,7 +135,7 @@ def test_file_name_that_is_not_utf8(run, finished, photos):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere.png"], "{here}/nowhere.png to be an image, but it does not exist; `--bad-images skip`"),
+        (["nowhere.png"], "{here}/nowhere.png to be an image, but it does not exist; --bad-images skip"),
         (["empty"], "Expected images in empty"),
         (["empty/none.txt"], "Expected images"),
         (["empty/wrong.csv"], "Expected empty/wrong.csv to have a column `path`, but got file, label."),

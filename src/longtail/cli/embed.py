@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 from rich.progress import Progress
 
-from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of, positive_integer
 from longtail.cli.show import print_line, print_unreadable, progress_console
 from longtail.data import CATALOG, FeatureVectors, load, open_path
 from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
-from longtail.data.loaders.decode import UnreadableImageError
 from longtail.embedding import embed_images, embed_texts
 from longtail.train.recipe import OPENING, Recipe, pick_device
 
@@ -43,12 +42,9 @@ def run(words: Sequence[str]) -> int:
     parser.flag(
         "--image-size", "side of the images that the network sees", type=positive_integer, default=224, metavar="N"
     )
-    parser.flag("--batch-size", "images or texts per batch", type=positive_integer, default=64, metavar="N")
-    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
-    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
     add_opening(parser)
     parser.flag("--root", "the data folder, for data sets by name", default="data", metavar="DIR")
-    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+    add_reading(parser)
     given = parser.read(words)
     check_folder_of("--out", given.out)
     if given.out.suffix != ".npz":
@@ -72,21 +68,18 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
     else:
         dataset = open_path(given.data, **{name: getattr(given, name) for name in OPENING})
     skipped: dict[str, str] = {}
-    try:
-        with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
-            found = embed_images(
-                dataset,
-                given.model,
-                given.weights or True,
-                image_size=given.image_size,
-                device=pick_device(given.device),
-                batch_size=given.batch_size,
-                workers=given.workers,
-                unreadable=skipped if given.bad_images == "skip" else None,
-                progress=advance,
-            )
-    except UnreadableImageError as error:
-        raise error.with_hint() from error
+    with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
+        found = embed_images(
+            dataset,
+            given.model,
+            given.weights or True,
+            image_size=given.image_size,
+            device=pick_device(given.device),
+            batch_size=given.batch_size,
+            workers=given.workers,
+            unreadable=skipped if given.bad_images == "skip" else None,
+            progress=advance,
+        )
     print_unreadable(skipped, sum(map(len, dataset.splits.values())))
     splits = found.splits
     vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]

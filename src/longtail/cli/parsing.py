@@ -169,6 +169,14 @@ def add_opening(parser: Parser) -> None:
         parser.flag(f"--{name.replace('_', '-')}", setting_help(name), default=getattr(Recipe, name), metavar=metavar)
 
 
+def add_reading(parser: Parser) -> None:
+    """Add the flags that say how files are read, and where a model runs."""
+    parser.flag("--batch-size", "images or texts per batch", type=positive_integer, default=64, metavar="N")
+    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
+    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
+    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+
+
 def read_settings(
     given: argparse.Namespace, *, several: bool = True, leave_out: Collection[str] = ()
 ) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 from longtail._io import new_file, safe_cell
-from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_reading, check_folder_of, positive_integer
 from longtail.cli.show import print_unreadable, progress_console
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import is_image, read_lines, read_table
@@ -54,10 +54,7 @@ def run(words: Sequence[str]) -> int:
     columns = "also the probability of every class, in columns `probability_CLASS`, as `longtail diagnose` reads them"
     parser.flag("--all-classes", columns, action="store_true")
     parser.flag("--out", "write to this file instead of printing", type=Path, metavar="FILE")
-    parser.flag("--batch-size", "images per batch", type=positive_integer, default=64, metavar="N")
-    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
-    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
-    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+    add_reading(parser)
     given = parser.read(words)
     with parser.errors_name_flags():
         return _predict(given)
@@ -70,31 +67,28 @@ def _predict(given: argparse.Namespace) -> int:
     paths = [path for path, _ in images]
     missing = next((path for path in paths if not path.exists()), None)
     skipped: dict[str, str] = {}
-    try:
-        if missing is not None and given.bad_images == "error":
-            raise UnreadableImageError(missing.absolute(), "it does not exist")
-        classifier = load(given.run, pick_device(given.device))
-        listed = skipped if given.bad_images == "skip" else None
-        predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
-        if not images:
-            images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
-        names, top = classifier.class_names, min(given.top, len(classifier.class_names))
+    if missing is not None and given.bad_images == "error":
+        raise UnreadableImageError.of_several([UnreadableImageError(missing.absolute(), "it does not exist")])
+    classifier = load(given.run, pick_device(given.device))
+    listed = skipped if given.bad_images == "skip" else None
+    predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
+    if not images:
+        images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
+    names, top = classifier.class_names, min(given.top, len(classifier.class_names))
 
-        def rows() -> Iterator[PredictedRow]:
-            hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
-            bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
-            for place, probabilities in track(predictions, "predicting", len(images), **bar):
-                best = probabilities.topk(top)
-                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                path, label = images[place]
-                every = dict(zip(names, probabilities.tolist(), strict=True)) if given.all_classes else {}
-                yield PredictedRow(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
+    def rows() -> Iterator[PredictedRow]:
+        hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
+        bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
+        for place, probabilities in track(predictions, "predicting", len(images), **bar):
+            best = probabilities.topk(top)
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            path, label = images[place]
+            every = dict(zip(names, probabilities.tolist(), strict=True)) if given.all_classes else {}
+            yield PredictedRow(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
 
-        with _writing(given.out) as file:
-            labelled = any(label is not None for _, label in images)
-            _WRITERS[given.format](rows(), labelled, top, names if given.all_classes else (), file)
-    except UnreadableImageError as error:
-        raise error.with_hint() from error
+    with _writing(given.out) as file:
+        labelled = any(label is not None for _, label in images)
+        _WRITERS[given.format](rows(), labelled, top, names if given.all_classes else (), file)
     print_unreadable({_readable(name): why for name, why in skipped.items()}, len(paths))
     return 1 if skipped and len(skipped) == len(paths) else 0
 

@@ -18,7 +18,6 @@ from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import Phases, SafeConsole, TrainingView, print_line, show_result
-from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
 from longtail.train.dataset import data_notes
 from longtail.train.folder import RunFolder
@@ -99,8 +98,6 @@ def _train(start: Callable[..., list[RunFolder]], waiting: Sequence[RunFolder]) 
         _report_failures(error.failures, waiting)
     except NotFiniteError as error:
         _warn(str(error))
-    except UnreadableImageError as error:
-        raise error.with_hint() from None
     except OSError as error:
         if error.errno not in _DISK_FULL:
             raise
@@ -226,7 +223,7 @@ def _report_failures(failures: Sequence[tuple[RunFolder, Exception]], waiting: S
         _warn_disk_full(full[0], waiting)
     for folder, error in failures:
         if error not in full:
-            sentence = sentence_of(error.with_hint() if isinstance(error, UnreadableImageError) else error)
+            sentence = sentence_of(error)
             _warn(sentence if str(folder.path) in sentence else f"{folder.path} failed: {sentence}")
     for _, error in failures:
         if not isinstance(error, NotFiniteError | ValueError | OSError):
