@@ -186,7 +186,8 @@ class _HeldOut:
         wrong = torch.maximum(self.reduce(before.to(wrong)), self.reduce(wrong))
         delta = theta[1] / theta[0]
         slope = torch.stack([-delta, torch.ones_like(delta)]) / theta[0]
-        error = float((slope @ inverse @ self._spread(gradients) @ inverse @ slope).clamp(min=0).sqrt())
+        covariance = inverse @ self._spread(gradients) @ inverse
+        error = float((slope @ covariance @ slope).clamp(min=0).sqrt())
         if wrong < _ERRORS:
             problem = f"fewer than {_ERRORS} held-out samples are misclassified, too few to measure the shift"
         elif not theta[0] > 0 or math.isnan(error):  # NaN: the logits of each row are all the same

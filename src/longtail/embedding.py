@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail._io import import_extra
-from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Split, Streaming
+from longtail.data import DataSet, FeatureVectors, Split
+from longtail.inference import views
 from longtail.models import build_backbone, is_feature_model, pretrained_normalisation
 from longtail.models.backbones import evaluation_mode
 from longtail.train.loaders import evaluation_view
@@ -54,23 +55,14 @@ def embed_images(
     view = evaluation_view("imagenet", image_size, normalisation, torch.float32, sized=False)
 
     def features(split: Split) -> Split:
-        loader = Streaming(
-            split,
-            BatchPlan(split.labels, (view,), batch_size),
-            device,
-            workers=workers,
-            decode_in="device" if isinstance(split.images, FileImages) else "workers",
-            bad_images="error" if unreadable is None else "skip",
-        )
-        if unreadable is not None:
-            loader.unreadable = unreadable
         rows, vectors = [], []
+        batches = views(split, view, device, batch_size=batch_size, workers=workers, unreadable=unreadable)
         with torch.no_grad(), evaluation_mode(backbone):
-            for batch in loader.evaluation():
-                vectors.append(backbone(batch.views[0]).float().cpu())
-                rows.append(batch.indices)
+            for places, images in batches:
+                vectors.append(backbone(images).float().cpu())
+                rows.append(places)
                 if progress is not None:
-                    progress(len(batch.indices))
+                    progress(len(places))
         if not rows:
             raise ValueError(f"Expected an image of {dataset.name} that can be read, but there is none.")
         read = torch.cat(rows)

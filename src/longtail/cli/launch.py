@@ -10,11 +10,7 @@ from typing import Literal
 from longtail._program import program
 from longtail.cli.parsing import Parser
 from longtail.cli.show import console, print_line
-from longtail.integrations.ray import run_on_ray
 from longtail.integrations.slurm import array_script, submit
-from longtail.study import Results, Study
-from longtail.study.conduct import OnRound
-from longtail.study.study import OnProgress
 
 _FLAGS = {
     "on": "slurm or ray: share the study among workers on a cluster",
@@ -116,21 +112,6 @@ def joined_values(words: Sequence[str]) -> list[str]:
 
 def _flag(word: str) -> str:
     return word.partition("=")[0].replace("_", "-")
-
-
-def launch_on_ray(
-    launch: Launch, studies: Sequence[Study], together: int | None, on_progress: OnProgress, on_round: OnRound
-) -> list[Results]:
-    """Run studies on Ray."""
-    return run_on_ray(
-        studies,
-        address=launch.address,
-        workers=launch.workers,
-        gpus_per_worker=launch.gpus,
-        together=together,
-        on_progress=on_progress,
-        on_round=on_round,
-    )
 
 
 def submit_to_slurm(launch: Launch, words: Sequence[str], out: Path) -> int:

@@ -16,18 +16,11 @@ from rich.console import Console
 from longtail._io import write_text
 from longtail._program import printable, program
 from longtail._registry import load_plugins
-from longtail.cli.launch import (
-    Launch,
-    add_launch,
-    joined_values,
-    launch_on_ray,
-    read_launch,
-    submit_to_slurm,
-    without_launch,
-)
+from longtail.cli.launch import Launch, add_launch, joined_values, read_launch, submit_to_slurm, without_launch
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
+from longtail.integrations.ray import run_on_ray
 from longtail.methods import METHODS, default_reference
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
@@ -133,7 +126,15 @@ def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: Launch |
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
         if launch:
-            found = launch_on_ray(launch, studies, given.together, view, _print_round)
+            found = run_on_ray(
+                studies,
+                address=launch.address,
+                workers=launch.workers,
+                gpus_per_worker=launch.gpus,
+                together=given.together,
+                on_progress=view,
+                on_round=_print_round,
+            )
         else:
             found = run_studies(studies, given.together, view, _print_round, join=given.join, read=not given.join)
     for plan, results in zip(plans, found, strict=True):
