@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from longtail._io import import_extra
 from longtail.data import DataSet, FeatureVectors, Split
@@ -48,7 +48,6 @@ def embed_images(
     if is_feature_model(model):
         raise ValueError(f"Expected `model` to be a network for images, but got {model}.")
     backbone = build_backbone(model, pretrained=weights, image_size=image_size)
-    assert isinstance(backbone, nn.Module)
     backbone.to(device)
     found = pretrained_normalisation(model, weights)
     normalisation = dataset.normalisation if found is None else found

@@ -320,7 +320,7 @@ class ResLTHead(Head):
 
 
 def _linear(backbone: Backbone, num_classes: int, bias: bool = True) -> Head:
-    return LinearHead(backbone.num_features, num_classes, bias, init=getattr(backbone, "linear_init", "torch"))
+    return LinearHead(backbone.num_features, num_classes, bias, init=backbone.linear_init)
 
 
 def _cosine(backbone: Backbone, num_classes: int, scale: float = 30.0) -> Head:
@@ -328,11 +328,11 @@ def _cosine(backbone: Backbone, num_classes: int, scale: float = 30.0) -> Head:
 
 
 def _class_scaled(backbone: Backbone, num_classes: int, bias: bool = True) -> Head:
-    return ClassScaledHead(backbone.num_features, num_classes, bias, init=getattr(backbone, "linear_init", "torch"))
+    return ClassScaledHead(backbone.num_features, num_classes, bias, init=backbone.linear_init)
 
 
 def _reslt(backbone: Backbone, num_classes: int, branches: int = 3) -> Head:
-    return ResLTHead(backbone.num_features, num_classes, getattr(backbone, "reslt_form", "imagenet"), branches)
+    return ResLTHead(backbone.num_features, num_classes, backbone.reslt_form, branches)
 
 
 register_head("linear", _linear)
