@@ -10,8 +10,8 @@ import pytest
 from tests.diagnose.predictions import COUNTS, NAMES, make, read_predictions, write_columns
 
 from longtail.classes import Groups
-from longtail.diagnose import diagnose
-from longtail.diagnose.inputs import read_counts
+from longtail.diagnosis import diagnose
+from longtail.diagnosis.inputs import read_counts
 from longtail.train.recipe import Recipe, write_recipe
 
 

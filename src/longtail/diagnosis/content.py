@@ -6,8 +6,8 @@ from typing import Any
 from longtail import __version__
 from longtail._program import some_of
 from longtail.classes import class_counts
-from longtail.diagnose.diagnosis import Diagnosis
-from longtail.diagnose.shift import shifted_recalls, strengths
+from longtail.diagnosis.diagnosis import Diagnosis
+from longtail.diagnosis.shift import shifted_recalls, strengths
 from longtail.metrics import macro_f1
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longtail.beta import fit_shift
 from longtail.classes import Groups
-from longtail.diagnose.inputs import LOG_ZERO, SplitPredictions
+from longtail.diagnosis.inputs import LOG_ZERO, SplitPredictions
 from longtail.metrics import recall
 
 USELESS = (

@@ -14,7 +14,7 @@ from torch import Tensor
 from longtail._checks import as_counts
 from longtail._io import reading
 from longtail.classes import class_counts
-from longtail.diagnose.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
+from longtail.diagnosis.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
 from longtail.study.runs import Run, read_run
 from longtail.train.folder import RunFolder
 from longtail.train.measures import PostHoc

@@ -4,11 +4,11 @@ import math
 from typing import TYPE_CHECKING
 
 from longtail.classes import describe_groups
-from longtail.diagnose.shift import USELESS
+from longtail.diagnosis.shift import USELESS
 from longtail.methods import METHODS, Method
 
 if TYPE_CHECKING:
-    from longtail.diagnose.diagnosis import Diagnosis
+    from longtail.diagnosis.diagnosis import Diagnosis
 
 _LEARNT = 0.9
 """Recall on training data from which a group counts as learnt."""
