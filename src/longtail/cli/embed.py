@@ -1,16 +1,13 @@
 """``longtail embed``: features of images or texts from a pretrained network, in a file to train on."""
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.progress import Progress
 
 from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of, positive_integer
-from longtail.cli.show import print_line, print_unreadable, progress_console
+from longtail.cli.show import Phases, print_line, print_unreadable
 from longtail.data import CATALOG, FeatureVectors, load, open_path
 from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
 from longtail.embedding import embed_images, embed_texts
@@ -49,7 +46,7 @@ def run(words: Sequence[str]) -> int:
     check_folder_of("--out", given.out)
     if given.out.suffix != ".npz":
         raise ValueError(f"Expected --out to end in .npz, but got {given.out}.")
-    with parser.errors_name_flags():
+    with parser.errors_name_flags(), Phases():
         found = _texts(given) if given.text is not None else _images(given)
     write_features(given.out, found)
     rows, width = found.features.shape
@@ -68,18 +65,16 @@ def _images(given: argparse.Namespace) -> StoredFeatures:
     else:
         dataset = open_path(given.data, **{name: getattr(given, name) for name in OPENING})
     skipped: dict[str, str] = {}
-    with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
-        found = embed_images(
-            dataset,
-            given.model,
-            given.weights or True,
-            image_size=given.image_size,
-            device=pick_device(given.device),
-            batch_size=given.batch_size,
-            workers=given.workers,
-            unreadable=skipped if given.bad_images == "skip" else None,
-            progress=advance,
-        )
+    found = embed_images(
+        dataset,
+        given.model,
+        given.weights or True,
+        image_size=given.image_size,
+        device=pick_device(given.device),
+        batch_size=given.batch_size,
+        workers=given.workers,
+        unreadable=skipped if given.bad_images == "skip" else None,
+    )
     print_unreadable(skipped, sum(map(len, dataset.splits.values())))
     splits = found.splits
     vectors = [split.images.pixels for split in splits.values() if isinstance(split.images, FeatureVectors)]
@@ -98,16 +93,5 @@ def _texts(given: argparse.Namespace) -> StoredFeatures:
         if getattr(given, name) != getattr(Recipe, name):
             raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
     table = read_texts(given.data, given.text, label=given.label_column, group=given.split_by)
-    with _bar("embedding texts", len(table.texts)) as advance:
-        vectors = embed_texts(
-            table.texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
-        )
+    vectors = embed_texts(table.texts, given.model, device=pick_device(given.device), batch_size=given.batch_size)
     return StoredFeatures(vectors, table.labels, table.splits, None, table.groups)
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar in a terminal, and yield a function that advances it."""
-    with Progress(console=progress_console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda number: bar.advance(task, number)

@@ -16,7 +16,7 @@ from rich.console import Console
 from longtail._io import write_text
 from longtail._program import printable, program
 from longtail._registry import load_plugins
-from longtail.cli.launch import Launch, add_launch, joined_values, read_launch, submit_to_slurm, without_launch
+from longtail.cli.launch import add_launch, joined_values, read_launch, submit_to_slurm, without_launch
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
@@ -121,7 +121,7 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
     return _run(plans, given, launch, command)
 
 
-def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: Launch | None, command: str) -> int:
+def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: argparse.Namespace | None, command: str) -> int:
     """Train the plans, and print their results."""
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:

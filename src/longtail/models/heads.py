@@ -69,8 +69,10 @@ class Head(nn.Module):
 
     @property
     def class_vectors(self) -> Tensor:
-        """One vector per class, shape ``(C, D)``, from which prototypes are projected (BCL)."""
-        raise NotImplementedError(f"{type(self).__name__} has no class vectors, which prototypes need.")
+        """One vector per class, shape ``(C, D)``, from which prototypes are projected (BCL): W, unless overridden."""
+        if self.weight is None:
+            raise NotImplementedError(f"{type(self).__name__} has no class vectors, which prototypes need.")
+        return self.weight
 
     def classifier_parameters(self) -> list[nn.Parameter]:
         """The parameters that a stage with ``train="classifier"`` trains."""
@@ -168,11 +170,6 @@ class LinearHead(Head):
     def bias(self) -> Tensor | None:
         """b, shape ``(C,)``."""
         return self.linear.bias
-
-    @property
-    def class_vectors(self) -> Tensor:
-        """W, shape ``(C, D)``."""
-        return self.linear.weight
 
     def forward(self, inputs: Tensor) -> Outputs:
         """Logits of shape ``(B, C)`` of features of shape ``(B, D)``."""
@@ -301,11 +298,6 @@ class ResLTHead(Head):
     def bias(self) -> Tensor:
         """The sum of the branches' biases, shape ``(C,)``."""
         return self.branches * self.linear.bias
-
-    @property
-    def class_vectors(self) -> Tensor:
-        """W, shape ``(C, D)``."""
-        return self.linear.weight
 
     def forward(self, inputs: Tensor) -> Outputs:
         """Logits of shape ``(B, C)``, the sum of the branches', of maps of shape ``(B, D, h, w)``."""
