@@ -34,7 +34,7 @@ def add_launch(parser: Parser) -> None:
 def read_launch(given: argparse.Namespace) -> argparse.Namespace | None:
     """Take the flags, and the number of workers, out of a command line; ``None`` without ``--on``."""
     launch = argparse.Namespace(**{name: vars(given).pop(name) for name in (*_FLAGS, "print")})
-    names = [name for name, value in vars(launch).items() if value not in {None, False}]
+    names = [name for name, value in vars(launch).items() if value is not None and value is not False]
     if launch.on is None:
         if names:
             raise ValueError(f"Expected --on slurm or --on ray with --{names[0]}, but got none.")
