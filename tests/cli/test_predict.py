@@ -69,8 +69,7 @@ def test_top_k_classes(run, finished, photos):
     code, out, _ = run("predict", folder, "photos", "--top", "99", "--format", "json")
     assert code == 0
     for image in json.loads(out):
-        assert len(image["top"]) == 10
-        assert sum(one["confidence"] for one in image["top"]) == pytest.approx(1, abs=1e-4)
+        assert sum(value for name, value in image.items() if "confidence" in name) == pytest.approx(1, abs=1e-4)
 
 
 def test_json_is_an_array_with_one_image_per_line(run, finished, photos, tmp_path):
@@ -171,7 +170,7 @@ def test_missing_run(run, photos):
 
 def test_json_without_predictions_is_an_empty_array():
     file = io.StringIO()
-    predict._write_json([], False, 1, (), file)
+    predict._write_json([], [], file)
     assert json.loads(file.getvalue()) == []
 
 

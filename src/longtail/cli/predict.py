@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import torch
 from rich.progress import track
@@ -24,21 +24,6 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import pick_device
-
-
-class PredictedRow(NamedTuple):
-    """The predictions for an image."""
-
-    path: str
-    label: str | None
-    """The true class, if a list has it."""
-    top: list[tuple[str, float]]
-    """The most probable classes with their probabilities."""
-    probabilities: dict[str, float]
-    """Of all classes, with ``--all-classes``."""
-
-
-_TOP = ("predicted", "confidence")  # columns of one of the most probable classes
 
 
 def run(words: Sequence[str]) -> int:
@@ -75,20 +60,25 @@ def _predict(given: argparse.Namespace) -> int:
     if not images:
         images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
     names, top = classifier.class_names, min(given.top, len(classifier.class_names))
+    labelled = any(label is not None for _, label in images)
+    ends = ["", *(f"_{place}" for place in range(2, top + 1))]
+    columns = ["path", *(["label"] if labelled else [])]
+    columns += [f"{name}{end}" for end in ends for name in ("predicted", "confidence")]
+    columns += [f"probability_{name}" for name in names] if given.all_classes else []
 
-    def rows() -> Iterator[PredictedRow]:
+    def rows() -> Iterator[list[Any]]:
         hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
         bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
         for place, probabilities in track(predictions, "predicting", len(images), **bar):
+            path, label = images[place]
             best = probabilities.topk(top)
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            path, label = images[place]
-            every = dict(zip(names, probabilities.tolist(), strict=True)) if given.all_classes else {}
-            yield PredictedRow(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
+            cells: list[Any] = [_readable(path), *([label] if labelled else [])]
+            cells += [cell for c, p in pairs for cell in (names[c], float(f"{p:.6g}"))]
+            yield cells + (probabilities.tolist() if given.all_classes else [])
 
     with _writing(given.out) as file:
-        labelled = any(label is not None for _, label in images)
-        _WRITERS[given.format](rows(), labelled, top, names if given.all_classes else (), file)
+        _WRITERS[given.format](rows(), columns, file)
     print_unreadable({_readable(name): why for name, why in skipped.items()}, len(paths))
     return 1 if skipped and len(skipped) == len(paths) else 0
 
@@ -128,34 +118,23 @@ def find_images(given: Iterable[Path]) -> list[tuple[Path, str | None]]:
     return found
 
 
-def _short(probability: float) -> float:
-    return float(f"{probability:.6g}")
-
-
-def _write_csv(rows: Iterable[PredictedRow], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
+def _write_csv(rows: Iterable[list[Any]], columns: Sequence[str], file: TextIO) -> None:
     writer, rows = csv.writer(file, lineterminator="\n"), iter(rows)
     first = list(islice(rows, 1))  # if this fails, nothing has been printed
-    ends = ["", *(f"_{place}" for place in range(2, top + 1))]
-    header = ["path", *(["label"] if labelled else []), *(f"{name}{end}" for end in ends for name in _TOP)]
-    writer.writerow([*header, *(f"probability_{name}" for name in classes)])
+    writer.writerow(columns)
     for row in chain(first, rows):
-        cells: list[Any] = [row.path, *([row.label or ""] if labelled else [])]
-        cells += [value for pair in row.top for value in pair]
-        writer.writerow([safe_cell(cell) for cell in [*cells, *row.probabilities.values()]])
+        writer.writerow([safe_cell(cell) for cell in row])
 
 
-def _write_json(rows: Iterable[PredictedRow], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
+def _write_json(rows: Iterable[list[Any]], columns: Sequence[str], file: TextIO) -> None:
     before = "["
     for row in rows:
-        best = [dict(zip(_TOP, pair, strict=True)) for pair in row.top]
-        entry: dict[str, Any] = {"path": row.path, **({"label": row.label} if labelled else {}), **best[0]}
-        entry |= ({"top": best} if top > 1 else {}) | ({"probabilities": row.probabilities} if classes else {})
-        file.write(before + "\n" + json.dumps(entry, ensure_ascii=False))
+        file.write(before + "\n" + json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
         before = ","
     file.write("[]\n" if before == "[" else "\n]\n")
 
 
-_WRITERS: dict[str, Callable[[Iterable[PredictedRow], bool, int, Sequence[str], TextIO], None]] = {
+_WRITERS: dict[str, Callable[[Iterable[list[Any]], Sequence[str], TextIO], None]] = {
     "csv": _write_csv,
     "json": _write_json,
 }
