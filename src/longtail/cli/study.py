@@ -99,9 +99,9 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
     if given.dry_run or given.status:  # nothing is written
-        content["recipe"] = {**content.get("recipe", {}), "cache": False}
+        content["recipe"]["cache"] = False
     if launch and launch.on == "slurm":  # the machine that submits a job may have no GPU
-        content["recipe"] = {**content.get("recipe", {}), "device": "auto"}
+        content["recipe"]["device"] = "auto"
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans, estimate=partial(estimate, together=given.together, from_start=True)))
@@ -184,9 +184,10 @@ def _beta(words: Sequence[str], command: str) -> int:
 
 
 def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) -> int:
-    content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
+    content = _content(given) | {"methods": given.method, "betas": ["search"], "seeds": 1}
+    content.setdefault("out", "runs/beta")
     if given.dry_run:  # nothing is written
-        content["recipe"] = {**content.get("recipe", {}), "cache": False}
+        content["recipe"]["cache"] = False
     plan = make_plan(content)
     if given.dry_run:
         print_line(
