@@ -180,11 +180,8 @@ def reading(path: Path | str, what: str) -> Iterator[None]:
             raise
         if said.startswith("Expected"):
             raise ValueError(f"{path}: {said}.") from error
-        kind = type(error)
-        clear = kind.__module__ != "builtins" or kind in {
-            UnicodeDecodeError,
-            RuntimeError,
-        }  # a parser's or torch's words
+        kind = type(error)  # the words of a parser or of torch are clear
+        clear = kind.__module__ != "builtins" or kind in {UnicodeDecodeError, RuntimeError}
         why = f"damaged: {said}" if clear and said else f"damaged ({kind.__name__})"
         why = f"incomplete: it has no {said}" if kind is KeyError else why
         raise ValueError(f"Expected {path} to be {what}, but it is {why}.") from error
