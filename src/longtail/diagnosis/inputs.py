@@ -185,9 +185,9 @@ def _read_run(
 
     ``None`` and a note if it has other classes.
     """
-    test, folders = raw["test"], [Path(counts)] if isinstance(counts, str | Path) else []
-    folders = folders if test.folder is None else [test.folder, *folders]
-    folder = next((one for one in map(RunFolder, folders) if one.begun and one.done), None)
+    test, own = raw["test"], Path(counts) if isinstance(counts, str | Path) else None
+    folders = (RunFolder(one) for one in (test.folder, own) if one is not None)
+    folder = next((one for one in folders if one.begun and one.done), None)
     if folder is None:
         return None, ""
     run = DiagnosedRun(**vars(read_run(folder.path)))
@@ -197,7 +197,7 @@ def _read_run(
     if fits:
         return run, ""
     # counts by name may have another order
-    return None, "" if folder.path == counts else f"{run.file} was not used: it has other classes."
+    return None, "" if folder.path == own else f"{run.file} was not used: it has other classes."
 
 
 def _after_step(run: Run, stored: Mapping[str, RawPredictions]) -> dict[str, RawPredictions]:
