@@ -133,7 +133,7 @@ def updated(cut: slice) -> dict[str, Tensor]:
     logits[7] = torch.nan
     auto.update(logits[cut], own)
     return {
-        "beta": torch.tensor(auto.beta, dtype=torch.float64),
+        "beta": auto.beta,
         "shift": loss.logit_shift,
         "trace": torch.tensor([row[:4] for row in auto.trace[:3]], dtype=torch.float64),
         "problems": torch.tensor([row.problem is not None for row in auto.trace]).long(),

@@ -8,7 +8,7 @@ training.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from longtail._checks import (
     shown,
 )
 from longtail.losses import ClassBalancedSoftmaxLoss
-from longtail.losses._common import check_label_range
+from longtail.losses._common import KeepsValues, check_label_range
 from longtail.losses.softmax import scaled_log_counts
 from longtail.ranks import Ranks
 
@@ -36,6 +36,15 @@ _STEPS = 60  # at most; four to ten are usual
 _ELEMENTS = 2**19  # of the logits that are worked on together: 4 MB in float64
 _HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
 _ERRORS = 10  # misclassified samples that a fit needs: fewer are fitted by accident, with a small standard error
+_TRACE = 1000  # updates that AutoBeta keeps
+_PROBLEMS = (  # in the order of HeldOut.problems
+    "only one class has held-out samples",
+    "the classes of the held-out data all have the same count, so no shift by it can help",
+    "some logits are infinite or NaN",
+    f"fewer than {_ERRORS} held-out samples are misclassified, too few to measure the shift",
+    "the logits do not predict the held-out labels",
+    "its standard error, {:.2g}, is too large: more held-out samples are needed",
+)
 
 
 class ShiftFit(NamedTuple):
@@ -92,9 +101,17 @@ def fit_shift(
         (0.62, None)
     """
     counts = as_counts(counts, fractions=True)
-    logits, labels = _check_rows(logits, labels, counts.numel())
-    if not len(logits):
+    logits = as_tensor("logits", logits)
+    check_logits(logits, counts.numel())
+    if logits.ndim != 2 or not len(logits):
         raise ValueError(f"Expected `logits` of shape (M, C) with M >= 1, but got shape {tuple(logits.shape)}.")
+    labels = as_vector("labels", labels).to(logits.device)
+    if labels.is_floating_point() or len(labels) != len(logits):
+        raise ValueError(
+            f"Expected `labels` to be {len(logits)} class indices, one per row of `logits`, but got {describe(labels)}."
+        )
+    labels = labels.long()
+    check_label_range("labels", labels, counts.numel())
     unseen = torch.unique(labels[counts.to(labels.device)[labels] == 0]).tolist()
     if unseen:
         raise ValueError(f"Expected `counts` above 0 for every class in `labels`, but got 0 for class {shown(unseen)}.")
@@ -106,26 +123,40 @@ def fit_shift(
         sample_weight = as_distribution("sample_weight", sample_weight).to(logits.device)
         if len(sample_weight) != len(labels):
             raise ValueError(f"Expected `sample_weight` to have {len(labels)} rows, but got {len(sample_weight)}.")
-    return _HeldOut(labels, counts, prior, sample_weight=sample_weight).fit(logits)
+    held_out = HeldOut(labels, counts, prior, sample_weight=sample_weight)
+    return held_out.describe(held_out.fit(logits))
 
 
-def _check_rows(logits: object, labels: object, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Logits of shape (M, C), and int64 labels of their rows."""
-    logits = as_tensor("logits", logits)
-    check_logits(logits, num_classes)
-    if logits.ndim != 2:
-        raise ValueError(f"Expected `logits` of shape (M, C), but got shape {tuple(logits.shape)}.")
-    labels = as_vector("labels", labels).to(logits.device) if len(logits) else logits.new_empty(0, dtype=torch.int64)
-    if labels.is_floating_point() or len(labels) != len(logits):
-        raise ValueError(
-            f"Expected `labels` to be {len(logits)} class indices, one per row of `logits`, but got {describe(labels)}."
-        )
-    labels = labels.long()
-    check_label_range("labels", labels, num_classes)
-    return logits, labels
+class Solution(NamedTuple):
+    """The optimum as tensors on the device of the logits; reading none of them costs no waiting."""
+
+    theta: Tensor
+    """a and b."""
+    covariance: Tensor
+    """Of a and b, ``(2, 2)``."""
+    steps: Tensor
+    wrong: Tensor
+    """Samples that are misclassified, without the shift or with it, whichever are more."""
+    finite: Tensor
+
+    @property
+    def delta(self) -> Tensor:
+        """b / a."""
+        return self.theta[1] / self.theta[0]
+
+    @property
+    def std_error(self) -> Tensor:
+        """Of delta."""
+        slope = torch.stack([-self.delta, torch.ones_like(self.delta)]) / self.theta[0]
+        return (slope @ self.covariance @ slope).clamp(min=0).sqrt()
+
+    @property
+    def usable(self) -> Tensor:
+        """Whether delta may be used."""
+        return self.finite & (self.wrong >= _ERRORS) & (self.theta[0] > 0) & (self.std_error < _HUGE)
 
 
-class _HeldOut:
+class HeldOut:
     """The labels of held-out data with everything that does not depend on the logits.
 
     Args:
@@ -164,60 +195,55 @@ class _HeldOut:
         if sample_weight is not None:
             self.weights = self.weights * sample_weight[self.rows]
         self.reduce = reduce
+        self.determined = len(self.present) > 1 and bool(self.log_counts.abs().max() > 1e-9)
+        """Whether counts differ at all."""
 
-    def fit(self, logits: Tensor) -> ShiftFit:
-        """The shift that these logits need."""
-        z = logits[:, self.present][self.rows].double()
+    def fit(self, logits: Tensor, start: Tensor | None = None, steps: int = _STEPS) -> Solution:
+        """Damped Newton steps (Levenberg-Marquardt). On a CPU they end at convergence; elsewhere nothing is read."""
+        z = logits if len(self.present) == logits.shape[1] else logits[:, self.present]
+        z = (z if len(self.rows) == len(z) else z[self.rows]).double()
         z = z - z.mean(1, keepdim=True)
-        problem = None
-        if len(self.present) < 2:
-            problem = "only one class has held-out samples"
-        elif not bool(self.log_counts.abs().max() > 1e-9):
-            problem = "the classes of the held-out data all have the same count, so no shift by it can help"
-        elif bool(self.reduce((~z.isfinite()).sum()) > 0):
-            problem = "some logits are infinite or NaN"
-        if problem is not None:
-            return ShiftFit(math.nan, math.nan, math.inf, 0, problem)
-        theta, hessian, steps = self._minimize(z)
-        inverse = torch.linalg.inv_ex(hessian).inverse
-        gradients, wrong = self._gradients(z, theta)
-        before = (z.argmax(1) != self.labels).sum()
-        # misclassified without the shift or with it, whichever are more
-        wrong = torch.maximum(self.reduce(before.to(wrong)), self.reduce(wrong))
-        delta = theta[1] / theta[0]
-        slope = torch.stack([-delta, torch.ones_like(delta)]) / theta[0]
-        covariance = inverse @ self._spread(gradients) @ inverse
-        error = float((slope @ covariance @ slope).clamp(min=0).sqrt())
-        if wrong < _ERRORS:
-            problem = f"fewer than {_ERRORS} held-out samples are misclassified, too few to measure the shift"
-        elif not theta[0] > 0 or math.isnan(error):  # NaN: the logits of each row are all the same
-            problem = "the logits do not predict the held-out labels"
-        elif error >= _HUGE:
-            problem = f"its standard error, {error:.2g}, is too large: more held-out samples are needed"
-        return ShiftFit(float(delta), 1 / float(theta[0]), error, steps, problem)
-
-    def _minimize(self, z: Tensor) -> tuple[Tensor, Tensor, int]:
-        """a and b by damped Newton steps (Levenberg-Marquardt), the Hessian there, and the number of steps."""
+        finite = self.reduce((~z.isfinite()).sum()) == 0
         scale = (self.reduce(self.weights @ z.square().mean(1))).sqrt().clamp(min=1e-300)
-        theta = torch.stack([1 / scale, torch.zeros_like(scale)])
-        at, damping, taken = self._sums(z, theta), 0.0, 0
-        for _ in range(_STEPS):
+        theta = torch.stack([1 / scale, torch.zeros_like(scale)]) if start is None else start
+        at = self._sums(z, theta)
+        damping, taken, done = torch.zeros_like(scale), torch.zeros_like(scale), ~finite
+        for _ in range(steps):
             gradient, hessian = at[1:3], _square(at[3:6])
             ridge = damping * torch.diag(hessian.diagonal().clamp(min=1e-300))
             step = torch.linalg.solve_ex(hessian + ridge, gradient).result
             step = torch.where(step.isfinite(), step, 0.0)
             tried = self._sums(z, theta - step)
-            better = bool(tried[0] < at[0])
-            promised = float(gradient @ step / at[0].clamp(min=1e-300))  # twice the decrease, relative to the loss
-            done = promised < (1e-20 if better else 1e-10) or bool(at[0] < 1e-10)
-            if better:
-                theta, at, taken = theta - step, tried, taken + 1
-                damping = damping / 10 if damping > 1e-3 else 0.0
-            else:
-                damping = max(10 * damping, 1e-2)
-            if done:
+            better = (tried[0] < at[0]) & ~done
+            promised = gradient @ step / at[0].clamp(min=1e-300)  # twice the decrease, relative to the loss
+            done = done | (~better & (promised < 1e-10)) | (promised < 1e-20) | (at[0] < 1e-10)
+            theta, at = torch.where(better, theta - step, theta), torch.where(better, tried, at)
+            damping = torch.where(
+                better, torch.where(damping > 1e-3, damping / 10, 0.0), (10 * damping).clamp(min=1e-2)
+            )
+            taken = taken + better
+            if done.device.type == "cpu" and done:
                 break
-        return theta, _square(at[3:6]), taken
+        inverse = torch.linalg.inv_ex(_square(at[3:6])).inverse
+        gradients, wrong = self._gradients(z, theta)
+        before = (z.argmax(1) != self.labels).sum()
+        wrong = torch.maximum(self.reduce(before.to(wrong)), self.reduce(wrong))
+        return Solution(theta, inverse @ self._spread(gradients) @ inverse, taken, wrong, finite)
+
+    def problems(self, found: Solution) -> Tensor:
+        """Which of ``_PROBLEMS`` the fit has, as booleans on the device."""
+        few, equal = (torch.full_like(found.finite, flag) for flag in (len(self.present) < 2, not self.determined))
+        useless = ~(found.theta[0] > 0) | found.std_error.isnan()  # NaN: the logits of each row are all the same
+        return torch.stack([few, equal, ~found.finite, found.wrong < _ERRORS, useless, ~(found.std_error < _HUGE)])
+
+    def describe(self, found: Solution) -> ShiftFit:
+        """The fit in numbers, and what is wrong with it; waits for the device."""
+        delta, error = float(found.delta), float(found.std_error)
+        there = self.problems(found).tolist()
+        problem = _PROBLEMS[there.index(True)].format(error) if any(there) else None
+        if not (self.determined and bool(found.finite)):
+            return ShiftFit(math.nan, math.nan, math.inf, 0, problem)
+        return ShiftFit(delta, 1 / float(found.theta[0]), error, int(found.steps), problem)
 
     def _sums(self, z: Tensor, theta: Tensor) -> Tensor:
         """Loss, gradient (2) and Hessian (3), weighted and summed over all samples."""
@@ -270,7 +296,7 @@ class _HeldOut:
 
 def _square(upper: Tensor) -> Tensor:
     """The symmetric matrix of ``(aa, ab, bb)``."""
-    return upper[[0, 1, 1, 2]].view(2, 2)
+    return torch.stack([upper[0], upper[1], upper[1], upper[2]]).view(2, 2)  # an index would be copied to the device
 
 
 class BetaUpdate(NamedTuple):
@@ -288,7 +314,7 @@ class BetaUpdate(NamedTuple):
     """Why the measurement was not used; ``None`` if it was, or if delta is within its standard error."""
 
 
-class AutoBeta(nn.Module):
+class AutoBeta(KeepsValues):
     r"""Moves the beta of a loss during training until held-out data show no need of another.
 
     .. math:: \beta \leftarrow \max(0, \beta + g \, \delta) \quad \text{if } |\delta| > \mathrm{SE}(\delta)
@@ -320,6 +346,9 @@ class AutoBeta(nn.Module):
         (True, 1.31)
     """
 
+    beta: Tensor
+    _rows: Tensor
+
     def __init__(self, loss: ClassBalancedSoftmaxLoss, *, gain: float = 0.5) -> None:
         super().__init__()
         if not callable(getattr(loss, "set_beta", None)):
@@ -327,18 +356,26 @@ class AutoBeta(nn.Module):
         loss.set_beta(loss.beta)  # raises if its beta is fixed
         self.loss = loss
         self.gain = check_number("gain", gain)
-        self.trace: list[BetaUpdate] = []
-        """All updates, the oldest first."""
+        beta = torch.tensor(loss.beta, dtype=torch.float64, device=loss.counts.device)
+        self.register_buffer("beta", beta)
+        self.register_buffer("_rows", beta.new_full((_TRACE, len(BetaUpdate._fields)), math.nan))
+        self.register_load_state_dict_post_hook(_apply_beta)  # type: ignore[no-untyped-call]
+        self._seen: tuple[Tensor, int, torch.device] | None = None
+        self._held_out: HeldOut | None = None
 
     @property
-    def beta(self) -> float:
-        """The beta of the loss."""
-        return self.loss.beta
-
-    @property
-    def delta(self) -> float:
+    def delta(self) -> Tensor:
         """The shift measured by the last update; 0 if there was none, or if it had a problem."""
-        return self.trace[-1].delta if self.trace and self.trace[-1].problem is None else 0.0
+        return self._rows[-1, 1].where(self._rows[-1, 4] == len(_PROBLEMS), 0.0)
+
+    @property
+    def trace(self) -> list[BetaUpdate]:
+        """The last 1000 updates, the oldest first. On a GPU this waits for the device."""
+        reasons = (*_PROBLEMS, None)
+        return [
+            BetaUpdate(beta, delta, error, bool(moved), (reason := reasons[int(code)]) and reason.format(error))
+            for beta, delta, error, moved, code in self._rows[~self._rows[:, 0].isnan()].tolist()
+        ]
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor) -> None:
@@ -346,14 +383,26 @@ class AutoBeta(nn.Module):
 
         Args:
             logits: plain logits of held-out samples, shape ``(M, C)``.
-            labels: their classes, shape ``(M,)``.
+            labels: their classes, shape ``(M,)``. Pass the same tensor each time: it is examined once, and nothing else
+                waits for a GPU.
         """
-        counts, before = self.loss.counts, self.beta
-        logits, labels = _check_rows(logits, labels, counts.numel())
-        fit = _HeldOut(labels, counts, counts > 0, Ranks.of_this_process().sum).fit(logits)
-        if fit.problem is None and abs(fit.delta) > fit.std_error:
-            self.loss.set_beta(max(0.0, before + self.gain * fit.delta))
-        self.trace.append(BetaUpdate(self.beta, fit.delta, fit.std_error, self.beta != before, fit.problem))
+        held_out = self._examine(logits, labels)
+        if held_out.determined:
+            found = held_out.fit(logits)
+        else:
+            none = logits.new_full((2, 2), math.nan, dtype=torch.float64)
+            found = Solution(none[0], none, none[0, 0], none[0, 0], none[0, 0].isnan())
+        problems = held_out.problems(found)
+        code = torch.cat([problems, torch.ones_like(problems[:1])]).int().argmax()  # the first one
+        measured = torch.stack([found.delta, found.std_error, code.double()])
+        Ranks.of_this_process().agree([measured])
+        delta, error, code = measured.to(self.beta.device)
+        moves = (code == len(_PROBLEMS)) & (delta.abs() > error)
+        beta = (self.beta + self.gain * delta).clamp(min=0).where(moves, self.beta)
+        row = torch.stack([beta, delta, error, (beta != self.beta).double(), code])
+        self._rows.copy_(torch.cat([self._rows[1:], row[None]]))
+        self.beta.copy_(beta)
+        self.loss.set_beta(self.beta)
 
     def adjust(self, logits: Tensor) -> Tensor:
         r"""Return :math:`z_c - \delta \log N_c`, up to a constant: the shift that the last update found missing.
@@ -363,18 +412,41 @@ class AutoBeta(nn.Module):
         """
         counts = self.loss.counts
         check_logits(logits, counts.numel())
-        shift = scaled_log_counts(counts, -self.delta)
+        shift = scaled_log_counts(counts, -self.delta.to(counts.device))
         return logits + along_classes(shift.to(logits.device, torch.float32), logits)
 
     def extra_repr(self) -> str:
         """The gain."""
         return f"gain={self.gain:g}"
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Beta and the trace as plain data, for the state dict."""
-        return {"beta": self.beta, "trace": [tuple(one) for one in self.trace]}
+    def _examine(self, logits: Tensor, labels: Tensor) -> HeldOut:
+        """The labels with what depends on them alone, from the last call if they are the same tensor."""
+        counts = self.loss.counts
+        check_logits(logits, counts.numel())
+        if logits.ndim != 2:
+            raise ValueError(f"Expected `logits` of shape (M, C), but got shape {tuple(logits.shape)}.")
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != logits.shape[:1]:
+            raise ValueError(
+                f"Expected `labels` to be a tensor of {len(logits)} class indices, one per row of `logits`, but got "
+                f"{describe(labels)}."
+            )
+        version = -1 if labels.is_inference() else labels._version  # of what may be changed in place
+        if (
+            self._held_out is None
+            or self._seen is None
+            or self._seen[0] is not labels
+            or self._seen[1:] != (version, logits.device)
+            or version < 0
+        ):
+            indices = labels.to(logits.device, torch.int64)
+            check_label_range("labels", indices, counts.numel())
+            self._held_out = HeldOut(indices, counts, counts > 0, Ranks.of_this_process().sum)
+            self._seen = labels, version, logits.device
+        return self._held_out
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Set the trace, and the beta of the loss."""
-        self.trace = [BetaUpdate(*one) for one in state["trace"]]
-        self.loss.set_beta(state["beta"])
+
+def _apply_beta(auto: nn.Module, _: object) -> None:
+    """Set the loss to the beta that was loaded, after the counts of the loss."""
+    assert isinstance(auto, AutoBeta)
+    auto._held_out = None  # the counts may be others
+    auto.loss.set_beta(auto.beta)

@@ -96,7 +96,7 @@ class AutoBetaCallback(Callback):
             logits, labels = (torch.cat(parts) for parts in zip(*self._held_out, strict=True))
             self._held_out.clear()
             self.auto.update(logits, labels)
-            pl_module.log("beta", self.auto.beta, sync_dist=False)
+            pl_module.log("beta", self.auto.beta.float().to(pl_module.device), sync_dist=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Return beta and the trace, for a checkpoint."""

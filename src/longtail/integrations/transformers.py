@@ -146,7 +146,11 @@ class AutoBetaCallback(TrainerCallback):
         self.loss.held_out = []
         saved = state.stateful_callbacks.get(_STATE)
         if saved is not None:
-            self.auto.set_extra_state(saved)
+            tensors = self.auto.state_dict()
+            tensors["beta"].fill_(saved["beta"])
+            if saved["trace"]:
+                tensors["_rows"][-len(saved["trace"]) :] = torch.tensor(saved["trace"], dtype=torch.float64)
+            self.auto.load_state_dict(tensors)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Measure the shift on the data just evaluated, and move beta."""
@@ -160,7 +164,9 @@ class AutoBetaCallback(TrainerCallback):
         self.loss.held_out.clear()
         if state.epoch is not None and state.epoch >= self.after:
             self.auto.update(logits, labels)
-            state.stateful_callbacks[_STATE] = self.auto.get_extra_state()
+            rows = self.auto.state_dict()["_rows"]
+            trace = rows[~rows[:, 0].isnan()].tolist()
+            state.stateful_callbacks[_STATE] = {"beta": self.loss.loss.beta, "trace": trace}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Keep no further logits: what comes now may be test data."""
