@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 import torch
 
+import longtail
 from longtail.data import ArrayImages, DataSet, Normalisation, Split, describe_dataset
 
 BAD = "<script>x</script>"
@@ -41,3 +42,14 @@ def test_description():
     assert "oak & elm3" in shown.text.replace("\n", "")
     assert "images with different labels (1):" in shown.text
     assert "imbalance factor 2" in shown.text
+
+
+def test_diagnosis():
+    test = {"labels": [0, 0, 0, 1, 1, 1], "predicted": [0, 0, 0, 0, 0, 1]}
+    found = longtail.diagnose(test, counts={BAD: 500, "fox": 5})
+    shown = Tags(found._repr_html_())
+    assert "script" not in shown.tags
+    rows = shown.text.split()
+    assert rows[rows.index("test100.033.366.7") :] != []
+    for line in [*found.findings, *found.next_steps, found.headline]:
+        assert line in shown.text

@@ -1,9 +1,10 @@
 """A diagnosis of a classifier from its predictions: which classes it fails on, why, and what to try next."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from longtail._program import printable
 from longtail.classes import Groups, class_counts, cut_groups
 from longtail.diagnosis import advice
 from longtail.diagnosis.formats import Source
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
-    """The predictions of a classifier and what they show. ``print`` and notebooks show the findings.
+    """The predictions of a classifier and what they show. ``print`` shows the findings, a notebook also the recalls.
 
     ``diagnosis.report().write("diagnosis.html")`` writes a page with tables and figures (needs ``longtail[report]``).
     """
@@ -142,9 +144,27 @@ class Diagnosis:
         """What to do first, in a sentence or two."""
         return advice.headline(self)
 
+    @property
+    def _parts(self) -> dict[str, Sequence[str]]:
+        return {"What was found": self.findings, "What to try next": self.next_steps, "Notes": self.notes}
+
     def __repr__(self) -> str:
-        parts = {"What was found": self.findings, "What to try next": self.next_steps, "Notes": self.notes}
-        return "\n".join("\n- ".join([f"{title}:", *lines]) for title, lines in parts.items() if lines)
+        return "\n".join("\n- ".join([f"{title}:", *lines]) for title, lines in self._parts.items() if lines)
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", "<table><thead><tr><th>recall, %</th>"]
+        parts += [*(f"<th>{escape(name)}</th>" for name in (*self.filled, "all")), "</tr></thead><tbody>"]
+        for split in self.splits:
+            found = self.recall_of(split)
+            values = [*(found.groups.get(name, math.nan) for name in self.filled), found.all]
+            cells = "".join("<td>-</td>" if math.isnan(one) else f"<td>{100 * one:.1f}</td>" for one in values)
+            parts.append(f"<tr><th>{escape(split)}</th>{cells}</tr>")
+        parts.append("</tbody></table>")
+        for title, lines in self._parts.items():
+            if lines:
+                listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
+                parts.append(f"<p>{escape(title)}:</p><ul>{listed}</ul>")
+        return printable("\n".join(parts))
 
 
 def diagnose(
