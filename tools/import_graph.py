@@ -38,7 +38,7 @@ ORDER = (
     "embedding",
     "study",
     "report",
-    "diagnose",
+    "diagnosis",
     "integrations",
     "cli",
     "__main__",

@@ -15,7 +15,7 @@ if _typing.TYPE_CHECKING:
     from longtail import metrics
     from longtail.beta import AutoBeta, ShiftFit, fit_shift
     from longtail.classes import Groups, GroupValues, class_counts, imbalance_factor
-    from longtail.diagnose import diagnose as diagnose
+    from longtail.diagnosis import diagnose as diagnose
     from longtail.inference import load as load
     from longtail.integrations.export import export as export
     from longtail.losses import (
@@ -77,7 +77,7 @@ __all__ = [
 _MODULES = ("beta", "classes", "losses", "metrics", "posthoc")
 
 _WITH_EXTRAS = {
-    "diagnose": "longtail.diagnose",
+    "diagnose": "longtail.diagnosis",
     "estimators": "longtail.estimators",
     "evaluate": "longtail.train",
     "export": "longtail.integrations.export",
@@ -94,7 +94,7 @@ def __getattr__(name: str) -> _typing.Any:
         return _importlib.import_module(f"longtail.{name}")
     if name in _WITH_EXTRAS:
         module = _importlib.import_module(_WITH_EXTRAS[name])
-        return module if name in ("diagnose", "estimators") else getattr(module, name)  # `diagnose` can be called
+        return module if name == "estimators" else getattr(module, name)
     if name in __all__:
         modules = (_importlib.import_module(f"longtail.{module}") for module in _MODULES)
         globals()[name] = next(getattr(module, name) for module in modules if name in module.__all__)

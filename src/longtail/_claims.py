@@ -20,19 +20,6 @@ from uuid import uuid4
 
 from longtail._io import claimed, file_lock, process_name, process_namespace
 
-__all__ = [
-    "STALE",
-    "LostClaimError",
-    "beats",
-    "claim",
-    "claim_kind",
-    "forget_claim",
-    "is_gone",
-    "owner_of",
-    "start_beats",
-    "this_process",
-]
-
 LOCK_FILE, LEASE_FILE = ".lock", ".lease"
 HEARTBEAT = 5.0
 """Seconds between two signs of life of a lease."""

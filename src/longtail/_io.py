@@ -29,32 +29,6 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
-__all__ = [
-    "check_claim",
-    "check_shape",
-    "claimed",
-    "file_lock",
-    "import_extra",
-    "map_files",
-    "new_file",
-    "open_tensors",
-    "plain",
-    "process_name",
-    "process_namespace",
-    "read_json",
-    "read_tensors",
-    "read_toml",
-    "reading",
-    "remove_leftovers",
-    "safe_cell",
-    "stop_signals",
-    "tensor_writer",
-    "write_bytes",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
-
 
 claimed: dict[Path, Callable[[], None]] = {}
 """Folders that this process holds by a lease, and the function that raises an error when the lease is lost."""
@@ -206,11 +180,8 @@ def reading(path: Path | str, what: str) -> Iterator[None]:
             raise
         if said.startswith("Expected"):
             raise ValueError(f"{path}: {said}.") from error
-        kind = type(error)
-        clear = kind.__module__ != "builtins" or kind in {
-            UnicodeDecodeError,
-            RuntimeError,
-        }  # a parser's or torch's words
+        kind = type(error)  # the words of a parser or of torch are clear
+        clear = kind.__module__ != "builtins" or kind in {UnicodeDecodeError, RuntimeError}
         why = f"damaged: {said}" if clear and said else f"damaged ({kind.__name__})"
         why = f"incomplete: it has no {said}" if kind is KeyError else why
         raise ValueError(f"Expected {path} to be {what}, but it is {why}.") from error

@@ -7,8 +7,6 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["plugin_frames", "printable", "program", "sentence_of", "some_of"]
-
 
 def printable(text: str) -> str:
     r"""Return a text with its control characters, and the bytes of a file name that are not UTF-8, as escapes.

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["Phase", "listening", "note", "phase"]
-
 
 @dataclass
 class Phase:

@@ -1,15 +1,17 @@
 """Features of images or texts from a pretrained network, computed once, for training on features."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from longtail._io import import_extra
-from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Split, Streaming
+from longtail._progress import phase
+from longtail.data import DataSet, FeatureVectors, Split
+from longtail.inference import views
 from longtail.models import build_backbone, is_feature_model, pretrained_normalisation
 from longtail.models.backbones import evaluation_mode
 from longtail.train.loaders import evaluation_view
@@ -29,7 +31,6 @@ def embed_images(
     batch_size: int = 64,
     workers: int = 4,
     unreadable: dict[str, str] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> DataSet:
     """A data set with the features of its images instead of the images; nothing is augmented.
 
@@ -42,42 +43,31 @@ def embed_images(
         batch_size: images per forward pass.
         workers: processes or threads that read files.
         unreadable: receives the files that cannot be read, and why; without it such a file raises an error.
-        progress: called with the number of images embedded since the last call.
     """
     if is_feature_model(model):
         raise ValueError(f"Expected `model` to be a network for images, but got {model}.")
     backbone = build_backbone(model, pretrained=weights, image_size=image_size)
-    assert isinstance(backbone, nn.Module)
     backbone.to(device)
     found = pretrained_normalisation(model, weights)
     normalisation = dataset.normalisation if found is None else found
     view = evaluation_view("imagenet", image_size, normalisation, torch.float32, sized=False)
 
     def features(split: Split) -> Split:
-        loader = Streaming(
-            split,
-            BatchPlan(split.labels, (view,), batch_size),
-            device,
-            workers=workers,
-            decode_in="device" if isinstance(split.images, FileImages) else "workers",
-            bad_images="error" if unreadable is None else "skip",
-        )
-        if unreadable is not None:
-            loader.unreadable = unreadable
         rows, vectors = [], []
+        batches = views(split, view, device, batch_size=batch_size, workers=workers, unreadable=unreadable)
         with torch.no_grad(), evaluation_mode(backbone):
-            for batch in loader.evaluation():
-                vectors.append(backbone(batch.views[0]).float().cpu())
-                rows.append(batch.indices)
-                if progress is not None:
-                    progress(len(batch.indices))
+            for places, images in batches:
+                vectors.append(backbone(images).float().cpu())
+                rows.append(places)
+                shown.advance(len(places))
         if not rows:
             raise ValueError(f"Expected an image of {dataset.name} that can be read, but there is none.")
         read = torch.cat(rows)
         groups = None if split.groups is None else split.groups[read]
         return Split(FeatureVectors(torch.cat(vectors)), split.labels[read], groups)
 
-    return replace(dataset, **{name: features(split) for name, split in dataset.splits.items()})  # type: ignore[arg-type]
+    with phase("embedding images", sum(map(len, dataset.splits.values()))) as shown:
+        return replace(dataset, **{name: features(split) for name, split in dataset.splits.items()})  # type: ignore[arg-type]
 
 
 def embed_texts(
@@ -87,7 +77,6 @@ def embed_texts(
     device: torch.device | str = "cpu",
     batch_size: int = 64,
     max_length: int = 256,
-    progress: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Features of texts, float32 ``(N, D)``: the mean of the last hidden states of an encoder over a text's tokens.
 
@@ -97,7 +86,6 @@ def embed_texts(
         device: where to compute.
         batch_size: texts per forward pass.
         max_length: tokens of a text that are read.
-        progress: called with the number of texts embedded since the last call.
     """
     transformers = import_extra("transformers", "text")
     if not (Path(model) / "config.json").is_file():
@@ -108,25 +96,18 @@ def embed_texts(
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     encoder = transformers.AutoModel.from_pretrained(model, local_files_only=True).to(device).eval()
     vectors = torch.empty(len(texts), encoder.config.hidden_size)
-    for places in _batches(texts, batch_size):
-        inputs = tokenizer(
-            [texts[place] for place in places],
-            padding=True,
-            truncation=True,
-            max_length=max_length,
-            return_tensors="pt",
-        ).to(device)
-        with torch.no_grad():
+    by_length = torch.tensor([len(text) for text in texts]).argsort(stable=True)  # because padding costs time
+    with torch.no_grad(), phase("embedding texts", len(texts)) as shown:
+        for places in torch.split(by_length, batch_size):
+            inputs = tokenizer(
+                [texts[place] for place in places.tolist()],
+                padding=True,
+                truncation=True,
+                max_length=max_length,
+                return_tensors="pt",
+            ).to(device)
             states = encoder(**inputs).last_hidden_state.float()
-        mask = inputs["attention_mask"][:, :, None].float()
-        vectors[places] = ((states * mask).sum(1) / mask.sum(1).clamp(min=1)).cpu()
-        if progress is not None:
-            progress(len(places))
+            mask = inputs["attention_mask"][:, :, None].float()
+            vectors[places] = ((states * mask).sum(1) / mask.sum(1).clamp(min=1)).cpu()
+            shown.advance(len(places))
     return vectors
-
-
-def _batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Positions in batches of similar lengths, because padding costs time."""
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    for begin in range(0, len(order), size):
-        yield order[begin : begin + size]

@@ -261,20 +261,11 @@ class TrainedClassifier(nn.Module):
             return
         if not isinstance(self.transforms, Transforms):
             raise ValueError("Expected features, as the model was trained on, but got images.")
-        files = isinstance(split.images, FileImages)
-        loader = Streaming(
-            split,
-            BatchPlan(split.labels, (self.transforms.view(),), batch_size),
-            self.device,
-            workers=workers if files else 0,
-            # Or threads: starting processes would take longer than reading a few images.
-            decode_in="device" if files else "workers",
-            bad_images="error" if unreadable is None else "skip",
-        )
-        if unreadable is not None:
-            loader.unreadable = unreadable
-        for batch in loader.evaluation():
-            yield batch.indices, self._logits(batch.views[0])
+        view = self.transforms.view()
+        for rows, images in views(
+            split, view, self.device, batch_size=batch_size, workers=workers, unreadable=unreadable
+        ):
+            yield rows, self._logits(images)
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
@@ -302,6 +293,32 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
     with reading(folder.model_file, "a model of longtail"):
         classifier = _from_card(state, card, PostHoc.of(result))
     return classifier.to(device).eval()
+
+
+def views(
+    split: Split,
+    view: Augmentation,
+    device: torch.device | str,
+    *,
+    batch_size: int,
+    workers: int,
+    unreadable: dict[str, str] | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield positions and prepared images of a split; arguments as for :meth:`TrainedClassifier.files`."""
+    files = isinstance(split.images, FileImages)
+    loader = Streaming(
+        split,
+        BatchPlan(split.labels, (view,), batch_size),
+        device,
+        workers=workers if files else 0,
+        # Or threads: starting processes would take longer than reading a few images.
+        decode_in="device" if files else "workers",
+        bad_images="error" if unreadable is None else "skip",
+    )
+    if unreadable is not None:
+        loader.unreadable = unreadable
+    for batch in loader.evaluation():
+        yield batch.indices, batch.views[0]
 
 
 class Evaluation(NamedTuple):

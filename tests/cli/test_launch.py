@@ -27,7 +27,7 @@ SLURM = (*STUDY, "--on", "slurm")
         ((*SLURM, "--workers", "2", "--address", "auto"), "--address with --on ray"),
         ((*SLURM, "--workers", "2", "--sbatch", "--comment='a"), "options of sbatch"),
         ((*STUDY, "--on", "ray", "--print"), "--print with --on slurm"),
-        ((*STUDY, "--on", "moon"), "slurm or ray, but got 'moon'"),
+        ((*STUDY, "--on", "moon"), "one of slurm, ray, but got moon"),
         ((*STUDY, "--print"), "--on slurm or --on ray with --print"),
         ((*STUDY, "--gpus", "2"), "--on slurm or --on ray with --gpus"),
     ],

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longtail.diagnose.formats import read_file
-from longtail.diagnose.inputs import to_predictions
+from longtail.diagnosis.formats import read_file
+from longtail.diagnosis.inputs import to_predictions
 
 NAMES = ["cat", "dog", "emu", "fox"]
 COUNTS = [400, 150, 30, 5]

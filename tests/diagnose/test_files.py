@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import save_file
 from tests.diagnose.predictions import make, read_predictions, write_columns
 
-from longtail.diagnose import diagnose
-from longtail.diagnose.inputs import read_counts
+from longtail.diagnosis import diagnose
+from longtail.diagnosis.inputs import read_counts
 
 # Contents of files
 

@@ -20,7 +20,7 @@ from tests.fuzz import seeds
 from tests.fuzz.judge import call, command, expect, quick_figures
 from tests.fuzz.mutate import changed_tree, damaged
 
-from longtail.diagnose import diagnose
+from longtail.diagnosis import diagnose
 
 # --- lists of images
 

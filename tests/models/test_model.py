@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from longtail.models import (
     HEADS,
+    Backbone,
     ClassScaledHead,
     HeadSpec,
     LinearHead,
@@ -232,7 +233,7 @@ def test_trains_on_digits_in_a_moment() -> None:
     assert (model.eval()(x[1400:]).logits.argmax(1) == y[1400:]).float().mean() > 0.85
 
 
-class Pooled(nn.Module):
+class Pooled(Backbone):
     """A backbone without maps, as a user may write it."""
 
     num_features = 64
@@ -240,8 +241,6 @@ class Pooled(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         return batch.flatten(1)
-
-    maps = pool = forward
 
 
 def test_a_backbone_from_outside() -> None:

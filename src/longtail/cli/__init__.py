@@ -18,8 +18,6 @@ from longtail._io import stop_signals
 from longtail._program import plugin_frames, printable, sentence_of
 from longtail._registry import load_plugin, nearest
 
-__all__ = ["COMMANDS", "check_interrupted", "main"]
-
 _GROUPS = {
     "train and use a model": {
         "train": "train one or several models, or resume them",

@@ -68,7 +68,7 @@ def _list(words: Sequence[str]) -> int:
 def _get(words: Sequence[str]) -> int:
     given = _parser("get", "Download a data set into the data folder, or show how to get it.").read(words)
     name, root = given.name, given.root
-    _check_known(name)
+    CATALOG.find(name)
     whole = name.removesuffix("-lt")
     base = whole if CATALOG[name].imbalance is not None and whole in CATALOG else name
     fetch = CATALOG[base].fetch
@@ -93,7 +93,7 @@ def _check(words: Sequence[str]) -> int:
 
 
 def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
-    _check_known(name)
+    CATALOG.find(name)
     more = {} if imbalance is None else {"imbalance": check_number("imbalance", imbalance, minimum=1)}
     differences = check_dataset(name, root, **more)
     for difference in differences:
@@ -123,12 +123,6 @@ def _describe(words: Sequence[str]) -> int:
 
 
 _COMMANDS = {"list": _list, "get": _get, "check": _check, "describe": _describe}
-
-
-def _check_known(name: str) -> None:
-    if name not in CATALOG:
-        near = nearest(name, CATALOG)
-        raise ValueError(f"Expected a data set that `longtail data list` shows, but got {name!r}{near}.")
 
 
 def _places(name: str, root: Path) -> str:

@@ -8,8 +8,6 @@ import torch
 from longtail.cli import report, study
 from longtail.cli.parsing import Parser
 
-__all__ = ["run"]
-
 _STUDY = "--data digits-lt --methods softmax balanced-softmax cbs --seeds 5 --epochs 60 --batch-size 32 --nesterov"
 
 

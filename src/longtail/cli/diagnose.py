@@ -8,8 +8,8 @@ from longtail._program import program
 from longtail.cli.parsing import Parser
 from longtail.cli.report import print_written
 from longtail.cli.show import print_line
-from longtail.diagnose import diagnose
-from longtail.diagnose.formats import FORMATS_HELP
+from longtail.diagnosis import diagnose
+from longtail.diagnosis.formats import FORMATS_HELP
 
 
 def run(words: Sequence[str]) -> int:

@@ -1,24 +1,18 @@
 """``longtail embed``: features of images or texts from a pretrained network, in a file to train on."""
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from rich.progress import Progress
 
-from longtail.cli.parsing import Parser, add_opening, check_folder_of, open_given, positive_integer
-from longtail.cli.show import print_line, print_unreadable, progress_console
+from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of, open_given, positive_integer
+from longtail.cli.show import Phases, print_line, print_unreadable
 from longtail.data import CATALOG, DataSet, FeatureVectors, Texts
 from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
-from longtail.data.loaders.decode import UnreadableImageError
 from longtail.embedding import embed_images, embed_texts
 from longtail.train.recipe import Recipe, pick_device
-
-__all__ = ["run"]
 
 
 def run(words: Sequence[str]) -> int:
@@ -46,17 +40,14 @@ def run(words: Sequence[str]) -> int:
     parser.flag(
         "--image-size", "side of the images that the network sees", type=positive_integer, default=224, metavar="N"
     )
-    parser.flag("--batch-size", "images or texts per batch", type=positive_integer, default=64, metavar="N")
-    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
-    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
     add_opening(parser)
     parser.flag("--root", "the data folder, for data sets by name", default="data", metavar="DIR")
-    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+    add_reading(parser)
     given = parser.read(words)
     check_folder_of("--out", given.out)
     if given.out.suffix != ".npz":
         raise ValueError(f"Expected --out to end in .npz, but got {given.out}.")
-    with parser.errors_name_flags():
+    with parser.errors_name_flags(), Phases():
         found = _table(given) if given.text is not None else _data_set(given)
     write_features(given.out, found)
     rows, width = found.features.shape
@@ -86,21 +77,16 @@ def _images(given: argparse.Namespace, dataset: DataSet) -> DataSet:
     if given.weights is not None and given.pretrained:
         raise ValueError(f"Expected --weights or --pretrained, not both, but got {given.weights} and --pretrained.")
     skipped: dict[str, str] = {}
-    try:
-        with _bar("embedding images", sum(map(len, dataset.splits.values()))) as advance:
-            found = embed_images(
-                dataset,
-                given.model,
-                given.weights or True,
-                image_size=given.image_size,
-                device=pick_device(given.device),
-                batch_size=given.batch_size,
-                workers=given.workers,
-                unreadable=skipped if given.bad_images == "skip" else None,
-                progress=advance,
-            )
-    except UnreadableImageError as error:
-        raise error.with_hint() from error
+    found = embed_images(
+        dataset,
+        given.model,
+        given.weights or True,
+        image_size=given.image_size,
+        device=pick_device(given.device),
+        batch_size=given.batch_size,
+        workers=given.workers,
+        unreadable=skipped if given.bad_images == "skip" else None,
+    )
     print_unreadable(skipped, sum(map(len, dataset.splits.values())))
     return found
 
@@ -129,15 +115,4 @@ def _table(given: argparse.Namespace) -> StoredFeatures:
 def _vectors(given: argparse.Namespace, texts: Sequence[str]) -> torch.Tensor:
     if given.weights is not None or given.pretrained:
         raise ValueError("Expected --model to be a folder with the weights of the encoder, and no other weights.")
-    with _bar("embedding texts", len(texts)) as advance:
-        return embed_texts(
-            texts, given.model, device=pick_device(given.device), batch_size=given.batch_size, progress=advance
-        )
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar in a terminal, and yield a function that advances it."""
-    with Progress(console=progress_console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda number: bar.advance(task, number)
+    return embed_texts(texts, given.model, device=pick_device(given.device), batch_size=given.batch_size)

@@ -9,10 +9,9 @@ import numpy as np
 
 from longtail._io import new_file, write_json
 from longtail._registry import load_plugins
-from longtail.cli.parsing import Parser, add_opening, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of
 from longtail.cli.show import print_line, print_unreadable, show_measures
 from longtail.data import CATALOG, DataSet, FileImages, load
-from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import Evaluation, evaluate_on
 from longtail.train.folder import RunFolder
 from longtail.train.own import open_own
@@ -48,10 +47,7 @@ def run(words: Sequence[str]) -> int:
         type=Path,
         metavar="FILE.npz",
     )
-    parser.flag("--batch-size", "images of --data per batch", type=positive_integer, default=64, metavar="N")
-    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
-    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
-    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+    add_reading(parser)
     given = parser.read(words)
     load_plugins()
     if given.out is not None:
@@ -82,19 +78,16 @@ def _on_new_data(given: argparse.Namespace) -> dict[str, Any]:
         if given.predictions.suffix != ".npz":
             raise ValueError(f"Expected --predictions to end in .npz, but got {given.predictions}.")
     skipped: dict[str, str] = {}
-    try:
-        found = evaluate_on(
-            given.run,
-            _open(given, RunFolder(given.run).recipe()),
-            given.part,
-            posthoc=given.posthoc,
-            device=pick_device(given.device),
-            batch_size=given.batch_size,
-            workers=given.workers,
-            unreadable=skipped if given.bad_images == "skip" else None,
-        )
-    except UnreadableImageError as error:
-        raise error.with_hint() from error
+    found = evaluate_on(
+        given.run,
+        _open(given, RunFolder(given.run).recipe()),
+        given.part,
+        posthoc=given.posthoc,
+        device=pick_device(given.device),
+        batch_size=given.batch_size,
+        workers=given.workers,
+        unreadable=skipped if given.bad_images == "skip" else None,
+    )
     print_unreadable(skipped, len(found.split) + len(skipped))
     if given.predictions is not None:
         _write(given.predictions, found)

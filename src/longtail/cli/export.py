@@ -9,8 +9,6 @@ from longtail.cli.parsing import Parser
 from longtail.cli.show import print_line
 from longtail.integrations.export import Format, export
 
-__all__ = ["run"]
-
 
 def run(words: Sequence[str]) -> int:
     """Parse, export, print."""

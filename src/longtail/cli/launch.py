@@ -3,20 +3,13 @@
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from longtail._program import program
-from longtail.cli.parsing import Parser
+from longtail.cli.parsing import Parser, positive_integer
 from longtail.cli.show import console, print_line
-from longtail.integrations.ray import run_on_ray
 from longtail.integrations.slurm import array_script, submit
-from longtail.study import Results, Study
-from longtail.study.conduct import OnRound
-from longtail.study.study import OnProgress
-
-__all__ = ["Launch", "add_launch", "joined_values", "launch_on_ray", "read_launch", "submit_to_slurm", "without_launch"]
 
 _FLAGS = {
     "on": "slurm or ray: share the study among workers on a cluster",
@@ -28,67 +21,38 @@ _FLAGS = {
 _ABOUT = "With --on, --workers is the number of workers, and `workers` in [recipe] of a plan that of loading processes."
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Where a study runs, and with how many workers."""
-
-    on: Literal["slurm", "ray"]
-    workers: int | None = None
-    gpus: float | None = None
-    time: str | None = None
-    sbatch: str = ""
-    address: str | None = None
-    print_only: bool = False
-
-
 def add_launch(parser: Parser) -> None:
     """Add the flags."""
     group = parser.add_argument_group("on a cluster", _ABOUT)
+    kinds: dict[str, dict[str, Any]] = {"on": {"choices": ("slurm", "ray")}, "gpus": {"type": float}}
     for name, help in _FLAGS.items():
         names = ["--gpus", "--gpus-per-worker"] if name == "gpus" else [f"--{name}"]
-        group.add_argument(*names, dest=name, help=help, metavar=name.upper())
+        group.add_argument(*names, dest=name, help=help, metavar=name.upper(), **kinds.get(name, {}))
     group.add_argument("--print", action="store_true", help="Slurm: show the script, and submit nothing")
 
 
-def read_launch(given: argparse.Namespace) -> Launch | None:
-    """Take the flags out of a command line; ``None`` without ``--on``."""
-    if given.on is None:
-        for name in (*_FLAGS, "print"):
-            if getattr(given, name):
-                raise ValueError(f"Expected --on slurm or --on ray with --{name}, but got none.")
+def read_launch(given: argparse.Namespace) -> argparse.Namespace | None:
+    """Take the flags, and the number of workers, out of a command line; ``None`` without ``--on``."""
+    launch = argparse.Namespace(**{name: vars(given).pop(name) for name in (*_FLAGS, "print")})
+    names = [name for name, value in vars(launch).items() if value is not None and value is not False]
+    if launch.on is None:
+        if names:
+            raise ValueError(f"Expected --on slurm or --on ray with --{names[0]}, but got none.")
         return None
-    if given.on not in {"slurm", "ray"}:
-        raise ValueError(f"Expected --on to be slurm or ray, but got {given.on!r}.")
     for name in ("dry_run", "status", "commands", "join"):
         if getattr(given, name):
             raise ValueError(f"Expected --on or --{name.replace('_', '-')}, but got both.")
-    for name in ("address",) if given.on == "slurm" else ("time", "sbatch", "print"):
-        if getattr(given, name):
-            raise ValueError(f"Expected --{name} with --on {'ray' if given.on == 'slurm' else 'slurm'} only.")
+    for name in ("address",) if launch.on == "slurm" else ("time", "sbatch", "print"):
+        if name in names:
+            raise ValueError(f"Expected --{name} with --on {'ray' if launch.on == 'slurm' else 'slurm'} only.")
     workers = vars(given).pop("workers", None)  # not the setting of that name
-    found = Launch(
-        given.on,
-        None if workers is None else int(_number("--workers", " ".join(workers), whole=True, minimum=1)),
-        None if given.gpus is None else _number("--gpus", given.gpus, whole=given.on == "slurm"),
-        given.time,
-        given.sbatch or "",
-        given.address,
-        given.print,
-    )
-    if found.on == "slurm" and found.workers is None:
-        raise ValueError("Expected --workers N with --on slurm, but got none.")
-    return found
-
-
-def _number(flag: str, text: str, *, whole: bool, minimum: int = 0) -> float:
     try:
-        found = int(text) if whole else float(text)
+        launch.workers = None if workers is None else positive_integer(" ".join(workers))
     except ValueError:
-        found = -1
-    if not minimum <= found < 1_000_000:
-        kind = "an integer" if whole else "a number"
-        raise ValueError(f"Expected {flag} to be {kind} >= {minimum}, but got {text!r}.")
-    return found
+        raise ValueError(f"Expected --workers to be an integer >= 1, but got {' '.join(workers)!r}.") from None
+    if launch.on == "slurm" and workers is None:
+        raise ValueError("Expected --workers N with --on slurm, but got none.")
+    return launch
 
 
 def without_launch(words: Sequence[str]) -> list[str]:
@@ -120,27 +84,16 @@ def _flag(word: str) -> str:
     return word.partition("=")[0].replace("_", "-")
 
 
-def launch_on_ray(
-    launch: Launch, studies: Sequence[Study], together: int | None, on_progress: OnProgress, on_round: OnRound
-) -> list[Results]:
-    """Run studies on Ray."""
-    return run_on_ray(
-        studies,
-        address=launch.address,
-        workers=launch.workers,
-        gpus_per_worker=launch.gpus,
-        together=together,
-        on_progress=on_progress,
-        on_round=on_round,
-    )
-
-
-def submit_to_slurm(launch: Launch, words: Sequence[str], out: Path) -> int:
+def submit_to_slurm(launch: argparse.Namespace, words: Sequence[str], out: Path) -> int:
     """Submit workers to Slurm, and print what comes next."""
-    gpus = 1 if launch.gpus is None else int(launch.gpus)
+    gpus = 1.0 if launch.gpus is None else launch.gpus
+    if not gpus.is_integer() or gpus < 0:
+        raise ValueError(f"Expected --gpus to be an integer >= 0 with --on slurm, but got {gpus:g}.")
     folder, own = out / "slurm", without_launch(words)
-    script = array_script(own, folder, workers=launch.workers or 1, gpus=gpus, time=launch.time, sbatch=launch.sbatch)
-    if launch.print_only:
+    script = array_script(
+        own, folder, workers=launch.workers, gpus=int(gpus), time=launch.time, sbatch=launch.sbatch or ""
+    )
+    if launch.print:
         console.file.write(script)
         return 0
     job = submit(script, folder)

@@ -15,17 +15,6 @@ from longtail.data import CATALOG, DataSet, load, open_path
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 
-__all__ = [
-    "TOGETHER_HELP",
-    "Parser",
-    "add_opening",
-    "add_settings",
-    "check_folder_of",
-    "open_given",
-    "positive_integer",
-    "read_settings",
-]
-
 TOGETHER_HELP = "runs at a time (default: 12 small models on a GPU, else 1)"
 
 _COMMON = ("data", "imbalance", "method", "beta", "model", "pretrained", "epochs", "batch_size", "lr", "seed", "device")
@@ -188,6 +177,14 @@ def open_given(data: str, given: argparse.Namespace) -> DataSet:
         return open_path(data, **opening)
     Recipe(data=data, **opening)  # refuses them
     return load(data, given.root)
+
+
+def add_reading(parser: Parser) -> None:
+    """Add the flags that say how files are read, and where a model runs."""
+    parser.flag("--batch-size", "images or texts per batch", type=positive_integer, default=64, metavar="N")
+    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
+    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
+    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
 
 
 def read_settings(

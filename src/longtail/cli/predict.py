@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import torch
 from rich.progress import track
 from torch import Tensor
 
 from longtail._io import new_file, safe_cell
-from longtail.cli.parsing import Parser, check_folder_of, positive_integer
+from longtail.cli.parsing import Parser, add_reading, check_folder_of, positive_integer
 from longtail.cli.show import print_unreadable, progress_console
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import is_image, read_lines, read_table
@@ -24,21 +24,6 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import pick_device
-
-
-class PredictedRow(NamedTuple):
-    """The predictions for an image."""
-
-    path: str
-    label: str | None
-    """The true class, if a list has it."""
-    top: list[tuple[str, float]]
-    """The most probable classes with their probabilities."""
-    probabilities: dict[str, float]
-    """Of all classes, with ``--all-classes``."""
-
-
-_TOP = ("predicted", "confidence")  # columns of one of the most probable classes
 
 
 def run(words: Sequence[str]) -> int:
@@ -54,10 +39,7 @@ def run(words: Sequence[str]) -> int:
     columns = "also the probability of every class, in columns `probability_CLASS`, as `longtail diagnose` reads them"
     parser.flag("--all-classes", columns, action="store_true")
     parser.flag("--out", "write to this file instead of printing", type=Path, metavar="FILE")
-    parser.flag("--batch-size", "images per batch", type=positive_integer, default=64, metavar="N")
-    parser.flag("--device", "auto (CUDA if available), cpu, cuda or cuda:1", default="auto", metavar="NAME")
-    parser.flag("--workers", "threads that read files", type=int, default=4, metavar="N")
-    parser.flag("--bad-images", "stop at an unreadable image, or skip it", choices=("error", "skip"), default="error")
+    add_reading(parser)
     given = parser.read(words)
     with parser.errors_name_flags():
         return _predict(given)
@@ -70,31 +52,33 @@ def _predict(given: argparse.Namespace) -> int:
     paths = [path for path, _ in images]
     missing = next((path for path in paths if not path.exists()), None)
     skipped: dict[str, str] = {}
-    try:
-        if missing is not None and given.bad_images == "error":
-            raise UnreadableImageError(missing.absolute(), "it does not exist")
-        classifier = load(given.run, pick_device(given.device))
-        listed = skipped if given.bad_images == "skip" else None
-        predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
-        if not images:
-            images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
-        names, top = classifier.class_names, min(given.top, len(classifier.class_names))
+    if missing is not None and given.bad_images == "error":
+        raise UnreadableImageError.of_several([UnreadableImageError(missing.absolute(), "it does not exist")])
+    classifier = load(given.run, pick_device(given.device))
+    listed = skipped if given.bad_images == "skip" else None
+    predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
+    if not images:
+        images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
+    names, top = classifier.class_names, min(given.top, len(classifier.class_names))
+    labelled = any(label is not None for _, label in images)
+    ends = ["", *(f"_{place}" for place in range(2, top + 1))]
+    columns = ["path", *(["label"] if labelled else [])]
+    columns += [f"{name}{end}" for end in ends for name in ("predicted", "confidence")]
+    columns += [f"probability_{name}" for name in names] if given.all_classes else []
 
-        def rows() -> Iterator[PredictedRow]:
-            hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
-            bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
-            for place, probabilities in track(predictions, "predicting", len(images), **bar):
-                best = probabilities.topk(top)
-                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                path, label = images[place]
-                every = dict(zip(names, probabilities.tolist(), strict=True)) if given.all_classes else {}
-                yield PredictedRow(_readable(path), label, [(names[c], _short(p)) for c, p in pairs], every)
+    def rows() -> Iterator[list[Any]]:
+        hidden = not sys.stderr.isatty() or (given.out is None and sys.stdout.isatty())
+        bar: dict[str, Any] = {"console": progress_console, "transient": True, "disable": hidden}
+        for place, probabilities in track(predictions, "predicting", len(images), **bar):
+            path, label = images[place]
+            best = probabilities.topk(top)
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            cells: list[Any] = [_readable(path), *([label] if labelled else [])]
+            cells += [cell for c, p in pairs for cell in (names[c], float(f"{p:.6g}"))]
+            yield cells + (probabilities.tolist() if given.all_classes else [])
 
-        with _writing(given.out) as file:
-            labelled = any(label is not None for _, label in images)
-            _WRITERS[given.format](rows(), labelled, top, names if given.all_classes else (), file)
-    except UnreadableImageError as error:
-        raise error.with_hint() from error
+    with _writing(given.out) as file:
+        _WRITERS[given.format](rows(), columns, file)
     print_unreadable({_readable(name): why for name, why in skipped.items()}, len(paths))
     return 1 if skipped and len(skipped) == len(paths) else 0
 
@@ -134,34 +118,23 @@ def find_images(given: Iterable[Path]) -> list[tuple[Path, str | None]]:
     return found
 
 
-def _short(probability: float) -> float:
-    return float(f"{probability:.6g}")
-
-
-def _write_csv(rows: Iterable[PredictedRow], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
+def _write_csv(rows: Iterable[list[Any]], columns: Sequence[str], file: TextIO) -> None:
     writer, rows = csv.writer(file, lineterminator="\n"), iter(rows)
     first = list(islice(rows, 1))  # if this fails, nothing has been printed
-    ends = ["", *(f"_{place}" for place in range(2, top + 1))]
-    header = ["path", *(["label"] if labelled else []), *(f"{name}{end}" for end in ends for name in _TOP)]
-    writer.writerow([*header, *(f"probability_{name}" for name in classes)])
+    writer.writerow(columns)
     for row in chain(first, rows):
-        cells: list[Any] = [row.path, *([row.label or ""] if labelled else [])]
-        cells += [value for pair in row.top for value in pair]
-        writer.writerow([safe_cell(cell) for cell in [*cells, *row.probabilities.values()]])
+        writer.writerow([safe_cell(cell) for cell in row])
 
 
-def _write_json(rows: Iterable[PredictedRow], labelled: bool, top: int, classes: Sequence[str], file: TextIO) -> None:
+def _write_json(rows: Iterable[list[Any]], columns: Sequence[str], file: TextIO) -> None:
     before = "["
     for row in rows:
-        best = [dict(zip(_TOP, pair, strict=True)) for pair in row.top]
-        entry: dict[str, Any] = {"path": row.path, **({"label": row.label} if labelled else {}), **best[0]}
-        entry |= ({"top": best} if top > 1 else {}) | ({"probabilities": row.probabilities} if classes else {})
-        file.write(before + "\n" + json.dumps(entry, ensure_ascii=False))
+        file.write(before + "\n" + json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
         before = ","
     file.write("[]\n" if before == "[" else "\n]\n")
 
 
-_WRITERS: dict[str, Callable[[Iterable[PredictedRow], bool, int, Sequence[str], TextIO], None]] = {
+_WRITERS: dict[str, Callable[[Iterable[list[Any]], Sequence[str], TextIO], None]] = {
     "csv": _write_csv,
     "json": _write_json,
 }

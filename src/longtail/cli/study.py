@@ -16,18 +16,11 @@ from rich.console import Console
 from longtail._io import write_text
 from longtail._program import printable, program
 from longtail._registry import load_plugins
-from longtail.cli.launch import (
-    Launch,
-    add_launch,
-    joined_values,
-    launch_on_ray,
-    read_launch,
-    submit_to_slurm,
-    without_launch,
-)
+from longtail.cli.launch import add_launch, joined_values, read_launch, submit_to_slurm, without_launch
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
 from longtail.data import data_title
+from longtail.integrations.ray import run_on_ray
 from longtail.methods import METHODS, default_reference
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
@@ -46,8 +39,6 @@ from longtail.train.dataset import data_notes
 from longtail.train.launch import describe_fit
 from longtail.train.recipe import write_recipe
 from longtail.train.trainer import StoppedError
-
-__all__ = ["run"]
 
 _ABOUT = """Train methods on data sets with several seeds, and compare them. Finished runs are skipped; after a stop,
 the same command continues.
@@ -108,9 +99,9 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
         raise ValueError("Expected no --out with several plans, which have their own folders, but got one.")
     content = _content(given)
     if given.dry_run or given.status:  # nothing is written
-        content["recipe"] = {**content.get("recipe", {}), "cache": False}
+        content["recipe"]["cache"] = False
     if launch and launch.on == "slurm":  # the machine that submits a job may have no GPU
-        content["recipe"] = {**content.get("recipe", {}), "device": "auto"}
+        content["recipe"]["device"] = "auto"
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
         print_line(describe_plans(plans, estimate=partial(estimate, together=given.together, from_start=True)))
@@ -130,12 +121,20 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
     return _run(plans, given, launch, command)
 
 
-def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: Launch | None, command: str) -> int:
+def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: argparse.Namespace | None, command: str) -> int:
     """Train the plans, and print their results."""
     studies = [Study(plan, command=command) for plan in plans]
     with View() as view:
         if launch:
-            found = launch_on_ray(launch, studies, given.together, view, _print_round)
+            found = run_on_ray(
+                studies,
+                address=launch.address,
+                workers=launch.workers,
+                gpus_per_worker=launch.gpus,
+                together=given.together,
+                on_progress=view,
+                on_round=_print_round,
+            )
         else:
             found = run_studies(studies, given.together, view, _print_round, join=given.join, read=not given.join)
     for plan, results in zip(plans, found, strict=True):
@@ -185,9 +184,10 @@ def _beta(words: Sequence[str], command: str) -> int:
 
 
 def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) -> int:
-    content = {"out": "runs/beta", **_content(given), "methods": given.method, "betas": ["search"], "seeds": 1}
+    content = _content(given) | {"methods": given.method, "betas": ["search"], "seeds": 1}
+    content.setdefault("out", "runs/beta")
     if given.dry_run:  # nothing is written
-        content["recipe"] = {**content.get("recipe", {}), "cache": False}
+        content["recipe"]["cache"] = False
     plan = make_plan(content)
     if given.dry_run:
         print_line(

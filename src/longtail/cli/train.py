@@ -18,15 +18,12 @@ from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import Phases, SafeConsole, TrainingView, print_line, show_result
-from longtail.data.loaders.decode import UnreadableImageError
 from longtail.methods import METHODS, find_method
 from longtail.train.dataset import data_notes
 from longtail.train.folder import RunFolder
 from longtail.train.launch import FailedRunsError, describe_fit, make_recipe, resume, run_folders, train
 from longtail.train.recipe import Recipe, read_recipe
 from longtail.train.trainer import NotFiniteError, StoppedError
-
-__all__ = ["make_recipes", "read_recipes", "run"]
 
 _ABOUT = """Train a model and write a run folder. Several values of a flag, as in
 `--beta 1.0 1.5 --seed 0 1 2`, train several runs. `none` unsets a setting of a
@@ -101,8 +98,6 @@ def _train(start: Callable[..., list[RunFolder]], waiting: Sequence[RunFolder]) 
         _report_failures(error.failures, waiting)
     except NotFiniteError as error:
         _warn(str(error))
-    except UnreadableImageError as error:
-        raise error.with_hint() from None
     except OSError as error:
         if error.errno not in _DISK_FULL:
             raise
@@ -228,7 +223,7 @@ def _report_failures(failures: Sequence[tuple[RunFolder, Exception]], waiting: S
         _warn_disk_full(full[0], waiting)
     for folder, error in failures:
         if error not in full:
-            sentence = sentence_of(error.with_hint() if isinstance(error, UnreadableImageError) else error)
+            sentence = sentence_of(error)
             _warn(sentence if str(folder.path) in sentence else f"{folder.path} failed: {sentence}")
     for _, error in failures:
         if not isinstance(error, NotFiniteError | ValueError | OSError):

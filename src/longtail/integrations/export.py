@@ -266,7 +266,6 @@ def _write_state(parts: _Parts, folder: Path) -> _Written:
     if isinstance(backbone, TimmBackbone | TorchvisionBackbone):
         network, make = _plain_network(parts, backbone, linear)
     else:
-        assert isinstance(backbone, nn.Module)
         classes, channels = len(parts.classifier.class_names), parts.classifier.transforms.channels
         network = build_model(parts.model, classes, in_channels=channels).eval()
         state = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}

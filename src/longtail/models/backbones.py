@@ -1,63 +1,55 @@
-"""Backbones: the protocol, the ResNets of the CIFAR experiments, and a small network for tiny images."""
+"""Backbones: the base class, the ResNets of the CIFAR experiments, and a small network for tiny images."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._checks import check_integer, describe
+from longtail._checks import check_integer
 
-_NEEDED = ("num_features", "has_maps", "maps", "pool")
 _WIDTHS = (16, 32, 64)
 _ROWS = 2**14  # feature vectors that are standardised together
 
 
-class Backbone(Protocol):
-    """Any ``nn.Module`` with these members; :class:`CifarResNet <longtail.models.CifarResNet>` is an example.
+class Backbone(nn.Module):
+    """Base class of backbones. A subclass sets ``num_features`` and implements :meth:`maps`, or :meth:`forward`.
 
-    Two optional attributes say what fits the backbone: ``linear_init``, how a linear classifier is initialised
-    (``"torch"``, the default, or ``"kaiming"``), and ``reslt_form``, which ResLT head it gets (``"imagenet"``, the
-    default, or ``"cifar"``). An optional method ``layers_of_parameters()`` gives the layer of each parameter by name,
-    from 0 on, for layer-wise learning rates; by default, each child with parameters is a layer.
+    Attributes:
+        num_features: D, the length of a feature vector.
+        linear_init: how a linear classifier on it is initialised: ``"torch"`` or ``"kaiming"``.
+        reslt_form: which ResLT head it gets: ``"imagenet"`` or ``"cifar"``.
     """
 
-    @property
-    def num_features(self) -> int:
-        """Length D of a feature vector."""
-        ...
+    num_features: int
+    linear_init: Literal["kaiming", "torch"] = "torch"
+    reslt_form: Literal["cifar", "imagenet"] = "imagenet"
 
     @property
     def has_maps(self) -> bool:
         """Whether :meth:`maps` returns maps of D channels, which ResLT needs."""
-        ...
+        return True
 
-    def __call__(self, images: Tensor, /) -> Tensor:
-        """Features of shape ``(B, D)``: the pooled maps of images of shape ``(B, channels, height, width)``."""
-        ...
-
-    def maps(self, images: Tensor) -> Tensor:
-        """The last feature maps, shape ``(B, D, h, w)``."""
-        ...
+    def maps(self, images: Tensor) -> Tensor:  # noqa: ARG002 - a subclass uses it
+        """The last feature maps, shape ``(B, D, h, w)``, of images of shape ``(B, channels, height, width)``."""
+        raise TypeError(f"Expected a network with feature maps, but got {type(self).__name__}.")
 
     def pool(self, maps: Tensor) -> Tensor:
-        """Features of shape ``(B, D)`` from maps."""
-        ...
+        """Features of shape ``(B, D)`` from maps: the global average."""
+        return average(maps)
 
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of shape ``(B, D)``: the pooled maps of images of shape ``(B, channels, height, width)``."""
+        return self.pool(self.maps(images))
 
-def check_backbone(backbone: object) -> None:
-    """Raise unless ``backbone`` is a :class:`Backbone` and an ``nn.Module``."""
-    missing = object()
-    # Static lookup: the `has_maps` of timm's networks runs a forward pass.
-    names = [name for name in _NEEDED if inspect.getattr_static(backbone, name, missing) is missing]
-    if names or not isinstance(backbone, nn.Module):
-        raise TypeError(
-            f"Expected `backbone` to be an nn.Module with {', '.join(_NEEDED)}, but got {describe(backbone)}."
-        )
+    def layers_of_parameters(self) -> dict[str, int]:
+        """The layer of each parameter by name, from 0 on, for layer-wise learning rates: each child is a layer."""
+        children: dict[str, int] = {}
+        names = [name for name, _ in self.named_parameters()]
+        return {name: children.setdefault(name.split(".")[0], len(children)) for name in names}
 
 
 @contextmanager
@@ -85,7 +77,7 @@ def _check_images(images: Tensor, channels: int, *, smallest: int) -> None:
         )
 
 
-class SmallCNN(nn.Module):
+class SmallCNN(Backbone):
     """Three 3x3 convolutions of 16, 32 and 64 channels with BatchNorm and ReLU, about 23,000 parameters.
 
     The second and third halve the image, so an 8 x 8 digit ends as maps of 2 x 2. Tests and demonstrations train it
@@ -96,7 +88,6 @@ class SmallCNN(nn.Module):
     """
 
     num_features = 64
-    has_maps = True
     linear_init = "kaiming"
     reslt_form = "cifar"
 
@@ -118,16 +109,8 @@ class SmallCNN(nn.Module):
         maps: Tensor = self.layers(images)
         return maps
 
-    def pool(self, maps: Tensor) -> Tensor:
-        """The global average, shape ``(B, 64)``."""
-        return average(maps)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of shape ``(B, 64)`` of images of shape ``(B, in_channels, height, width)``."""
-        return self.pool(self.maps(images))
-
-
-class FeatureNet(nn.Module):
+class FeatureNet(Backbone):
     """Feature vectors, standardised, and hidden layers if there are any: linear, LayerNorm and ReLU.
 
     Args:
@@ -173,14 +156,6 @@ class FeatureNet(nn.Module):
         found: Tensor = self.layers((vectors - self.mean) / self.std)
         return found
 
-    def maps(self, images: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
-        """There are no maps."""
-        raise TypeError("Expected a network with feature maps, but got feature vectors.")
-
-    def pool(self, maps: Tensor) -> Tensor:
-        """There are no maps."""
-        return self.maps(maps)
-
 
 def shortcut(maps: Tensor, channels: int, stride: int) -> Tensor:
     """The shortcut without parameters ("option A"): every ``stride``-th pixel, with zero channels on both sides.
@@ -218,7 +193,7 @@ class _Block(nn.Module):
         return F.relu(residual + shortcut(maps, self.channels, self.stride))
 
 
-class CifarResNet(nn.Module):
+class CifarResNet(Backbone):
     """ResNet for small images (He et al., 2016, section 4.2): three stages of 16, 32 and 64 channels.
 
     A 3x3 convolution, then ``(depth - 2) / 6`` blocks per stage; the second and third stage halve the image. Weights
@@ -240,7 +215,6 @@ class CifarResNet(nn.Module):
     """
 
     num_features = _WIDTHS[-1]
-    has_maps = True
     linear_init = "kaiming"
     reslt_form = "cifar"
 
@@ -281,11 +255,3 @@ class CifarResNet(nn.Module):
                 return fast
         maps: Tensor = self.blocks(F.relu(self.norm(self.conv(images))))
         return maps
-
-    def pool(self, maps: Tensor) -> Tensor:
-        """The global average, shape ``(B, 64)``."""
-        return average(maps)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of shape ``(B, 64)`` of images of shape ``(B, in_channels, height, width)``."""
-        return self.pool(self.maps(images))

@@ -69,8 +69,10 @@ class Head(nn.Module):
 
     @property
     def class_vectors(self) -> Tensor:
-        """One vector per class, shape ``(C, D)``, from which prototypes are projected (BCL)."""
-        raise NotImplementedError(f"{type(self).__name__} has no class vectors, which prototypes need.")
+        """One vector per class, shape ``(C, D)``, from which prototypes are projected (BCL): W, unless overridden."""
+        if self.weight is None:
+            raise NotImplementedError(f"{type(self).__name__} has no class vectors, which prototypes need.")
+        return self.weight
 
     def classifier_parameters(self) -> list[nn.Parameter]:
         """The parameters that a stage with ``train="classifier"`` trains."""
@@ -168,11 +170,6 @@ class LinearHead(Head):
     def bias(self) -> Tensor | None:
         """b, shape ``(C,)``."""
         return self.linear.bias
-
-    @property
-    def class_vectors(self) -> Tensor:
-        """W, shape ``(C, D)``."""
-        return self.linear.weight
 
     def forward(self, inputs: Tensor) -> Outputs:
         """Logits of shape ``(B, C)`` of features of shape ``(B, D)``."""
@@ -302,11 +299,6 @@ class ResLTHead(Head):
         """The sum of the branches' biases, shape ``(C,)``."""
         return self.branches * self.linear.bias
 
-    @property
-    def class_vectors(self) -> Tensor:
-        """W, shape ``(C, D)``."""
-        return self.linear.weight
-
     def forward(self, inputs: Tensor) -> Outputs:
         """Logits of shape ``(B, C)``, the sum of the branches', of maps of shape ``(B, D, h, w)``."""
         if self.form == "cifar":
@@ -320,7 +312,7 @@ class ResLTHead(Head):
 
 
 def _linear(backbone: Backbone, num_classes: int, bias: bool = True) -> Head:
-    return LinearHead(backbone.num_features, num_classes, bias, init=getattr(backbone, "linear_init", "torch"))
+    return LinearHead(backbone.num_features, num_classes, bias, init=backbone.linear_init)
 
 
 def _cosine(backbone: Backbone, num_classes: int, scale: float = 30.0) -> Head:
@@ -328,11 +320,11 @@ def _cosine(backbone: Backbone, num_classes: int, scale: float = 30.0) -> Head:
 
 
 def _class_scaled(backbone: Backbone, num_classes: int, bias: bool = True) -> Head:
-    return ClassScaledHead(backbone.num_features, num_classes, bias, init=getattr(backbone, "linear_init", "torch"))
+    return ClassScaledHead(backbone.num_features, num_classes, bias, init=backbone.linear_init)
 
 
 def _reslt(backbone: Backbone, num_classes: int, branches: int = 3) -> Head:
-    return ResLTHead(backbone.num_features, num_classes, getattr(backbone, "reslt_form", "imagenet"), branches)
+    return ResLTHead(backbone.num_features, num_classes, backbone.reslt_form, branches)
 
 
 register_head("linear", _linear)

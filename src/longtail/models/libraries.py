@@ -129,19 +129,9 @@ def explain_size_errors(name: str, size: int) -> Iterator[None]:
         ) from error
 
 
-class _LibraryBackbone(nn.Module):
-    """A network of a library without its classifier.
+class _LibraryBackbone(Backbone):
+    """A network of a library without its classifier; the arguments are those of :func:`build_backbone`."""
 
-    Args:
-        library: the package.
-        name: one of its classification networks.
-        in_channels: channels of the images.
-        pretrained: whether to download weights, or a file of them.
-        image_size: side of the images, for networks with a fixed size.
-        drop_path: probability of skipping a branch; ``None``: the network's.
-    """
-
-    num_features: int
     network: Any
     name: str
     size_options: Mapping[str, Any]
@@ -210,7 +200,7 @@ class TorchvisionBackbone(_LibraryBackbone):
     The first convolution is replaced if the images do not have 3 channels.
     """
 
-    has_maps: bool
+    has_maps = False
     drop_path_option = "stochastic_depth_prob"
 
     def _build(self, library: ModuleType, name: str, pretrained: Pretrained, image_size: int | None) -> tuple[str, ...]:
@@ -346,10 +336,6 @@ class TimmBackbone(_LibraryBackbone):
         """Features of shape ``(B, D)``, by the network's own pool."""
         features: Tensor = self.network.forward_head(maps, pre_logits=True)
         return features
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of shape ``(B, D)`` of images of shape ``(B, in_channels, height, width)``."""
-        return self.pool(self.maps(images))
 
 
 _Library = type[TorchvisionBackbone] | type[TimmBackbone]

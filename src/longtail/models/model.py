@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from longtail._checks import check_choice, check_integer
-from longtail.models.backbones import Backbone, FeatureNet, check_backbone, evaluation_mode
+from longtail._checks import check_choice, check_integer, describe
+from longtail.models.backbones import Backbone, FeatureNet, evaluation_mode
 from longtail.models.heads import HEADS, Head, HeadSpec, LinearHead, Outputs, build_head, unit
 from longtail.models.libraries import build_backbone, explain_size_errors
 from longtail.models.pretrained import Pretrained
@@ -53,7 +53,7 @@ class Model(nn.Module):
     """Images to logits and features, and to projections and prototypes if the model has projectors.
 
     Args:
-        backbone: an ``nn.Module`` that is a :class:`Backbone <longtail.models.Backbone>`.
+        backbone: a :class:`Backbone <longtail.models.Backbone>`.
         head: the classifier, for as many features as the backbone has.
         projector: projects the features, for contrastive methods.
         prototypes: projects the classifier's class vectors, to the same length as ``projector``.
@@ -79,7 +79,8 @@ class Model(nn.Module):
         self, backbone: Backbone, head: Head, *, projector: Projector | None = None, prototypes: Projector | None = None
     ) -> None:
         super().__init__()
-        check_backbone(backbone)
+        if not isinstance(backbone, Backbone):
+            raise TypeError(f"Expected `backbone` to be a longtail.models.Backbone, but got {describe(backbone)}.")
         _check_fit(backbone, head)
         for name, one in (("projector", projector), ("prototypes", prototypes)):
             if one is not None and one.num_features != backbone.num_features:
@@ -99,7 +100,7 @@ class Model(nn.Module):
     def train(self, mode: bool = True) -> "Model":
         """Set the mode; see :attr:`fixed_statistics`."""
         super().train(mode)
-        if self.fixed_statistics and isinstance(self.backbone, nn.Module):
+        if self.fixed_statistics:
             for module in self.backbone.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
@@ -137,14 +138,7 @@ class Model(nn.Module):
 
     def layers_of_parameters(self) -> dict[str, int]:
         """The layer of each parameter by name, from the first of the backbone on; the last one is the head."""
-        own = getattr(self.backbone, "layers_of_parameters", None)
-        if own is not None:
-            found: dict[str, int] = own()
-        else:
-            children: dict[str, int] = {}
-            assert isinstance(self.backbone, nn.Module)
-            names = [name for name, _ in self.backbone.named_parameters()]
-            found = {name: children.setdefault(name.split(".")[0], len(children)) for name in names}
+        found = self.backbone.layers_of_parameters()
         last = max(found.values(), default=-1) + 1
         return {name: found.get(name.removeprefix("backbone."), last) for name, _ in self.named_parameters()}
 

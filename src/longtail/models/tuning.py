@@ -8,8 +8,6 @@ from longtail.models.heads import CosineHead, Head, LinearHead, unit
 from longtail.models.libraries import replace_module
 from longtail.models.model import Model, seeded
 
-__all__ = ["add_lora", "check_means", "merge_lora", "use_class_means"]
-
 
 def add_lora(model: Model, rank: int, *, seed: int) -> None:
     """Add a low-rank change, at first zero, to every linear layer of the backbone, with ``peft``.
@@ -24,7 +22,6 @@ def add_lora(model: Model, rank: int, *, seed: int) -> None:
         seed: of ``A``; torch's generators are left as they are.
     """
     peft = import_extra("peft", "lora")
-    assert isinstance(model.backbone, nn.Module)
     # A subclass of nn.Linear may be used by its weight alone, as in nn.MultiheadAttention.
     names = [name for name, module in model.backbone.named_modules() if type(module) is nn.Linear]
     if not names:
@@ -40,7 +37,6 @@ def add_lora(model: Model, rank: int, *, seed: int) -> None:
 def merge_lora(model: Model) -> None:
     """Add the low-rank changes to the weights; the model is a plain one again."""
     layer = import_extra("peft.tuners.lora", "lora").LoraLayer
-    assert isinstance(model.backbone, nn.Module)
     for name, module in list(model.backbone.named_modules()):
         if isinstance(module, layer):
             module.merge()

@@ -72,24 +72,21 @@ class UnreadableImageError(ValueError):
     def __reduce__(self) -> tuple[type["UnreadableImageError"], tuple[Path, str]]:
         return type(self), (self.path, self.reason)
 
-    def with_hint(self) -> ValueError:
-        """Return the error with a hint for commands that have ``--bad-images``."""
-        return ValueError(f"{str(self).removesuffix('.')}; `--bad-images skip` leaves out such images.")
-
     @classmethod
-    def of_several(cls, errors: Sequence["UnreadableImageError"], where: str) -> "UnreadableImageError":
-        """Return one error for several: the first reason, the first names, and the number.
+    def of_several(cls, errors: Sequence["UnreadableImageError"], where: str = "") -> "UnreadableImageError":
+        """Return one error for those that stop a loader: the first reason, the first names, and the number.
 
         Example:
             >>> errors = [UnreadableImageError(f"{i}.png", "it is empty") for i in range(2)]
             >>> str(UnreadableImageError.of_several(errors, "in this batch"))
-            'Expected 0.png to be an image, but it is empty (2 in this batch cannot be read: 0.png, 1.png).'
+            'Expected 0.png to be an image, but it is empty (2 in this batch cannot be read: 0.png, 1.png);
+            `bad_images` = skip leaves out such images.'
         """
-        first = errors[0]
-        if len(errors) == 1:
-            return first
-        listed = ", ".join(str(error.path) for error in errors[:_NAMED]) + (", …" if len(errors) > _NAMED else "")
-        return cls(first.path, f"{first.reason} ({len(errors)} {where} cannot be read: {listed})")
+        first, several = errors[0], ""
+        if len(errors) > 1:
+            listed = ", ".join(str(error.path) for error in errors[:_NAMED]) + (", …" if len(errors) > _NAMED else "")
+            several = f" ({len(errors)} {where} cannot be read: {listed})"
+        return cls(first.path, f"{first.reason}{several}; `bad_images` = skip leaves out such images")
 
 
 def decode(path: Path) -> Tensor:

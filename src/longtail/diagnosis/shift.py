@@ -1,7 +1,7 @@
 """The post-hoc shift that validation data supports, and its effect on test data."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longtail.beta import fit_shift
 from longtail.classes import Groups
-from longtail.diagnose.inputs import LOG_ZERO, SplitPredictions
+from longtail.diagnosis.inputs import LOG_ZERO, SplitPredictions
 from longtail.metrics import recall
 
 USELESS = (
@@ -119,11 +119,6 @@ def shifted_recalls(split: SplitPredictions, tau: float, counts: Tensor, groups:
     assert split.logits is not None
     shift = torch.where(counts > 0, tau * counts.double().log(), torch.inf)
     return _recalls(split.labels, (split.logits - shift.to(split.logits.dtype)).argmax(1), groups)
-
-
-def strengths(tau: float) -> Sequence[float]:
-    """Return 21 strengths around 0 and tau, for a figure."""
-    return torch.linspace(min(0.0, tau) - 0.5, max(0.0, tau) + 0.5, 21, dtype=torch.float64).tolist()
 
 
 def _scores(split: SplitPredictions) -> Tensor:

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from longtail._checks import as_counts
 from longtail._io import reading
-from longtail.classes import Groups, class_counts
-from longtail.diagnose.formats import IGNORED, PREDICTIONS, Array, RawPredictions, Source, are_indices, read_file
-from longtail.methods import METHODS
+from longtail.classes import class_counts
+from longtail.diagnosis.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
+from longtail.study.runs import Run, read_run
+from longtail.train.folder import RunFolder
+from longtail.train.measures import PostHoc
+from longtail.train.stored import read_statistics
 
 Counts = Path | str | Mapping[str, int] | Sequence[int] | Tensor
 """A JSON file of training samples per class, a run folder, or the numbers in the order of the classes or by name."""
@@ -40,38 +43,39 @@ class SplitPredictions:
     """Samples without a label."""
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """What the result.json of a run says about its classes and its method."""
+@dataclass(frozen=True, eq=False, repr=False)
+class DiagnosedRun(Run):
+    """The run whose folder contains the test predictions, or was given for the counts."""
 
-    path: Path
-    names: tuple[str, ...]
-    groups: Groups
-    counts: Tensor
-    """Training samples per class."""
-    posthoc: str
-    """The post-hoc step of the run; empty without one."""
-    method: str
-    params: Mapping[str, Any]
-    measured_beta: float | None = None
-    """What ``beta = "auto"`` measured."""
-    temperature: float = 1.0
-    """The temperature that it measured with beta."""
-    train_recall: float = math.nan
-    """Recall over all classes on training data."""
     applied: bool | None = None
-    """Whether the post-hoc step was applied to the test predictions here; ``None``: unknown."""
+    """Whether its post-hoc step was applied to the test predictions here; ``None``: unknown."""
+
+    @property
+    def file(self) -> Path:
+        """The file with its classes, counts and measures."""
+        return self.path / "result.json"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its classes."""
+        return tuple(self.result["classes"])
 
     @property
     def adjustment(self) -> float:
         """The strength of the run's logit adjustment; 0 if its post-hoc step is another, or if it has none."""
-        kind, _, strength = self.posthoc.partition("=")
+        kind, _, strength = (self.result["posthoc"] or "").partition("=")
         return float(strength) if kind == "adjust" else 0.0
 
     @property
     def adjusted(self) -> float:
         """The strength of the logit adjustment that the predictions are known to include."""
         return self.adjustment if self.applied else 0.0
+
+    @property
+    def measured_beta(self) -> float | None:
+        """What ``beta = "auto"`` measured."""
+        auto = self.result.get("auto_beta", {"problem": "none"})
+        return None if "problem" in auto else auto["beta"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +90,7 @@ class Inputs:
     counts: Tensor
     """Training samples per class."""
     counts_from: str
-    run: RunRecord | None
-    """The run whose folder contains the test predictions, or was given for the counts."""
+    run: DiagnosedRun | None
 
 
 def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
@@ -95,7 +98,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     raw = {split: read_file(source, split) for split, source in sources.items()}
     given, count_names = (None, None) if counts is None else read_counts(counts)
     counts_source = str(counts) if isinstance(counts, Path | str) else "`counts`"
-    run, unused = _read_run(raw, count_names, _folder(counts), _folder(sources["test"]))
+    run, unused = _read_run(raw, count_names, counts)
     if run is None and given is None and "train" not in raw:
         hint = f"; {unused}" if unused else "."
         raise ValueError(
@@ -103,12 +106,14 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
             f'file such as [500, 80, 5] or {{"cat": 500, "fox": 5}}{hint}'
         )
     if run is not None:
-        inside = [split for split, one in raw.items() if one.folder == run.path.parent]
+        inside = [split for split, one in raw.items() if one.folder == run.path]
         raw |= {split: replace(raw[split], names=run.names) for split in inside}
-        stored = {split: raw[split] for split in inside if Path(raw[split].source).name == PREDICTIONS}
-        changed = _after_step(run, stored) if run.posthoc else {}
+        stored = {
+            split: raw[split] for split in inside if Path(raw[split].source) == RunFolder(run.path).predictions_file
+        }
+        changed = _after_step(run, stored)
         raw, run = raw | changed, replace(run, applied="test" in changed if "test" in stored else None)
-    listed = {} if run is None else {str(run.path): run.names}
+    listed = {} if run is None else {str(run.file): run.names}
     listed |= {one.source: one.names for one in raw.values() if one.names is not None}
     names, note = _class_names(raw.values(), listed, count_names, given is not None)
     if given is not None and count_names is not None and names is not None:
@@ -133,7 +138,7 @@ def read_inputs(sources: Mapping[str, Source], counts: Counts | None) -> Inputs:
     if given is not None:
         return Inputs(splits, names, notes, given, f"from {counts_source}", run)
     if run is not None and "train" not in splits:
-        return Inputs(splits, names, notes, run.counts, f"from {run.path}", run)
+        return Inputs(splits, names, notes, as_counts(run.result["counts"]), f"from {run.file}", run)
     found = class_counts(splits["train"].labels, num_classes)
     return Inputs(splits, names, notes, found, "counted in the training predictions", run)
 
@@ -154,14 +159,15 @@ def _count_classes(splits: Mapping[str, SplitPredictions]) -> int:
 def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
     """Return training samples per class, and class names if the source has them."""
     found: Any = source
-    if isinstance(source, Path | str):
-        path = Path(source) / "result.json" if Path(source).is_dir() else Path(source)
+    if isinstance(source, Path | str) and Path(source).is_dir():
+        result = RunFolder(source).result()
+        found = dict(zip(result["classes"], result["counts"], strict=True))
+    elif isinstance(source, Path | str):
+        path = Path(source)
         if not path.is_file():
             raise FileNotFoundError(f"Expected class counts in {path}, but there is no such file.")
-        with reading(path, "the record of a run with counts" if Path(source).is_dir() else "JSON"):
+        with reading(path, "JSON"):
             found = json.loads(path.read_text(encoding="utf-8-sig"))
-            if Path(source).is_dir():
-                found = dict(zip(found["classes"], found["counts"], strict=True))
         values = list(found.values()) if isinstance(found, dict) else found
         if not isinstance(values, list) or not values or not all(type(value) is int for value in values):
             raise ValueError(f"Expected {path} to hold whole numbers, as a list or by class name, but it does not.")
@@ -172,62 +178,34 @@ def read_counts(source: Counts) -> tuple[Tensor, tuple[str, ...] | None]:
     return as_counts([by_name[name] for name in names]), tuple(names)
 
 
-def _folder(source: object) -> Path | None:
-    """A source that is a folder."""
-    return Path(source) if isinstance(source, str | Path) and Path(source).is_dir() else None
-
-
 def _read_run(
-    raw: Mapping[str, RawPredictions],
-    count_names: tuple[str, ...] | None,
-    counts_folder: Path | None,
-    test_folder: Path | None,
-) -> tuple[RunRecord | None, str]:
+    raw: Mapping[str, RawPredictions], count_names: tuple[str, ...] | None, counts: Counts | None
+) -> tuple[DiagnosedRun | None, str]:
     """The run beside the test predictions, or else the one that the counts are from.
 
-    ``None`` and a note if its record is damaged or has other classes; a damaged record of a folder that was given as
-    the test predictions is an error.
+    ``None`` and a note if it has other classes.
     """
-    test = raw["test"]
-    near = [folder / "result.json" for folder in (test.folder, counts_folder) if folder is not None]
-    path = next((one for one in near if one.exists()), None)
-    if path is None:
+    test, own = raw["test"], Path(counts) if isinstance(counts, str | Path) else None
+    folders = (RunFolder(one) for one in (test.folder, own) if one is not None)
+    folder = next((one for one in folders if one.begun and one.done), None)
+    if folder is None:
         return None, ""
-    try:
-        with reading(path, "the record of a run"):
-            found = json.loads(path.read_text(encoding="utf-8"))
-            names, groups = tuple(map(str, found["classes"])), Groups.from_indices(**found["groups"])
-            counts = as_counts(found["counts"], len(names))
-            posthoc, method = (str(found.get(name) or "") for name in ("posthoc", "method"))
-            params, auto = dict(found.get("params") or {}), dict(found.get("auto_beta") or {})
-            if method in METHODS:
-                METHODS[method].make_params(params)
-            measured = None if "beta" not in auto or "problem" in auto else float(auto["beta"])
-            temperature = float(auto.get("temperature", 1.0))
-            learnt = float(found.get("splits", {}).get("train", {}).get("recall", {}).get("all", math.nan))
-    except (OSError, ValueError):
-        if path.parent == test_folder:
-            raise
-        return None, f"{path} was not used: it is damaged, or not the record of a run."
-    same_names = all(one.names in {None, names} for one in raw.values())
-    same_names &= count_names is None or sorted(count_names) == sorted(names)
-    same_size = groups.num_classes == len(names) and (not test.has_scores or test.values.shape[1] == len(names))
-    if not (same_names and same_size):
-        other = "" if path.parent == counts_folder else f"{path} was not used: it has other classes."
-        return None, other  # counts by name may have another order
-    return RunRecord(path, names, groups, counts, posthoc, method, params, measured, temperature, learnt), ""
+    run = DiagnosedRun(**vars(read_run(folder.path)))
+    fits = all(one.names in {None, run.names} for one in raw.values())
+    fits &= count_names is None or sorted(count_names) == sorted(run.names)
+    fits &= not test.has_scores or test.values.shape[1] == len(run.names)
+    if fits:
+        return run, ""
+    # counts by name may have another order
+    return None, "" if folder.path == own else f"{run.file} was not used: it has other classes."
 
 
-def _after_step(run: RunRecord, stored: Mapping[str, RawPredictions]) -> dict[str, RawPredictions]:
-    """The stored predictions of a run after its post-hoc step; empty if the step or what it needs is not available."""
-    from longtail.train.measures import PostHoc  # noqa: PLC0415 - needs extras
-    from longtail.train.stored import read_statistics  # noqa: PLC0415
-
-    try:
-        step = replace(PostHoc.parse(run.posthoc), temperature=run.temperature)
-        classifier = read_statistics(run.path.parent / "statistics.safetensors")[1]
-    except (OSError, ValueError):
+def _after_step(run: Run, stored: Mapping[str, RawPredictions]) -> dict[str, RawPredictions]:
+    """The stored predictions of a run after its post-hoc step; empty without a step or the statistics that it needs."""
+    step, file = PostHoc.of(run.result), RunFolder(run.path).statistics_file
+    if step is None or not file.exists():
         return {}
+    classifier = read_statistics(file)[1]
     after = {split: step.apply(torch.from_numpy(one.values), classifier).numpy() for split, one in stored.items()}
     return {split: replace(one, values=after[split]) for split, one in stored.items()}
 

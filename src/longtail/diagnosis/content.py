@@ -3,11 +3,13 @@
 import math
 from typing import Any
 
+import torch
+
 from longtail import __version__
 from longtail._program import some_of
 from longtail.classes import class_counts
-from longtail.diagnose.diagnosis import Diagnosis
-from longtail.diagnose.shift import shifted_recalls, strengths
+from longtail.diagnosis.diagnosis import Diagnosis
+from longtail.diagnosis.shift import shifted_recalls
 from longtail.metrics import macro_f1
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
@@ -144,7 +146,7 @@ def _drawings(found: Diagnosis) -> list[Drawing]:
     drawings = []
     if found.shift is not None:
         tau, val = found.shift.tau, found.splits["val"]
-        taus = strengths(tau)
+        taus = torch.linspace(min(0.0, tau) - 0.5, max(0.0, tau) + 0.5, 21, dtype=torch.float64).tolist()
         shifted = [shifted_recalls(val, strength, found.counts, found.groups) for strength in taus]
         trace = {group: [values[group] for values in shifted] for group in shifted[0]}
         figure = sensitivity(taus, {"val": trace}, chosen=tau if found.shift.recommended else None, what="τ")

@@ -1,7 +1,7 @@
 """A diagnosis of a classifier from its predictions: which classes it fails on, why, and what to try next."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from longtail._program import printable
 from longtail.classes import Groups, class_counts, cut_groups
-from longtail.diagnose import advice
-from longtail.diagnose.formats import PREDICTIONS, Source
-from longtail.diagnose.inputs import Counts, RunRecord, SplitPredictions, read_inputs
-from longtail.diagnose.shift import Shift, recommend_shift
+from longtail.diagnosis import advice
+from longtail.diagnosis.formats import Source
+from longtail.diagnosis.inputs import Counts, DiagnosedRun, SplitPredictions, read_inputs
+from longtail.diagnosis.shift import Shift, recommend_shift
 from longtail.metrics import (
     ClassStatistics,
     Preference,
@@ -27,6 +27,8 @@ from longtail.metrics import (
     preference_scores,
     recall,
 )
+from longtail.train.folder import RunFolder
+from longtail.train.stored import stored_splits
 
 if TYPE_CHECKING:
     from longtail.report.page import Report
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
-    """The predictions of a classifier and what they show. ``print`` and notebooks show the findings.
+    """The predictions of a classifier and what they show. ``print`` shows the findings, a notebook also the recalls.
 
     ``diagnosis.report().write("diagnosis.html")`` writes a page with tables and figures (needs ``longtail[report]``).
     """
@@ -49,8 +51,7 @@ class Diagnosis:
     groups_from: str
     shift: Shift | None
     why_no_shift: str
-    run: RunRecord | None
-    """The record of the run whose folder contains the predictions, or was given for the counts."""
+    run: DiagnosedRun | None
     notes: tuple[str, ...]
     """What was not given, and where it was found."""
 
@@ -134,7 +135,7 @@ class Diagnosis:
 
     def report(self, *, title: str = "", command: str = "") -> "Report":
         """Return a page about the diagnosis; ``command`` is the command that repeats it."""
-        from longtail.diagnose.content import make_report  # noqa: PLC0415 - needs extras
+        from longtail.diagnosis.content import make_report  # noqa: PLC0415 - needs extras
 
         return make_report(self, title=title, command=command)
 
@@ -197,7 +198,8 @@ def diagnose(
         On test data, recall is 66.7 points lower on the tail than on the head.
     """
     if isinstance(test, str | Path) and Path(test).is_dir():
-        stored = _splits_of_run(Path(test))
+        file = RunFolder(test).predictions_file
+        stored = stored_splits(file) if file.is_file() else ()
         train, val = (test if one is None and name in stored else one for name, one in (("train", train), ("val", val)))
     sources = {name: source for name, source in (("train", train), ("val", val), ("test", test)) if source is not None}
     given = read_inputs(sources, counts)
@@ -205,14 +207,14 @@ def diagnose(
     run, notes = given.run, given.notes
     names = given.names or tuple(f"class {c}" for c in range(len(given.counts)))
     if run is not None and groups is None:
-        made, groups_from = run.groups, f"those of the run ({run.path})"
-        notes.append(f"Class names and groups come from the run ({run.path}).")
+        made, groups_from = Groups.from_indices(**run.result["groups"]), f"those of the run ({run.file})"
+        notes.append(f"Class names and groups come from the run ({run.file}).")
     else:
         made, groups_from = cut_groups(groups or "auto", given.counts, names)
-        notes += [f"Class names come from the run ({run.path})."] if run is not None else []
-    if run is not None and run.posthoc:
+        notes += [f"Class names come from the run ({run.file})."] if run is not None else []
+    if run is not None and run.result["posthoc"]:
         does = {True: "include", False: "do not include", None: "may include"}[run.applied]
-        notes.append(f"The predictions {does} the post-hoc step of the run, {run.posthoc}.")
+        notes.append(f"The predictions {does} the post-hoc step of the run, {run.result['posthoc']}.")
     return Diagnosis(
         given.splits,
         names,
@@ -224,14 +226,6 @@ def diagnose(
         run,
         tuple(notes),
     )
-
-
-def _splits_of_run(folder: Path) -> Collection[str]:
-    """The splits whose predictions a run kept."""
-    from longtail.train.stored import stored_splits  # noqa: PLC0415 - needs extras
-
-    file = folder / PREDICTIONS
-    return stored_splits(file) if file.is_file() else ()
 
 
 def _check_different(splits: Mapping[str, SplitPredictions]) -> None:

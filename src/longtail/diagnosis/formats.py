@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from longtail._checks import describe
+from longtail.data.datasets.features import read_arrays
+from longtail.data.datasets.image_files import read_lines, read_parquet
+from longtail.train.folder import RunFolder
 
 Array = np.ndarray[Any, Any]
 Source = Path | str | Mapping[str, Any]
 """A file of predictions, the folder of a run, or arrays by name."""
-
-PREDICTIONS = "predictions.safetensors"
-"""The predictions in the folder of a run."""
 
 IGNORED = -100
 """The label of samples that are ignored."""
@@ -87,7 +87,7 @@ def read_file(source: Source, split: str) -> RawPredictions:
             f"{describe(source)}."
         )
     path = Path(source)
-    path = path / PREDICTIONS if path.is_dir() else path
+    path = RunFolder(path).predictions_file if path.is_dir() else path
     readers = {".npz": _read_arrays, ".safetensors": _read_arrays, ".csv": _read_csv, ".parquet": _read_parquet}
     suffix = path.suffix.lower()
     if suffix not in readers:
@@ -111,14 +111,10 @@ def _array(value: Any) -> Array:
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
-    from longtail.data.datasets.features import read_arrays  # noqa: PLC0415 - the data package is large
-
     return {name: _array(value) for name, value in read_arrays(path).items()}
 
 
 def _read_csv(path: Path) -> dict[str, Array]:
-    from longtail.data.datasets.image_files import read_lines  # noqa: PLC0415
-
     rows = [[cell.strip() for cell in row] for row in csv.reader(read_lines(path)) if row]
     if len(rows) < 2:
         raise ValueError(f"Expected {path} to have a header and a line per sample, but it has {len(rows)} lines.")
@@ -134,8 +130,6 @@ def _read_csv(path: Path) -> dict[str, Array]:
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:
-    from longtail.data.datasets.image_files import read_parquet  # noqa: PLC0415
-
     def choose(names: list[str]) -> list[str]:
         starts = tuple(_PREFIXES.values())
         return [name for name in names if name in {"label", "labels", "predicted"} or name.startswith(starts)] or names

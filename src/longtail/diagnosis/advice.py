@@ -4,11 +4,11 @@ import math
 from typing import TYPE_CHECKING
 
 from longtail.classes import describe_groups
-from longtail.diagnose.shift import USELESS
+from longtail.diagnosis.shift import USELESS
 from longtail.methods import METHODS, Method
 
 if TYPE_CHECKING:
-    from longtail.diagnose.diagnosis import Diagnosis
+    from longtail.diagnosis.diagnosis import Diagnosis
 
 _LEARNT = 0.9
 """Recall on training data from which a group counts as learnt."""
@@ -105,7 +105,7 @@ def headline(found: "Diagnosis") -> str:
 
 def _underfitted(found: "Diagnosis") -> str:
     """Advice for a model that has learnt less than half of the training data and never predicts some classes."""
-    learnt = math.nan if found.run is None else found.run.train_recall
+    learnt = math.nan if found.run is None else found.run.recall(part="train") / 100
     learnt = found.recall_of("train").all if "train" in found.splits else learnt
     size, test = len(found.names), found.splits["test"]
     present = set(test.labels.tolist())
@@ -183,17 +183,17 @@ def _one_group(found: "Diagnosis") -> str:
 
 def _trained_shift(found: "Diagnosis") -> tuple[Method, str, float] | None:
     """The method of a run, the parameter that is its shift, and its value; ``None`` if the loss has no known shift."""
-    method = None if found.run is None else METHODS.get(found.run.method)
-    if method is None or found.run is None:
+    if found.run is None:
         return None
-    strength = method.shift_factor(method.make_params(found.run.params))
+    recipe = found.run.recipe
+    method, strength = recipe.spec, recipe.spec.shift_factor(recipe.params)
     return (method, method.shift if isinstance(method.shift, str) else "beta", strength) if strength else None
 
 
 def _same_in_training(found: "Diagnosis") -> str:
     """Advice on the loss that makes the post-hoc shift unnecessary."""
     trained, adjusted = _trained_shift(found), 0.0 if found.run is None else found.run.adjusted
-    maybe = 0.0 if found.run is None or found.run.applied is not None else found.run.adjustment
+    maybe = found.run.adjustment if found.run is not None and found.run.applied is None else 0.0
     tau = adjusted + (0.0 if found.shift is None else found.shift.tau)
     afterwards = f", with {adjusted:.2f} log N subtracted afterwards" if adjusted else ""
     if trained is not None:
