@@ -17,8 +17,8 @@ from longtail.study.conduct import More, Outcome, done_of
 from longtail.study.execute import execute
 from longtail.study.planning import PlannedRun, StudyPlan
 from longtail.study.study import OnProgress, Progress, Study, run_studies
+from longtail.train.cache import cache_folder
 from longtail.train.fleet import TOGETHER
-from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import StoppedError
 

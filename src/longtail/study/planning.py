@@ -15,9 +15,9 @@ from longtail.data import CATALOG, long_tail_counts
 from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
+from longtail.train.cache import cache_folder
 from longtail.train.folder import RunFolder
 from longtail.train.own import OwnImages, measure_path
-from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import OPENING, Recipe, defaults, name_in_label, parameter_names, pick_device
 
 SearchKey = tuple[str, float | None, str]
