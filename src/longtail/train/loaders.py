@@ -109,9 +109,7 @@ class Loaders:
         split = self.features.get(self.dataset.train, self.dataset.train)
         family: Mapping[str, Augmentation] = dict.fromkeys(views, Unchanged())
         if not isinstance(split.images, FeatureVectors):
-            family = training_views(
-                recipe.augment, self.image_size, self.normalisation, torch.float32, sized=self._sized(split)
-            )
+            family = training_views(recipe.augment, self.image_size, self.normalisation, sized=self._sized(split))
         if recipe.batch_size % (world * recipe.accumulate):
             raise ValueError(
                 f"Expected `batch_size` to be divisible by {world} processes x {recipe.accumulate} micro-batches, but "
@@ -141,9 +139,7 @@ class Loaders:
         view: Augmentation = Unchanged()
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         if not isinstance(split.images, FeatureVectors):
-            view = evaluation_view(
-                self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split)
-            )
+            view = evaluation_view(self.recipe.augment, size, self.normalisation, sized=self._sized(split))
         elif self.features:
             batch = 1000
         plan = BatchPlan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
@@ -201,9 +197,7 @@ def _cores() -> int:
 # Views
 
 
-def training_views(
-    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
-) -> dict[str, Augmentation]:
+def training_views(family: Family, size: int, normalisation: Normalisation, *, sized: bool) -> dict[str, Augmentation]:
     """The augmentations by view: ``weak`` (the usual one of a classifier), ``strong`` and ``contrast``.
 
     ``"cifar"`` pads, crops and flips; ``"imagenet"`` uses resized crops, flips and colour jitter;
@@ -211,7 +205,7 @@ def training_views(
     flip, for small grey images; ``"none"`` only resizes. Strong and contrast are those of the repositories of BCL and
     ProCo. If images are not ``sized`` already, padding and cropping come after a resize, as in evaluation.
     """
-    end = Normalise(normalisation.mean, normalisation.std, dtype)
+    end = Normalise(normalisation.mean, normalisation.std)
     jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
     resized = () if sized else (Resize((size, size)),)
     parts: dict[str, tuple[Augmentation, ...]]
@@ -243,11 +237,9 @@ def training_views(
     return {name: Compose((*part, end)) for name, part in parts.items()}
 
 
-def evaluation_view(
-    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
-) -> Augmentation:
+def evaluation_view(family: Family, size: int, normalisation: Normalisation, *, sized: bool) -> Augmentation:
     """What happens to an image in evaluation: a centre crop for the ImageNet families, else a resize."""
-    end = Normalise(normalisation.mean, normalisation.std, dtype)
+    end = Normalise(normalisation.mean, normalisation.std)
     if sized:
         return Compose((end,))
     if family in {"imagenet", "imagenet-plain"}:

@@ -18,14 +18,7 @@ from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
-from longtail.train.auto_beta import (
-    FOLDS,
-    NO_PILOTS,
-    Rows,
-    pilots_needed,
-    pooled_fit,
-    summary,
-)
+from longtail.train.auto_beta import FOLDS, NO_PILOTS, Rows, pooled_fit, summary
 from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
@@ -35,7 +28,7 @@ from longtail.train.checkpoint import (
     restore,
     save_checkpoint,
 )
-from longtail.train.dataset import open_data
+from longtail.train.dataset import open_data, pilots_of
 from longtail.train.evaluation import Evaluator
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
@@ -98,7 +91,7 @@ class Trainer:
         self.method, self.params = recipe.spec, recipe.params
         self.epochs = recipe.stage_epochs
         """Epochs of each stage."""
-        self._own_data = dataset is not None
+        self._given_data = dataset
         self.dataset = open_data(recipe, dataset, self.folder.cache)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
         self.stages = Stages(self.loaders, self.folder.cache if recipe.cache else None)
@@ -129,7 +122,6 @@ class Trainer:
                 f"Expected `{self.method.tau}` for {recipe.method}, or validation data on which to choose it, but got "
                 "neither; `validation` = 0.1 holds out a tenth of the training data."
             )
-        self._given_data = dataset
         self.pilots: list[Trainer] = []
         """Runs that are trained before this one, to measure beta."""
         if self.method.posthoc is not None:
@@ -139,12 +131,7 @@ class Trainer:
             raise ValueError(
                 f"Expected a number for `{self.method.beta}`, because {recipe.method} has a post-hoc step, not auto."
             )
-        self._pilots_needed = 0
-        if self._auto and not recipe.folds:  # a pilot needs none itself
-            counts, val = self.dataset.counts, self.dataset.val
-            counts = torch.where(self.dataset.can_hold_out, counts, counts.clamp(max=1))  # as a class of one image
-            there = None if val is None else val.labels.bincount(minlength=len(counts))
-            self._pilots_needed = pilots_needed(counts, there)
+        self._pilots_needed = pilots_of(recipe, self.dataset)
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -194,19 +181,21 @@ class Trainer:
             with lock_folders([self.folder], self.ranks):
                 yield from self._pilot_steps()
                 yield from self._steps()
-        elif self._own_data and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
+        elif self._given_data is not None:
+            self._check_images()
+
+    def _check_images(self) -> None:
+        """Raise an error if the run in the folder began with other data."""
+        if self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
             raise ValueError(
-                f"Expected the data set that the finished run in {self.folder.path} was trained on, but got other "
-                "images or labels; choose another folder."
+                f"Expected the data set with which the run in {self.folder.path} began, but got other images or "
+                "labels; choose another folder."
             )
 
     def _pilot_steps(self) -> Iterator[None]:
         """Train pilots on all but a tenth of the images, each time another, to measure beta."""
-        if self._pilots_needed and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
-            raise ValueError(
-                f"Expected the data set that the run in {self.folder.path} began with, but got other images or labels; "
-                "choose another folder."
-            )
+        if self._pilots_needed:
+            self._check_images()
         for fold in range(self._pilots_needed):
             recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, **dict.fromkeys(LOGGERS, False))
             pilot = Trainer(
