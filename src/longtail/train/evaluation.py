@@ -201,8 +201,10 @@ class Evaluator:
         return on_cpu
 
     def validation_rows(self, model: Model) -> Generator[None, None, list[tuple[Tensor, Tensor]]]:
-        """Logits and labels of the validation split, in parts, on the CPU of the first rank."""
+        """Logits and labels of the validation split, if there is one, in parts, on the CPU of the first rank."""
         rows: list[tuple[Tensor, Tensor]] = []
+        if self.dataset.val is None:
+            return rows
         with self._pass(model, "val") as (forward, batches), torch.no_grad():
             for _ in _outputs(forward, batches, self.ranks, lambda _, *part: rows.append((part[0].clone(), part[1]))):
                 pass

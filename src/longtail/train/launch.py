@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from longtail.train.trainer import StoppedError, Trainer
 __all__ = ["FailedRunsError", "make_recipe", "resume", "run_folders", "train"]
 
 OnStep = Callable[[Fleet, Trainer], None]
-OnLog = Callable[[RunFolder, dict[str, Any]], None]
 
 
 class FailedRunsError(RuntimeError):
@@ -70,7 +68,6 @@ def train(
     dataset: DataSet | None = None,
     together: int | None = None,
     on_step: OnStep | None = None,
-    on_log: OnLog | None = None,
 ) -> list[RunFolder]:
     """Train runs and return their folders; this is what `longtail train` calls.
 
@@ -84,7 +81,6 @@ def train(
         dataset: what to train on; default: the data set that each recipe names.
         together: how many runs to train at a time; default: as many as :class:`Fleet` takes.
         on_step: called after every step with the fleet and the trainer that took it.
-        on_log: called with the run folder and every line of its log.
 
     Raises:
         FailedRunsError: some of several runs failed. The error of a single run is raised as it is.
@@ -97,7 +93,7 @@ def train(
     several = [recipes] if isinstance(recipes, Recipe) else list(recipes)
     if len(several) > 1 and any(one.train == "head" and one.cache for one in several):
         cache_folder(out).mkdir(parents=True, exist_ok=True)  # they share features
-    return _train(run_folders(several, out), lambda: several, together, on_step, on_log, dataset=dataset)
+    return _train(run_folders(several, out), lambda: several, together, on_step, dataset=dataset)
 
 
 def resume(
@@ -105,7 +101,6 @@ def resume(
     *,
     together: int | None = None,
     on_step: OnStep | None = None,
-    on_log: OnLog | None = None,
     **settings: Any,
 ) -> list[RunFolder]:
     """Finish runs with the recipes in their folders; arguments as for :func:`train`.
@@ -118,7 +113,7 @@ def resume(
     def recipes() -> list[Recipe]:
         return [folder.recipe().changed(**settings) for folder in found]
 
-    return _train(found, recipes, together, on_step, on_log)
+    return _train(found, recipes, together, on_step)
 
 
 def run_folders(recipes: Sequence[Recipe], out: Path | str | None = None) -> list[RunFolder]:
@@ -141,7 +136,6 @@ def _train(
     read_recipes: Callable[[], list[Recipe]],
     together: int | None,
     on_step: OnStep | None,
-    on_log: OnLog | None,
     *,
     dataset: DataSet | None = None,
 ) -> list[RunFolder]:
@@ -161,14 +155,7 @@ def _train(
         with stoppable(members) as received:
             local = int(os.environ.get("LOCAL_RANK", "0"))
             members += [
-                Trainer(
-                    recipe,
-                    folder,
-                    ranks=ranks,
-                    device=pick_device(recipe.device, local),
-                    dataset=dataset,
-                    on_log=None if on_log is None else partial(on_log, folder),
-                )
+                Trainer(recipe, folder, ranks=ranks, device=pick_device(recipe.device, local), dataset=dataset)
                 for recipe, folder in waiting
             ]
             if received:  # the exception was lost, for example inside an import

@@ -1,7 +1,7 @@
 """The trainer: takes one model through the stages of a method, and leaves a run folder."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -18,7 +18,7 @@ from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
-from longtail.train.auto_beta import FOLDS, NO_PILOTS, Rows, pooled_fit, summary
+from longtail.train.auto_beta import FOLDS, NO_PILOTS, pooled_fit, summary
 from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
@@ -71,7 +71,6 @@ class Trainer:
         ranks: the processes that train together.
         device: where to train; default: the recipe's.
         dataset: what to train on; default: the data set that the recipe names. If given, ``data`` is only a name.
-        on_log: called with every line of the log, on the first rank.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class Trainer:
         ranks: Ranks | None = None,
         device: torch.device | None = None,
         dataset: DataSet | None = None,
-        on_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder = RunFolder(folder)
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
@@ -103,7 +101,6 @@ class Trainer:
         """Progress, updated now and then: epoch, loss (mean over the epoch so far), lr and images_per_second."""
         self.stream: torch.cuda.Stream | None = None
         """The stream on which the steps of this stage are replayed, if they are."""
-        self.on_log = on_log
         self._listed = 0
         self._loggers = open_loggers(recipe, self.folder) if self.ranks.first else []
         if recipe.bad_images == "skip" and self.ranks.world > 1:
@@ -325,7 +322,7 @@ class Trainer:
         fit: ShiftFit | None = None
         if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
             recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
-            rows = (yield from self._validation_rows(model)) if self._auto else []
+            rows = (yield from self.evaluator.validation_rows(model)) if self._auto else []
             fit = pooled_fit(rows, self.dataset.counts) if rows else None
         if best is not None:
             found = recalls or (yield from self.evaluator.recalls(model, running.first_epoch + epoch, ["val"]))
@@ -401,8 +398,6 @@ class Trainer:
             line["auto_beta"] = summary(fit)
         if self.ranks.first:
             self.folder.log(line)
-            if self.on_log is not None:
-                self.on_log(line)
         for logger in self._loggers:
             logger.add(running.first_epoch + self.live["epoch"] + 1, line)
 
@@ -463,6 +458,7 @@ class Trainer:
             self.recipe.train_stats,
             gradients=chosen["posthoc"] is None and every_image_once and running.objective.is_pure_shift,
         )
+        reported = "last epoch" if self._best is None else "best epoch on validation data"
         about = {
             "data": self.dataset.name,
             "method": self.recipe.method,
@@ -471,19 +467,13 @@ class Trainer:
             "params": self.method.values(self.params),
             "seed": self.recipe.seed,
             "epochs": self.epochs,
-            "reported": self._reported,
+            "reported": f"{reported}, moving average of the weights" if self.recipe.ema else reported,
             "groups_from": self.dataset.groups_from,
             "held_out": dict(self.dataset.held_out),
         }
         if self._best is not None:
             about["best"] = self._best.summary(self.folder.epochs_logged - sum(self.epochs[:-1]))
         write_json(self.folder.result_file, {**about, **chosen, **result})
-
-    @property
-    def _reported(self) -> str:
-        """Which weights the result is about."""
-        found = "last epoch" if self._best is None else "best epoch on validation data"
-        return f"{found}, moving average of the weights" if self.recipe.ema else found
 
     def _check_stopped(self) -> None:
         """Everything was saved before the last evaluation; a single process may leave it at any batch."""
@@ -507,7 +497,7 @@ class Trainer:
 
     def _auto_beta(self, model: Model) -> Generator[None, None, tuple[PostHoc | None, dict[str, Any]]]:
         """Logit adjustment by the shift that is still needed after training with beta = 1, and how it was measured."""
-        rows = yield from self._validation_rows(model)
+        rows = yield from self.evaluator.validation_rows(model)
         found: dict[str, Any] = {"beta": 1.0, "problem": NO_PILOTS}
         temperature = 1.0
         if self.ranks.first:
@@ -526,10 +516,6 @@ class Trainer:
         known = torch.tensor([found["beta"] - 1.0, temperature - 1.0], dtype=torch.float64)
         delta, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
         return PostHoc("adjust", delta, 1.0 + rest) if delta else None, {"auto_beta": found}
-
-    def _validation_rows(self, model: Model) -> Generator[None, None, list[Rows]]:
-        """Logits and labels of the validation split, on the first rank; none if there is no such split."""
-        return [] if self.dataset.val is None else (yield from self.evaluator.validation_rows(model))
 
     def _card(self, running: Running, model: Model) -> dict[str, Any]:
         """What is needed to use the model."""
