@@ -11,8 +11,6 @@ from longtail._io import read_tensors, write_tensors
 from longtail._progress import note
 from longtail.data import FileImages
 
-__all__ = ["cache_folder", "paths_of", "read_cache", "stamp_of", "write_cache"]
-
 
 def cache_folder(out: Path | str | None) -> Path:
     """The folder of the cache of a run or a study in ``out``."""

@@ -23,8 +23,6 @@ from longtail.train.auto_beta import pilots_needed
 from longtail.train.own import in_memory, open_own, without_empty_splits
 from longtail.train.recipe import Recipe
 
-__all__ = ["data_notes", "open_data", "pilots_of"]
-
 
 def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:
     """The data set of a recipe, or your own one, with its validation split; ``cache`` as for :func:`in_memory`."""

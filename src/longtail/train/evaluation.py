@@ -24,8 +24,6 @@ from longtail.train.loaders import Loader, Loaders
 from longtail.train.measures import Classifier, PostHoc, choose_posthoc
 from longtail.train.stored import NO_LABEL, WriteRows, kept_splits, predictions_writer
 
-__all__ = ["Evaluator", "evaluate"]
-
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From images to plain logits and features, without gradients."""
 Change = Callable[[Tensor], Tensor]

@@ -31,9 +31,6 @@ from longtail.ranks import Ranks
 from longtail.train.cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
 
-__all__ = ["RunFolder", "check_same_folders", "environment", "lock_folders"]
-
-
 _BY_GROUP = {str: NUMBER}
 _AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float), "temperature?": (int, float)}
 _LOG = [{"loss?": NUMBER, "recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]

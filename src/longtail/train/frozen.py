@@ -14,8 +14,6 @@ from longtail.ranks import Ranks
 from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 from longtail.train.loaders import Loaders
 
-__all__ = ["class_means", "frozen_features"]
-
 
 def frozen_features(backbone: Backbone, loaders: Loaders, cache: Path | None) -> dict[Split, Split]:
     """The features of the images of each split, without augmentation, as a split of vectors.

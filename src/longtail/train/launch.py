@@ -20,8 +20,6 @@ from longtail.train.own import measure_path
 from longtail.train.recipe import OPENING, Recipe, defaults, pick_device, setting_types
 from longtail.train.trainer import StoppedError, Trainer
 
-__all__ = ["FailedRunsError", "make_recipe", "resume", "run_folders", "train"]
-
 OnStep = Callable[[Fleet, Trainer], None]
 
 

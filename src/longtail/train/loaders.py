@@ -44,8 +44,6 @@ from longtail.train.dataset import first_image
 from longtail.train.own import SMALL
 from longtail.train.recipe import Family, Recipe
 
-__all__ = ["Loader", "Loaders", "evaluation_view", "training_views"]
-
 Loader = Resident | ResidentFiles | Streaming
 
 _LARGE = 224  # size of images that are not small

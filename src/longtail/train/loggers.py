@@ -12,8 +12,6 @@ from longtail._io import import_extra
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
 
-__all__ = ["LOGGERS", "Logger", "TensorBoard", "open_loggers", "scalars"]
-
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line of the log by name.

@@ -13,17 +13,6 @@ from longtail._io import import_extra
 from longtail._registry import Registry, nearest
 from longtail.models import Model
 
-__all__ = [
-    "CAPTURED",
-    "SCHEDULES",
-    "check_optimizer",
-    "learning_rate",
-    "load_optimizer",
-    "make_optimizer",
-    "optimizer_tensors",
-    "parameter_groups",
-]
-
 CAPTURED = ("sgd", "adamw")
 """Our optimisers, whose steps a CUDA graph can hold; all others are timm's."""
 

@@ -32,8 +32,6 @@ from longtail.data import (
 from longtail.data.loaders.decode import UnreadableImageError, image_size
 from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 
-__all__ = ["OwnImages", "in_memory", "measure_images", "measure_path", "open_own", "without_empty_splits"]
-
 SMALL = 64
 """Images up to this side are small."""
 _TOGETHER = 2**18  # pixels that a process reads at a time: few messages, and little shared memory, as in a container

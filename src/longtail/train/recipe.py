@@ -25,25 +25,6 @@ from longtail.train.fitting import fitting_settings
 from longtail.train.optimizer import SCHEDULES
 from longtail.train.own import OwnImages, measure_path
 
-__all__ = [
-    "HELD_OUT",
-    "HOUSEKEEPING",
-    "OPENING",
-    "Recipe",
-    "defaults",
-    "differing_settings",
-    "name_in_label",
-    "parameter_names",
-    "pick_device",
-    "read_recipe",
-    "setting_help",
-    "setting_types",
-    "settings_of",
-    "usual_recipe",
-    "with_precision",
-    "write_recipe",
-]
-
 HOUSEKEEPING = frozenset(
     {
         *("root", "device", "workers", "cache", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep"),

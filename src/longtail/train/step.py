@@ -17,8 +17,6 @@ from longtail.train.ema import MovingAverage
 from longtail.train.mixing import mix_images, share_of
 from longtail.train.optimizer import load_optimizer, optimizer_tensors
 
-__all__ = ["Step"]
-
 
 class Step:
     """One training step.

@@ -16,17 +16,6 @@ from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
 from longtail.train.measures import POSTHOCS, Classifier, PostHoc, choose_posthoc, measures
 
-__all__ = [
-    "choose_step",
-    "evaluate_run",
-    "kept_splits",
-    "predictions_writer",
-    "read_statistics",
-    "stored_batches",
-    "stored_splits",
-    "write_statistics",
-]
-
 TRAIN_LOGITS_BELOW = 512 * 2**20
 """Bytes under which the logits of the training split are kept too."""
 NO_LABEL = -100

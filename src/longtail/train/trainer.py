@@ -38,8 +38,6 @@ from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import stored_batches, write_statistics
 
-__all__ = ["NotFiniteError", "StoppedError", "Trainer"]
-
 _CHECK_SECONDS = 10.0  # between checks that the loss is finite, for which the host waits for the device
 
 
