@@ -43,7 +43,6 @@ def evaluate(
     split: Split,
     *,
     transforms: Callable[[Any], Tensor] | None = None,
-    shift: Tensor | None = None,
     batch_size: int = 256,
 ) -> ClassStatistics:
     """Class statistics of a model on a split, in evaluation mode; see :mod:`longtail.metrics` for their measures.
@@ -53,7 +52,6 @@ def evaluate(
         split: images and labels, for example ``load("digits-lt").test``.
         transforms: turns a list of images into a batch for the model; default: ``model.transforms``, which a model of
             :func:`longtail.load` has.
-        shift: of the loss whose gradient is measured, ``(C,)``.
         batch_size: images per batch.
     """
     transforms = transforms or getattr(model, "transforms", None)
@@ -67,7 +65,7 @@ def evaluate(
             outputs = model(transforms([split.images[place] for place in places]).to(device))
             logits, features = outputs[:2] if isinstance(outputs, Outputs) else (outputs, None)
             labels = split.labels[places.start : places.stop].to(device)
-            found = class_statistics(logits, labels, features, shift=shift)
+            found = class_statistics(logits, labels, features)
             total = found if total is None else total + found
     if total is None:
         raise ValueError("Expected `split` to have a sample, but it is empty.")

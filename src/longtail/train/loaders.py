@@ -1,6 +1,5 @@
 """The loaders of a run's splits, and the augmentations of their views."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +40,7 @@ from longtail.data.sampling.samplers import Instance, Sampler
 from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks
 from longtail.train.dataset import first_image
-from longtail.train.own import SMALL
+from longtail.train.own import SMALL, cores
 from longtail.train.recipe import Family, Recipe
 
 Loader = Resident | ResidentFiles | Streaming
@@ -163,7 +162,7 @@ class Loaders:
             split,
             plan,
             self.device,
-            workers=min(recipe.workers, _cores()),
+            workers=min(recipe.workers, cores()),
             decode_in="device" if on_device else "workers",
             bad_images=recipe.bad_images,
         )
@@ -186,10 +185,6 @@ def _are_jpegs(images: Images) -> bool:
     if not isinstance(images, FileImages):
         return False
     return sum(name.lower().endswith((".jpg", ".jpeg")) for name in images.names) > len(images) / 2
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # Views

@@ -227,9 +227,7 @@ def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
         dataset: the images.
         together: how many a process reads at a time.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if multiprocessing.current_process().daemon:  # it may start no other
-        cores = 0
+    most = 0 if multiprocessing.current_process().daemon else _WORKERS  # it may start no other
     found: dict[str, Tensor] = {}
     shape: torch.Size | None = None
     number = sum(map(len, dataset.splits.values()))
@@ -238,7 +236,7 @@ def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
             parts: list[Tensor] = []
             chunks = _Chunks(split.images, together)
             several = isinstance(split.images, FileImages) and len(split) > _FEW
-            workers = min(cores, _WORKERS) if several else 0
+            workers = min(cores(), most) if several else 0
             for part in DataLoader(chunks, batch_size=None, num_workers=workers):
                 if part is None or part.shape[1:] != (shape or part.shape[1:]):
                     return None  # streaming treats them as `bad_images` says
@@ -249,6 +247,11 @@ def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
                 return None
             found[name] = torch.cat(parts)
     return found
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Chunks(Dataset[Tensor | None]):

@@ -63,9 +63,9 @@ def marks_of(names: Sequence[str]) -> dict[str, Mark]:
     }
 
 
-def letters_in(points: float, size: float = 9.5) -> int:
+def letters_in(points: float) -> int:
     """Return how many letters of average width fit into a width in points."""
-    return max(1, int(points / (0.6 * size)))
+    return max(1, int(points / (0.6 * 9.5)))
 
 
 def wrapped(text: str, letters: int, most: int = 3) -> str:
