@@ -96,19 +96,15 @@ def read_statistics(path: Path) -> tuple[dict[str, ClassStatistics], Classifier]
     """What :func:`write_statistics` wrote."""
     tensors, _ = read_tensors(path)
     with reading(path, "the class statistics of a run"):
-        return _statistics_in(tensors, path)
-
-
-def _statistics_in(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
-    if "classifier.counts" not in tensors:
-        raise ValueError(f"Expected {path} to hold the class statistics of a run, but it holds something else.")
-    splits: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        split, _, name = key.rpartition(".")
-        splits.setdefault(split, {})[name] = value
-    classifier = splits.pop("classifier")
-    found = {split: ClassStatistics(**sums) for split, sums in splits.items()}
-    return found, Classifier(classifier["counts"], classifier.get("norms"), classifier.get("bias"))
+        if "classifier.counts" not in tensors:
+            raise ValueError(f"Expected {path} to hold the class statistics of a run, but it holds something else.")
+        splits: dict[str, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            split, _, name = key.rpartition(".")
+            splits.setdefault(split, {})[name] = value
+        classifier = splits.pop("classifier")
+        found = {split: ClassStatistics(**sums) for split, sums in splits.items()}
+        return found, Classifier(classifier["counts"], classifier.get("norms"), classifier.get("bias"))
 
 
 def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None = None) -> dict[str, Any]:
