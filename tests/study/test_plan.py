@@ -101,6 +101,7 @@ def test_two_data_sets_of_one_name_are_refused(tmp_path):
         ({"search": {"foldz": 3}}, "`foldz`"),
         ({"seeds": [0, 0]}, "`seeds`"),
         ({"data": []}, "`data`"),
+        ({"imbalance": [1000]}, "`imbalance` to leave digits-lt an image of each class, but got 1000"),
         ({"methods": []}, "`methods`"),
         ({"betas": []}, "`betas`"),
         ({"methods": ["softmax"], "betas": [1.2]}, "`betas` with a method that has a beta"),

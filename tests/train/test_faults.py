@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from tests.train.warm import ROOT, until
 from longtail._io import write_tensors
 from longtail.data import DataSet, Draws, from_dataset, load
 from longtail.train import Fleet, NotFiniteError, RunFolder, StoppedError, Trainer, defaults
-from longtail.train.checkpoint import latest_checkpoint
+from longtail.train.checkpoint import Position, _is_reached, latest_checkpoint
 
 CHAOS = int(os.environ.get("LONGTAIL_CHAOS", "0"))
 EPOCHS = 6
@@ -496,6 +497,23 @@ def test_a_checkpoint_with_a_changed_bit_is_refused(run, stopped, place):
     path.write_bytes(content)
     said = refused(run, stopped)
     assert said.endswith("; delete it to continue from the start.") or "Expected a checkpoint of" in said
+
+
+def test_a_checkpoint_of_another_name_is_refused(run, stopped):
+    newest(stopped).rename(stopped.checkpoints / "0-00001-0000000.safetensors")
+    assert "0-00001-0000000.safetensors to be that of its name and of the recipe, but it is 0-0-1" in refused(
+        run, stopped
+    )
+
+
+def test_positions_are_those_of_the_training_loop():
+    epochs, steps = [2, 1], 3
+    reached = {
+        (stage, epoch, step) for stage, n in enumerate(epochs) for epoch in range(n) for step in range(steps + 1)
+    }
+    reached |= {(stage, n, 0) for stage, n in enumerate(epochs)}
+    for place in product(range(4), range(4), range(5)):
+        assert _is_reached(Position(*place), epochs, steps) == (place in reached)
 
 
 @pytest.mark.parametrize("change_log", [Path.unlink, lambda log: os.truncate(log, log.stat().st_size - 9)])

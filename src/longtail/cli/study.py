@@ -113,7 +113,7 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
         content["recipe"] = {**content.get("recipe", {}), "device": "auto"}
     plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
     if given.dry_run:
-        print_line(describe_plans(plans, estimate=partial(estimate, together=given.together)))
+        print_line(describe_plans(plans, estimate=partial(estimate, together=given.together, from_start=True)))
         return 0
     if given.status:
         state = status(plans, known_runs(plans))
@@ -190,7 +190,11 @@ def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) 
         content["recipe"] = {**content.get("recipe", {}), "cache": False}
     plan = make_plan(content)
     if given.dry_run:
-        print_line(describe_plans([plan], searches_only=True, estimate=partial(estimate, together=given.together)))
+        print_line(
+            describe_plans(
+                [plan], searches_only=True, estimate=partial(estimate, together=given.together, from_start=True)
+            )
+        )
         return 0
     _print_notes([plan])
     with View() as view:

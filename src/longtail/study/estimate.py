@@ -1,7 +1,7 @@
 """How long the runs of a plan take, from a few real steps and batches of each kind of run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,10 +11,9 @@ import torch
 from longtail._progress import phase
 from longtail.study.execute import devices
 from longtail.study.planning import PlannedRun
-from longtail.train.dataset import pilots_of
 from longtail.train.fleet import at_a_time
 from longtail.train.loggers import LOGGERS
-from longtail.train.recipe import Recipe
+from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
 
 _SECONDS = 5.0  # of measuring, for all kinds of runs together
@@ -32,6 +31,8 @@ class Speed:
     """Evaluation of an image."""
     ends: float = 0.0
     """Building the model at the start, and writing the files at the end."""
+    begun: float = 0.0
+    """CPU time of this process until the first steps were taken."""
 
     def of(self, trainer: Trainer, recipe: Recipe) -> float:
         """Return the seconds of one run of a recipe, without its pilots."""
@@ -48,6 +49,7 @@ def estimate(
     *,
     together: int | None = None,
     seconds: float = _SECONDS,
+    from_start: bool = False,
 ) -> tuple[dict[Path, float], float]:
     """Return the seconds of each run that is not done, and of all of them on the devices of this machine.
 
@@ -57,22 +59,50 @@ def estimate(
         runs: the runs.
         together: how many train at a time on a device; default: as many as a fleet takes.
         seconds: how long to measure, about; at least a few steps of each kind of run are taken.
+        from_start: whether the time for all of them includes what this process did before its first steps, such as
+            imports and reading data, because another process will repeat it.
     """
-    kinds: dict[Recipe, list[PlannedRun]] = {}
+    kinds: dict[Hashable, list[PlannedRun]] = {}
     for run in runs:
-        kind = replace(run.recipe, params=None, seed=0, fold=0)  # all that the speed depends on
-        kinds.setdefault(kind, []).append(run)
+        kinds.setdefault(_kind(run.recipe), []).append(run)
     places = devices(runs)
     found: dict[Path, float] = {}
+    total = start = 0.0
     with phase(f"Measuring {len(kinds)} kinds of runs"):
         for alike in kinds.values():
             number = len(alike) if together is None else min(together, len(alike))
-            found |= _seconds(alike, places[0], number, seconds / len(kinds))
-    return found, sum(found.values()) / min(len(places), max(len(runs), 1))
+            of_kind, begun = _seconds(alike, places[0], number, seconds / len(kinds))
+            start = start or begun
+            found |= of_kind
+            total += sum(of_kind.values())
+    return found, total / min(len(places), max(len(runs), 1)) + (start if from_start else 0.0)
 
 
-def _seconds(runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float) -> dict[Path, float]:
-    """Return the seconds of runs of one kind; a fleet shares the device."""
+def _kind(recipe: Recipe) -> Hashable:
+    """What the speed of a run depends on."""
+    names = ("data", "imbalance", "method", "model", "image_size", "augment", "batch_size", "accumulate", "mixup")
+    more = (
+        "precision",
+        "channels_last",
+        "kernels",
+        "compile",
+        "loading",
+        "workers",
+        "sampler",
+        "optimizer",
+        "clip_grad",
+        "train",
+        "ema",
+        "cutmix",
+    )
+    held = ("folds", "validation", "test", "best_epoch", *OPENING)
+    return tuple(getattr(recipe, name) for name in (*names, *more, *held))
+
+
+def _seconds(
+    runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float
+) -> tuple[dict[Path, float], float]:
+    """Return the seconds of runs of one kind, and the CPU time until its first steps; a fleet shares the device."""
     recipe = runs[0].recipe.changed(**dict.fromkeys(LOGGERS, False))
     with TemporaryDirectory() as folder:
         trainers = [Trainer(recipe, folder, device=device)]
@@ -81,7 +111,7 @@ def _seconds(runs: Sequence[PlannedRun], device: torch.device, together: int, se
         speed = _measure(trainers, seconds)
     if trainers[0].loaders.steps_per_epoch * speed.step < seconds / 4:
         speed = replace(speed, ends=_measure_ends(recipe, device, speed))
-    return {run.path: _run_seconds(run, trainers[0], speed) for run in runs}
+    return {run.path: _run_seconds(run, trainers[0], speed) for run in runs}, speed.begun
 
 
 def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
@@ -94,7 +124,7 @@ def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
         models.append(model)
         turns.append((trainer, running))
     times: list[float] = []  # of one step of each
-    epoch, most = 0, seconds * (1 - _SHARE)
+    epoch, most, begun = 0, seconds * (1 - _SHARE), 0.0
     while not _enough(times, most):
         drivers = [running.driver.epoch(trainer.recipe.seed, epoch, 0) for trainer, running in turns]
         begin = time.perf_counter()
@@ -102,6 +132,7 @@ def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             times.append(time.perf_counter() - begin)
+            begun = time.process_time() if len(times) <= _WARM else begun
             if _enough(times, most):
                 break
             begin = time.perf_counter()
@@ -112,7 +143,7 @@ def _measure(trainers: Sequence[Trainer], seconds: float) -> Speed:
     for trainer in trainers:
         trainer.evaluator.release()
         trainer.loaders.release()
-    return Speed(step, image)
+    return Speed(step, image, begun=begun)
 
 
 def _enough(times: Sequence[float], most: float) -> bool:
@@ -134,6 +165,6 @@ def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed) -> float:
 
 
 def _run_seconds(run: PlannedRun, trainer: Trainer, speed: Speed) -> float:
-    runs = 1 + pilots_of(run.recipe, trainer.dataset)  # which are runs too
+    runs = trainer.epochs_total // sum(trainer.epochs)  # the pilots are runs too
     logged = sum(folder.epochs_logged for folder in (run.folder, *run.folder.pilots))
     return runs * speed.of(trainer, run.recipe) * max(0.0, 1 - logged / (sum(run.recipe.stage_epochs) * runs))

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
 from longtail.study.workers import Worker
 from longtail.train.fleet import Fleet, stoppable
-from longtail.train.recipe import Recipe, pick_device
+from longtail.train.recipe import pick_device, settings_of
 from longtail.train.trainer import StoppedError, Trainer
 
 _WATCH_SECONDS = 0.5
@@ -114,10 +114,7 @@ class _Work:
         """Train all runs, and those that join them, as one fleet."""
         self._fleet = fleet = Fleet((), self.together, self._next)
         with stoppable(fleet.members):
-            first: dict[Recipe, PlannedRun] = {}  # of each recipe, whatever its seed and fold
-            for run in runs:
-                first.setdefault(replace(run.recipe, seed=0, fold=0), run)
-            for run in reversed(first.values()):  # wrong settings are refused before anything is trained
+            for run in reversed(_first_of_each(runs)):  # wrong settings are refused before anything is trained
                 self._opened = self._trainer(run)
             self.waiting.extend(runs)
             try:
@@ -229,6 +226,15 @@ class _Work:
 
     def _trainer(self, run: PlannedRun) -> Trainer:
         return Trainer(run.recipe, run.folder, device=self.device)
+
+
+def _first_of_each(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return a run of each recipe, whatever its seed and fold."""
+    found: dict[str, PlannedRun] = {}
+    for run in runs:
+        settings = settings_of(run.recipe) | {"seed": None, "fold": None}
+        found.setdefault(repr(settings), run)
+    return list(found.values())
 
 
 def _distribute(

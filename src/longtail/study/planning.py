@@ -11,7 +11,7 @@ from typing import Any
 
 from longtail._checks import check_integer, check_number
 from longtail._io import map_files, read_toml, reading
-from longtail.data import CATALOG
+from longtail.data import CATALOG, long_tail_counts
 from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
@@ -255,10 +255,18 @@ def _check_data(plan: StudyPlan) -> None:
             )
         missing = next(file for file in CATALOG[name].files if not (root / file).exists())
         raise ValueError(f"Expected {root / missing} for {name}, but it does not exist; {CATALOG[name].steps}")
-    if plan.imbalance and not any(map(takes_imbalance, plan.data)):
+    made = [name for name in plan.data if takes_imbalance(name)]
+    if plan.imbalance and not made:
         raise ValueError(f"Expected `imbalance` with a data set that takes one, but got {plan.data[0]}.")
     for factor in plan.imbalance:
         check_number("imbalance", factor, minimum=1)
+        for name in made:
+            entry, profile = CATALOG[name], plan.recipe.get("profile", "exp")
+            if entry.train_range is None:
+                continue
+            counts = long_tail_counts(entry.num_classes, entry.train_range[0], factor, profile=profile)
+            if not bool(counts.all()):
+                raise ValueError(f"Expected `imbalance` to leave {name} an image of each class, but got {factor:g}.")
 
 
 def _check_recipe(plan: StudyPlan) -> None:

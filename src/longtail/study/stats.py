@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from longtail._checks import check_choice
+from longtail._checks import check_choice, check_integer
 
 Alternative = Literal["two-sided", "greater"]
 """The alternative of a test: a difference either way, or the first above the second (the paper's choice)."""
@@ -27,6 +27,9 @@ class Summary:
     sd: float
     """With n - 1 in the denominator; NaN for one run."""
     runs: int
+
+    def __post_init__(self) -> None:
+        check_integer("runs", self.runs, minimum=1)
 
     def __str__(self) -> str:
         return f"{self.mean:z.2f}" if math.isnan(self.sd) else f"{self.mean:z.2f} ± {self.sd:.2f}"

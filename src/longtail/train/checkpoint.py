@@ -98,7 +98,7 @@ def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
 
 
 def load_checkpoint(
-    path: Path, data: Mapping[str, Any], *, epochs: Sequence[int], log: Path
+    path: Path, data: Mapping[str, Any], *, epochs: Sequence[int], steps: int, log: Path
 ) -> tuple[Position, Tensors]:
     """Read a checkpoint; a damaged one, one of another run, or one that is ahead of the log is refused.
 
@@ -106,6 +106,7 @@ def load_checkpoint(
         path: the checkpoint.
         data: the :func:`fingerprint` of the run.
         epochs: of each stage.
+        steps: per epoch.
         log: the log of the run, with one line per epoch.
     """
     before = latest_checkpoint(path.parent, before=path)
@@ -117,12 +118,18 @@ def load_checkpoint(
     except ValueError as error:
         raise ValueError(f"{str(error).removesuffix('.')}; delete it to continue from {rest}.") from error
     _check(path, metadata, data)
-    if metadata.pop("checksum", None) != _checksum(tensors, metadata):
+    written = metadata.pop("checksum", None)
+    if written != _checksum(tensors, metadata):
+        why = "it was changed" if written else "it has none, because an older version wrote it"
         raise ValueError(
-            f"Expected {path} to have the checksum of its content, but it was changed; delete it to continue from "
-            f"{rest}."
+            f"Expected {path} to have the checksum of its content, but {why}; delete it to continue from {rest}."
         )
     position = Position(**metadata["position"])
+    if path.name != position.file_name or not _is_reached(position, epochs, steps):
+        raise ValueError(
+            f"Expected the position in {path} to be that of its name and of the recipe, but it is {position.stage}-"
+            f"{position.epoch}-{position.step}; delete it to continue from {rest}."
+        )
     lines = log.read_bytes()[: position.log_length] if log.exists() else b""
     done = sum(epochs[: position.stage]) + position.epoch
     if len(lines) < position.log_length or lines.count(b"\n") != done:
@@ -133,6 +140,12 @@ def load_checkpoint(
     return position, tensors
 
 
+def _is_reached(position: Position, epochs: Sequence[int], steps: int) -> bool:
+    """Whether training comes to this position; the last one of a stage is after its last epoch."""
+    last = epochs[position.stage] if position.stage < len(epochs) else -1
+    return (position.epoch < last and position.step <= steps) or (position.epoch == last and position.step == 0)
+
+
 def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     if there.get("data") != here["data"]:
         raise ValueError(f"Expected a checkpoint of {here['data']} in {path}, but it is of {there.get('data')}.")
@@ -141,7 +154,7 @@ def _check(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     if differing:
         raise ValueError(f"Expected {path} to be of this run, but it differs in {', '.join(differing)}.")
     for name in described:
-        if there.get(name) != here[name]:
+        if there.get(name, here[name]) != here[name]:
             words = "groups" if name == "group_of_class" else name
             raise ValueError(
                 f"Expected {path} to have the {words} of {here['data']} now, but since then some were added, removed, "

@@ -65,7 +65,7 @@ class Stages:
         self.epochs = self.recipe.stage_epochs
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
         check_optimizer(self.recipe.optimizer)
-        self._check_settings()
+        self._check_tuning()
         twice = self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice
         if twice and self._objective(self.method.stages[0], self.epochs[0]).rebalances:
             raise ValueError(
@@ -83,31 +83,23 @@ class Stages:
         own = stage.head_of(self.params)
         return HeadSpec(self.recipe.head) if self.recipe.head is not None and own == HeadSpec("linear") else own
 
-    def _check_settings(self) -> None:
-        """Raise an error for settings that do not fit a pretrained network, features or images."""
+    def _check_tuning(self) -> None:
+        """Raise an error for settings of pretrained networks that do not fit the others."""
         recipe = self.recipe
         if (recipe.train != "all" or recipe.recipe) and not (recipe.weights or recipe.pretrained):
             why = f"`train` = {recipe.train}" if recipe.train != "all" else f"`recipe` = {recipe.recipe}"
             raise ValueError(
                 f"Expected `weights` or `pretrained` with {why}, which starts from a trained network, but got neither."
             )
-        if recipe.train == "head":
-            for name in ("mixup", "cutmix", "bad_images", "drop_path", "backbone_lr", "layer_decay"):
-                self._check_default(name, "with `train` = head, whose features are computed once")
-        vectors = isinstance(self.loaders.dataset.train.images, FeatureVectors)
-        if is_feature_model(recipe.model) != vectors:
-            kind, wanted = ("features", "linear or mlp") if vectors else ("images", "a network")
-            raise ValueError(f"Expected `model` to be {wanted} for {kind}, but got {recipe.model}.")
-        if vectors and recipe.augment != "none":
-            raise ValueError(f"Expected `augment` = none for features, but got {recipe.augment}.")
-        for name in ("pretrained", "weights", "channels_last", "image_size", "cutmix", "drop_path") if vectors else ():
-            self._check_default(name, "for features")
-
-    def _check_default(self, name: str, where: str) -> None:
-        usual, given = getattr(type(self.recipe), name), getattr(self.recipe, name)
-        if given != usual:
-            shown = f"{usual:g}" if isinstance(usual, float) else usual
-            raise ValueError(f"Expected `{name}` = {shown} {where}, but got {given}.")
+        if recipe.train != "head":
+            return
+        unused = {"mixup": 0, "cutmix": 0, "bad_images": "error", "drop_path": None, "backbone_lr": 1, "layer_decay": 1}
+        for name, off in unused.items():
+            if getattr(recipe, name) != off:
+                raise ValueError(
+                    f"Expected `{name}` = {off} with `train` = head, whose features are computed once, but got "
+                    f"{getattr(recipe, name)}."
+                )
 
     def build(self, *, fresh: bool = True) -> Model:
         """The model of the first stage, on the device.
@@ -116,6 +108,24 @@ class Stages:
             fresh: whether the run starts; the head of a run that continues comes from its checkpoint.
         """
         method, recipe, train = self.method, self.recipe, self.loaders.dataset.train.images
+        if is_feature_model(recipe.model) != isinstance(train, FeatureVectors):
+            kind, wanted = (
+                ("features", "linear or mlp") if isinstance(train, FeatureVectors) else ("images", "a network")
+            )
+            raise ValueError(f"Expected `model` to be {wanted} for {kind}, but got {recipe.model}.")
+        if isinstance(train, FeatureVectors):
+            usual = {
+                "pretrained": False,
+                "weights": None,
+                "channels_last": False,
+                "image_size": None,
+                "augment": "none",
+                "cutmix": 0,
+                "drop_path": None,
+            }
+            for name, value in usual.items():
+                if getattr(recipe, name) != value:
+                    raise ValueError(f"Expected no `{name}` for features, but got {getattr(recipe, name)}.")
         model = build_model(
             recipe.model,
             self.loaders.dataset.num_classes,

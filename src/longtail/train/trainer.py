@@ -214,7 +214,8 @@ class Trainer:
         state: dict[str, Tensor] | None = None
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is not None:
-            self.position, state = load_checkpoint(latest, data, epochs=self.epochs, log=self.folder.log_file)
+            steps, log = self.loaders.steps_per_epoch, self.folder.log_file
+            self.position, state = load_checkpoint(latest, data, epochs=self.epochs, steps=steps, log=log)
         torch.backends.cudnn.benchmark = True
         try:
             model = self.stages.build(fresh=state is None)
