@@ -134,9 +134,9 @@ def finished(folder: Path, runs: int, latency: float) -> dict[str, Any]:
     plan = measure("plan", lambda: make_plan(content(out, runs)))
     state = measure("status", lambda: status([plan], known_runs([plan])))
     assert state["done"] == runs
-    results = measure("resume, first", lambda: Study(plan).run(join=True))
+    results = measure("resume, first", lambda: Study(plan).work())
     assert len(results.runs) == runs
-    measure("resume, again", lambda: Study(plan).run(join=True))
+    measure("resume, again", lambda: Study(plan).work())
     measure("tables", lambda: Results.read(out).save_tables(folder / "tables"))
     shutil.rmtree(out)
     return found

@@ -127,7 +127,7 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     assert code == 0, err
     assert "The search for β" in out
     assert "Sensitivity to β on digits-lt 50" in out
-    assert "digits-lt 50: beta = 1" in out
+    assert "digits-lt 50: Use β = 1" in out
     assert "Tables: beta/search; `longtail report beta` writes an HTML report.\n" in out
     words = shlex.split(out.splitlines()[-1].partition("seeds: longtail ")[2])
     code, planned, err = run(*words, "--dry-run")  # the next command, as it is printed

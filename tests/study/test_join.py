@@ -204,11 +204,11 @@ def test_workers_must_share_plan_and_version(tmp_path, study):
         about = {"host": "elsewhere", "pid": 1, "start": "", "boot": "", "since": "2026-01-01T00:00:00", "runs": {}}
         (others / "elsewhere-1.json").write_text(json.dumps({**about, "joins": {**identity(plan), name: value}}))
         with pytest.raises(ValueError, match=r"elsewhere.*" + re.escape(value)):
-            Study(plan).run(join=True)
+            Study(plan).work()
     (others / "elsewhere-1.json").write_text(json.dumps({**about, "joins": identity(plan)}))
-    assert len(Study(plan).run(join=True).runs) == 6
+    assert len(Study(plan).work().runs) == 6
     os.utime(others / "elsewhere-1.json", (time.time() - 600,) * 2)  # silent for ten minutes
-    Study(plan).run(join=True)
+    Study(plan).work()
     assert not others.exists()
 
 
@@ -218,10 +218,10 @@ def identity(plan):
 
 def test_the_last_worker_writes_the_tables_once(tmp_path, study):
     shutil.copytree(study, tmp_path / "study")
-    first = Study(plan_in(tmp_path / "study")).run(join=True)
+    first = Study(plan_in(tmp_path / "study")).work()
     tables = tmp_path / "study" / "tables"
     written = {file: file.stat().st_mtime_ns for file in tables.iterdir()}
-    again = Study(plan_in(tmp_path / "study")).run(join=True)
+    again = Study(plan_in(tmp_path / "study")).work()
     assert {file: file.stat().st_mtime_ns for file in tables.iterdir()} == written
     assert len(again.runs) == len(first.runs) == 6
 
@@ -229,7 +229,7 @@ def test_the_last_worker_writes_the_tables_once(tmp_path, study):
 def test_a_worker_looks_once_at_a_run_that_is_done(tmp_path, study, monkeypatch):
     shutil.copytree(study, tmp_path / "out")
     joined = Study(plan_in(tmp_path / "out"))
-    joined.run(join=True)  # writes the tables, for which it reads all results
+    joined.work()  # writes the tables, for which it reads all results
     looks, done = Counter(), RunFolder.done.fget
 
     def look(folder):
@@ -246,7 +246,7 @@ def test_a_worker_looks_once_at_a_run_that_is_done(tmp_path, study, monkeypatch)
 def test_workers_do_not_queue_for_tables_that_one_of_them_writes(tmp_path, study, monkeypatch):
     shutil.copytree(study, tmp_path / "out")
     joined, tables = Study(plan_in(tmp_path / "out")), tmp_path / "out" / "tables"
-    joined.run(join=True)
+    joined.work()
     tables.rename(tmp_path / "later")
     pauses = []
 
@@ -268,14 +268,14 @@ def test_workers_do_not_queue_for_tables_that_one_of_them_writes(tmp_path, study
 def test_status_says_what_is_done_failed_and_left(tmp_path):
     plan = plan_in(tmp_path, methods=["softmax"], seeds=3, recipe={"lr": 1e30})
     assert describe_status(status([plan], known_runs([plan]))) == "3 runs: 0 done, 3 waiting"
-    results = Study(plan).run(join=True)
+    results = Study(plan).work()
     found = status([plan], known_runs([plan]))
     assert (found["done"], found["failed"], found["waiting"]) == (0, 3, 0)
     assert found["failed_runs"] == results.outcome.failed
     assert "finite loss" in describe_status(found)
     good = plan_in(tmp_path / "good", methods=["softmax"], seeds=2)
     seen = []
-    Study(good).run(join=True, on_progress=lambda _: seen.append(status([good], known_runs([good]))))
+    Study(good).work(on_progress=lambda _: seen.append(status([good], known_runs([good]))))
     assert any(one["running"] == 1 and one["workers"][0]["pid"] == os.getpid() for one in seen)
     assert seen[-1]["done"] == 2
 

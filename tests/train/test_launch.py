@@ -13,10 +13,13 @@ from longtail.train import FailedRunsError, NotFiniteError, RunFolder, StoppedEr
 
 
 def test_one_recipe_is_trained_in_its_folder(tmp_path):
-    (folder,) = train(recipe_for("cbs", epochs=1), tmp_path / "run")
+    lines = []
+    recipe = recipe_for("cbs", epochs=1)
+    (folder,) = train(recipe, tmp_path / "run", on_log=lambda *given: lines.append(given))
     reference, _ = trained(tmp_path / "reference", "cbs", epochs=1)
     assert folder.path == tmp_path / "run"
     assert_same_run(folder, reference)
+    assert [(where.path, line["epoch"]) for where, line in lines] == [(folder.path, 0)]
 
 
 def test_several_seeds_continue_where_they_were(tmp_path):

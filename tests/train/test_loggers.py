@@ -110,11 +110,9 @@ recipe = defaults("digits-lt", "crt").changed(
     device="cpu", epochs=3, classifier_epochs=2, evaluate_every=1, checkpoint_epochs=2, wandb=True, mlflow=True
 )
 trainer = Trainer(recipe, {str(folder)!r})
-log = trainer.folder.log
-def log_and_stop(line):
-    log(line)
+def on_log(line):
     trainer.stop_requested = {{stop}} and trainer.folder.epochs_logged == 5  # no step is left
-trainer.folder.log = log_and_stop
+trainer.on_log = on_log
 try:
     for _ in trainer.steps():
         if {{stop}} and trainer.folder.epochs_logged == {epochs}:

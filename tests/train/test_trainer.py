@@ -276,6 +276,13 @@ def test_a_post_hoc_step_that_is_none_is_refused(text):
         PostHoc.parse(text)
 
 
+def test_every_line_of_the_log_is_passed_to_on_log(tmp_path):
+    lines = []
+    trainer = Trainer(recipe_for("cbs", evaluate_every=1), RunFolder(tmp_path / "run"), on_log=lines.append)
+    trainer.run()
+    assert lines == [json.loads(line) for line in trainer.folder.log_file.read_text().splitlines()]
+
+
 def test_evaluate_gives_the_statistics_of_the_run(tmp_path):
     """A loaded model on a split, without a trainer; also a model of torch with its own transforms."""
     import longtail

@@ -130,6 +130,18 @@ class BetaChoice:
     at_bound: bool
     """Whether the best mean is at a bound, so that the peak may be beyond it."""
 
+    @property
+    def reason(self) -> str:
+        """A sentence for users: the beta, and why it was chosen."""
+        text = f"Use β = {self.beta:g}. It has the highest recall over all classes in the search"
+        if len(self.ties) > 1:
+            ties = ", ".join(f"{beta:g}" for beta in self.ties)
+            text = f"Use β = {self.beta:g}. Recall over all classes is about the same for β = {ties}, "
+            text += "and of these it has the lowest imbalance level"
+        if self.at_bound:
+            text += f"; the best mean is at a bound, β = {self.best:g}, so search again with wider --bounds"
+        return f"{text}."
+
     def __str__(self) -> str:
         text = f"beta = {self.beta:g}"
         if len(self.ties) > 1:

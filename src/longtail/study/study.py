@@ -62,8 +62,6 @@ class Study:
         on_progress: OnProgress | None = None,
         on_round: OnRound | None = None,
         train: Train | None = None,
-        *,
-        join: bool = False,
     ) -> Results:
         """Train what is not done, write the tables and the record, and return the results.
 
@@ -72,14 +70,22 @@ class Study:
             on_progress: called about twice per second.
             on_round: called with data set, imbalance and method, and the betas that a search tries next.
             train: trains the runs instead of the devices of this machine; see :func:`~longtail.study.conduct.conduct`.
-            join: share the study with any number of other workers, on this machine or others. A worker claims a run
-                when it has room for one, and continues what a worker that ended has left. It ends when everything is
-                done; the last one writes the tables.
 
         Returns:
             the results; ``results.outcome`` has what failed.
         """
-        (results,) = run_studies([self], together, on_progress, on_round, train, join=join)
+        (results,) = run_studies([self], together, on_progress, on_round, train)
+        return results
+
+    def work(
+        self, together: int | None = None, on_progress: OnProgress | None = None, on_round: OnRound | None = None
+    ) -> Results:
+        """Share the study with any number of other workers, on this machine or others, and return all results.
+
+        A worker claims a run when it has room for one, and continues what a worker that ended has left. It ends when
+        everything is done; the last one writes the tables. Arguments as for :meth:`run`.
+        """
+        (results,) = run_studies([self], together, on_progress, on_round, join=True)
         return results
 
     def search(
@@ -203,7 +209,7 @@ def run_studies(
         on_progress: see above.
         on_round: see above.
         train: see above.
-        join: as for :meth:`Study.run`.
+        join: share the studies with other workers, as :meth:`Study.work` does.
         read: whether results have their runs also if another worker has written the tables. Hundreds of workers that
             all read everything at the end are a burden for a file system.
     """

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from longtail.train.recipe import OPENING, Recipe, defaults, pick_device, settin
 from longtail.train.trainer import StoppedError, Trainer
 
 OnStep = Callable[[Fleet, Trainer], None]
+OnLog = Callable[[RunFolder, dict[str, Any]], None]
 
 
 class FailedRunsError(RuntimeError):
@@ -66,6 +68,7 @@ def train(
     dataset: DataSet | None = None,
     together: int | None = None,
     on_step: OnStep | None = None,
+    on_log: OnLog | None = None,
 ) -> list[RunFolder]:
     """Train runs and return their folders; this is what `longtail train` calls.
 
@@ -79,6 +82,7 @@ def train(
         dataset: what to train on; default: the data set that each recipe names.
         together: how many runs to train at a time; default: as many as :class:`Fleet` takes.
         on_step: called after every step with the fleet and the trainer that took it.
+        on_log: called with the run folder and every line of its log.
 
     Raises:
         FailedRunsError: some of several runs failed. The error of a single run is raised as it is.
@@ -91,7 +95,7 @@ def train(
     several = [recipes] if isinstance(recipes, Recipe) else list(recipes)
     if len(several) > 1 and any(one.train == "head" and one.cache for one in several):
         cache_folder(out).mkdir(parents=True, exist_ok=True)  # they share features
-    return _train(run_folders(several, out), lambda: several, together, on_step, dataset=dataset)
+    return _train(run_folders(several, out), lambda: several, together, on_step, on_log, dataset=dataset)
 
 
 def resume(
@@ -99,6 +103,7 @@ def resume(
     *,
     together: int | None = None,
     on_step: OnStep | None = None,
+    on_log: OnLog | None = None,
     **settings: Any,
 ) -> list[RunFolder]:
     """Finish runs with the recipes in their folders; arguments as for :func:`train`.
@@ -111,7 +116,7 @@ def resume(
     def recipes() -> list[Recipe]:
         return [folder.recipe().changed(**settings) for folder in found]
 
-    return _train(found, recipes, together, on_step)
+    return _train(found, recipes, together, on_step, on_log)
 
 
 def run_folders(recipes: Sequence[Recipe], out: Path | str | None = None) -> list[RunFolder]:
@@ -134,6 +139,7 @@ def _train(
     read_recipes: Callable[[], list[Recipe]],
     together: int | None,
     on_step: OnStep | None,
+    on_log: OnLog | None,
     *,
     dataset: DataSet | None = None,
 ) -> list[RunFolder]:
@@ -153,7 +159,14 @@ def _train(
         with stoppable(members) as received:
             local = int(os.environ.get("LOCAL_RANK", "0"))
             members += [
-                Trainer(recipe, folder, ranks=ranks, device=pick_device(recipe.device, local), dataset=dataset)
+                Trainer(
+                    recipe,
+                    folder,
+                    ranks=ranks,
+                    device=pick_device(recipe.device, local),
+                    dataset=dataset,
+                    on_log=None if on_log is None else partial(on_log, folder),
+                )
                 for recipe, folder in waiting
             ]
             if received:  # the exception was lost, for example inside an import

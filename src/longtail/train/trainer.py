@@ -1,7 +1,7 @@
 """The trainer: takes one model through the stages of a method, and leaves a run folder."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -69,6 +69,7 @@ class Trainer:
         ranks: the processes that train together.
         device: where to train; default: the recipe's.
         dataset: what to train on; default: the data set that the recipe names. If given, ``data`` is only a name.
+        on_log: called with every line of the log, on the first rank.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Trainer:
         ranks: Ranks | None = None,
         device: torch.device | None = None,
         dataset: DataSet | None = None,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder = RunFolder(folder)
         self.ranks = Ranks.of_this_process() if ranks is None else ranks
@@ -99,6 +101,7 @@ class Trainer:
         """Progress, updated now and then: epoch, loss (mean over the epoch so far), lr and images_per_second."""
         self.stream: torch.cuda.Stream | None = None
         """The stream on which the steps of this stage are replayed, if they are."""
+        self.on_log = on_log
         self._listed = 0
         self._loggers = open_loggers(recipe, self.folder) if self.ranks.first else []
         if recipe.bad_images == "skip" and self.ranks.world > 1:
@@ -396,6 +399,8 @@ class Trainer:
             line["auto_beta"] = summary(fit)
         if self.ranks.first:
             self.folder.log(line)
+            if self.on_log is not None:
+                self.on_log(line)
         for logger in self._loggers:
             logger.add(running.first_epoch + self.live["epoch"] + 1, line)
 
