@@ -50,7 +50,7 @@ def embed_images(
     backbone.to(device)
     found = pretrained_normalisation(model, weights)
     normalisation = dataset.normalisation if found is None else found
-    view = evaluation_view("imagenet", image_size, normalisation, torch.float32, sized=False)
+    view = evaluation_view("imagenet", image_size, normalisation, sized=False)
 
     def features(split: Split) -> Split:
         rows, vectors = [], []

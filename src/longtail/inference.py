@@ -96,7 +96,7 @@ class Transforms:
 
     def view(self, *, sized: bool = False) -> Augmentation:
         """All steps as one augmentation, for images that have the size already, or for others."""
-        rest = evaluation_view(self.family, self.size, self.normalisation, torch.float32, sized=sized)
+        rest = evaluation_view(self.family, self.size, self.normalisation, sized=sized)
         return Compose((ToChannels(self.channels), *(rest.augmentations if isinstance(rest, Compose) else (rest,))))
 
     def __call__(self, images: Any) -> Tensor:

@@ -25,10 +25,10 @@ def plan_in(out, **content):
     return make_plan({**base, **content, "recipe": {**SHORT, **content.get("recipe", {})}})
 
 
-def compare_cells(cells, reference, measure=Run.recall, **options):
+def compare_cells(cells, reference, measure=Run.recall):
     """The contrasts of cells with a reference."""
     others = [cell for cell in cells if cell is not reference]
-    return list(contrasts_of([reference, *others], reference.method, measure, **options))
+    return list(contrasts_of([reference, *others], reference.method, measure))
 
 
 def record(folder, recipe, result, recalls, level):

@@ -301,7 +301,7 @@ def test_fewer_than_two_seeds_are_not_tested(made):
 
 def test_an_undefined_level_is_not_tested(made):
     reference = cell_of(made, "balanced-softmax", (80.0, 81.0))
-    (found,) = compare_cells([one_cell([made(seed=0, level=None), made(seed=1)])], reference, Run.level, better="lower")
+    (found,) = compare_cells([one_cell([made(seed=0, level=None), made(seed=1)])], reference, Run.level)
     assert str(found) == "CBS (β = 1.8) is not compared with Balanced Softmax: a value is undefined, so no test."
 
 

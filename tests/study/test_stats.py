@@ -165,8 +165,8 @@ def test_sentences_state_the_difference_the_interval_and_p():
         "seeds in common)."
     )
     paired = compare(BALANCED_SOFTMAX, CBS, paired=True)
-    lower = sentence("A", "B", paired, better="lower", corrected=0.0009)
-    assert lower.startswith("A is better than B by 2.4 points")
+    lower = sentence("A", "B", paired, corrected=0.0009)
+    assert lower.startswith("A is worse than B by 2.4 points")
     assert lower.endswith("p = 0.0009 (paired t-test, after Holm), n = 5.")
 
 

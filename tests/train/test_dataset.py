@@ -292,7 +292,7 @@ def test_a_finished_run_is_not_taken_for_that_of_other_data(tmp_path):
         "number": rows[:-1],
     }
     for some in others.values():
-        with pytest.raises(ValueError, match=r"that the finished run in .*run was trained on, but got other images"):
+        with pytest.raises(ValueError, match=r"with which the run in .*run began, but got other images"):
             run(some)
     environment = tmp_path / "run" / "environment.json"
     environment.write_text(json.dumps({"world": 1}))  # of before digests were kept there

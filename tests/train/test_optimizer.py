@@ -9,8 +9,13 @@ from timm.optim import list_optimizers, param_groups_layer_decay
 
 from longtail.models import build_model
 from longtail.train import Trainer
-from longtail.train.optimizer import check_optimizer, make_optimizer, parameter_groups
-from longtail.train.optimizer_state import load_optimizer, optimizer_tensors
+from longtail.train.optimizer import (
+    check_optimizer,
+    load_optimizer,
+    make_optimizer,
+    optimizer_tensors,
+    parameter_groups,
+)
 
 
 def scales(model, **options):

@@ -22,12 +22,12 @@ def test_what_is_padded_and_cropped_is_the_whole_image(family, side, size):
     """Half of an image is white: so is half of each view, except what the crop moves out."""
     images = torch.zeros(50, 3, side, side, dtype=torch.uint8)
     images[..., : side // 2] = 255
-    views = training_views(family, size, GREY, torch.float32, sized=side == size)
+    views = training_views(family, size, GREY, sized=side == size)
     seen = views["weak"](images, torch.rand(50, views["weak"].draws))
     assert seen.shape == (50, 3, size, size)
     shares = seen.mean((1, 2, 3))
     assert (shares - 0.5).abs().max() < 0.25
-    tested = evaluation_view(family, size, GREY, torch.float32, sized=side == size)(images)
+    tested = evaluation_view(family, size, GREY, sized=side == size)(images)
     assert float(shares.mean()) == pytest.approx(float(tested.mean()), abs=0.08)  # what is padded is black
     for name in ("strong", "contrast"):
         assert views[name](images, torch.rand(50, views[name].draws)).shape == (50, 3, size, size)
@@ -57,7 +57,7 @@ def test_images_that_have_their_size_are_not_resized():
 
 def test_strong_and_contrast_of_imagenet_are_those_of_bcl_and_proco():
     for family in ("imagenet", "imagenet-plain"):
-        views = training_views(family, 224, GREY, torch.float32, sized=False)
+        views = training_views(family, 224, GREY, sized=False)
         cropped = (RandomResizedCrop(224), RandomFlip())
         jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
         end = views["strong"].augmentations[-1]

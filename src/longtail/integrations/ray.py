@@ -25,8 +25,8 @@ from longtail.study.execute import execute
 from longtail.study.planning import PlannedRun, StudyPlan
 from longtail.study.results import Results
 from longtail.study.study import OnProgress, Progress, Study, run_studies
+from longtail.train.cache import cache_folder
 from longtail.train.fleet import TOGETHER
-from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import StoppedError
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from longtail._program import some_of
 from longtail.study.captions import count, numbers
@@ -39,7 +38,6 @@ class Contrast:
     """The p-value after Holm's correction, if several methods were compared."""
     note: str
     """Why there was no test, or which runs are paired if not all are."""
-    better: Literal["higher", "lower"]
     title: str
     """The name of the method."""
     against: str
@@ -58,9 +56,7 @@ class Contrast:
             apart = f"{abs(self.difference):.1f} points {side}" if self.difference else "equal to"
             apart = apart if math.isfinite(self.difference) else "not compared with"
             return f"{self.title} is {apart} {self.against}: {self.note}, so no test."
-        return sentence(
-            self.title, self.against, self.found, corrected=self.corrected, better=self.better, note=self.note
-        )
+        return sentence(self.title, self.against, self.found, corrected=self.corrected, note=self.note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +80,7 @@ class Contrasts:
         return "\n".join([*(f"{one.cell.data}: {one}" for one in self.contrasts), *self.without])
 
 
-def contrasts_of(
-    cells: Sequence[Cell],
-    reference: Reference,
-    measure: Measure = Run.recall,
-    *,
-    better: Literal["higher", "lower"] = "higher",
-) -> Contrasts:
+def contrasts_of(cells: Sequence[Cell], reference: Reference, measure: Measure = Run.recall) -> Contrasts:
     """Test the cells of one data set against a method; see :meth:`Results.compare <longtail.study.Results.compare>`.
 
     Runs of the same seed share draws and subset, and are paired. If the seeds differ but three or more are in both,
@@ -107,7 +97,7 @@ def contrasts_of(
         if against is None:
             without.append((method_title(method), alike))
             continue
-        contrasts += contrasts_with(against, [cell for cell in alike if cell is not against], measure, better, titles)
+        contrasts += contrasts_with(against, [cell for cell in alike if cell is not against], measure, titles)
     if sum(len(alike) for _, alike in without) == len(cells):
         names = " or ".join(dict.fromkeys(name for name, _ in without))
         notes = [f"{cells[0].data}: not tested, {names} was not run."] if len(cells) > 1 else []
@@ -121,14 +111,10 @@ def contrasts_of(
 
 
 def contrasts_with(
-    against: Cell,
-    cells: Sequence[Cell],
-    measure: Measure,
-    better: Literal["higher", "lower"],
-    titles: Mapping[Cell, str],
+    against: Cell, cells: Sequence[Cell], measure: Measure, titles: Mapping[Cell, str]
 ) -> list[Contrast]:
     """Test cells against another cell, with Holm's correction over the cells."""
-    found = [_test(cell, against, measure, better, titles) for cell in cells]
+    found = [_test(cell, against, measure, titles) for cell in cells]
     p_values = [one.p_value for one in found]
     if sum(map(math.isfinite, p_values)) < 2:
         return found
@@ -136,9 +122,7 @@ def contrasts_with(
     return [replace(one, corrected=p_value) for one, p_value in zip(found, corrected, strict=True)]
 
 
-def _test(
-    cell: Cell, reference: Cell, measure: Measure, better: Literal["higher", "lower"], titles: Mapping[Cell, str]
-) -> Contrast:
+def _test(cell: Cell, reference: Cell, measure: Measure, titles: Mapping[Cell, str]) -> Contrast:
     ours, theirs = (dict(zip(one.places, one.values(measure), strict=True)) for one in (cell, reference))
     both = [place for place in ours if place in theirs]
     left = len(ours) + len(theirs) - 2 * len(both)
@@ -158,7 +142,7 @@ def _test(
         which = f"{len(both)} seeds and folds" if any(fold for _, fold in both) else which
         note = f"paired on {which}; {count(left, 'run')} not paired" if pair else _NOT_PAIRED
     difference = cell.summary(measure).mean - reference.summary(measure).mean
-    return Contrast(cell, reference, difference, found, None, note, better, titles[cell], titles[reference])
+    return Contrast(cell, reference, difference, found, None, note, titles[cell], titles[reference])
 
 
 def check_reference(reference: str, cells: Sequence[Cell]) -> None:

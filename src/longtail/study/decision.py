@@ -63,7 +63,7 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
         return Decision(alike[0], f"Only {titles[alike[0]]} {what}: {text}.{_some_underfitted(alike[0])}{left} {hint}")
 
     def test(against: Cell) -> list[Contrast]:
-        return contrasts_with(against, [cell for cell in alike if cell is not against], measure, "higher", titles)
+        return contrasts_with(against, [cell for cell in alike if cell is not against], measure, titles)
 
     method = reference if isinstance(reference, str) else reference(alike)
     first = kept = find_cell(alike, method) or min(alike, key=_complexity)

@@ -16,9 +16,8 @@ from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
 from longtail.train.folder import RunFolder
-from longtail.train.own import OwnImages, measure_path
-from longtail.train.pixel_cache import cache_folder
-from longtail.train.recipe import OPENING, Recipe, defaults, name_in_label, parameter_names, pick_device
+from longtail.train.launch import make_recipe
+from longtail.train.recipe import Recipe, name_in_label, parameter_names, pick_device
 
 SearchKey = tuple[str, float | None, str]
 """Data set, imbalance factor and method of a search for beta."""
@@ -82,19 +81,11 @@ class StudyPlan:
         known, given = parse_method(method)
         others = parameter_names() - known.parameters.keys()
         settings = {name: value for name, value in self.recipe.items() if name not in others} | given
-        made = defaults(data, known.name, imbalance, images=self.own_images(data), given=settings, **self._opening)
+        settings |= {"data": data, "method": known.name, "seed": self.seeds[0] if self.seeds else 0}
+        settings |= {} if imbalance is None else {"imbalance": imbalance}
         if known.beta is not None and beta is not None:
             settings[known.beta] = beta
-        return made.changed(**settings, seed=self.seeds[0] if self.seeds else 0)
-
-    @property
-    def _opening(self) -> dict[str, Any]:
-        return {name: self.recipe[name] for name in OPENING if name in self.recipe}
-
-    def own_images(self, data: str) -> OwnImages | None:
-        """Return what the defaults for the user's own images depend on; ``None`` for a data set by name."""
-        cache = cache_folder(self.out) if self.recipe.get("cache", True) else None
-        return None if data in CATALOG else measure_path(data, cache, **self._opening)
+        return make_recipe(settings, self.out)
 
     def runs(self, found: Mapping[SearchKey, float] | None = None) -> list[PlannedRun]:
         """Return the runs, each once.

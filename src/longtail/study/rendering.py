@@ -139,7 +139,7 @@ def to_html(table: Table) -> str:
     return printable("\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(table.full_caption)}</p>", ""]))
 
 
-def print_table(table: Table, console: "rich.console.Console", digits: int = 1) -> None:
+def print_table(table: Table, console: "rich.console.Console") -> None:
     """Print a table in a terminal, with one decimal (files have two) and in its full width."""
     from rich import box  # noqa: PLC0415 - an extra
     from rich.measure import Measurement  # noqa: PLC0415
@@ -151,7 +151,7 @@ def print_table(table: Table, console: "rich.console.Console", digits: int = 1) 
         shown.add_column(Text(name), no_wrap=True)
     for name in table.columns:
         shown.add_column(Text(name), justify="right", no_wrap=True)
-    rounded, before = replace(table, digits=digits), ""
+    rounded, before = replace(table, digits=1), ""
     for row in table.rows:
         values = [
             Text(text, style="bold" if value is not None and value.best else "")

@@ -100,15 +100,14 @@ class Results:
     def _commands(self) -> str:
         return "; ".join([*self.recorded.commands, *([self.command] if self.command else [])])
 
-    def compare(self, reference: str | None = None, *, measure: str = "recall", group: str = "all") -> Contrasts:
-        """Test every method against a reference, on each data set.
+    def compare(self, reference: str | None = None, *, group: str = "all") -> Contrasts:
+        """Test the recall of every method against that of a reference, on each data set.
 
         Two-sided t-tests; runs of the same seed are paired, and p-values have Holm's correction over the methods of a
         data set.
 
         Args:
             reference: the method that others are tested against.
-            measure: ``"recall"`` or ``"level"``.
             group: the group of classes whose recall is compared; ``"all"``: all classes.
 
         Returns:
@@ -116,8 +115,6 @@ class Results:
         """
         if reference is not None:
             check_reference(reference, self.cells)
-        if measure not in {"recall", "level"}:
-            raise ValueError(f"Expected `measure` to be recall or level, but got {measure!r}.")
         known = (*groups_of(self.cells), "all")
         if group not in known:
             raise ValueError(f"Expected `group` to be one of {', '.join(known)}, but got {group!r}.")
@@ -128,12 +125,8 @@ class Results:
             if part is None:
                 notes.append(f"{data}: not compared, {NO_DATA}.")
                 continue
-            found = contrasts_of(
-                of_data,
-                reference or self.reference or self.recorded.reference,
-                partial(Run.recall, group=group, part=part) if measure == "recall" else partial(Run.level, part=part),
-                better="higher" if measure == "recall" else "lower",
-            )
+            against = reference or self.reference or self.recorded.reference
+            found = contrasts_of(of_data, against, partial(Run.recall, group=group, part=part))
             contrasts += found.contrasts
             notes += found.without
         return Contrasts(tuple(contrasts), tuple(notes))

@@ -182,7 +182,6 @@ def sentence(
     found: Comparison,
     *,
     corrected: float | None = None,
-    better: Literal["higher", "lower"] = "higher",
     note: str = "",
 ) -> str:
     """Return a comparison as a sentence.
@@ -192,7 +191,6 @@ def sentence(
         second: name of the second.
         found: the comparison.
         corrected: p-value after Holm's correction, if several methods were compared; it decides.
-        better: whether higher or lower values are better.
         note: about the runs, such as which are paired.
 
     Example:
@@ -218,8 +216,8 @@ def sentence(
             f"difference {_one(found.difference)} points, 95 % interval{' (not corrected)' * corrected_away} "
             f"{_one(found.low)} to {_one(found.high)}, {shown}"
         )
-    wins = (found.difference > 0) == (better == "higher")
-    low, high = (found.low, found.high) if found.difference > 0 else (-found.high, -found.low)
+    wins = found.difference > 0
+    low, high = (found.low, found.high) if wins else (-found.high, -found.low)
     return (
         f"{first} is {'better' if wins else 'worse'} than {second} by {_one(abs(found.difference))} points, "
         f"95 % interval {_one(low)} to {_one(high)}, {shown}"

@@ -138,10 +138,9 @@ class Study:
         def is_known() -> bool:
             return any(one.covers(record) and (join or one.command == record.command) for one in read_studies(out))
 
-        if not is_known():
-            with _held(out, is_known) as held:
-                if held and not is_known():  # by another worker, a moment ago
-                    write_study(out, record)
+        with _held(out, is_known) as held:
+            if held:
+                write_study(out, record)
 
     def _finish(self, searches: Searches, outcome: Outcome, worker: Worker, *, read: bool) -> Results:
         """Record the outcome of the runs, and write the tables, unless another worker did or will."""
@@ -152,13 +151,10 @@ class Study:
             ended = [one for one in read_studies(out) if one.ended and one.covers(record) and not one.failed]
             return worker.joins and not missing and bool(ended) and (out / "tables").is_dir()
 
-        if is_written():
-            return self._written(record, searches, outcome, missing, write=False, read=read)
         with phase("Comparing the methods and writing the tables"), _held(out, is_written) as held:
             worker.leave(out)
             others = worker.joins and missing and any("joins" in one for one in live_workers(out))
-            # if runs are missing, the last worker writes what there is
-            write = held and not others and not is_written()
+            write = held and not others  # if runs are missing, the last worker writes what there is
             return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
     def _written(
@@ -237,21 +233,19 @@ def run_studies(
 def _held(out: Path, over: Callable[[], bool]) -> Iterator[bool]:
     """Hold the folder of a study while its record or its tables are written; another process takes seconds.
 
-    Yields whether it is held: not if ``over`` was true before. So workers do not queue for what one of them did.
+    Yields whether it is held: not if another worker did the same, which ``over`` tells. So workers do not queue for it.
     """
     out.mkdir(parents=True, exist_ok=True)
-    pause = 0.2
+    held, pause = False, 0.2
     with ExitStack() as stack:
-        while True:
+        while not held and not over():
             try:
                 stack.enter_context(claim(out, "the folder of the study is in use"))
                 held = True
             except BlockingIOError:
                 time.sleep(pause)
-                pause, held = min(2 * pause, _LONGEST_PAUSE), False
-            if held or over():
-                break
-        yield held
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        yield held and not over()
 
 
 _LONGEST_PAUSE = 5.0

@@ -22,8 +22,6 @@ from longtail.study.runs import SEARCH_FILE
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import HOUSEKEEPING
 
-__all__ = ["Worker", "describe_status", "live_workers", "status"]
-
 FOLDER = "workers"
 _SHAPE = {"host": str, "pid": int, "start": str, "boot": str, "since": str, "runs": {str: str}, "joins?": dict}
 

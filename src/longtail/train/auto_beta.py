@@ -13,8 +13,6 @@ from torch import Tensor
 
 from longtail.beta import ShiftFit, fit_shift
 
-__all__ = ["FOLDS", "NO_PILOTS", "Rows", "describe_beta", "pilots_needed", "pooled_fit", "summary"]
-
 FOLDS = 10
 """A pilot holds out one of so many parts of the images."""
 NO_PILOTS = "all classes that have two images or more have the same count"

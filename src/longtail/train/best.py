@@ -5,8 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BestEpoch"]
-
 _EPOCH, _RECALL, _WEIGHTS = "best.epoch", "best.recall", "best.model."  # names in a checkpoint
 
 

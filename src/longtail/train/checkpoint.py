@@ -15,8 +15,6 @@ from longtail.data import DataSet, Split
 from longtail.train.recipe import Recipe, differing_settings, settings_of
 from longtail.train.step import Step
 
-__all__ = ["Position", "fingerprint", "latest_checkpoint", "load_checkpoint", "restore", "save_checkpoint"]
-
 Tensors = dict[str, Tensor]
 
 

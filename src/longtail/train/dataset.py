@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from longtail.data import (
@@ -21,8 +22,6 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.train.auto_beta import pilots_needed
 from longtail.train.own import check_no_texts, in_memory, open_own, without_empty_splits
 from longtail.train.recipe import Recipe
-
-__all__ = ["data_notes", "open_data"]
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:
@@ -77,16 +76,20 @@ def data_notes(recipes: Iterable[Recipe]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _pilot_note(recipe: Recipe, dataset: DataSet) -> list[str]:
-    """How many pilots a run needs, if it measures beta."""
+def pilots_of(recipe: Recipe, dataset: DataSet) -> int:
+    """How many pilots a run on this data trains, to measure beta; a pilot trains none."""
     if not recipe.spec.is_auto(recipe.params) or recipe.folds:
-        return []
+        return 0
     there = None if dataset.val is None else dataset.val.labels.bincount(minlength=dataset.num_classes)
-    number = pilots_needed(dataset.counts, there)
+    counts = dataset.counts
+    return pilots_needed(torch.where(dataset.can_hold_out, counts, counts.clamp(max=1)), there)  # else as one image
+
+
+def _pilot_note(recipe: Recipe, dataset: DataSet) -> list[str]:
+    number = pilots_of(recipe, dataset)
     runs = f"{number} pilot run{'s' * (number > 1)}"
-    return (
-        [f"{recipe.method} trains {runs} first, to measure beta; `--{recipe.spec.beta} 1` does not."] if number else []
-    )
+    note = f"{recipe.method} trains {runs} first, to measure beta; `--{recipe.spec.beta} 1` does not."
+    return [note] if number else []
 
 
 def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:

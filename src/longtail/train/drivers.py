@@ -26,8 +26,6 @@ from longtail.train.step import Step
 if TYPE_CHECKING:
     from longtail.train.gathering import Gathering
 
-__all__ = ["Captured", "Driver", "Eager", "Fed", "seeded"]
-
 
 class Eager:
     """Eager steps; ``accumulate`` batches of the loader are one step; ``mixup`` and ``cutmix`` are their alphas."""

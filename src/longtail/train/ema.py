@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MovingAverage"]
-
 
 class MovingAverage:
     """The average of the weights after each step, with buffers such as BatchNorm's statistics; it stays on the device.

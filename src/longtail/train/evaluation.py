@@ -24,8 +24,6 @@ from longtail.train.loaders import Loader, Loaders
 from longtail.train.measures import Classifier, PostHoc, choose_posthoc
 from longtail.train.stored import NO_LABEL, WriteRows, kept_splits, predictions_writer
 
-__all__ = ["Evaluator", "evaluate"]
-
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From images to plain logits and features, without gradients."""
 Change = Callable[[Tensor], Tensor]
@@ -45,7 +43,6 @@ def evaluate(
     split: Split,
     *,
     transforms: Callable[[Any], Tensor] | None = None,
-    shift: Tensor | None = None,
     batch_size: int = 256,
 ) -> ClassStatistics:
     """Class statistics of a model on a split, in evaluation mode; see :mod:`longtail.metrics` for their measures.
@@ -55,7 +52,6 @@ def evaluate(
         split: images and labels, for example ``load("digits-lt").test``.
         transforms: turns a list of images into a batch for the model; default: ``model.transforms``, which a model of
             :func:`longtail.load` has.
-        shift: of the loss whose gradient is measured, ``(C,)``.
         batch_size: images per batch.
     """
     transforms = transforms or getattr(model, "transforms", None)
@@ -69,7 +65,7 @@ def evaluate(
             outputs = model(transforms([split.images[place] for place in places]).to(device))
             logits, features = outputs[:2] if isinstance(outputs, Outputs) else (outputs, None)
             labels = split.labels[places.start : places.stop].to(device)
-            found = class_statistics(logits, labels, features, shift=shift)
+            found = class_statistics(logits, labels, features)
             total = found if total is None else total + found
     if total is None:
         raise ValueError("Expected `split` to have a sample, but it is empty.")
@@ -201,8 +197,10 @@ class Evaluator:
         return on_cpu
 
     def validation_rows(self, model: Model) -> Generator[None, None, list[tuple[Tensor, Tensor]]]:
-        """Logits and labels of the validation split, in parts, on the CPU of the first rank."""
+        """Logits and labels of the validation split, if there is one, in parts, on the CPU of the first rank."""
         rows: list[tuple[Tensor, Tensor]] = []
+        if self.dataset.val is None:
+            return rows
         with self._pass(model, "val") as (forward, batches), torch.no_grad():
             for _ in _outputs(forward, batches, self.ranks, lambda _, *part: rows.append((part[0].clone(), part[1]))):
                 pass

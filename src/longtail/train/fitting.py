@@ -7,8 +7,6 @@ from typing import Any
 
 from longtail.train.own import SMALL, OwnImages
 
-__all__ = ["describe_settings", "fitting_settings"]
-
 _STEPS_PER_EPOCH = 16  # of a small data set: fewer images have smaller batches
 _BATCH_SIZES = (16, 128, 256)  # the smallest, and the largest for small and for large images
 _STEPS = {"scratch": 2_500, "tuned": 500, "features": 2_000}  # also of a head on frozen features

@@ -15,8 +15,6 @@ from longtail.train.graphs import join_streams
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
 
-__all__ = ["ROUNDS", "TOGETHER", "Fleet", "at_a_time", "keep_in_step", "stoppable"]
-
 TOGETHER = 12
 """Small models that a GPU trains at a time."""
 ROUNDS = 4

@@ -28,11 +28,8 @@ from longtail._io import (
 )
 from longtail._program import some_of
 from longtail.ranks import Ranks
-from longtail.train.pixel_cache import cache_folder
+from longtail.train.cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
-
-__all__ = ["RunFolder", "check_same_folders", "environment", "lock_folders"]
-
 
 _BY_GROUP = {str: NUMBER}
 _AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float), "temperature?": (int, float)}

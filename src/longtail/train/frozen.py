@@ -1,22 +1,18 @@
 """Features of a frozen backbone, computed once, so that training the head takes seconds."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from longtail._io import read_tensors, write_tensors
-from longtail._progress import note, phase
+from longtail._progress import phase
 from longtail.data import FeatureVectors, FileImages, Split
 from longtail.models import Backbone
 from longtail.models.backbones import evaluation_mode
 from longtail.ranks import Ranks
+from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 from longtail.train.loaders import Loaders
-from longtail.train.pixel_cache import checksum
-
-__all__ = ["class_means", "frozen_features"]
 
 
 def frozen_features(backbone: Backbone, loaders: Loaders, cache: Path | None) -> dict[Split, Split]:
@@ -29,27 +25,22 @@ def frozen_features(backbone: Backbone, loaders: Loaders, cache: Path | None) ->
     splits = list(loaders.dataset.splits.values())
     if not all(isinstance(split.images, FileImages) for split in splits):
         return {split: _with(split, _features(backbone, loaders, split)) for split in splits}
-    paths = {split: _paths(split) for split in splits}
+    paths = {split: paths_of(split.images) for split in splits if isinstance(split.images, FileImages)}
     files = sorted({path for found in paths.values() for path in found})
     everything = Split(FileImages(Path("/"), [file.lstrip("/") for file in files]), torch.zeros(len(files)).long())
-    kept = None if cache is None else cache / f"features-{_key(backbone, loaders, files)}.safetensors"
-    vectors = None if kept is None else _read(kept, len(files))
-    if vectors is None:
-        vectors = _features(backbone, loaders, everything)
-        if kept is not None and loaders.ranks.first:
-            _write(kept, vectors)
+    key = _key(backbone, loaders, files)
+    file = None if cache is None else cache / f"features-{key}.safetensors"
+    kept = None if file is None else read_cache(file, key)
+    if kept is None:
+        kept = {"features": _features(backbone, loaders, everything)}
+        if file is not None and loaders.ranks.first:
+            write_cache(file, key, kept)
     place = {file: number for number, file in enumerate(files)}
-    return {split: _with(split, vectors[[place[path] for path in found]]) for split, found in paths.items()}
+    return {split: _with(split, kept["features"][[place[path] for path in paths[split]]]) for split in splits}
 
 
 def _with(split: Split, vectors: Tensor) -> Split:
     return Split(FeatureVectors(vectors), split.labels, split.groups)
-
-
-def _paths(split: Split) -> list[str]:
-    assert isinstance(split.images, FileImages)
-    root = os.path.realpath(split.images.root)
-    return [f"{root}/{name}" for name in split.images.names]
 
 
 @torch.no_grad()
@@ -70,38 +61,13 @@ def _key(backbone: Backbone, loaders: Loaders, files: list[str]) -> str:
     assert isinstance(backbone, nn.Module)
     found = hashlib.blake2b(digest_size=16)
     for file in files:
-        stat = os.stat(file)  # noqa: PTH116 - a Path takes three times as long
-        stamp = f"{file} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n"
-        found.update(stamp.encode("utf-8", "surrogateescape"))
+        found.update(str(stamp_of(file)).encode("utf-8", "surrogateescape"))
     for name, value in backbone.state_dict().items():
         found.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
     recipe = loaders.recipe
     about = (recipe.model, recipe.augment, recipe.precision, recipe.channels_last, loaders.image_size, loaders.channels)
     found.update(repr((about, loaders.normalisation, loaders.device.type, torch.__version__)).encode())
     return found.hexdigest()
-
-
-def _read(file: Path, rows: int) -> Tensor | None:
-    try:
-        tensors, about = read_tensors(file) if file.is_file() else ({}, {})
-        if not tensors:
-            return None
-        if about.get("checksum") == checksum(tensors) and len(tensors["features"]) == rows:
-            return tensors["features"]
-        problem = "its checksum differs"
-    except (OSError, ValueError, KeyError) as error:
-        problem = str(error)
-    note(f"The cache {file} is damaged ({problem.rstrip('.')}); features are computed again.")
-    return None
-
-
-def _write(file: Path, vectors: Tensor) -> None:
-    tensors = {"features": vectors}
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(file, tensors, {"checksum": checksum(tensors)})
-    except OSError as error:
-        note(f"The features are not kept in {file} ({error.strerror or error}); the next run computes them again.")
 
 
 @torch.no_grad()

@@ -12,8 +12,6 @@ from longtail.data.augment import Augmentation, Compose, Normalise, RandomCrop, 
 from longtail.data.augment.augmentation import check_size
 from longtail.kernels.images import gather_batch
 
-__all__ = ["Gathering", "can_gather"]
-
 _ELEMENTS = 1024
 
 

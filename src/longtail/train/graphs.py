@@ -15,8 +15,6 @@ from torch import Tensor
 from longtail.models import Model
 from longtail.train.step import Step
 
-__all__ = ["ReplayedForward", "StepGraphs", "forward_eval", "join_streams", "stream_for", "warn_not_captured"]
-
 _CAPTURE_MODE = "thread_local"  # other threads load images meanwhile; their calls must not fail the capture
 _WARM_UP = 3  # steps before a capture, in which kernels are compiled and chosen and memory is allocated
 

@@ -13,15 +13,13 @@ from longtail._claims import LOCK_FILE
 from longtail.data import CATALOG, DataSet
 from longtail.models import check_name
 from longtail.ranks import Ranks
+from longtail.train.cache import cache_folder
 from longtail.train.fitting import describe_settings
 from longtail.train.fleet import Fleet, stoppable
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.own import listed_images, measure_path
-from longtail.train.pixel_cache import cache_folder
 from longtail.train.recipe import OPENING, Recipe, defaults, pick_device, setting_types
 from longtail.train.trainer import StoppedError, Trainer
-
-__all__ = ["FailedRunsError", "make_recipe", "resume", "run_folders", "train"]
 
 OnStep = Callable[[Fleet, Trainer], None]
 OnLog = Callable[[RunFolder, dict[str, Any]], None]

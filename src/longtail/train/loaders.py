@@ -1,6 +1,5 @@
 """The loaders of a run's splits, and the augmentations of their views."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,10 +40,8 @@ from longtail.data.sampling.samplers import Instance, Sampler
 from longtail.models import pretrained_normalisation
 from longtail.ranks import Ranks
 from longtail.train.dataset import first_image
-from longtail.train.own import SMALL
+from longtail.train.own import SMALL, cores
 from longtail.train.recipe import Family, Recipe
-
-__all__ = ["Loader", "Loaders", "evaluation_view", "training_views"]
 
 Loader = Resident | ResidentFiles | Streaming
 
@@ -109,9 +106,7 @@ class Loaders:
         split = self.features.get(self.dataset.train, self.dataset.train)
         family: Mapping[str, Augmentation] = dict.fromkeys(views, Unchanged())
         if not isinstance(split.images, FeatureVectors):
-            family = training_views(
-                recipe.augment, self.image_size, self.normalisation, torch.float32, sized=self._sized(split)
-            )
+            family = training_views(recipe.augment, self.image_size, self.normalisation, sized=self._sized(split))
         if recipe.batch_size % (world * recipe.accumulate):
             raise ValueError(
                 f"Expected `batch_size` to be divisible by {world} processes x {recipe.accumulate} micro-batches, but "
@@ -141,9 +136,7 @@ class Loaders:
         view: Augmentation = Unchanged()
         batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
         if not isinstance(split.images, FeatureVectors):
-            view = evaluation_view(
-                self.recipe.augment, size, self.normalisation, torch.float32, sized=self._sized(split)
-            )
+            view = evaluation_view(self.recipe.augment, size, self.normalisation, sized=self._sized(split))
         elif self.features:
             batch = 1000
         plan = BatchPlan(split.labels, (view,), batch, Instance(), self.ranks.rank, self.ranks.world)
@@ -169,7 +162,7 @@ class Loaders:
             split,
             plan,
             self.device,
-            workers=min(recipe.workers, _cores()),
+            workers=min(recipe.workers, cores()),
             decode_in="device" if on_device else "workers",
             bad_images=recipe.bad_images,
         )
@@ -194,16 +187,10 @@ def _are_jpegs(images: Images) -> bool:
     return sum(name.lower().endswith((".jpg", ".jpeg")) for name in images.names) > len(images) / 2
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # Views
 
 
-def training_views(
-    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
-) -> dict[str, Augmentation]:
+def training_views(family: Family, size: int, normalisation: Normalisation, *, sized: bool) -> dict[str, Augmentation]:
     """The augmentations by view: ``weak`` (the usual one of a classifier), ``strong`` and ``contrast``.
 
     ``"cifar"`` pads, crops and flips; ``"imagenet"`` uses resized crops, flips and colour jitter;
@@ -211,7 +198,7 @@ def training_views(
     flip, for small grey images; ``"none"`` only resizes. Strong and contrast are those of the repositories of BCL and
     ProCo. If images are not ``sized`` already, padding and cropping come after a resize, as in evaluation.
     """
-    end = Normalise(normalisation.mean, normalisation.std, dtype)
+    end = Normalise(normalisation.mean, normalisation.std)
     jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
     resized = () if sized else (Resize((size, size)),)
     parts: dict[str, tuple[Augmentation, ...]]
@@ -243,11 +230,9 @@ def training_views(
     return {name: Compose((*part, end)) for name, part in parts.items()}
 
 
-def evaluation_view(
-    family: Family, size: int, normalisation: Normalisation, dtype: torch.dtype, *, sized: bool
-) -> Augmentation:
+def evaluation_view(family: Family, size: int, normalisation: Normalisation, *, sized: bool) -> Augmentation:
     """What happens to an image in evaluation: a centre crop for the ImageNet families, else a resize."""
-    end = Normalise(normalisation.mean, normalisation.std, dtype)
+    end = Normalise(normalisation.mean, normalisation.std)
     if sized:
         return Compose((end,))
     if family in {"imagenet", "imagenet-plain"}:

@@ -6,25 +6,11 @@ import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from longtail._io import import_extra
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import Recipe
-
-__all__ = ["LOGGERS", "Logger", "TensorBoard", "open_loggers", "scalars"]
-
-
-class Logger(Protocol):
-    """Where the log of a run also goes. An epoch is counted from 1 over all stages."""
-
-    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
-        """Write a line of the log. After the first one, nothing is left of what a stopped process wrote too far."""
-        ...
-
-    def close(self, result: Mapping[str, Any] | None) -> None:
-        """Finish the files; ``result`` has the measures of the run, ``None`` if it is not finished."""
-        ...
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
@@ -49,36 +35,22 @@ def _measures(result: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-class TensorBoard:
-    """Writes to the folder ``tensorboard`` of a run."""
+class Logger:
+    """Where the log of a run also goes; a resumed run writes its files again from its log.
 
-    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:  # noqa: ARG002 - it has no place for settings
-        self._open = import_extra("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self.folder = folder.path / "tensorboard"
-        self._writer: Any = None
+    An epoch is counted from 1 over all stages.
 
-    def add(self, epoch: int, line: Mapping[str, Any]) -> None:
-        """Write a line of the log; the first one removes what a stopped process wrote about this and later epochs."""
-        if self._writer is None:
-            again = any(self.folder.glob("events.*"))
-            self._writer = self._open(str(self.folder), purge_step=epoch if again else None)
-        for name, value in scalars(line).items():
-            self._writer.add_scalar(name, value, epoch)
-        self._writer.flush()
+    Args:
+        folder: the run folder.
+        recipe: of the run.
+        package: the package that writes the files, and the module of it that is imported.
+        settings: environment variables that the package reads.
+    """
 
-    def close(self, result: Mapping[str, Any] | None) -> None:  # noqa: ARG002 - the log has the same measures
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-class _Rewritten:
-    """Files that a resumed run writes again from its log."""
-
-    def __init__(self, package: str, folder: RunFolder, recipe: Recipe, **settings: str) -> None:
+    def __init__(self, folder: RunFolder, recipe: Recipe, package: str, module: str = "", **settings: str) -> None:
         self.folder, self.recipe, self._settings = folder, recipe, settings
         with _environment(**settings):
-            self._library = import_extra(package, package)
+            self._library = import_extra(module or package, package)
         self._run: Any = None
 
     def add(self, epoch: int, line: Mapping[str, Any]) -> None:
@@ -87,8 +59,8 @@ class _Rewritten:
         self._write(scalars(line), epoch)
 
     def close(self, result: Mapping[str, Any] | None) -> None:
-        """Finish the run with its measures, also if it was resumed after its last epoch and no line was added."""
-        if result is not None:
+        """Finish the files; ``result`` has the measures of the run, ``None`` if it is not finished."""
+        if result is not None:  # also if it was resumed after its last epoch and no line was added
             self._replay(self.folder.epochs_logged)
         if self._run is not None:
             self._end(None if result is None else _measures(result))
@@ -105,13 +77,33 @@ class _Rewritten:
     def _end(self, measures: Mapping[str, float] | None) -> None: ...
 
 
-class WeightsAndBiases(_Rewritten):
+class TensorBoard(Logger):
+    """Writes to the folder ``tensorboard`` of a run."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+        super().__init__(folder, recipe, "tensorboard", "torch.utils.tensorboard")
+
+    def _begin(self) -> Any:
+        place = self.folder.path / "tensorboard"
+        shutil.rmtree(place, ignore_errors=True)
+        return self._library.SummaryWriter(str(place))
+
+    def _write(self, numbers: Mapping[str, float], epoch: int) -> None:
+        for name, value in numbers.items():
+            self._run.add_scalar(name, value, epoch)
+        self._run.flush()
+
+    def _end(self, measures: Mapping[str, float] | None) -> None:  # noqa: ARG002 - the log has the same measures
+        self._run.close()
+
+
+class WeightsAndBiases(Logger):
     """Writes an offline run to the folder ``wandb`` of a run; ``wandb sync FOLDER/wandb/offline-run-*`` uploads it."""
 
     def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
         places = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
         inside = dict.fromkeys(places, str((folder.path / "wandb").absolute()))
-        super().__init__("wandb", folder, recipe, WANDB_MODE="offline", WANDB_ERROR_REPORTING="false", **inside)
+        super().__init__(folder, recipe, "wandb", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false", **inside)
 
     def _begin(self) -> Any:
         place = f"{socket.gethostname()}:{self.folder.path.resolve()}"
@@ -137,14 +129,14 @@ class WeightsAndBiases(_Rewritten):
         self._run.finish(exit_code=0 if measures is not None else 1)
 
 
-class MLflow(_Rewritten):
+class MLflow(Logger):
     """Writes to the folder ``mlflow`` of a run, a tracking store.
 
     ``mlflow ui --backend-store-uri FOLDER/mlflow`` shows it, with ``MLFLOW_ALLOW_FILE_STORE=true`` for MLflow 3.
     """
 
     def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
-        super().__init__("mlflow", folder, recipe, MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
+        super().__init__(folder, recipe, "mlflow", MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
 
     def _begin(self) -> Any:
         store = (self.folder.path / "mlflow").absolute()

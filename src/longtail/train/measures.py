@@ -23,17 +23,6 @@ from longtail.metrics import (
 )
 from longtail.posthoc import TAUS, adjust_logits, tau_normalize_logits
 
-__all__ = [
-    "POSTHOCS",
-    "Classifier",
-    "PostHoc",
-    "choose_posthoc",
-    "is_underfitted",
-    "measures",
-    "predicted_classes",
-    "why_no_level",
-]
-
 TrainStats = Literal["eval", "paper"]
 
 

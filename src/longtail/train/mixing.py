@@ -6,8 +6,6 @@ from torch import Tensor
 from longtail._io import import_extra
 from longtail.data import Draws
 
-__all__ = ["mix_images", "mixed_rows", "mixed_shares", "share_of"]
-
 _MIXUP_STREAM = 2**24 - 1  # the last one; views use the first ones
 _CUTMIX_STREAM = 2**24 - 2
 

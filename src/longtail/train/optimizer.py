@@ -1,19 +1,17 @@
-"""The optimiser and the schedules of its learning rate."""
+"""The optimiser, the schedules of its learning rate, and its state as tensors."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from longtail._io import import_extra
 from longtail._registry import Registry, nearest
 from longtail.models import Model
-from longtail.train.optimizer_state import optimizer_tensors
-
-__all__ = ["CAPTURED", "SCHEDULES", "check_optimizer", "learning_rate", "make_optimizer", "parameter_groups"]
 
 CAPTURED = ("sgd", "adamw")
 """Our optimisers, whose steps a CUDA graph can hold; all others are timm's."""
@@ -155,3 +153,63 @@ def _of_timm(groups: Sequence[dict[str, Any]], name: str, momentum: float) -> Op
     optim = import_extra("timm.optim", "vision")
     made: Optimizer = optim.create_optimizer_v2([dict(group) for group in groups], opt=name, lr=1e-3, momentum=momentum)
     return made
+
+
+# Its state, for checkpoints without pickle
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """All state of an optimiser: its tensors, and its numbers as JSON in bytes if it has any.
+
+    Raises:
+        TypeError: it has something else.
+    """
+    found = _state(optimizer)
+    tensors = {f"optimizer.{name}": value for name, value in found.items() if isinstance(value, Tensor)}
+    numbers = {name: value for name, value in found.items() if not isinstance(value, Tensor)}
+    if numbers:
+        text = bytearray(json.dumps(numbers, sort_keys=True).encode())
+        tensors["optimizer.numbers"] = torch.frombuffer(text, dtype=torch.uint8)
+    return tensors
+
+
+def _state(optimizer: Optimizer) -> dict[str, Any]:
+    """Values by name: ``0.exp_avg`` of the first parameter, ``group0.step`` of the first group."""
+    found: dict[str, Any] = {}
+    for number, parameter in enumerate(_parameters(optimizer)):
+        found |= {f"{number}.{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    if not type(optimizer).__module__.startswith("torch."):  # torch's groups have options only, as the recipe has
+        for number, group in enumerate(optimizer.param_groups):
+            kept = {key: value for key, value in group.items() if isinstance(value, int | float | Tensor)}
+            found |= {f"group{number}.{key}": value for key, value in kept.items() if key != "lr"}
+    return found
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def load_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Load what :func:`optimizer_tensors` returned into an optimiser of the same kind.
+
+    Raises:
+        KeyError: a value is missing.
+    """
+    prefix = "optimizer."
+    values: dict[str, Any] = {
+        name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+    }
+    if "numbers" in values:
+        values |= json.loads(bytes(values.pop("numbers").tolist()))
+    existing, parameters = _state(optimizer), _parameters(optimizer)
+    for name in existing.keys() - values.keys():
+        raise KeyError(name)
+    for name, value in values.items():
+        place, _, key = name.partition(".")
+        if isinstance(existing.get(name), Tensor):
+            existing[name].copy_(value)  # in place: a captured graph reads it
+        elif place.startswith("group"):
+            optimizer.param_groups[int(place.removeprefix("group"))][key] = value
+        else:  # many optimisers make their state in the first step
+            parameter = parameters[int(place)]
+            optimizer.state[parameter][key] = value.to(parameter.device) if isinstance(value, Tensor) else value

@@ -1,10 +1,11 @@
 """Your own images: opening their path, and reading them into memory if they are small."""
 
+import hashlib
 import math
 import multiprocessing
 import os
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,24 +26,12 @@ from longtail.data import (
     FeatureVectors,
     FileImages,
     Images,
-    Split,
     Texts,
     is_features,
     open_path,
 )
 from longtail.data.loaders.decode import UnreadableImageError, image_size
-from longtail.train.pixel_cache import Stamps, read_pixels, stamps_of, write_pixels
-
-__all__ = [
-    "OwnImages",
-    "check_no_texts",
-    "in_memory",
-    "listed_images",
-    "measure_images",
-    "measure_path",
-    "open_own",
-    "without_empty_splits",
-]
+from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 
 SMALL = 64
 """Images up to this side are small."""
@@ -139,11 +128,9 @@ def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = F
         raise ValueError(
             f"Expected a data set that `longtail data list` shows, or a path, but {str(path)!r} does not exist{near}."
         )
-    key = (str(found.resolve()), found.stat().st_mtime_ns, *opening.items())
-    if quick:
-        return measure_images(open_own(found.resolve(), **opening), quick=True)
+    key = (str(found.resolve()), found.stat().st_mtime_ns, quick, *opening.items())
     if key not in _described:
-        _described[key] = measure_images(open_own(found.resolve(), **opening), cache)
+        _described[key] = measure_images(open_own(found.resolve(), **opening), cache, quick=quick)
     return _described[key]
 
 
@@ -172,11 +159,14 @@ def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool =
 
 def _sizes(dataset: DataSet, quick: bool) -> list[tuple[int, int]]:
     """Height and width of images that can be read, from their headers: of some, or of all if these are small."""
-    all_ = [(split.images, place) for split in dataset.splits.values() for place in range(len(split))]
-    some = all_[:: max(1, len(all_) // _SAMPLED)]
-    sizes = _readable_sizes(some)
+    all_ = _places(dataset)
+    sizes = _readable_sizes(all_[:: max(1, len(all_) // _SAMPLED)])
     may_be_small = not quick and bool(sizes) and _is_small_size(sizes[0]) and len(set(sizes)) == 1
     return _readable_sizes(all_) if may_be_small else sizes
+
+
+def _places(dataset: DataSet) -> list[tuple[Images, int]]:
+    return [(split.images, place) for split in dataset.splits.values() for place in range(len(split))]
 
 
 def _readable_sizes(places: Iterable[tuple[Images, int]]) -> list[tuple[int, int]]:
@@ -184,25 +174,13 @@ def _readable_sizes(places: Iterable[tuple[Images, int]]) -> list[tuple[int, int
     found = []
     for images, place in places:
         with suppress(UnreadableImageError):
-            found.append(_size(images, place))
+            found.append(image_size(images.path(place)) if isinstance(images, FileImages) else _shape(images[place]))
     return found
 
 
-def _size(images: Images, place: int) -> tuple[int, int]:
-    if isinstance(images, FileImages):
-        path = images.path(place)
-        try:
-            changed = path.stat().st_mtime_ns
-        except OSError:
-            changed = 0
-        return _size_in_header(path, changed)
-    _, height, width = images[place].shape
+def _shape(image: Tensor) -> tuple[int, int]:
+    _, height, width = image.shape
     return height, width
-
-
-@lru_cache(maxsize=4 * _SAMPLED)
-def _size_in_header(path: Path, changed: int) -> tuple[int, int]:  # noqa: ARG001 - a key of the cache
-    return image_size(path)
 
 
 def _is_small_size(size: tuple[int, int]) -> bool:
@@ -221,33 +199,49 @@ def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     check_no_texts(dataset)
     if isinstance(dataset.train.images, FeatureVectors):
         return dataset
-    first = next((size for split in dataset.splits.values() for size in _first_size(split)), None)
-    if first is None or not _is_small_size(first):
+    sizes = _readable_sizes(_places(dataset)[:1])
+    if not sizes or not _is_small_size(sizes[0]):
         return None
-    stamps = stamps_of(dataset)
-    found = _read.pop(stamps, None) if stamps is not None else None
-    if found is None and stamps is not None and cache is not None:
-        found = read_pixels(cache, dataset, stamps)
+    key = _key(dataset)
+    found = _read.pop(key, None) if key else None
+    if found is None and key and cache is not None:
+        found = read_cache(_cache_file(cache, dataset), key)
     if found is None:
-        found = _decoded(dataset, max(1, _TOGETHER // (first[0] * first[1])))
-        if found is not None and stamps is not None and cache is not None:
-            write_pixels(cache, dataset, stamps, found)
+        found = _decoded(dataset, max(1, _TOGETHER // (sizes[0][0] * sizes[0][1])))
+        if found is not None and key and cache is not None and _key(dataset) == key:  # no file was changed meanwhile
+            write_cache(_cache_file(cache, dataset), key, found)
     if found is None:
         return None
-    if stamps is not None:
-        _read[stamps] = found
+    if key:
+        _read[key] = found
         while len(_read) > _KEPT:
             del _read[next(iter(_read))]  # the one that was used least recently
     splits = {name: replace(split, images=ArrayImages(found[name])) for name, split in dataset.splits.items()}
     return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
 
 
-_read: dict[Stamps, dict[str, Tensor]] = {}
+_read: dict[str, dict[str, Tensor]] = {}
 
 
-def _first_size(split: Split) -> Iterator[tuple[int, int]]:
-    """The sizes of the images that can be read, one after the other."""
-    return (size for place in range(len(split)) for size in _readable_sizes([(split.images, place)]))
+def _key(dataset: DataSet) -> str:
+    """A digest of the names, sizes and times of all files; empty if images are not files, or some are missing."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, split in dataset.splits.items():
+        if not isinstance(split.images, FileImages):
+            return ""
+        for path in paths_of(split.images):
+            try:
+                found.update(f"{name} {stamp_of(path)}".encode("utf-8", "surrogateescape"))
+            except (OSError, ValueError):
+                return ""
+    return found.hexdigest()
+
+
+def _cache_file(folder: Path, dataset: DataSet) -> Path:
+    """A file per data set, named by where its images are."""
+    roots = [os.path.realpath(one.images.root) for one in dataset.splits.values() if isinstance(one.images, FileImages)]
+    named = hashlib.blake2b("\0".join([dataset.name, *roots]).encode("utf-8", "surrogateescape"), digest_size=8)
+    return folder / f"pixels-{named.hexdigest()}.safetensors"
 
 
 def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
@@ -257,9 +251,7 @@ def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
         dataset: the images.
         together: how many a process reads at a time.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if multiprocessing.current_process().daemon:  # it may start no other
-        cores = 0
+    most = 0 if multiprocessing.current_process().daemon else _WORKERS  # it may start no other
     found: dict[str, Tensor] = {}
     shape: torch.Size | None = None
     number = sum(map(len, dataset.splits.values()))
@@ -268,7 +260,7 @@ def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
             parts: list[Tensor] = []
             chunks = _Chunks(split.images, together)
             several = isinstance(split.images, FileImages) and len(split) > _FEW
-            workers = min(cores, _WORKERS) if several else 0
+            workers = min(cores(), most) if several else 0
             for part in DataLoader(chunks, batch_size=None, num_workers=workers):
                 if part is None or part.shape[1:] != (shape or part.shape[1:]):
                     return None  # streaming treats them as `bad_images` says
@@ -279,6 +271,11 @@ def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
                 return None
             found[name] = torch.cat(parts)
     return found
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Chunks(Dataset[Tensor | None]):

@@ -25,25 +25,6 @@ from longtail.train.fitting import fitting_settings
 from longtail.train.optimizer import SCHEDULES
 from longtail.train.own import OwnImages, check_no_texts, listed_images, measure_path
 
-__all__ = [
-    "HELD_OUT",
-    "HOUSEKEEPING",
-    "OPENING",
-    "Recipe",
-    "defaults",
-    "differing_settings",
-    "name_in_label",
-    "parameter_names",
-    "pick_device",
-    "read_recipe",
-    "setting_help",
-    "setting_types",
-    "settings_of",
-    "usual_recipe",
-    "with_precision",
-    "write_recipe",
-]
-
 HOUSEKEEPING = frozenset(
     {
         *("root", "device", "workers", "cache", "evaluate_every", "checkpoint_epochs", "checkpoint_minutes", "keep"),
@@ -496,15 +477,13 @@ def _shipped(name: str) -> dict[str, Any]:
     entry = CATALOG.get(name)
     if entry is not None and entry.recipe is not None:
         return dict(entry.recipe)
-    folder = resources.files("longtail").joinpath("recipes")
-    files = (folder.joinpath(f"{one}.toml") for one in (name, name.removesuffix("-lt"), "own"))
+    return _first_file(name, name.removesuffix("-lt"), "own")
+
+
+def _first_file(*names: str) -> dict[str, Any]:
+    """The content of the first of our recipes that exists."""
+    files = (resources.files("longtail").joinpath("recipes").joinpath(f"{name}.toml") for name in names)
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
-
-
-def _named(name: str) -> dict[str, Any]:
-    check_type("recipe", name, Named | None)
-    file = resources.files("longtail").joinpath("recipes").joinpath(f"{name}.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def defaults(
@@ -538,7 +517,8 @@ def defaults(
         find_method(method)
     check_no_texts(data)
     given = given or {}
-    named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_named(given["recipe"])}
+    check_type("recipe", given.get("recipe"), Named | None)
+    named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_first_file(given["recipe"])}
     fitted: dict[str, Any] = {}
     own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
     fits = listed_images(data)

@@ -32,8 +32,6 @@ from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
 from longtail.train.step import Step
 
-__all__ = ["Running", "Stages"]
-
 
 @dataclass(frozen=True, eq=False)
 class Running:

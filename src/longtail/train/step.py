@@ -15,9 +15,7 @@ from longtail.methods.objective import Objective, Sums
 from longtail.models import Outputs
 from longtail.train.ema import MovingAverage
 from longtail.train.mixing import mix_images, share_of
-from longtail.train.optimizer_state import load_optimizer, optimizer_tensors
-
-__all__ = ["Step"]
+from longtail.train.optimizer import load_optimizer, optimizer_tensors
 
 
 class Step:

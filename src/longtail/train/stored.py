@@ -16,17 +16,6 @@ from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
 from longtail.train.measures import POSTHOCS, Classifier, PostHoc, choose_posthoc, measures
 
-__all__ = [
-    "choose_step",
-    "evaluate_run",
-    "kept_splits",
-    "predictions_writer",
-    "read_statistics",
-    "stored_batches",
-    "stored_splits",
-    "write_statistics",
-]
-
 TRAIN_LOGITS_BELOW = 512 * 2**20
 """Bytes under which the logits of the training split are kept too."""
 NO_LABEL = -100
@@ -107,19 +96,15 @@ def read_statistics(path: Path) -> tuple[dict[str, ClassStatistics], Classifier]
     """What :func:`write_statistics` wrote."""
     tensors, _ = read_tensors(path)
     with reading(path, "the class statistics of a run"):
-        return _statistics_in(tensors, path)
-
-
-def _statistics_in(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, ClassStatistics], Classifier]:
-    if "classifier.counts" not in tensors:
-        raise ValueError(f"Expected {path} to hold the class statistics of a run, but it holds something else.")
-    splits: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        split, _, name = key.rpartition(".")
-        splits.setdefault(split, {})[name] = value
-    classifier = splits.pop("classifier")
-    found = {split: ClassStatistics(**sums) for split, sums in splits.items()}
-    return found, Classifier(classifier["counts"], classifier.get("norms"), classifier.get("bias"))
+        if "classifier.counts" not in tensors:
+            raise ValueError(f"Expected {path} to hold the class statistics of a run, but it holds something else.")
+        splits: dict[str, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            split, _, name = key.rpartition(".")
+            splits.setdefault(split, {})[name] = value
+        classifier = splits.pop("classifier")
+        found = {split: ClassStatistics(**sums) for split, sums in splits.items()}
+        return found, Classifier(classifier["counts"], classifier.get("norms"), classifier.get("bias"))
 
 
 def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None = None) -> dict[str, Any]:
@@ -142,8 +127,7 @@ def evaluate_run(folder: RunFolder | Path | str, posthoc: PostHoc | str | None =
     kept = run.result()
     statistics, classifier = read_statistics(run.statistics_file)
     about = {name: kept[name] for name in ("data", "method", "params", "seed", "epochs", "reported")}
-    newer = ("label", "beta", "groups_from", "held_out", "best")  # older runs lack them
-    about |= {name: kept[name] for name in newer if name in kept}
+    about |= {name: kept[name] for name in ("label", "beta", "groups_from", "held_out", "best") if name in kept}
     groups = Groups.from_indices(**kept["groups"])
     named, train_stats = tuple(kept["classes"]), kept["train_stats"]
     trace, done = kept["posthoc_chosen_on_val"], kept["posthoc"]

@@ -18,14 +18,7 @@ from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
 from longtail.ranks import Ranks
-from longtail.train.auto_beta import (
-    FOLDS,
-    NO_PILOTS,
-    Rows,
-    pilots_needed,
-    pooled_fit,
-    summary,
-)
+from longtail.train.auto_beta import FOLDS, NO_PILOTS, pooled_fit, summary
 from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
@@ -35,7 +28,7 @@ from longtail.train.checkpoint import (
     restore,
     save_checkpoint,
 )
-from longtail.train.dataset import open_data
+from longtail.train.dataset import open_data, pilots_of
 from longtail.train.evaluation import Evaluator
 from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
@@ -44,8 +37,6 @@ from longtail.train.measures import POSTHOCS, Classifier, PostHoc, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import stored_batches, write_statistics
-
-__all__ = ["NotFiniteError", "StoppedError", "Trainer"]
 
 _CHECK_SECONDS = 10.0  # between checks that the loss is finite, for which the host waits for the device
 
@@ -98,7 +89,7 @@ class Trainer:
         self.method, self.params = recipe.spec, recipe.params
         self.epochs = recipe.stage_epochs
         """Epochs of each stage."""
-        self._own_data = dataset is not None
+        self._given_data = dataset
         self.dataset = open_data(recipe, dataset, self.folder.cache)
         self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
         self.stages = Stages(self.loaders, self.folder.cache if recipe.cache else None)
@@ -129,7 +120,6 @@ class Trainer:
                 f"Expected `{self.method.tau}` for {recipe.method}, or validation data on which to choose it, but got "
                 "neither; `validation` = 0.1 holds out a tenth of the training data."
             )
-        self._given_data = dataset
         self.pilots: list[Trainer] = []
         """Runs that are trained before this one, to measure beta."""
         if self.method.posthoc is not None:
@@ -139,12 +129,7 @@ class Trainer:
             raise ValueError(
                 f"Expected a number for `{self.method.beta}`, because {recipe.method} has a post-hoc step, not auto."
             )
-        self._pilots_needed = 0
-        if self._auto and not recipe.folds:  # a pilot needs none itself
-            counts, val = self.dataset.counts, self.dataset.val
-            counts = torch.where(self.dataset.can_hold_out, counts, counts.clamp(max=1))  # as a class of one image
-            there = None if val is None else val.labels.bincount(minlength=len(counts))
-            self._pilots_needed = pilots_needed(counts, there)
+        self._pilots_needed = pilots_of(recipe, self.dataset)
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -194,19 +179,21 @@ class Trainer:
             with lock_folders([self.folder], self.ranks):
                 yield from self._pilot_steps()
                 yield from self._steps()
-        elif self._own_data and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
+        elif self._given_data is not None:
+            self._check_images()
+
+    def _check_images(self) -> None:
+        """Raise an error if the run in the folder began with other data."""
+        if self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
             raise ValueError(
-                f"Expected the data set that the finished run in {self.folder.path} was trained on, but got other "
-                "images or labels; choose another folder."
+                f"Expected the data set with which the run in {self.folder.path} began, but got other images or "
+                "labels; choose another folder."
             )
 
     def _pilot_steps(self) -> Iterator[None]:
         """Train pilots on all but a tenth of the images, each time another, to measure beta."""
-        if self._pilots_needed and self.folder.images not in (None, fingerprint(self.dataset, self.recipe)["images"]):
-            raise ValueError(
-                f"Expected the data set that the run in {self.folder.path} began with, but got other images or labels; "
-                "choose another folder."
-            )
+        if self._pilots_needed:
+            self._check_images()
         for fold in range(self._pilots_needed):
             recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, **dict.fromkeys(LOGGERS, False))
             pilot = Trainer(
@@ -336,7 +323,7 @@ class Trainer:
         fit: ShiftFit | None = None
         if self.recipe.evaluate_every and (epoch + 1) % self.recipe.evaluate_every == 0:
             recalls = yield from self.evaluator.recalls(model, running.first_epoch + epoch)
-            rows = (yield from self._validation_rows(model)) if self._auto else []
+            rows = (yield from self.evaluator.validation_rows(model)) if self._auto else []
             fit = pooled_fit(rows, self.dataset.counts) if rows else None
         if best is not None:
             found = recalls or (yield from self.evaluator.recalls(model, running.first_epoch + epoch, ["val"]))
@@ -474,6 +461,7 @@ class Trainer:
             self.recipe.train_stats,
             gradients=chosen["posthoc"] is None and every_image_once and running.objective.is_pure_shift,
         )
+        reported = "last epoch" if self._best is None else "best epoch on validation data"
         about = {
             "data": self.dataset.name,
             "method": self.recipe.method,
@@ -482,19 +470,13 @@ class Trainer:
             "params": self.method.values(self.params),
             "seed": self.recipe.seed,
             "epochs": self.epochs,
-            "reported": self._reported,
+            "reported": f"{reported}, moving average of the weights" if self.recipe.ema else reported,
             "groups_from": self.dataset.groups_from,
             "held_out": dict(self.dataset.held_out),
         }
         if self._best is not None:
             about["best"] = self._best.summary(self.folder.epochs_logged - sum(self.epochs[:-1]))
         write_json(self.folder.result_file, {**about, **chosen, **result})
-
-    @property
-    def _reported(self) -> str:
-        """Which weights the result is about."""
-        found = "last epoch" if self._best is None else "best epoch on validation data"
-        return f"{found}, moving average of the weights" if self.recipe.ema else found
 
     def _check_stopped(self) -> None:
         """Everything was saved before the last evaluation; a single process may leave it at any batch."""
@@ -518,7 +500,7 @@ class Trainer:
 
     def _auto_beta(self, model: Model) -> Generator[None, None, tuple[PostHoc | None, dict[str, Any]]]:
         """Logit adjustment by the shift that is still needed after training with beta = 1, and how it was measured."""
-        rows = yield from self._validation_rows(model)
+        rows = yield from self.evaluator.validation_rows(model)
         found: dict[str, Any] = {"beta": 1.0, "problem": NO_PILOTS}
         temperature = 1.0
         if self.ranks.first:
@@ -537,10 +519,6 @@ class Trainer:
         known = torch.tensor([found["beta"] - 1.0, temperature - 1.0], dtype=torch.float64)
         delta, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
         return PostHoc("adjust", delta, 1.0 + rest) if delta else None, {"auto_beta": found}
-
-    def _validation_rows(self, model: Model) -> Generator[None, None, list[Rows]]:
-        """Logits and labels of the validation split, on the first rank; none if there is no such split."""
-        return [] if self.dataset.val is None else (yield from self.evaluator.validation_rows(model))
 
     def _card(self, running: Running, model: Model) -> dict[str, Any]:
         """What is needed to use the model."""

@@ -117,7 +117,7 @@ def draw_recalls(axes: "Axes", x: Sequence[float], recalls: Recalls, marks: Mapp
     for name, values in recalls.items():
         if name in marks:
             face = marks[name].color if split == "training" else "#ffffff"
-            options = marks[name].options | {"linestyle": SPLITS[split].line, "markerfacecolor": face}
+            options = marks[name].options | {"linestyle": SPLITS[split], "markerfacecolor": face}
             axes.plot(x, values, markersize=4.5, markevery=max(1, len(x) // 8), **options)
 
 
@@ -130,7 +130,7 @@ def recall_legend(
     handles = [Line2D([], [], color=mark.color, marker=mark.marker, label=name) for name, mark in groups.items()]
     if columns == 3 and len(groups) % 2:
         handles.append(Line2D([], [], linestyle="", label=" "))
-    handles += [Line2D([], [], color=INK, linestyle=SPLITS[split].line, label=split) for split in splits]
+    handles += [Line2D([], [], color=INK, linestyle=SPLITS[split], label=split) for split in splits]
     legend_below(figure, axes, columns, handles=handles, labels=[str(one.get_label()) for one in handles])
 
 

@@ -50,27 +50,22 @@ GROUPS = {
     "tail": Mark("#D55E00", "^", (0, (1, 1.2))),
     "all": Mark(INK, "D", (0, (5, 1.5, 1, 1.5))),
 }
-SPLITS = {
-    "training": Mark("#009E73", "o", "-"),
-    "validation": Mark("#CC79A7", "s", (0, (1, 1.2))),
-    "test": Mark(INK, "D", (0, (4, 2))),
-}
-"""Marks of the splits, in colours that no group has."""
+SPLITS: dict[str, Any] = {"training": "-", "validation": (0, (1, 1.2)), "test": (0, (4, 2))}
+"""Line styles of the splits."""
 
 
 def marks_of(names: Sequence[str]) -> dict[str, Mark]:
-    """Return a mark for each series by its position; groups and splits always have the same mark."""
-    known = GROUPS | SPLITS
+    """Return a mark for each series by its position; groups always have the same mark."""
     colors = [_COLORS[(place + place // len(_MARKERS)) % len(_COLORS)] for place in range(len(names))]
     return {
-        name: known.get(name, Mark(color, _MARKERS[place % len(_MARKERS)], _LINES[place % len(_LINES)]))
+        name: GROUPS.get(name, Mark(color, _MARKERS[place % len(_MARKERS)], _LINES[place % len(_LINES)]))
         for place, (name, color) in enumerate(zip(names, colors, strict=True))
     }
 
 
-def letters_in(points: float, size: float = 9.5) -> int:
+def letters_in(points: float) -> int:
     """Return how many letters of average width fit into a width in points."""
-    return max(1, int(points / (0.6 * size)))
+    return max(1, int(points / (0.6 * 9.5)))
 
 
 def wrapped(text: str, letters: int, most: int = 3) -> str:
