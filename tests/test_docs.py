@@ -406,6 +406,7 @@ def test_estimators_page():
 def test_table_of_the_estimators_page_is_that_of_the_results():
     runs = json.loads((DOCS.parent / "results/estimators/cpu.json").read_text())["runs"]
     page = (DOCS / "estimators.md").read_text(encoding="utf-8")
+    page = page[page.index("**Embeddings and pixels.**") :]
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.search(r"\d\.\d\*{0,2} \|$", line)]
     names = [
         "LR",
@@ -424,3 +425,19 @@ def test_table_of_the_estimators_page_is_that_of_the_results():
             found = [run["balanced_accuracy"] for run in runs if (run["method"], run["set"]) == (name, data)]
             assert len(found) == 5
             assert number.strip("*") == f"{100 * sum(found) / 5:.1f}", (name, data)
+
+
+def test_tables_of_keel_are_those_of_the_results():
+    sets = json.loads((DOCS.parent / "results/estimators/keel.json").read_text())["sets"].values()
+    tables = {}
+    for one in sets:
+        tables.setdefault(one["table"], []).append(one["folds"])
+    page = (DOCS / "estimators.md").read_text(encoding="utf-8")
+    assert f"{len(tables)}\ntables of KEEL, of which {len(sets)} data sets are made" in page
+    for name, row in {"LR": "logistic regression", "RF": "random forest", "HGB": "gradient boosting"}.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| {row} |") and "(" in line)
+        printed = re.findall(r"\*{0,2}([\d.]+)\*{0,2} \(([\d.]+)\)", line)
+        for method, numbers in zip(("", " balanced", " + beta 1", " + auto"), printed, strict=True):
+            for measure, number in zip(("balanced", "worst"), numbers, strict=True):
+                folds = [[fold[measure] for of in one for fold in of[name + method]] for one in tables.values()]
+                assert number == f"{sum(sum(of) / len(of) for of in folds) / len(folds):.1f}", (name, method)

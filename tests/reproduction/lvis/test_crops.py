@@ -241,7 +241,7 @@ def test_bad_images_stop_the_build_with_their_names_and_number(coco, workers):
     with pytest.raises(UnreadableImageError, match="truncated") as caught:
         build(coco, workers=workers)
     listed = ", ".join(str(coco / "coco" / name_of(i)) for i in (10, 30, 40))
-    assert f"(3 of 5 images cannot be read: {listed})." in str(caught.value)
+    assert f"(3 of 5 images cannot be read: {listed})" in str(caught.value)
     for i, content in sound.items():  # mended, it goes on as if nothing had been
         (coco / "coco" / name_of(i)).write_bytes(content)
     build(coco, workers=workers)
