@@ -80,9 +80,15 @@ class Parser(argparse.ArgumentParser):
             unknown = rest[0].partition("=")[0]
             if not unknown.startswith("-"):
                 self.error(f"Expected no further arguments, but got {unknown!r}.")
-            near = nearest(unknown, self._option_string_actions)
+            near = self._named_in_help(unknown) or nearest(unknown, self._option_string_actions)
             self.error(f"Expected a flag that `{self.prog} --help` shows, but got {unknown}{near}.")
         return given
+
+    def _named_in_help(self, unknown: str) -> str:
+        """Return the flag whose help has the words of an unknown flag, as `--lr` has those of `--learning-rate`."""
+        words = unknown.strip("-").replace("-", " ").replace("_", " ")
+        found = [one.option_strings[0] for one in self._actions if one.option_strings and words in (one.help or "")]
+        return f"; the closest match is {found[0]}" if " " in words and found else ""
 
     @contextmanager
     def errors_name_flags(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Progress and results of training in a terminal."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +44,7 @@ LOG_SECONDS = 60.0  # between two lines when the output is not a terminal
 _SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
 _NAME = 36  # characters of a run's name, so that a line has at most 80
 _NAMED = 5  # absent classes that are named
+_EASIER = 0.03  # difference of recalls that is worth a hint
 _LONG = 1.0  # seconds of a phase that is worth a line in a log
 
 
@@ -256,6 +258,11 @@ def show_measures(result: dict[str, Any]) -> None:
         said = predicted_classes(result, split) if classes else ""
         if said:
             print_line(f"{names[split]}: the model {said}")
+    if _looks_easier(result):
+        print_line(
+            "Recall on validation data is clearly higher than on test data. If images come in series (frames of a "
+            "video, photographs of the same object), keep each series on one side with --split-by."
+        )
     if preference is not None:
         why = why_no_level(result, "val" if where else "test")
         mode = "training mode, as in the paper" if result["train_stats"] == "paper" else "evaluation mode"
@@ -264,6 +271,21 @@ def show_measures(result: dict[str, Any]) -> None:
         )
         print_line(f"model imbalance level I{where} {shown}")
     _show_choices(result)
+
+
+def _looks_easier(result: dict[str, Any]) -> bool:
+    """Whether validation data held out from training data has a higher recall than test data, not by chance."""
+    splits = [result["splits"].get(split) for split in ("val", "test")]
+    if None in splits or set(result.get("held_out", {})) != {"val"}:
+        return False
+    errors = [
+        (high - low) / (2 * 1.96 * len(split["recall_per_class"]))  # of a class, in the mean over the classes
+        for split in splits
+        for low, high in zip(split["recall_low"], split["recall_high"], strict=True)
+        if low is not None
+    ]
+    easier: float = splits[0]["recall"]["all"] - splits[1]["recall"]["all"]
+    return easier > max(_EASIER, 2 * math.hypot(*errors))
 
 
 def _show_choices(result: dict[str, Any]) -> None:

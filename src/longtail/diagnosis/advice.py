@@ -208,9 +208,11 @@ def _same_in_training(found: "Diagnosis") -> str:
     text = "To train again without a post-hoc shift, "
     if tau < 0:
         return f"{text}lower the beta or tau of the loss by {-tau:.2f}."
+    one = found.shift is not None and abs(tau - 1) < 2 * found.shift.std_error
+    same = " (1, Balanced Softmax, is within two standard errors)" if one else ""
     return (
-        f"{text}replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={tau:.2f}), or add {tau:.2f} to "
-        "the beta of a loss that has one. Prediction stays as it is."
+        f"{text}replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={tau:.2f}){same}, or add "
+        f"{tau:.2f} to the beta of a loss that has one. Prediction stays as it is."
     )
 
 

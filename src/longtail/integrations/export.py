@@ -321,7 +321,7 @@ def _write_timm(parts: _Parts, folder: Path) -> _Written:
     use = f"""import timm
 
 model = timm.create_model("local-dir:FOLDER", pretrained=True).eval()  # FOLDER is this folder
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))  # rounds pixels, unlike longtail
 logits = model(images)  # {_input_type(parts)}, a tensor"""
     again: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     return ("model.safetensors", "config.json"), use, again

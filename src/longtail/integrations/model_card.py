@@ -25,7 +25,7 @@ __all__ = ["model_card"]
 _CLASSES = 40  # that are listed; of more, the most frequent and the rarest
 _FEW = 20  # test images per class, below which a recall says little
 _PATHS = ("data", "image_root", "weights", "groups")  # settings that may be paths; a card shows their last part
-_SPLITS = {"test": "test", "val": "validation", "train": "training", "train_paper": "training, in training mode"}
+_SPLITS = {"test": "test", "val": "validation", "train": "training"}
 
 
 def model_card(folder: RunFolder, use: str = "", prior: Mapping[str, float] | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from pickle import UnpicklingError
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from longtail._checks import shown
 from longtail._io import open_tensors, reading
+from longtail._progress import note
 from longtail.data.datasets.splits import Normalisation
 
 Pretrained = bool | str | PathLike[str]
@@ -41,8 +43,12 @@ def load_weights(
         dropped = tuple(f"{name}." for name in classifier)
         weights = {key: value for key, value in convert(weights).items() if not key.startswith(dropped)}
     state = network.state_dict()
-    # Files without BatchNorm's counter exist; it changes nothing.
-    needed = [key for key in state if not key.endswith("num_batches_tracked")]
+    needed = [key for key in state if not key.endswith(_COUNTER)]
+    if not set(needed) & set(weights):
+        renamed = _renamed(weights, {key: state[key] for key in needed})
+        if renamed:
+            _say_renamed(len(renamed), str(path))
+            weights = renamed
     wrong = {
         "are missing": [key for key in needed if key not in weights],
         "are unexpected": [key for key in weights if key not in state],
@@ -54,8 +60,36 @@ def load_weights(
     }
     found = [f"these {what}: {shown(keys)}" for what, keys in wrong.items() if keys]
     if found:
-        raise ValueError(f"Expected {path} to hold the weights of the network, but {'; '.join(found)}.")
+        other = "it seems to be of another network: " if 2 * len(wrong["are missing"]) > len(needed) else ""
+        raise ValueError(f"Expected {path} to hold the weights of the network, but {other}{'; '.join(found)}.")
     network.load_state_dict(weights, strict=False)
+
+
+@cache  # once for all runs of a command
+def _say_renamed(number: int, path: str) -> None:
+    note(
+        f"The {number} weights in {path} have other names than the network's, but the same order, shapes and kinds: "
+        "they are used in that order."
+    )
+
+
+_COUNTER = "num_batches_tracked"  # of BatchNorm; files without it exist, and it changes nothing
+
+
+def _renamed(weights: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of another implementation of a network, under the names of this one; empty if that is not certain.
+
+    Tensors must have the same order and shapes, and names with the same last part, such as ``running_mean``. The file
+    may have a classifier after them. A .safetensors file is sorted by name, so it has no such order.
+    """
+    theirs = [(key, value) for key, value in weights.items() if not key.endswith(_COUNTER)]
+    classifier = [value.ndim for _, value in theirs[len(wanted) :]]
+    alike = classifier in ([], [2], [2, 1]) and len(theirs) >= len(wanted)
+    found = {}
+    for (key, value), (name, own) in zip(theirs, wanted.items(), strict=False):
+        alike = alike and value.shape == own.shape and key.rpartition(".")[2] == name.rpartition(".")[2]
+        found[name] = value
+    return found if alike else {}
 
 
 def read_normalisation(path: str | PathLike[str]) -> Normalisation | None:

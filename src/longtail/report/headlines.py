@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from statistics import fmean
 
 from longtail._program import some_of
 from longtail.classes import describe_groups
@@ -26,11 +27,20 @@ def headline_cards(results: DataResults) -> list[tuple[str, str, str]]:
         found.append((f"{_text(results.recall(best, group))} %", f"Recall {of}, {on}", title))
     found.append((_text(results.level(best)), "Imbalance level I (0: groups equal)", title))
     if results.baseline is not None and len(names) > 1:
-        note = f"{title} compared with {results.titles[results.baseline]}"
+        note = f"{title} compared with {results.titles[results.baseline]}, {on}"
         for group in (names[-1], names[0]):
-            gain = results.recall(best, group).mean - results.recall(results.baseline, group).mean
-            found.append((f"{gain:+.1f} points", f"Change in {group} recall", note))
+            found.append((f"{_gain(results, group):+.1f} points", f"Change in {group} recall", note))
     return [card for card in found if "nan" not in card[0]]
+
+
+def _gain(results: DataResults, group: str) -> float:
+    """Return the mean difference in recall of the best method from the baseline, over the seeds that both have."""
+    assert results.baseline is not None
+    recall = partial(Run.recall, group=group, part=results.split)
+    pair = results.best, results.baseline
+    best, baseline = (dict(zip(one.places, one.values(recall), strict=True)) for one in pair)
+    both = [best[place] - baseline[place] for place in best.keys() & baseline.keys()]
+    return fmean(both) if both else math.nan
 
 
 def facts(results: DataResults) -> str:

@@ -71,8 +71,11 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     if all(one.found is None for one in tests):
         best, second = sorted(alike, key=lambda cell: -means[cell])[:2]
         text = f"{titles[best]} has the highest recall over all classes, {means[best]:.1f} % on {on}, "
-        text += f"{means[best] - means[second]:.1f} points above {titles[second]}, but there is no test: "
-        text += f"{' or '.join(dict.fromkeys(one.note for one in tests))}."
+        text += f"{means[best] - means[second]:.1f} points above {titles[second]}, but"
+        if means[best] == means[second]:
+            text = f"{titles[best]} and {titles[second]} have the same recall over all classes, {means[best]:.1f} % on "
+            text += f"{on};"
+        text += f" there is no test: {' or '.join(dict.fromkeys(one.note for one in tests))}."
         return Decision(None, f"{text}{left} Run at least {ENOUGH_SEEDS} seeds before choosing.")
     better = [one.cell for one in tests if one.p_value < SIGNIFICANT and one.difference > 0]
     if better:

@@ -47,6 +47,10 @@ def make_recipe(settings: Mapping[str, Any], out: Path | str | None = None, *, q
         3
     """
     given = {"data": Recipe.data, "method": Recipe.method, **settings}
+    if given.get("model") is not None:
+        check_name(given["model"])  # before images are read
+    if given.get("weights") is not None and not Path(given["weights"]).exists():
+        raise FileNotFoundError(f"Expected weights in {given['weights']}, but there is no such file.")
     opening = {name: given[name] for name in OPENING if name in given}
     cache = None if out is None or given.get("cache") is False else cache_folder(out)
     images = None if given["data"] in CATALOG else measure_path(given["data"], cache, quick=quick, **opening)
