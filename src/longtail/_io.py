@@ -227,7 +227,8 @@ def check_shape(found: Any, shape: Any, place: str) -> None:
     if not isinstance(found, kind):
         raise ValueError(f"Expected {place} to be {_KINDS.get(kind, kind)}, but got {str(found)[:80]!r}.")
     if isinstance(shape, list):
-        for number, item in enumerate(found):
+        plain_items = isinstance(shape[0], type | tuple) and all(isinstance(item, shape[0]) for item in found)
+        for number, item in enumerate(() if plain_items else found):
             check_shape(item, shape[0], f"item {number} of {place}")
     elif isinstance(shape, dict) and str in shape:
         for name, item in found.items():

@@ -278,14 +278,14 @@ def _looks_easier(result: dict[str, Any]) -> bool:
     splits = [result["splits"].get(split) for split in ("val", "test")]
     if None in splits or set(result.get("held_out", {})) != {"val"}:
         return False
-    errors = [
-        (high - low) / (2 * 1.96 * len(split["recall_per_class"]))  # of a class, in the mean over the classes
+    errors = [  # of each class, in the mean over the classes
+        (high - low) / (2 * 1.96 * len(split["recall_low"]))
         for split in splits
-        for low, high in zip(split["recall_low"], split["recall_high"], strict=True)
-        if low is not None
+        for low, high in zip(split.get("recall_low", ()), split.get("recall_high", ()), strict=False)
+        if low is not None and high is not None
     ]
-    easier: float = splits[0]["recall"]["all"] - splits[1]["recall"]["all"]
-    return easier > max(_EASIER, 2 * math.hypot(*errors))
+    val, test = (split["recall"].get("all") for split in splits)
+    return bool(errors and val is not None and test is not None) and val - test > max(_EASIER, 2 * math.hypot(*errors))
 
 
 def _show_choices(result: dict[str, Any]) -> None:

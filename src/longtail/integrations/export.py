@@ -67,7 +67,9 @@ def export(run: Path | str, to: Format, out: Path | str, *, prior: Prior | None 
     classifier, folder = load(run), RunFolder(run)
     target = None if prior is None else _read_prior(prior, classifier)
     change = _after_training(folder, classifier, target)
-    parts = _Parts(classifier, str(folder.settings()["model"]), change, *_affine(change, len(classifier.class_names)))
+    parts = _Parts(
+        classifier, folder.recipe(unknown_methods=True).model, change, *_affine(change, len(classifier.class_names))
+    )
     with _new_folder(out) as temporary:
         files, use, run_exported = _WRITERS[to](parts, temporary)
         difference = _compare(parts, run_exported)

@@ -68,12 +68,13 @@ class Parameter:
         """Raise an error unless the value has the right type and is in range."""
         if value is None and self.may_be_none:
             return
-        bounds = {sign: bound for sign, bound in self.bounds.items() if math.isfinite(bound)}
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         fits = any(_is(value, kind) for kind in _kinds(self.hint))
-        if fits and isinstance(value, int | float) and not isinstance(value, bool):
-            fits = abs(value) <= _LARGEST and all(_COMPARE[sign](value, bound) for sign, bound in bounds.items())
-            bounds = {"<=": _LARGEST} | bounds if _LARGEST < value < math.inf else bounds
+        if fits and number:
+            fits = abs(value) <= _LARGEST and all(_COMPARE[sign](value, bound) for sign, bound in self.bounds.items())
         if not fits:
+            bounds = {sign: bound for sign, bound in self.bounds.items() if math.isfinite(bound)}
+            bounds = {"<=": _LARGEST} | bounds if number and _LARGEST < value < math.inf else bounds
             range_ = " and ".join(f"{sign} {bound:.10g}" for sign, bound in bounds.items())
             raise ValueError(f"Expected `{self.name}` to be {_described(self.hint, range_)}, but got {value!r}.")
 

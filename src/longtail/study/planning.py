@@ -4,7 +4,7 @@ A plan is made from plain data (:func:`make_plan`) or a TOML file (:func:`read_p
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ class StudyPlan:
             base = self.base(*key, None if beta == "recipe" else beta)
             label, _, _ = base.label.rpartition("seed")
             self._made[key, beta] = [
-                PlannedRun(replace(base, seed=seed), Path(self.out) / f"{label}seed{seed}") for seed in self.seeds
+                PlannedRun(base.with_seed(seed), Path(self.out) / f"{label}seed{seed}") for seed in self.seeds
             ]
         return self._made[key, beta]
 

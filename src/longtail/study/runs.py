@@ -128,7 +128,7 @@ def _first_held(parts: Container[Held | None]) -> Held | None:
 def read_run(path: Path | str) -> Run:
     """Return the finished run in a folder."""
     folder = RunFolder(path)
-    return Run(folder.path, Recipe.from_settings(folder.settings(), unknown_methods=True), folder.result())
+    return Run(folder.path, folder.recipe(unknown_methods=True), folder.result())
 
 
 def read_runs(*paths: Path | str, searches: bool = False) -> list[Run]:

@@ -27,9 +27,10 @@ from longtail._io import (
     write_text,
 )
 from longtail._program import some_of
+from longtail.methods import find_method
 from longtail.ranks import Ranks
 from longtail.train.cache import cache_folder
-from longtail.train.recipe import Recipe, differing_settings, read_recipe, settings_of, write_recipe
+from longtail.train.recipe import Recipe, differing_settings, recipe_in, settings_of, write_recipe
 
 _BY_GROUP = {str: NUMBER}
 _AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float), "temperature?": (int, float)}
@@ -62,6 +63,8 @@ _RESULT = {
             "absent_classes?": [int],
             "unpredicted_classes?": [int],
             "recall_per_class?": [NUMBER],
+            "recall_low?": [NUMBER],
+            "recall_high?": [NUMBER],
             "probability?": [NUMBER],
             "probability_shift?": _BY_GROUP,
             "target_probability?": _BY_GROUP,
@@ -167,16 +170,15 @@ class RunFolder:
         """Whether the run is a pilot of ``beta = "auto"``: it is in the folder of the run that it belongs to."""
         return bool(re.fullmatch(r"pilot\d", self.path.name)) and RunFolder(self.path.parent).begun
 
-    def recipe(self) -> Recipe:
-        """The recipe of the run."""
-        return Recipe.from_settings(self.settings())
-
-    def settings(self) -> dict[str, Any]:
-        """The settings in ``recipe.toml``."""
+    def recipe(self, *, unknown_methods: bool = False) -> Recipe:
+        """The recipe of the run; ``unknown_methods``: whether its method may be one that is not registered here."""
         try:
-            return read_recipe(self.recipe_file)
+            found = recipe_in(self.recipe_file)
         except FileNotFoundError:
             raise self._missing("a run", "recipe.toml") from None
+        if not unknown_methods:
+            find_method(found.method)
+        return found
 
     def result(self) -> dict[str, Any]:
         """The measures of the run."""

@@ -4,8 +4,10 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from types import NoneType
@@ -350,6 +352,13 @@ class Recipe:
                 new |= {name: getattr(usual, name) for name in lacking}
         return type(self).from_settings(new, unknown_methods=unknown)
 
+    def with_seed(self, seed: int) -> "Recipe":
+        """A copy with another seed, quickly: the other settings are not checked again."""
+        _fields()["seed"].check(seed)
+        made = copy(self)
+        object.__setattr__(made, "seed", seed)
+        return made
+
     @property
     def opening(self) -> dict[str, Any]:
         """How your own data is opened: options of :func:`longtail.data.open_path`."""
@@ -564,6 +573,27 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         raise FileNotFoundError(f"Expected a recipe in {path}, but there is no such file.") from None
     with reading(path, "a recipe"):
         return check_settings(content, str(path))
+
+
+def recipe_in(path: Path) -> Recipe:
+    """The recipe in the file of a run, also of a method that is not registered here.
+
+    The files of a study differ in the seed only, so what is the same is parsed once.
+    """
+    with suppress(OSError, ValueError):
+        text = path.read_text(encoding="utf-8")
+        seeds = _SEED.findall(text)
+        if len(seeds) == 1:
+            return _parsed(_SEED.sub("", text), frozenset(METHODS)).with_seed(int(seeds[0]))
+    return Recipe.from_settings(read_recipe(path), unknown_methods=True)  # raises errors that name the file
+
+
+_SEED = re.compile(r"^seed = (\d+)$", re.MULTILINE)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, _: frozenset[str]) -> Recipe:
+    return Recipe.from_settings(check_settings(tomllib.loads(text), "a recipe"), unknown_methods=True)
 
 
 def write_recipe(recipe: Recipe) -> str:
