@@ -102,6 +102,8 @@ def test_python_m_longtail():
         ("methods cbs", "'cbs'"),
         ("data gett", "the closest match is get."),
         ("data list --rot x", "the closest match is --root."),
+        ("train --learning-rate 1", "but got --learning-rate; the closest match is --lr."),
+        ("train --weights nowhere.pt", "weights in nowhere.pt"),
         ("predict run x.png --devise=cpu", "but got --devise; the closest match is --device."),
         ("predict run x.png --format xml", "--format to be one of csv, json, but got xml."),
         ("predict run x.png --top 0", "--top to be an integer >= 1, but got 0."),

@@ -166,6 +166,7 @@ def test_a_sound_data_set(birds):
     assert found.counts.tolist() == [6, 2]
     assert found.imbalance_factor == 3
     assert found.groups.sizes == {"head": 1, "medium": 0, "tail": 1}
+    assert found.absent == ("val: 鷲", "test: 鷲")
     assert (found.empty, found.across, found.within, found.conflicting, found.unreadable) == ((), (), (), (), ())
 
 

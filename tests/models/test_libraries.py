@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from longtail._progress import listening
 from longtail.models import HeadSpec, build_backbone, build_model, check_takes, pretrained_normalisation
 
 torchvision = pytest.importorskip("torchvision")
@@ -326,3 +327,39 @@ def test_probability_of_skipping_a_branch() -> None:
     for name in ("torchvision:resnet18", "resnet20", "mlp"):
         with pytest.raises(ValueError, match="Expected no `drop_path` with"):
             build_backbone(name, drop_path=0.4)
+
+
+def renamed(state):
+    """A state dict under the names of another implementation: only the last part of each name stays."""
+    return {f"_layer{place}.{key.rpartition('.')[2]}": value for place, (key, value) in enumerate(state.items())}
+
+
+def test_weights_of_another_implementation_are_used_in_their_order(tmp_path: Path) -> None:
+    whole = timm.create_model("resnet10t")
+    path = tmp_path / "other.pt"
+    torch.save(renamed(whole.state_dict()), path)
+    said: list[str] = []
+    with listening(lambda _: None, said.append):
+        found = build_backbone("timm:resnet10t", pretrained=path).network.state_dict()
+    assert all(torch.equal(value, whole.state_dict()[key]) for key, value in found.items())
+    assert str(path) in said[0]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("change", ["shape", "kind", "order", "missing", "more"])
+def test_weights_in_another_order_are_refused(change: str, tmp_path: Path) -> None:
+    state = dict(renamed(timm.create_model("resnet10t").state_dict()))
+    rows = list(state.items())
+    if change == "shape":
+        rows[0] = (rows[0][0], rows[0][1][:-1])
+    elif change == "kind":
+        rows[1] = (rows[1][0].replace("weight", "scale"), rows[1][1])
+    elif change == "order":
+        rows[0], rows[6] = rows[6], rows[0]
+    elif change == "missing":
+        del rows[3]
+    else:
+        rows += [("a.weight", torch.zeros(2, 2)), ("a.bias", torch.zeros(2)), ("b.weight", torch.zeros(2, 2))]
+    torch.save(dict(rows), tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="another network: these are missing"):
+        build_backbone("timm:resnet10t", pretrained=tmp_path / "other.pt")

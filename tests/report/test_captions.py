@@ -10,6 +10,7 @@ from tests.report.pages import Reader, changed
 from longtail.report import report
 from longtail.report.data_results import split_by_data
 from longtail.report.drawings import beta_drawing
+from longtail.report.headlines import headline_cards
 from longtail.report.settings import repeat_command
 from longtail.study.record import Choice, StudyRecord, write_study
 from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
@@ -238,3 +239,17 @@ def test_the_reference_is_that_of_the_study(study, tmp_path):
     assert re.search(r"Softmax (is|and) .*CBS \(β = 1\.5\).*p = [\d.]+ \(paired t-test\)", text)
     given = captions(report(tmp_path, reference="softmax"))["table d0-recall"]
     assert "against Softmax (paired t-test, two-sided)" in given
+
+
+def test_changes_in_recall_are_between_seeds_that_both_have(study, tmp_path):
+    for name, head, tail, over_all in (("softmax-0", 90, 50, 70), ("softmax-1", 94, 80, 72), ("cbs-0", 88, 62, 75)):
+        folder = changed(study / name, tmp_path / name)
+        result = json.loads((folder / "result.json").read_text())
+        recall = {"head": head / 100, "medium": 0.8, "tail": tail / 100, "all": over_all / 100}
+        result["splits"]["test"] |= {"recall": recall, "unpredicted_classes": []}
+        (folder / "result.json").write_text(json.dumps(result))
+    (part,) = split_by_data(group_runs(read_runs(tmp_path)))
+    assert part.best.method == "cbs"
+    cards = {name: number for number, name, _ in headline_cards(part)}
+    assert cards["Change in tail recall"] == "+12.0 points"  # not 62 - 65
+    assert cards["Change in head recall"] == "-2.0 points"

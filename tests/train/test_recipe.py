@@ -287,3 +287,19 @@ def test_folds_replace_a_validation_split():
     assert recipe.changed(folds=5, fold=1).validation == 0
     with pytest.raises(ValueError, match="not both"):
         recipe.changed(folds=5, validation=0.2)
+
+
+def test_recipes_that_differ_in_the_seed_are_read_as_written(tmp_path):
+    folder = RunFolder(tmp_path)
+    for method in ("cbs", "bcl"):
+        for seed in (0, 7, 2**32 - 1):
+            recipe = defaults("digits-lt", method).changed(seed=seed, lr=0.03)
+            assert recipe.with_seed(3) == recipe.changed(seed=3)
+            folder.recipe_file.write_text(write_recipe(recipe))
+            assert folder.recipe() == recipe
+            assert folder.recipe().settings() == recipe.settings()
+    text = folder.recipe_file.read_text()
+    for wrong, name in (("seed = -1", "seed"), ("seed = 4294967296", "seed"), ("seed = 1\nlr = 'x'", "recipe.toml")):
+        folder.recipe_file.write_text(text.replace(f"seed = {2**32 - 1}", wrong))
+        with pytest.raises(ValueError, match=name):
+            folder.recipe()
