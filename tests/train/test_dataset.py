@@ -30,7 +30,7 @@ from longtail.train import RunFolder, Trainer
 from longtail.train.dataset import open_data
 from longtail.train.launch import make_recipe
 from longtail.train.loaders import Loaders
-from longtail.train.own import in_memory, measure_path
+from longtail.train.own import in_memory, measure_images, measure_path, open_own
 from longtail.train.recipe import defaults
 from longtail.train.trainer import StoppedError
 
@@ -63,6 +63,19 @@ def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     assert recipe.image_size is None if small else recipe.image_size % 16 == 0
     dataset = open_data(replace(recipe, validation=0.0))
     assert (in_memory(dataset) is not None) is small
+
+
+def test_pixels_that_memory_does_not_hold_stay_in_their_files(tmp_path, monkeypatch):
+    path = folder(tmp_path / "pets", (16, 16), (16, 16))
+    whole = in_memory(open_own(path))
+    images = sum(map(len, whole.splits.values()))
+    for most, held in ((3 * 16 * 16 * images, True), (3 * 16 * 16 * images - 1, False)):
+        monkeypatch.setattr("longtail.train.own._MOST", most)
+        assert (in_memory(open_own(path)) is not None) is held
+        assert measure_images(open_own(path)).small
+    recipe = make_recipe({"data": str(path), "method": "softmax", "model": "small-cnn", "epochs": 1, "workers": 0})
+    result = Trainer(recipe.changed(device="cpu"), tmp_path / "run").run()
+    assert result["splits"]["train"]["samples"] == sum(result["counts"])
 
 
 def test_own_images_can_be_made_long_tailed(tmp_path):

@@ -40,6 +40,7 @@ _FEW = 512  # images, up to which other processes do not help
 _WORKERS = 16  # processes, at most
 _VALIDATION = 0.1  # that is held out by default
 _KEPT = 4  # data sets that stay in memory
+_MOST = 2**33  # bytes of one of them: 700,000 images of 64 x 64 pixels
 _SAMPLED = 64  # images whose headers say how large the images are, if they are not small
 
 
@@ -190,7 +191,7 @@ def _is_small_size(size: tuple[int, int]) -> bool:
 def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     """The data set with its images in memory if they are small, square and of one size; else ``None``.
 
-    The runs of a process share what was read, unless a file has changed since.
+    More than 8 GiB of pixels stay in their files, and are read in every epoch. The runs of a process share what was read, unless a file has changed since.
 
     Args:
         dataset: the data set.
@@ -199,8 +200,9 @@ def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     check_no_texts(dataset)
     if isinstance(dataset.train.images, FeatureVectors):
         return dataset
-    sizes = _readable_sizes(_places(dataset)[:1])
-    if not sizes or not _is_small_size(sizes[0]):
+    places = _places(dataset)
+    sizes = _readable_sizes(places[:1])
+    if not sizes or not _is_small_size(sizes[0]) or 3 * len(places) * math.prod(sizes[0]) > _MOST:
         return None
     key = _key(dataset)
     found = _read.pop(key, None) if key else None
