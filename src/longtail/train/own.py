@@ -191,7 +191,8 @@ def _is_small_size(size: tuple[int, int]) -> bool:
 def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     """The data set with its images in memory if they are small, square and of one size; else ``None``.
 
-    More than 8 GiB of pixels stay in their files, and are read in every epoch. The runs of a process share what was read, unless a file has changed since.
+    More than 8 GiB of pixels stay in their files, and are read in every epoch. The runs of a process share what was
+    read, unless a file has changed since.
 
     Args:
         dataset: the data set.
