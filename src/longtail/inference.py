@@ -21,6 +21,7 @@ from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixel
 from longtail.metrics import class_statistics
 from longtail.models import FeatureNet, HeadSpec, Model, build_model, is_feature_model
 from longtail.models.backbones import evaluation_mode
+from longtail.models.tuning import add_adapters
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
 from longtail.train.measures import Classifier, PostHoc, measures
@@ -431,6 +432,8 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: Po
     )
     if card.get("standardised"):
         model.scaler = FeatureNet(model.backbone.num_features)
+    if "adapter_rank" in card:
+        add_adapters(model, card["adapter_rank"], seed=0)
     used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "scaler", "head"}}
     model.load_state_dict(used)  # projectors are needed for training only
     if len(counts) != len(names):

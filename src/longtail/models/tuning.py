@@ -1,4 +1,6 @@
-"""Training a part of a pretrained model: low-rank changes of linear layers (LoRA), and a classifier of class means."""
+"""Training a part of a pretrained model: LoRA, adapters, and a classifier of class means."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +43,62 @@ def merge_lora(model: Model) -> None:
         if isinstance(module, layer):
             module.merge()
             replace_module(model.backbone, name, module.get_base_layer())
+
+
+_ADAPTED = {"mlp", "mlp_channels"}
+"""What timm and torchvision call the MLP of a transformer block; in Mixer and ResMLP the second."""
+
+
+class Adapter(nn.Module):
+    r"""An MLP with a narrow one beside it (AdaptFormer, Chen et al., 2022): ``mlp(x) + 0.1 up(relu(down(x)))``.
+
+    ``up`` starts at zero, so the output is at first that of the MLP.
+
+    Args:
+        mlp: maps D features to D.
+        num_features: D.
+        rank: features between ``down`` and ``up``.
+    """
+
+    scale = 0.1
+
+    def __init__(self, mlp: nn.Module, num_features: int, rank: int) -> None:
+        super().__init__()
+        self.mlp = mlp
+        down, up = nn.Linear(num_features, rank), nn.Linear(rank, num_features)
+        for zeros in (down.bias, up.weight, up.bias):
+            nn.init.zeros_(zeros)
+        self.adapter = nn.Sequential(down, nn.ReLU(), up)
+
+    def forward(self, inputs: Tensor, *more: Any) -> Tensor:
+        """The outputs of the MLP, changed; ``more`` are its other arguments."""
+        outputs: Tensor = self.mlp(inputs, *more) + self.scale * self.adapter(inputs)
+        return outputs
+
+
+def add_adapters(model: Model, rank: int, *, seed: int) -> None:
+    """Put an :class:`Adapter` beside the MLP of every transformer block of the backbone.
+
+    Args:
+        model: changed in place; ``model.trainable("adapter")`` has the parameters.
+        rank: of the adapters.
+        seed: of ``down``; torch's generators are left as they are.
+    """
+    found = []
+    for name, module in model.backbone.named_modules():
+        linear = [one for one in module.modules() if isinstance(one, nn.Linear)]
+        square = linear and linear[0].in_features == linear[-1].out_features
+        if square and name.rpartition(".")[2] in _ADAPTED:
+            found.append((name, module, linear[0]))
+    if not found:
+        raise ValueError(
+            "Expected a network with transformer blocks for `train` = adapter, as a ViT has, but got one without; "
+            "train norm or all instead."
+        )
+    with seeded(seed):
+        for name, module, like in found:
+            adapter = Adapter(module, like.in_features, rank)
+            replace_module(model.backbone, name, adapter.to(like.weight.device).train(module.training))
 
 
 def check_means(head: Head) -> None:

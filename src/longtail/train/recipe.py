@@ -131,12 +131,13 @@ class Recipe:
         None,
         "start from the backbone in this file (safetensors, or torch.save with tensors only), or in a folder with one",
     )
-    train: Literal["all", "head", "norm", "lora"] = param(
+    train: Literal["all", "head", "norm", "lora", "adapter"] = param(
         "all",
         "what is trained: all; head (the backbone is frozen, and its features are computed once, without "
-        "augmentation); norm (head and norm layers); lora (head and low-rank changes of linear layers)",
+        "augmentation); norm (head and norm layers); lora (head and low-rank changes of linear layers); adapter (head "
+        "and a narrow MLP beside that of each transformer block)",
     )
-    lora_rank: int = param(8, "rank of the changes with train = lora", at_least=1)
+    rank: int = param(8, "with train = lora or adapter: rank of the changes, width of the narrow MLPs", at_least=1)
     drop_path: float | None = param(
         None, "probability of skipping a residual branch; default: the network's", at_least=0, below=1
     )

@@ -24,7 +24,7 @@ from longtail.models import (
     is_feature_model,
     replace_head,
 )
-from longtail.models.tuning import add_lora, check_means, merge_lora, use_class_means
+from longtail.models.tuning import add_adapters, add_lora, check_means, merge_lora, use_class_means
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.ema import MovingAverage
 from longtail.train.frozen import class_means, frozen_features
@@ -157,8 +157,8 @@ class Stages:
             self._freeze(model)
         if fresh and recipe.head_init == "means":
             use_class_means(model.head, class_means(model.backbone, self.loaders))
-        if recipe.train == "lora":
-            add_lora(model, recipe.lora_rank, seed=recipe.seed)
+        if recipe.train in {"lora", "adapter"}:
+            (add_lora if recipe.train == "lora" else add_adapters)(model, recipe.rank, seed=recipe.seed)
             model.fixed_statistics = True
         return model
 

@@ -536,4 +536,5 @@ class Trainer:
             "std": list(self.loaders.normalisation.std),
             "counts": self.dataset.counts.tolist(),
             **({} if model.scaler is None else {"standardised": True}),
+            **({"adapter_rank": self.recipe.rank} if self.recipe.train == "adapter" else {}),
         }
