@@ -197,6 +197,33 @@ def test_a_head_from_class_means_predicts_the_nearest_one(weights, tmp_path):
         assert (outputs.logits.argmax(1) == nearest).double().mean() > 0.99
 
 
+def embeddings(path, length=64, classes="9876543210x"):
+    """Write an embedding for each digit, in another order than the classes, and one of another class."""
+    rows = np.random.default_rng(0).normal(size=(len(classes) or 10, length)) + 0.5
+    np.savez(path, features=rows, **({"classes": list(classes)} if classes else {}))
+    return str(path), rows[9::-1]
+
+
+@pytest.mark.parametrize(("head", "part"), [("linear", "head"), ("linear", "adapter"), ("cosine", "head")])
+def test_a_head_from_class_embeddings_predicts_the_nearest_one(weights, tmp_path, head, part):
+    """By cosine, of what the head reads: of a frozen backbone standardised features, and embeddings like them."""
+    file, rows = embeddings(tmp_path / "names.npz", 64)
+    trainer = Trainer(recipe_with(weights, train=part, head_init=file, head=head), tmp_path / "run")
+    model = trainer.stages.build().eval()
+    batch = next(trainer.loaders.evaluation(trainer.dataset.train).evaluation())
+    with torch.no_grad():
+        outputs = model(batch.views[0])
+    features = outputs.features.double().numpy()
+    if part == "head":
+        stored = trainer.loaders.features[trainer.dataset.train].images.pixels.double().numpy()
+        mean, std = stored.mean(0), stored.std(0)
+        np.testing.assert_allclose(features, (batch.views[0].numpy() - mean) / std, rtol=1e-3, atol=1e-3)
+        rows = (rows - mean) / std
+    cosines = features @ (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
+    assert len(set(cosines.argmax(1))) > 2
+    assert (outputs.logits.argmax(1).numpy() == cosines.argmax(1)).mean() > 0.99
+
+
 @pytest.mark.parametrize("method", ["crt", "ldam-drw", "bcl", "tau-norm"])
 def test_methods_work_on_what_is_trained(weights, tmp_path, method):
     more = {"validation": 0.1} if method == "tau-norm" else {}
@@ -313,6 +340,8 @@ def test_defaults_fit_what_is_trained():
 
 # --- mistakes
 
+MISTAKEN = {"short.npz": {"length": 32}, "incomplete.npz": {"classes": "0123456"}, "nameless.npz": {"classes": ""}}
+
 
 @pytest.mark.parametrize(
     ("settings", "named"),
@@ -327,6 +356,11 @@ def test_defaults_fit_what_is_trained():
         ({"drop_path": 0.1, "model": "timm:vgg11"}, "no `drop_path` with vgg11"),
         ({"drop_path": 0.1, "model": "small-cnn"}, "no `drop_path` with small-cnn"),
         ({"head_init": "means", "method": "reslt", "model": "timm:resnet10t"}, "`head_init` = random"),
+        ({"head_init": "mean"}, "`head_init` to be random, means or a file of embeddings, but got 'mean'"),
+        ({"head_init": "nowhere.npz"}, "nowhere.npz to be a file of features"),
+        ({"head_init": "short.npz"}, "`features` of 64 numbers"),
+        ({"head_init": "incomplete.npz", "train": "head"}, "embedding of each class, but it has none of '7', '8', '9'"),
+        ({"head_init": "nameless.npz"}, "10 rows and 0 names"),
         ({"optimizer": "adamz"}, "`optimizer` to be sgd, adamw or one of timm's, but got 'adamz'"),
         ({"optimizer": "adahessian"}, "but got adahessian"),
         ({"optimizer": "kron"}, "but got kron"),
@@ -339,7 +373,9 @@ def test_settings_that_do_not_fit(tmp_path, weights, settings, named):
         torch.save(timm.create_model(name.removeprefix("timm:")).state_dict(), tmp_path / "w.pt")
     elif name:
         settings = settings | {"weights": None}
-    with pytest.raises(ValueError, match=named) as error:
+    if settings.get("head_init") in MISTAKEN:
+        settings["head_init"], _ = embeddings(tmp_path / "names.npz", **MISTAKEN[settings["head_init"]])
+    with pytest.raises((ValueError, FileNotFoundError), match=named) as error:
         Trainer(recipe_with(**{"weights": weights} | settings), tmp_path / "run").run()
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run" / "recipe.toml").exists()

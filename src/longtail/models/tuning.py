@@ -101,12 +101,12 @@ def add_adapters(model: Model, rank: int, *, seed: int) -> None:
             replace_module(model.backbone, name, adapter.to(like.weight.device).train(module.training))
 
 
-def check_means(head: Head) -> None:
-    """Raise unless a classifier can start from class means."""
+def check_means(head: Head, init: str = "means") -> None:
+    """Raise unless a classifier can start from class means, or from what ``init`` names in their place."""
     if type(head) not in (LinearHead, CosineHead):
         raise ValueError(
-            f"Expected `head_init` = random with a {type(head).__name__}, but got means, which a linear or a cosine "
-            "head can start from."
+            f"Expected `head_init` = random with a {type(head).__name__}, but got {init}, from which only a linear or "
+            "a cosine head can start."
         )
 
 

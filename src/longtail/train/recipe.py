@@ -144,8 +144,10 @@ class Recipe:
     head: str | None = param(
         None, "the classifier: linear, cosine, class-scaled, reslt or a registered one; default: the method's"
     )
-    head_init: Literal["random", "means"] = param(
-        "random", "how a linear or cosine head starts: at random, or as the classifier of the nearest class mean"
+    head_init: str = param(
+        "random",
+        "how a linear or cosine head starts: random; means (predicts the class with the nearest mean); or a file, .npz "
+        "with `features` and `classes`: predicts the class with the nearest embedding, for example of its name",
     )
     sampler: Sampling | None = param(None, "which samples an epoch visits; default: the method's")
     correct_twice: bool = param(False, "allow a re-balancing sampler with a loss that corrects for class counts")
@@ -263,6 +265,10 @@ class Recipe:
             )
         if self.folds and self.validation:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
+        if self.head_init not in {"random", "means"} and not Path(self.head_init).suffix:
+            raise ValueError(
+                f"Expected `head_init` to be random, means or a file of embeddings, but got {self.head_init!r}."
+            )
         if self.patience and not self.best_epoch:
             raise ValueError(f"Expected `best_epoch` with `patience` = {self.patience}, but it is off.")
         if self.optimizer == "adamw" and self.lr >= 0.1:

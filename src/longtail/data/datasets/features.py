@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._checks import shown
 from longtail._io import import_extra, new_file, open_tensors, reading
 from longtail.data.datasets.feature_tables import LABEL, SPLIT, is_feature_table, read_feature_table
 from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
@@ -282,7 +283,7 @@ def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | 
 
 
 def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> StoredFeatures:
-    has = f"it has {', '.join(arrays) or 'nothing'}"
+    has = f"it has {shown(list(arrays)) or 'nothing'}"
     if "indptr" in arrays:
         raise ValueError(
             f"Expected numbers of shape (N, D) in {path}, but it has a sparse matrix; save `features=matrix.toarray()` "
