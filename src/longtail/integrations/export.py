@@ -83,7 +83,9 @@ def preprocessing(classifier: TrainedClassifier) -> dict[str, Any]:
     """What happens to an image or a feature vector before the model, and the class names, as plain data."""
     names, transforms = list(classifier.class_names), classifier.transforms
     if isinstance(transforms, FeatureTransforms):
-        return {"input": "features", "shape": ["batch", transforms.channels], "dtype": "float32", "classes": names}
+        columns = {"columns": list(transforms.columns)} if transforms.columns else {}
+        shape = ["batch", transforms.channels]
+        return {"input": "features", "shape": shape, **columns, "dtype": "float32", "classes": names}
     view = transforms.view()
     assert isinstance(view, Compose)
     resize = next(step for step in view.augmentations if isinstance(step, Resize))
