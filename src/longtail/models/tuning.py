@@ -50,17 +50,17 @@ _ADAPTED = {"mlp", "mlp_channels"}
 
 
 class Adapter(nn.Module):
-    r"""An MLP with a narrow one beside it (AdaptFormer, Chen et al., 2022): ``mlp(x) + 0.1 up(relu(down(x)))``.
+    """An MLP with a narrow one beside it (AdaptFormer, Chen et al., 2022): ``mlp(x) + up(relu(down(x)))``.
 
-    ``up`` starts at zero, so the output is at first that of the MLP.
+    ``up`` starts at zero, so the output is at first that of the MLP. AdaptFormer multiplies the second part by 0.1; in
+    LIFT (Shi et al., 2024) that factor starts at 1. Ours is 1: AdamW's steps do not grow with a gradient, so with 0.1
+    the adapters would change the output ten times slower.
 
     Args:
         mlp: maps D features to D.
         num_features: D.
         rank: features between ``down`` and ``up``.
     """
-
-    scale = 0.1
 
     def __init__(self, mlp: nn.Module, num_features: int, rank: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Adapter(nn.Module):
 
     def forward(self, inputs: Tensor, *more: Any) -> Tensor:
         """The outputs of the MLP, changed; ``more`` are its other arguments."""
-        outputs: Tensor = self.mlp(inputs, *more) + self.scale * self.adapter(inputs)
+        outputs: Tensor = self.mlp(inputs, *more) + self.adapter(inputs)
         return outputs
 
 
