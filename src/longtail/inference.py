@@ -17,10 +17,12 @@ from longtail._program import some_of
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
+from longtail.data.datasets.image_files import column
 from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
 from longtail.metrics import class_statistics
 from longtail.models import FeatureNet, HeadSpec, Model, build_model, is_feature_model
 from longtail.models.backbones import evaluation_mode
+from longtail.models.tuning import add_adapters
 from longtail.train.folder import RunFolder
 from longtail.train.loaders import evaluation_view
 from longtail.train.measures import Classifier, PostHoc, measures
@@ -129,19 +131,47 @@ class FeatureTransforms:
 
     Args:
         channels: length of a vector.
+        columns: names of the features, if the model was trained on a table with a column per feature.
     """
 
     channels: int
+    columns: tuple[str, ...] = ()
 
     def __call__(self, features: Any) -> Tensor:
-        """A batch of feature vectors, float32 ``(B, D)``, from a tensor or an array ``(B, D)`` or ``(D,)``."""
-        found = torch.as_tensor(np.asarray(features) if not isinstance(features, Tensor) else features)
+        """A batch of feature vectors, float32 ``(B, D)``, from a tensor or an array ``(B, D)`` or ``(D,)``.
+
+        A pandas ``DataFrame``, and :class:`FeatureVectors <longtail.data.FeatureVectors>` of a table, are taken by the
+        names of their columns.
+        """
+        table = isinstance(features, FeatureVectors) or (hasattr(features, "iloc") and hasattr(features, "columns"))
+        names = [column(str(name)) for name in features.columns] if table and self.columns else []
+        places = self._places(names) if names and tuple(names) != self.columns else slice(None)
+        if isinstance(features, FeatureVectors):
+            features = features.pixels[:, places]
+        elif names:
+            features = features.iloc[:, places].to_numpy(np.float64)
+        found = torch.as_tensor(features if isinstance(features, Tensor) else np.require(features, requirements="W"))
         if found.dtype.is_complex or found.ndim not in {1, 2} or found.shape[-1] != self.channels:
             raise ValueError(
                 f"Expected features of shape (N, {self.channels}), as the model was trained on, but got "
                 f"{found.dtype} of shape {tuple(found.shape)}."
             )
         return found.float().reshape(-1, self.channels)
+
+    def _places(self, names: Sequence[str]) -> list[int]:
+        """Where each feature is in a table with these columns."""
+        places, known = {name: place for place, name in enumerate(names)}, set(self.columns)
+        wrong = {
+            "lacks": [name for name in self.columns if name not in places],
+            "also has": [name for place, name in enumerate(names) if name not in known or places[name] != place],
+        }
+        found = [f"{what} {some_of(list(map(repr, columns)))}" for what, columns in wrong.items() if columns]
+        if found:
+            raise ValueError(
+                f"Expected the {self.channels} columns on which the model was trained, in any order, and no others, "
+                f"but the table {' and '.join(found)}."
+            )
+        return [places[name] for name in self.columns]
 
 
 def _several(images: Any) -> bool:
@@ -211,7 +241,7 @@ class TrainedClassifier(nn.Module):
         Args:
             images: one, a sequence, or a batch, as in :class:`Transforms`: paths, PIL images, or uint8 pixels in
                 tensors ``(channels, height, width)`` or NumPy arrays ``(height, width, channels)``; for a model of
-                features, vectors ``(N, D)``.
+                features, vectors ``(N, D)`` or a pandas ``DataFrame``.
             batch_size: images per forward pass.
         """
         check_integer("batch_size", batch_size, minimum=1)
@@ -256,6 +286,8 @@ class TrainedClassifier(nn.Module):
         """Yield positions and logits of the images of a split, on the CPU; arguments as for :meth:`files`."""
         if isinstance(split.images, FeatureVectors):
             vectors = split.images.pixels
+            if isinstance(self.transforms, FeatureTransforms):
+                vectors = self.transforms(split.images)
             for rows in torch.split(torch.arange(len(split)), max(batch_size, 1024)):
                 yield rows, self._logits(self.transforms(vectors[rows]))
             return
@@ -416,7 +448,7 @@ def _of_classes(split: Split, dataset: DataSet, class_names: Sequence[str], run:
 
 def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: PostHoc | None) -> TrainedClassifier:
     names, counts, size = card["classes"], card["counts"], card["image_size"]
-    transforms: Transforms | FeatureTransforms = FeatureTransforms(card["channels"])
+    transforms: Transforms | FeatureTransforms = FeatureTransforms(card["channels"], tuple(card.get("columns", ())))
     if not is_feature_model(card["model"]):
         normalisation = Normalisation(tuple(card["mean"]), tuple(card["std"]))
         if len(normalisation.mean) != card["channels"]:
@@ -431,6 +463,8 @@ def _from_card(state: Mapping[str, Tensor], card: Mapping[str, Any], posthoc: Po
     )
     if card.get("standardised"):
         model.scaler = FeatureNet(model.backbone.num_features)
+    if "adapter_rank" in card:
+        add_adapters(model, card["adapter_rank"], seed=0)
     used = {name: value for name, value in state.items() if name.split(".")[0] in {"backbone", "scaler", "head"}}
     model.load_state_dict(used)  # projectors are needed for training only
     if len(counts) != len(names):

@@ -5,6 +5,7 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -12,6 +13,8 @@ from sklearn.metrics import balanced_accuracy_score
 from tests.train.conftest import assert_same_run, one_sentence
 
 import longtail
+from longtail.data import open_path
+from longtail.inference import evaluate_on
 from longtail.methods import METHODS
 from longtail.train import RunFolder, StoppedError, Trainer, defaults
 from longtail.train.optimizer import make_optimizer
@@ -130,6 +133,56 @@ def test_commands_on_features(run, gaussians, tmp_path):
     assert run("data", "describe", gaussians)[0] == 0
     with pytest.raises(ValueError, match=r"\(N, 20\)"):
         model.predict(features[:, :7])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_of_a_table_are_taken_by_name(run, gaussians, tmp_path, suffix):
+    """Their order does not matter; missing and additional ones are named; arrays have no names."""
+    stored = np.load(gaussians)
+    table = pd.DataFrame(stored["features"], columns=[f"F {number}" for number in range(20)])
+    table = table.assign(species=stored["labels"], patient=[f"p{row // 2}" for row in range(len(table))])
+
+    def write(name, frame):
+        frame.to_csv(tmp_path / name, index=False) if suffix == "csv" else frame.to_parquet(tmp_path / name)
+        return tmp_path / name
+
+    columns = ["--label-column", "species", "--split-by", "patient"]
+    file = write(f"table.{suffix}", table)
+    code, _, err = run("train", file, "--epochs", 2, *columns, "--beta", 1, "--device", "cpu", "--out", "run")
+    assert code == 0, err
+    shuffled = table[np.random.default_rng(1).permutation(table.columns)]
+    without = shuffled.drop(columns=["species", "patient"])
+
+    def predict(frame):
+        code, out, err = run("predict", "run", write(f"table.{suffix}", frame), "--all-classes")
+        assert code == 0, err
+        return [{key: row[key] for key in row if key != "label"} for row in csv.DictReader(io.StringIO(out))]
+
+    expected = predict(table)
+    assert predict(shuffled) == expected
+    assert predict(without) == expected
+    model = longtail.load("run")
+    assert model.transforms.columns == tuple(f"f {number}" for number in range(20))
+    probabilities = model.predict(without).probabilities
+    assert model.predict(table.iloc[:, :20].to_numpy()).probabilities.equal(probabilities)
+    for frame in (table, shuffled):
+        write(f"new.{suffix}", frame)
+        code, _, err = run("evaluate", "run", "--data", f"new.{suffix}", *columns, "--out", "metrics.json")
+        assert code == 0, err
+        found = json.loads((tmp_path / "metrics.json").read_text())["splits"]["test"]
+        assert found["accuracy"] == np.mean(np.array([row["predicted"] for row in expected]) == stored["labels"])
+    longtail.export("run", "torch.export", tmp_path / "exported")
+    assert json.loads((tmp_path / "exported" / "preprocessing.json").read_text())["columns"][1] == "f 1"
+    wrong = write(f"wrong.{suffix}", shuffled.drop(columns=["F 3", "F 11"]).assign(height=1.0))
+    code, _, err = run("predict", "run", wrong)
+    assert code == 2
+    assert one_sentence(err).endswith("the table lacks 'f 3', 'f 11' and also has 'height'.")
+    with pytest.raises(ValueError, match="lacks 'f 3'"):
+        model.predict(without.drop(columns="F 3"))
+    with pytest.raises(ValueError, match="also has 'f 3'"):
+        model.predict(pd.concat([without, without[["F 3"]]], axis=1))
+    with pytest.raises(ValueError, match="lacks 'f 3'"):
+        evaluate_on("run", open_path(wrong, label_column="species", split_by="patient"))
 
 
 @pytest.mark.parametrize(

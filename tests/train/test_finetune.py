@@ -15,6 +15,7 @@ from tests.train.conftest import assert_same_run, logged, recipe_for
 
 import longtail
 from longtail.data import FeatureVectors, Split, load
+from longtail.inference import evaluate_on
 from longtail.methods import METHODS
 from longtail.train import RunFolder, StoppedError, Trainer, defaults, train
 from longtail.train.fitting import fitting_settings
@@ -67,7 +68,7 @@ def test_only_norms_change(weights, tmp_path):
 
 
 def test_only_linear_layers_change_with_lora_by_matrices_of_the_rank(weights, tmp_path):
-    names, after = changed(weights, tmp_path, train="lora", lora_rank=3)
+    names, after = changed(weights, tmp_path, train="lora", rank=3)
     assert {name.rsplit(".", 2)[1] for name in names} == {"qkv", "proj", "fc1", "fc2"}
     before = load_file(weights)
     for name in names:
@@ -88,6 +89,36 @@ print(model.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).labels.tolist())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert len(json.loads(done.stdout)) == 2
+
+
+def test_only_adapters_change_and_the_run_is_theirs(weights, tmp_path):
+    """The saved model and its programs have the logits of the run; a network of timm has no place for adapters."""
+    names, after = changed(weights, tmp_path / "run", train="adapter", rank=3, drop_path=0.2)
+    assert not names  # of those in the file that still have their name
+    before, added = load_file(weights), {}
+    for name, value in after.items():
+        if ".mlp.mlp." in name:
+            assert value.equal(before[name.replace(".mlp.mlp.", ".mlp.").removeprefix("backbone.network.")])
+        elif ".adapter." in name:
+            added[name.split("mlp.")[1], tuple(value.shape)] = value
+    assert added.keys() == {
+        ("adapter.0.weight", (3, 64)),
+        ("adapter.0.bias", (3,)),
+        ("adapter.2.weight", (64, 3)),
+        ("adapter.2.bias", (64,)),
+    }
+    assert all(value.any() for value in added.values())
+    dataset, expected = load("digits-lt"), load_file(tmp_path / "run" / "predictions.safetensors")["test.logits"]
+    pixels = torch.stack([dataset.test.images[place] for place in range(50)])
+    model = longtail.load(tmp_path / "run")
+    torch.testing.assert_close(model(model.transforms(pixels)), expected[:50], rtol=1e-4, atol=1e-5)
+    found = evaluate_on(tmp_path / "run", dataset).result["splits"]["test"]
+    assert found["recall"] == pytest.approx(RunFolder(tmp_path / "run").result()["splits"]["test"]["recall"])
+    for to in ("onnx", "torch.export"):  # each compares the logits
+        longtail.export(tmp_path / "run", to, tmp_path / to)
+    for to in ("timm", "state-dict"):
+        with pytest.raises(ValueError, match=f"run without adapters with `to` = {to}"):
+            longtail.export(tmp_path / "run", to, tmp_path / to)
 
 
 def test_a_head_on_a_frozen_backbone_is_a_linear_model_of_its_features(weights, tmp_path):
@@ -166,12 +197,39 @@ def test_a_head_from_class_means_predicts_the_nearest_one(weights, tmp_path):
         assert (outputs.logits.argmax(1) == nearest).double().mean() > 0.99
 
 
+def embeddings(path, length=64, classes="9876543210x"):
+    """Write an embedding for each digit, in another order than the classes, and one of another class."""
+    rows = np.random.default_rng(0).normal(size=(len(classes) or 10, length)) + 0.5
+    np.savez(path, features=rows, **({"classes": list(classes)} if classes else {}))
+    return str(path), rows[9::-1]
+
+
+@pytest.mark.parametrize(("head", "part"), [("linear", "head"), ("linear", "adapter"), ("cosine", "head")])
+def test_a_head_from_class_embeddings_predicts_the_nearest_one(weights, tmp_path, head, part):
+    """By cosine, of what the head reads: of a frozen backbone standardised features, and embeddings like them."""
+    file, rows = embeddings(tmp_path / "names.npz", 64)
+    trainer = Trainer(recipe_with(weights, train=part, head_init=file, head=head), tmp_path / "run")
+    model = trainer.stages.build().eval()
+    batch = next(trainer.loaders.evaluation(trainer.dataset.train).evaluation())
+    with torch.no_grad():
+        outputs = model(batch.views[0])
+    features = outputs.features.double().numpy()
+    if part == "head":
+        stored = trainer.loaders.features[trainer.dataset.train].images.pixels.double().numpy()
+        mean, std = stored.mean(0), stored.std(0)
+        np.testing.assert_allclose(features, (batch.views[0].numpy() - mean) / std, rtol=1e-3, atol=1e-3)
+        rows = (rows - mean) / std
+    cosines = features @ (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
+    assert len(set(cosines.argmax(1))) > 2
+    assert (outputs.logits.argmax(1).numpy() == cosines.argmax(1)).mean() > 0.99
+
+
 @pytest.mark.parametrize("method", ["crt", "ldam-drw", "bcl", "tau-norm"])
 def test_methods_work_on_what_is_trained(weights, tmp_path, method):
     more = {"validation": 0.1} if method == "tau-norm" else {}
     if method == "bcl":
         more |= {"hidden": 16, "projection": 16}
-    for part in ("head", "lora"):
+    for part in ("head", "lora", "adapter"):
         _, result = finished(tmp_path / part, weights, method=method, train=part, epochs=1, **more)
         assert result["method"] == method
 
@@ -184,6 +242,7 @@ CASES = {
     "lamb": {"optimizer": "lamb"},
     "head": {"train": "head", "head_init": "means", "lr": 1e-2},
     "lora": {"train": "lora", "head_init": "means", "ema": 0.9},
+    "adapter": {"train": "adapter", "method": "crt", "ema": 0.9, "classifier_epochs": 1, "drop_path": 0.2},
     "norm": {"train": "norm", "best_epoch": True, "validation": 0.2, "ema": 0.8},
     "two stages": {"method": "crt", "ema": 0.9, "classifier_epochs": 1, "drop_path": 0.2},
 }
@@ -271,6 +330,7 @@ def test_defaults_fit_what_is_trained():
     images = OwnImages(number=5000, classes=8, height=200, width=300, small=False)
     tuned = {"weights": "some.pt", "model": "timm:vit_small_patch16_224"}
     lora = fitting_settings(images, {**tuned, "train": "lora"})
+    assert fitting_settings(images, {**tuned, "train": "adapter"}) == lora
     assert (lora["optimizer"], lora["layer_decay"]) == ("adamw", 1.0)
     assert lora["lr"] > fitting_settings(images, tuned)["lr"]
     head = fitting_settings(images, {**tuned, "train": "head"})
@@ -279,6 +339,8 @@ def test_defaults_fit_what_is_trained():
 
 
 # --- mistakes
+
+MISTAKEN = {"short.npz": {"length": 32}, "incomplete.npz": {"classes": "0123456"}, "nameless.npz": {"classes": ""}}
 
 
 @pytest.mark.parametrize(
@@ -289,10 +351,16 @@ def test_defaults_fit_what_is_trained():
         ({"train": "head", "mixup": 0.2}, "`mixup` = 0 with `train` = head"),
         ({"train": "head", "layer_decay": 0.5}, "`layer_decay` = 1 with `train` = head"),
         ({"train": "lora", "model": "timm:resnet10t"}, "linear layers for `train` = lora"),
+        ({"train": "adapter", "model": "timm:resnet10t"}, "transformer blocks for `train` = adapter"),
         ({"train": "head", "method": "reslt", "model": "timm:resnet10t"}, "reslt reads maps"),
         ({"drop_path": 0.1, "model": "timm:vgg11"}, "no `drop_path` with vgg11"),
         ({"drop_path": 0.1, "model": "small-cnn"}, "no `drop_path` with small-cnn"),
         ({"head_init": "means", "method": "reslt", "model": "timm:resnet10t"}, "`head_init` = random"),
+        ({"head_init": "mean"}, "`head_init` to be random, means or a file of embeddings, but got 'mean'"),
+        ({"head_init": "nowhere.npz"}, "nowhere.npz to be a file of features"),
+        ({"head_init": "short.npz"}, "`features` of 64 numbers"),
+        ({"head_init": "incomplete.npz", "train": "head"}, "embedding of each class, but it has none of '7', '8', '9'"),
+        ({"head_init": "nameless.npz"}, "10 rows and 0 names"),
         ({"optimizer": "adamz"}, "`optimizer` to be sgd, adamw or one of timm's, but got 'adamz'"),
         ({"optimizer": "adahessian"}, "but got adahessian"),
         ({"optimizer": "kron"}, "but got kron"),
@@ -305,7 +373,9 @@ def test_settings_that_do_not_fit(tmp_path, weights, settings, named):
         torch.save(timm.create_model(name.removeprefix("timm:")).state_dict(), tmp_path / "w.pt")
     elif name:
         settings = settings | {"weights": None}
-    with pytest.raises(ValueError, match=named) as error:
+    if settings.get("head_init") in MISTAKEN:
+        settings["head_init"], _ = embeddings(tmp_path / "names.npz", **MISTAKEN[settings["head_init"]])
+    with pytest.raises((ValueError, FileNotFoundError), match=named) as error:
         Trainer(recipe_with(**{"weights": weights} | settings), tmp_path / "run").run()
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run" / "recipe.toml").exists()

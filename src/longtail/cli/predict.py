@@ -18,12 +18,12 @@ from torch import Tensor
 from longtail._io import new_file, safe_cell
 from longtail.cli.parsing import Parser, add_reading, check_folder_of, positive_integer
 from longtail.cli.show import print_unreadable, progress_console
-from longtail.data.datasets.features import is_features, read_features
+from longtail.data.datasets.features import FeatureVectors, is_features, read_features
 from longtail.data.datasets.image_files import is_image, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.folder import RunFolder
-from longtail.train.recipe import pick_device
+from longtail.train.recipe import Recipe, pick_device
 
 
 def run(words: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def _predict(given: argparse.Namespace) -> int:
     listed = skipped if given.bad_images == "skip" else None
     predictions = classifier.files(paths, batch_size=given.batch_size, workers=given.workers, unreadable=listed)
     if not images:
-        images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe().label_column)
+        images, predictions = _of_features(classifier, vectors, RunFolder(given.run).recipe())
     names, top = classifier.class_names, min(given.top, len(classifier.class_names))
     labelled = any(label is not None for _, label in images)
     ends = ["", *(f"_{place}" for place in range(2, top + 1))]
@@ -84,15 +84,16 @@ def _predict(given: argparse.Namespace) -> int:
 
 
 def _of_features(
-    classifier: TrainedClassifier, files: Sequence[Path], label: str
+    classifier: TrainedClassifier, files: Sequence[Path], recipe: Recipe
 ) -> tuple[list[tuple[Path, str | None]], Iterator[tuple[int, Tensor]]]:
     """Return names, such as ``new.npz:0``, and labels of all rows, and their positions and probabilities."""
-    stored = [read_features(file, labelled=False, label=label) for file in files]
+    label, group = recipe.label_column, recipe.split_by
+    stored = [read_features(file, labelled=False, label=label, group=group) for file in files]
     rows: list[tuple[Path, str | None]] = []
     for file, one in zip(files, stored, strict=True):
         labels: Sequence[str | None] = one.labels or [None] * len(one.features)
         rows += [(Path(f"{file}:{row}"), label) for row, label in enumerate(labels)]
-    features = torch.cat([classifier.transforms(one.features) for one in stored])
+    features = torch.cat([classifier.transforms(FeatureVectors(one.features, columns=one.columns)) for one in stored])
     return rows, enumerate(classifier.predict(features).probabilities)
 
 

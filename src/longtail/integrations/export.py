@@ -21,6 +21,7 @@ from longtail.integrations.model_card import model_card
 from longtail.methods import Task
 from longtail.models import FeatureNet, LinearHead, build_model
 from longtail.models.libraries import TimmBackbone, TorchvisionBackbone
+from longtail.models.tuning import Adapter
 from longtail.posthoc import adjust_logits
 from longtail.train.folder import RunFolder
 
@@ -84,7 +85,9 @@ def preprocessing(classifier: TrainedClassifier) -> dict[str, Any]:
     """What happens to an image or a feature vector before the model, and the class names, as plain data."""
     names, transforms = list(classifier.class_names), classifier.transforms
     if isinstance(transforms, FeatureTransforms):
-        return {"input": "features", "shape": ["batch", transforms.channels], "dtype": "float32", "classes": names}
+        columns = {"columns": list(transforms.columns)} if transforms.columns else {}
+        shape = ["batch", transforms.channels]
+        return {"input": "features", "shape": shape, **columns, "dtype": "float32", "classes": names}
     view = transforms.view()
     assert isinstance(view, Compose)
     resize = next(step for step in view.augmentations if isinstance(step, Resize))
@@ -340,6 +343,11 @@ _WRITERS: dict[str, Callable[[_Parts, Path], _Written]] = {
 def _linear_classifier(parts: _Parts, to: str) -> dict[str, Tensor]:
     """Weight and bias of a linear classifier that has the post-hoc step in it."""
     head = parts.classifier.model.head
+    if any(isinstance(module, Adapter) for module in parts.classifier.model.modules()):
+        raise ValueError(
+            f"Expected a run without adapters with `to` = {to}, whose networks have no place for them, but got one of "
+            "`train` = adapter; choose onnx or torch.export."
+        )
     if not isinstance(head, LinearHead):
         raise ValueError(
             f"Expected a linear classifier with `to` = {to}, but the run has a {type(head).__name__}; choose onnx or "

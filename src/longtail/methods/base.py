@@ -185,7 +185,7 @@ METHODS: Registry[Method] = Registry("method")
 RECIPE_SETTINGS = frozenset(
     """
     data root image_root path_column label_column split_by test test_seed imbalance profile subset_seed
-    validation folds fold groups recipe method params model pretrained weights train lora_rank drop_path head
+    validation folds fold groups recipe method params model pretrained weights train rank drop_path head
     head_init sampler correct_twice augment image_size mixup cutmix label_smoothing epochs batch_size accumulate
     drop_last lr schedule milestones decay warmup warmup_steps optimizer momentum nesterov weight_decay backbone_lr
     layer_decay clip_grad ema seed device precision channels_last kernels compile workers cache loading bad_images

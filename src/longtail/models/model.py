@@ -14,7 +14,7 @@ from longtail.models.heads import HEADS, Head, HeadSpec, LinearHead, Outputs, bu
 from longtail.models.libraries import build_backbone, explain_size_errors
 from longtail.models.pretrained import Pretrained
 
-TrainedPart = Literal["all", "classifier", "head", "norm", "lora"]
+TrainedPart = Literal["all", "classifier", "head", "norm", "lora", "adapter"]
 """The part of a model that trains."""
 
 
@@ -149,8 +149,8 @@ class Model(nn.Module):
 
         Args:
             part: ``"all"``; ``"classifier"``: the head's ``classifier_parameters()``; ``"head"``: all but the backbone;
-                ``"norm"``: those and the norm layers of the backbone; ``"lora"``: those and what
-                :func:`add_lora <longtail.models.tuning.add_lora>` added.
+                ``"norm"``: those and the norm layers of the backbone; ``"lora"``, ``"adapter"``: all
+                but the backbone, and what :mod:`longtail.models.tuning` added to it.
         """
         check_choice("part", part, TrainedPart)
         if part == "classifier":
@@ -168,7 +168,7 @@ class Model(nn.Module):
             return True
         if part == "norm":
             return "norm" in type(self.get_submodule(name.rpartition(".")[0])).__name__.lower()
-        return part == "lora" and ".lora_" in name
+        return part in {"lora", "adapter"} and f".{part}" in name
 
 
 def build_model(

@@ -1,4 +1,6 @@
-"""Training a part of a pretrained model: low-rank changes of linear layers (LoRA), and a classifier of class means."""
+"""Training a part of a pretrained model: LoRA, adapters, and a classifier of class means."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,12 +45,68 @@ def merge_lora(model: Model) -> None:
             replace_module(model.backbone, name, module.get_base_layer())
 
 
-def check_means(head: Head) -> None:
-    """Raise unless a classifier can start from class means."""
+_ADAPTED = {"mlp", "mlp_channels"}
+"""What timm and torchvision call the MLP of a transformer block; in Mixer and ResMLP the second."""
+
+
+class Adapter(nn.Module):
+    """An MLP with a narrow one beside it (AdaptFormer, Chen et al., 2022): ``mlp(x) + up(relu(down(x)))``.
+
+    ``up`` starts at zero, so the output is at first that of the MLP. AdaptFormer multiplies the second part by 0.1; in
+    LIFT (Shi et al., 2024) that factor starts at 1. Ours is 1: AdamW's steps do not grow with a gradient, so with 0.1
+    the adapters would change the output ten times slower.
+
+    Args:
+        mlp: maps D features to D.
+        num_features: D.
+        rank: features between ``down`` and ``up``.
+    """
+
+    def __init__(self, mlp: nn.Module, num_features: int, rank: int) -> None:
+        super().__init__()
+        self.mlp = mlp
+        down, up = nn.Linear(num_features, rank), nn.Linear(rank, num_features)
+        for zeros in (down.bias, up.weight, up.bias):
+            nn.init.zeros_(zeros)
+        self.adapter = nn.Sequential(down, nn.ReLU(), up)
+
+    def forward(self, inputs: Tensor, *more: Any) -> Tensor:
+        """The outputs of the MLP, changed; ``more`` are its other arguments."""
+        outputs: Tensor = self.mlp(inputs, *more) + self.adapter(inputs)
+        return outputs
+
+
+def add_adapters(model: Model, rank: int, *, seed: int) -> None:
+    """Put an :class:`Adapter` beside the MLP of every transformer block of the backbone.
+
+    Args:
+        model: changed in place; ``model.trainable("adapter")`` has the parameters.
+        rank: of the adapters.
+        seed: of ``down``; torch's generators are left as they are.
+    """
+    found = []
+    for name, module in model.backbone.named_modules():
+        linear = [one for one in module.modules() if isinstance(one, nn.Linear)]
+        square = linear and linear[0].in_features == linear[-1].out_features
+        if square and name.rpartition(".")[2] in _ADAPTED:
+            found.append((name, module, linear[0]))
+    if not found:
+        raise ValueError(
+            "Expected a network with transformer blocks for `train` = adapter, as a ViT has, but got one without; "
+            "train norm or all instead."
+        )
+    with seeded(seed):
+        for name, module, like in found:
+            adapter = Adapter(module, like.in_features, rank)
+            replace_module(model.backbone, name, adapter.to(like.weight.device).train(module.training))
+
+
+def check_means(head: Head, init: str = "means") -> None:
+    """Raise unless a classifier can start from class means, or from what ``init`` names in their place."""
     if type(head) not in (LinearHead, CosineHead):
         raise ValueError(
-            f"Expected `head_init` = random with a {type(head).__name__}, but got means, which a linear or a cosine "
-            "head can start from."
+            f"Expected `head_init` = random with a {type(head).__name__}, but got {init}, from which only a linear or "
+            "a cosine head can start."
         )
 
 

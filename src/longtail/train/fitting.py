@@ -18,7 +18,7 @@ _RATES = {"small": (0.1, 128), "large": (0.1, 256), "tuned": (0.02, 256)}
 _ADAMW = {"small": (1e-3, 256), "large": (1e-3, 256), "tuned": (5e-4, 256)}
 """The same for AdamW."""
 _LORA = (1e-3, 256)
-"""The same for AdamW with low-rank changes."""
+"""The same for AdamW with low-rank changes or adapters."""
 _HEAD: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 1.0, "warmup": 0, "schedule": "cosine"}
 """For a head on frozen features: those of `features.toml`, which were chosen on validation data."""
 _FULL_DECAY = 384  # features from which on a linear model has all of that weight decay
@@ -61,7 +61,7 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
     length = "tuned" if tuned else "scratch"
     fewest, most = _EPOCHS[length]
     epochs = given.get("epochs") or min(max(math.ceil(_STEPS[length] / math.ceil(number / batch)), fewest), most)
-    lora = given.get("train") == "lora"
+    lora = given.get("train") in {"lora", "adapter"}
     usual = "adamw" if lora or _NEEDS_ADAMW.search(str(given.get("model", ""))) else "sgd"
     optimizer = given.get("optimizer", usual)
     adamw = optimizer != "sgd"  # timm's are used like it

@@ -1,15 +1,20 @@
 """Features of a frozen backbone, computed once, so that training the head takes seconds."""
 
 import hashlib
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from longtail._program import some_of
 from longtail._progress import phase
 from longtail.data import FeatureVectors, FileImages, Split
-from longtail.models import Backbone
+from longtail.data.datasets.features import FEATURES, read_features
+from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode
+from longtail.models.heads import unit
 from longtail.ranks import Ranks
 from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 from longtail.train.loaders import Loaders
@@ -86,3 +91,41 @@ def class_means(backbone: Backbone, loaders: Loaders) -> Tensor:
             counts += batch.labels.bincount(minlength=classes)
     sums, counts = loaders.ranks.sum(sums), loaders.ranks.sum(counts)
     return torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], sums.sum(0) / counts.sum())
+
+
+def read_class_embeddings(path: str, class_names: Sequence[str], backbone: Backbone) -> Tensor:
+    """An embedding of each class, float32 ``(C, D)``, from a file of features.
+
+    Args:
+        path: of the file. The labels of its rows, or else its array ``classes``, name the class of each row; rows of
+            one class are averaged, and those of other classes are not used.
+        class_names: of the run.
+        backbone: the embeddings are like its features, or the feature vectors that it reads.
+    """
+    stored, rows = read_features(path, labelled=False), dict[str, list[int]]()
+    names = stored.labels or stored.class_names or ()
+    for row, name in enumerate(names):
+        rows.setdefault(name, []).append(row)
+    number, length = stored.features.shape
+    wanted = backbone.in_features if isinstance(backbone, FeatureNet) else backbone.num_features
+    if length != wanted or len(names) != number:
+        raise ValueError(
+            f"Expected {path} to have `{FEATURES}` of {wanted} numbers, as the model has, and in `classes` the name of "
+            f"each row, but got {length} numbers, {number} rows and {len(names)} names."
+        )
+    missing = [repr(name) for name in class_names if name not in rows]
+    if missing:
+        raise ValueError(f"Expected {path} to have an embedding of each class, but it has none of {some_of(missing)}.")
+    return torch.stack([stored.features[rows[name]].mean(0) for name in class_names])
+
+
+@torch.no_grad()
+def embeddings_as_means(backbone: Backbone, embeddings: Tensor) -> Tensor:
+    """Embeddings in place of class means: float64 ``(C, D)``, standardised as the features are, and of length sqrt(D).
+
+    As their lengths are equal, the nearest one is also the one with the largest cosine.
+    """
+    if isinstance(backbone, FeatureNet):
+        with evaluation_mode(backbone):
+            embeddings = backbone(embeddings)
+    return unit(embeddings.double()) * math.sqrt(embeddings.shape[1])

@@ -133,20 +133,23 @@ class Recipe:
         None,
         "start from the backbone in this file (safetensors, or torch.save with tensors only), or in a folder with one",
     )
-    train: Literal["all", "head", "norm", "lora"] = param(
+    train: Literal["all", "head", "norm", "lora", "adapter"] = param(
         "all",
         "what is trained: all; head (the backbone is frozen, and its features are computed once, without "
-        "augmentation); norm (head and norm layers); lora (head and low-rank changes of linear layers)",
+        "augmentation); norm (head and norm layers); lora (head and low-rank changes of linear layers); adapter (head "
+        "and a narrow MLP beside that of each transformer block)",
     )
-    lora_rank: int = param(8, "rank of the changes with train = lora", at_least=1)
+    rank: int = param(8, "with train = lora or adapter: rank of the changes, width of the narrow MLPs", at_least=1)
     drop_path: float | None = param(
         None, "probability of skipping a residual branch; default: the network's", at_least=0, below=1
     )
     head: str | None = param(
         None, "the classifier: linear, cosine, class-scaled, reslt or a registered one; default: the method's"
     )
-    head_init: Literal["random", "means"] = param(
-        "random", "how a linear or cosine head starts: at random, or as the classifier of the nearest class mean"
+    head_init: str = param(
+        "random",
+        "how a linear or cosine head starts: random; means (predicts the class with the nearest mean); or a file, .npz "
+        "with `features` and `classes`: predicts the class with the nearest embedding, for example of its name",
     )
     sampler: Sampling | None = param(None, "which samples an epoch visits; default: the method's")
     correct_twice: bool = param(False, "allow a re-balancing sampler with a loss that corrects for class counts")
@@ -264,6 +267,10 @@ class Recipe:
             )
         if self.folds and self.validation:
             raise ValueError(f"Expected `validation` or `folds`, not both, but got {self.validation} and {self.folds}.")
+        if self.head_init not in {"random", "means"} and not Path(self.head_init).suffix:
+            raise ValueError(
+                f"Expected `head_init` to be random, means or a file of embeddings, but got {self.head_init!r}."
+            )
         if self.patience and not self.best_epoch:
             raise ValueError(f"Expected `best_epoch` with `patience` = {self.patience}, but it is off.")
         if self.optimizer == "adamw" and self.lr >= 0.1:

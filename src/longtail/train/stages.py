@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from longtail.data import FeatureVectors, Resident
@@ -24,10 +24,10 @@ from longtail.models import (
     is_feature_model,
     replace_head,
 )
-from longtail.models.tuning import add_lora, check_means, merge_lora, use_class_means
+from longtail.models.tuning import add_adapters, add_lora, check_means, merge_lora, use_class_means
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.ema import MovingAverage
-from longtail.train.frozen import class_means, frozen_features
+from longtail.train.frozen import class_means, embeddings_as_means, frozen_features, read_class_embeddings
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
 from longtail.train.step import Step
@@ -138,8 +138,7 @@ class Stages:
             drop_path=recipe.drop_path,
             seed=recipe.seed,
         )
-        if recipe.head_init == "means":
-            check_means(model.head)
+        embeddings = self._class_embeddings(model) if fresh else None
         if recipe.train == "head" and model.head.wants_maps:
             raise ValueError(
                 f"Expected a method whose head reads features with `train` = head, but {recipe.method} reads maps; "
@@ -155,12 +154,27 @@ class Stages:
         model = model.to(memory_format=torch.channels_last) if recipe.channels_last else model
         if recipe.train == "head":
             self._freeze(model)
-        if fresh and recipe.head_init == "means":
-            use_class_means(model.head, class_means(model.backbone, self.loaders))
-        if recipe.train == "lora":
-            add_lora(model, recipe.lora_rank, seed=recipe.seed)
+        if fresh:
+            self._start_head(model, embeddings)
+        if recipe.train in {"lora", "adapter"}:
+            (add_lora if recipe.train == "lora" else add_adapters)(model, recipe.rank, seed=recipe.seed)
             model.fixed_statistics = True
         return model
+
+    def _class_embeddings(self, model: Model) -> Tensor | None:
+        """An embedding of each class with which the head starts, if ``head_init`` is a file."""
+        init = self.recipe.head_init
+        if init != "random":
+            check_means(model.head, init)
+        if init in {"random", "means"}:
+            return None
+        return read_class_embeddings(init, self.loaders.dataset.class_names, model.backbone)
+
+    def _start_head(self, model: Model, embeddings: Tensor | None) -> None:
+        if embeddings is not None:
+            use_class_means(model.head, embeddings_as_means(model.backbone, embeddings.to(self.loaders.device)))
+        elif self.recipe.head_init == "means":
+            use_class_means(model.head, class_means(model.backbone, self.loaders))
 
     def _freeze(self, model: Model) -> None:
         """Replace the backbone by its features, standardised, which the loaders yield from now on."""

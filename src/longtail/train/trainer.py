@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail._io import write_json, write_tensors
 from longtail.beta import ShiftFit
-from longtail.data import ArrayImages, DataSet
+from longtail.data import ArrayImages, DataSet, FeatureVectors
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
@@ -523,6 +523,8 @@ class Trainer:
     def _card(self, running: Running, model: Model) -> dict[str, Any]:
         """What is needed to use the model."""
         head = self.stages.head(running.stage)
+        images = self.dataset.train.images
+        columns = images.columns if isinstance(images, FeatureVectors) else ()
         return {
             "model": self.recipe.model,
             "head": head.name,
@@ -530,10 +532,12 @@ class Trainer:
             "classes": list(self.dataset.class_names),
             "channels": self.loaders.channels,
             "image_size": self.loaders.image_size,
-            "in_memory": isinstance(self.dataset.train.images, ArrayImages),
+            "in_memory": isinstance(images, ArrayImages),
             "augment": self.recipe.augment,
             "mean": list(self.loaders.normalisation.mean),
             "std": list(self.loaders.normalisation.std),
             "counts": self.dataset.counts.tolist(),
             **({} if model.scaler is None else {"standardised": True}),
+            **({"columns": list(columns)} if columns else {}),
+            **({"adapter_rank": self.recipe.rank} if self.recipe.train == "adapter" else {}),
         }

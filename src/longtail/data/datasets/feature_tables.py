@@ -38,10 +38,12 @@ def is_feature_table(path: Path) -> bool:
     return "path" not in names and len(texts) < len(first) and not any(map(is_image, texts))
 
 
-def read_feature_table(path: Path, labelled: bool, label: str, group: str | None) -> tuple[dict[str, Array], list[str]]:
-    """Return the arrays of a table by name, as those of an ``.npz``, and a sentence about the columns."""
+def read_feature_table(
+    path: Path, labelled: bool, label: str, group: str | None
+) -> tuple[dict[str, Array], list[str], list[str]]:
+    """Return the arrays of a table by name, as those of an ``.npz``, the columns of features, and a note on them."""
     label, others = column(label), [] if group is None else [column(group)]
-    needed = [*([label] if labelled else []), *others]
+    needed = [label, *others] if labelled else []
     if path.suffix.lower() == ".parquet":
         table = read_parquet(path)
         names = check_columns(path, list(table), needed)
@@ -51,12 +53,12 @@ def read_feature_table(path: Path, labelled: bool, label: str, group: str | None
     else:
         names, places, vectors, texts = _read_text(path, needed, [label, *others])
     arrays = {name: np.array(texts[name], dtype=object) for name in (label, SPLIT, *others) if name in texts}
-    shown = [names[place] or "(no name)" for place in places]
-    if len(shown) > 2 * _SHOWN + 1:
-        shown = [*shown[:_SHOWN], "…", *shown[-_SHOWN:]]
+    columns = [names[place] for place in places]
+    shown = columns if len(columns) <= 2 * _SHOWN + 1 else [*columns[:_SHOWN], "…", *columns[-_SHOWN:]]
     left = [repr(name) for name in names if _is_index(name)]
     left_out = f"; {' and '.join(left)} is left out as an index of rows" if left else ""
-    return {"features": vectors, **arrays}, [f"Read {len(places):,} columns as features: {', '.join(shown)}{left_out}."]
+    note = f"Read {len(places):,} columns as features: {', '.join(shown)}{left_out}."
+    return {"features": vectors, **arrays}, columns, [note]
 
 
 def _read_text(

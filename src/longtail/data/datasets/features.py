@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._checks import shown
 from longtail._io import import_extra, new_file, open_tensors, reading
 from longtail.data.datasets.feature_tables import LABEL, SPLIT, is_feature_table, read_feature_table
 from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
@@ -32,11 +33,15 @@ Array = np.ndarray[Any, Any]
 class FeatureVectors(ArrayImages):
     """Feature vectors in memory: in a data set they take the place of images.
 
+    If they come from the columns of a table, ``columns`` has the names, else it is empty.
+
     Example:
         >>> vectors = FeatureVectors(torch.zeros(5, 384))
         >>> len(vectors), vectors[0].shape, vectors.subset(torch.tensor([4, 1])).pixels.shape
         (5, torch.Size([384]), torch.Size([2, 384]))
     """
+
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stored.ndim != 2 or self.stored.dtype != torch.float32 or self.stored.shape[1] == 0:
@@ -67,6 +72,8 @@ class StoredFeatures:
     """Of each row, such as its patient; empty unless they are wanted."""
     notes: tuple[str, ...] = ()
     """How the file was read."""
+    columns: tuple[str, ...] = ()
+    """Of a table with a column per feature, their names."""
 
 
 def is_features(path: Path | str) -> bool:
@@ -90,7 +97,7 @@ def read_features(
             with the labels in ``NAME.labels.npy`` or ``labels.npy`` beside it. A table, ``.csv``, ``.tsv`` or
             ``.parquet``, with a column of numbers per feature, or one of lists, and the columns ``label`` and
             optionally ``split``. Labels are class names, or class indices if there are ``classes``.
-        labelled: whether labels are needed.
+        labelled: whether labels, and groups, are needed.
         label: the array or column with the labels.
         group: the array or column with groups that must not be split.
     """
@@ -98,17 +105,19 @@ def read_features(
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a file of features, but it does not exist.")
     notes: Sequence[str] = ()
+    columns: Sequence[str] = ()
     with reading(path, "a file of features"):
         if path.suffix.lower() == ".npy":
             arrays = _read_npy(path, labelled)
         elif path.suffix.lower() in _SUFFIXES:
             arrays = _join_splits(path, read_arrays(path), label, group)
         elif (vectors := _vector_column(path)) is not None:
-            needed = [*([label] if labelled else []), *([] if group is None else [group])]
+            needed = [name for name in (label, group) if name is not None and labelled]
             arrays = _read_vectors(path, vectors, list(map(column, needed)), column(label))
         else:
-            arrays, notes = read_feature_table(path, labelled, label, group)
-        return replace(_checked(path, arrays, labelled, label, group), notes=tuple(notes))
+            arrays, columns, notes = read_feature_table(path, labelled, label, group)
+        stored = _checked(path, arrays, labelled, label, group if labelled else None)
+        return replace(stored, notes=tuple(notes), columns=tuple(columns))
 
 
 def write_features(path: Path, stored: StoredFeatures) -> None:
@@ -282,7 +291,7 @@ def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | 
 
 
 def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> StoredFeatures:
-    has = f"it has {', '.join(arrays) or 'nothing'}"
+    has = f"it has {shown(list(arrays)) or 'nothing'}"
     if "indptr" in arrays:
         raise ValueError(
             f"Expected numbers of shape (N, D) in {path}, but it has a sparse matrix; save `features=matrix.toarray()` "

@@ -358,7 +358,7 @@ def _from_features(path: Path, label: str, split_by: str | None) -> DataSet:
     return _from_rows(
         path.stem,
         path,
-        FeatureVectors(stored.features),
+        FeatureVectors(stored.features, columns=stored.columns),
         labels=stored.labels,
         parts=stored.splits,
         groups=stored.groups,
