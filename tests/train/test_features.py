@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -190,12 +191,13 @@ def test_columns_of_a_table_are_taken_by_name(run, gaussians, tmp_path, suffix):
     [
         (["--method", "softmax", "--model", "resnet32"], "--model to be linear or mlp for features"),
         (["--method", "reslt"], "feature maps"),
-        (["--method", "softmax", "--weights", "nowhere.safetensors"], "--weights"),
+        (["--method", "softmax", "--weights", "some.safetensors"], "--weights"),
         (["--method", "softmax", "--channels-last"], "--channels-last"),
         (["--method", "softmax", "--augment", "cifar"], "--augment"),
     ],
 )
 def test_what_features_cannot_do(run, gaussians, words, message):
+    Path("some.safetensors").touch()
     code, _, err = run("train", gaussians, *words, "--device", "cpu", "--out", "run")
     assert code == 2
     assert message in one_sentence(err)
