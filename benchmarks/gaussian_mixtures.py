@@ -254,7 +254,7 @@ class Rows:
 
 def shift_of(fit: ShiftFit) -> float:
     """Delta; 0, i.e. Balanced Softmax, if it must not be used."""
-    return fit.delta if fit.problem is None else 0.0
+    return fit.tau
 
 
 def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:

@@ -149,13 +149,14 @@ def test_one_class_with_samples_is_a_problem() -> None:
 def test_two_classes() -> None:
     log_p, labels = _sample(20_000, classes=2)
     fit = fit_shift(log_p + 1.2 * torch.tensor([90.0, 10.0]).log(), labels, [90, 10])
-    assert abs(fit.delta - 1.2) < 4 * fit.std_error
+    assert abs(fit.tau - 1.2) < 4 * fit.std_error
 
 
 def test_equal_counts_leave_delta_undetermined() -> None:
     logits, labels = _sample(300)
     fit = fit_shift(logits, labels, [7] * 5)
     assert math.isnan(fit.delta)
+    assert fit.tau == 0
     assert fit.std_error == math.inf
     assert "same count" in str(fit.problem)
 

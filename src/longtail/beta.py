@@ -64,6 +64,11 @@ class ShiftFit(NamedTuple):
     problem: str | None
     """Why delta must not be used; ``None`` if it may be."""
 
+    @property
+    def tau(self) -> float:
+        """The strength for :func:`adjust_logits <longtail.adjust_logits>`: delta, or 0 if it must not be used."""
+        return 0.0 if self.problem else self.delta
+
 
 def fit_shift(
     logits: Vector,
@@ -97,7 +102,7 @@ def fit_shift(
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1]).repeat(10)
         >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]]).repeat(10, 1)
         >>> fit = fit_shift(logits, labels, counts=[100, 10])
-        >>> round(fit.delta, 2), fit.problem
+        >>> round(fit.tau, 2), fit.problem
         (0.62, None)
     """
     counts = as_counts(counts, fractions=True)
