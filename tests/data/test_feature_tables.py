@@ -114,7 +114,7 @@ def test_a_table_trains_and_new_rows_need_no_labels(tmp_path):
     assert train(recipe, tmp_path / "run")[0].result()["classes"] == ["1", "2", "3", "4"]
     table.to_csv(tmp_path / "new.csv", index=False)
     found = read_features(tmp_path / "new.csv", labelled=False)
-    np.testing.assert_array_equal(found.features, rows)
+    np.testing.assert_array_equal(found.samples.pixels, rows)
     assert found.labels == []
 
 

@@ -106,7 +106,8 @@ def read_class_embeddings(path: str, class_names: Sequence[str], backbone: Backb
     names = stored.labels or stored.class_names or ()
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
-    number, length = stored.features.shape
+    features = stored.samples.pixels
+    number, length = features.shape
     wanted = backbone.in_features if isinstance(backbone, FeatureNet) else backbone.num_features
     if length != wanted or len(names) != number:
         raise ValueError(
@@ -116,7 +117,7 @@ def read_class_embeddings(path: str, class_names: Sequence[str], backbone: Backb
     missing = [repr(name) for name in class_names if name not in rows]
     if missing:
         raise ValueError(f"Expected {path} to have an embedding of each class, but it has none of {some_of(missing)}.")
-    return torch.stack([stored.features[rows[name]].mean(0) for name in class_names])
+    return torch.stack([features[rows[name]].mean(0) for name in class_names])
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import gzip
 import struct
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -21,6 +21,7 @@ from longtail.data.datasets.catalog import CATALOG, Entry, expected_counts
 from longtail.data.datasets.cifar import read_cifar
 from longtail.data.datasets.fetch import download, fetch_archive
 from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list, read_table
+from longtail.data.datasets.rows import numbered
 from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split
 from longtail.data.datasets.texts import read_banking77, read_clinc150, read_goemotions, read_trec
 
@@ -147,7 +148,7 @@ def _read_gtsrb(table: _Table, root: Path) -> DataSet:
     folders = tuple(f"{c:05}" for c in range(table["num_classes"]))
     signs = read_folder(root / "gtsrb/GTSRB/Final_Training/Images", folders)[0]
     assert isinstance(signs.images, FileImages)
-    tracks, codes = _codes(name.partition("_")[0] for name in signs.images.names)
+    tracks, codes = numbered(name.partition("_")[0] for name in signs.images.names)
     answers = root / "gtsrb/GT-final_test.csv"
     names, labels = [], []
     for number, row in enumerate(read_table(answers, ["filename", "classid"]), 1):
@@ -180,16 +181,9 @@ def _read_ham10000(table: _Table, root: Path) -> DataSet:
         names.append(places[image])
         labels.append(table["classes"].index(label))
         lesions.append(lesion)
-    known, codes = _codes(lesions)
+    known, codes = numbered(lesions)
     train = Split(FileImages(folder, names), torch.tensor(labels, dtype=torch.int64), codes)
     return DataSet("ham10000", tuple(table["classes"]), train, group_names=known)
-
-
-def _codes(groups: Iterable[str]) -> tuple[tuple[str, ...], Tensor]:
-    """Return the different groups, and the position of each one given among them."""
-    codes: dict[str, int] = {}
-    members = torch.tensor([codes.setdefault(group, len(codes)) for group in groups], dtype=torch.int64)
-    return tuple(codes), members
 
 
 # --- the entries

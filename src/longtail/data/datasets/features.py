@@ -1,10 +1,10 @@
 """Feature vectors, for example embeddings of a pretrained network: files of them, and their place in a data set."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from longtail._io import import_extra, new_file, open_tensors, reading
 from longtail.data.datasets.feature_tables import LABEL, SPLIT, is_feature_table, read_feature_table
 from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
 from longtail.data.datasets.labels import label_texts
-from longtail.data.datasets.splits import ArrayImages
+from longtail.data.datasets.rows import Rows, split_names
+from longtail.data.datasets.splits import ArrayImages, Texts
 
 FEATURES = "features"
 """The array or column of feature vectors."""
@@ -56,26 +57,6 @@ class FeatureVectors(ArrayImages):
         return 1, 1
 
 
-@dataclass(frozen=True, eq=False)
-class StoredFeatures:
-    """The content of a file of features."""
-
-    features: Tensor
-    """float32 ``(N, D)``."""
-    labels: list[str]
-    """Class indices or names; empty if the file has none and need not."""
-    splits: list[str]
-    """``train``, ``val`` or ``test`` for each row."""
-    class_names: tuple[str, ...] | None
-    """If the file has them; labels are then among them."""
-    groups: list[str]
-    """Of each row, such as its patient; empty unless they are wanted."""
-    notes: tuple[str, ...] = ()
-    """How the file was read."""
-    columns: tuple[str, ...] = ()
-    """Of a table with a column per feature, their names."""
-
-
 def is_features(path: Path | str) -> bool:
     """Whether a file has feature vectors: ``.npz``, ``.npy``, ``.safetensors``, or a table with vectors or numbers."""
     path = Path(path)
@@ -86,7 +67,7 @@ def is_features(path: Path | str) -> bool:
 
 def read_features(
     path: Path | str, *, labelled: bool = True, label: str = LABEL, group: str | None = None
-) -> StoredFeatures:
+) -> Rows[FeatureVectors]:
     """Read a file of feature vectors; nothing in it is executed.
 
     Args:
@@ -116,35 +97,20 @@ def read_features(
             arrays = _read_vectors(path, vectors, list(map(column, needed)), column(label))
         else:
             arrays, columns, notes = read_feature_table(path, labelled, label, group)
-        stored = _checked(path, arrays, labelled, label, group if labelled else None)
-        return replace(stored, notes=tuple(notes), columns=tuple(columns))
+        rows = _rows(path, arrays, labelled, label, group if labelled else None)
+        return replace(rows, samples=replace(rows.samples, columns=tuple(columns)), notes=tuple(notes))
 
 
-def write_features(path: Path, stored: StoredFeatures) -> None:
+def write_features(path: Path, rows: Rows[FeatureVectors]) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
-    arrays = {FEATURES: stored.features.numpy(), SPLIT: np.array(stored.splits)}
-    if stored.labels:
-        arrays["labels"] = np.array(stored.labels)
-    if stored.groups:
-        arrays["group"] = np.array(stored.groups)
-    if stored.class_names is not None:
-        arrays[_CLASSES] = np.array(stored.class_names)
+    arrays = {FEATURES: rows.samples.pixels.numpy(), SPLIT: np.array(rows.splits)}
+    texts = {"labels": rows.labels, "group": rows.groups, _CLASSES: rows.class_names}
+    arrays |= {name: np.array(values) for name, values in texts.items() if values}
     with new_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-class TextTable(NamedTuple):
-    """The rows of a table of texts."""
-
-    texts: list[str]
-    labels: list[str]
-    """Empty without a column of labels."""
-    splits: list[str]
-    groups: list[str]
-    """Empty without a column of groups."""
-
-
-def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> TextTable:
+def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Rows[Texts]:
     """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
 
     Texts without a label, if there is no column ``label``, can be predicted but not trained on.
@@ -169,18 +135,9 @@ def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | 
             if not row.get(name, "").strip():
                 raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
     values = {name: [row[name] for row in rows] for name in wanted}
-    splits = _splits(path, [row.get(SPLIT) for row in rows])
+    splits = split_names(path, [row.get(SPLIT) for row in rows])
     groups = [] if group is None else values[column(group)]
-    return TextTable(values[column(text)], values.get(column(label), []), splits, groups)
-
-
-def _splits(path: Path, given: Iterable[Any]) -> list[str]:
-    """Return splits by our names."""
-    found = [str(part or "train").lower() for part in given]
-    wrong = next((part for part in found if part not in SPLITS), None)
-    if wrong is not None:
-        raise ValueError(f"Expected `split` of {path} to be train, val or test for each row, but got {wrong!r}.")
-    return [SPLITS[part] for part in found]
+    return Rows(Texts(tuple(values[column(text)])), values.get(column(label), []), splits, groups)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -290,7 +247,7 @@ def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | 
     }
 
 
-def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> StoredFeatures:
+def _rows(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> Rows[FeatureVectors]:
     has = f"it has {shown(list(arrays)) or 'nothing'}"
     if "indptr" in arrays:
         raise ValueError(
@@ -307,7 +264,7 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, g
     texts = [] if known is None else label_texts(arrays[known], len(vectors), f"`{known}` of {path}")
     splits = ["train"] * len(vectors)
     if SPLIT in arrays:
-        splits = _splits(path, arrays[SPLIT].tolist())
+        splits = split_names(path, arrays[SPLIT].tolist())
         if len(splits) != len(vectors):
             raise ValueError(f"Expected `split` of {path} for each of {len(vectors)} rows, but got {len(splits)}.")
     names = (
@@ -321,7 +278,7 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, g
         if found is None or found.shape != (len(vectors),):
             raise ValueError(f"Expected an array `{group}` in {path} with a value per row, but {has}.")
         groups = list(map(str, found.tolist()))
-    return StoredFeatures(vectors, texts, splits, names, groups)
+    return Rows(FeatureVectors(vectors), texts, splits, groups, names)
 
 
 def _vectors(path: Path, name: str, features: Array) -> Tensor:
