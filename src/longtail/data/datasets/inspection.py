@@ -253,7 +253,6 @@ def describe_dataset(
         labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
         if len(set(labels)) > 1:
             conflicting.append(tuple(f"{name} ({label})" for name, label in zip(names, labels, strict=True)))
-    whole = (dataset.counts > 1) & ~dataset.can_hold_out
     return Description(
         name=dataset.name,
         class_names=dataset.class_names,
@@ -262,11 +261,11 @@ def describe_dataset(
         counts=dataset.counts,
         groups=dataset.groups,
         groups_from=dataset.groups_from,
-        empty=tuple(dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()),
+        empty=dataset.names_of(dataset.counts == 0),
         absent=tuple(
-            f"{part}: {dataset.class_names[c]}"
+            f"{part}: {name}"
             for part, split in dataset.splits.items()
-            for c in (class_counts(split.labels, dataset.num_classes) == 0).nonzero().flatten().tolist()
+            for name in dataset.names_of(class_counts(split.labels, dataset.num_classes) == 0)
             if part != "train"
         ),
         across=tuple(across),
@@ -275,7 +274,7 @@ def describe_dataset(
         unreadable=tuple(unreadable),
         leaking=tuple(groups_in_several_splits(dataset)),
         num_groups=len({group for split in dataset.splits.values() for group in _groups(split)}),
-        whole=tuple(dataset.class_names[c] for c in whole.nonzero().flatten().tolist()),
+        whole=dataset.names_of((dataset.counts > 1) & ~dataset.can_hold_out),
         rotated=rotated,
         notes=dataset.notes,
     )

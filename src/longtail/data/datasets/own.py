@@ -102,10 +102,8 @@ def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
     if not Path(path).is_dir() or _split_lists(Path(path)):
         return []
     counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
-    empty = [dataset.class_names[c] for c in (counts == 0).nonzero().flatten().tolist()]
-    return [
-        folder / name for folder in _split_folders(Path(path)).values() for name in empty if (folder / name).is_dir()
-    ]
+    folders = _split_folders(Path(path)).values()
+    return [folder / name for folder in folders for name in dataset.names_of(counts == 0) if (folder / name).is_dir()]
 
 
 def _open_folder(root: Path, split_by: str | None) -> DataSet:
