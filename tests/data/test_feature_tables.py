@@ -145,6 +145,15 @@ def test_arrays_of_splits(tmp_path, form):
         assert data.splits[part].labels.tolist() == arrays["y"][rows, 0].tolist()
 
 
+def test_new_rows_in_arrays_of_splits_need_no_labels(tmp_path):
+    path = tmp_path / "a.npz"
+    for given in ({}, {"y_test": NAMES[6:]}):
+        np.savez(path, x_train=ROWS[:6], x_test=ROWS[6:], **given)
+        found = read_features(path, labelled=False)
+        np.testing.assert_array_equal(found.samples.pixels, ROWS)
+        assert (found.labels, found.splits) == ([], ["train"] * 6 + ["test"] * 2)
+
+
 def test_arrays_that_are_unclear_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     for arrays, message in (

@@ -91,7 +91,7 @@ def read_features(
         if path.suffix.lower() == ".npy":
             arrays = _read_npy(path, labelled)
         elif path.suffix.lower() in _SUFFIXES:
-            arrays = _join_splits(path, read_arrays(path), label, group)
+            arrays = _join_splits(path, read_arrays(path), [label] if group is None else [label, group], labelled)
         elif (vectors := _vector_column(path)) is not None:
             needed = [name for name in (label, group) if name is not None and labelled]
             arrays = _read_vectors(path, vectors, list(map(column, needed)), column(label))
@@ -218,8 +218,8 @@ def _find(arrays: Mapping[str, Array], wanted: str, path: Path) -> str | None:
     return found[0] if found else None
 
 
-def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | None) -> dict[str, Array]:
-    """One array of features, labels and splits, from arrays per split if there are such."""
+def _join_splits(path: Path, arrays: dict[str, Array], others: Sequence[str], needed: bool) -> dict[str, Array]:
+    """One array of features, of splits and of each name in ``others``, from arrays per split if there are such."""
     parts: dict[str, dict[str, Array]] = {}
     for name, values in arrays.items():
         match = _OF_PART.fullmatch(name)
@@ -229,22 +229,21 @@ def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | 
     parts = {part: found for part, found in parts.items() if _find(found, FEATURES, path) is not None}
     if not parts or _find(arrays, FEATURES, path) is not None:
         return arrays
-    joined: dict[str, list[Array]] = {FEATURES: [], label: [], **({} if group is None else {group: []}), SPLIT: []}
-    for part, found in parts.items():
-        for name in [name for name in joined if name != SPLIT]:
+    whole: dict[str, Array] = {_CLASSES: arrays[_CLASSES]} if _CLASSES in arrays else {}
+    for name in (FEATURES, *others):
+        joined: dict[str, Array] = {}
+        for part, found in parts.items():
             place = _find(found, name, path)
-            if place is None:
+            if place is not None:
+                one = found[place]
+                joined[part] = one.reshape(-1) if name != FEATURES and one.shape[1:] == (1,) else one
+            elif needed:
                 raise ValueError(f"Expected {path} to have `{name}` of {part}, but it has {', '.join(arrays)}.")
-            joined[name].append(
-                found[place].reshape(-1)
-                if name != FEATURES and found[place].ndim == 2 and found[place].shape[1] == 1
-                else found[place]
-            )
-        joined[SPLIT].append(np.repeat(part, len(joined[FEATURES][-1])))
-    return {
-        **{name: np.concatenate(values) for name, values in joined.items()},
-        **({_CLASSES: arrays[_CLASSES]} if _CLASSES in arrays else {}),
-    }
+        if name == FEATURES:
+            whole[SPLIT] = np.repeat(list(joined), list(map(len, joined.values())))
+        if len(joined) == len(parts):
+            whole[name] = np.concatenate(list(joined.values()))
+    return whole
 
 
 def _rows(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> Rows[FeatureVectors]:
