@@ -346,7 +346,8 @@ def test_tiny_imagenet(tiny):
 def test_the_answers_of_tiny_imagenet_are_checked(tiny):
     path = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
     before = path.read_text()
-    for row in ("val_9.JPEG\tn00000000\t0\t0\t1\t1", "val_9.JPEG", "../../../x.JPEG\tn01443537\t0\t0\t1\t1"):
+    wrong = ["val_9.JPEG\tn00000000\t0\t0\t1\t1", "val_9.JPEG", "../../../x.JPEG\tn01443537\t0\t0\t1\t1", "\tn01443537"]
+    for row in wrong:
         path.write_text(before + row + "\n")
         with pytest.raises(ValueError, match=r"line 5.*val_annotations\.txt"):
             load("tiny-imagenet", tiny)

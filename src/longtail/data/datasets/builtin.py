@@ -107,7 +107,7 @@ def _read_tiny_imagenet(_: _Table, root: Path) -> DataSet:
     names, labels = [], []
     for number, line in enumerate(filter(str.strip, read_lines(answers)), 1):
         name, class_name, *_rest = (*line.split("\t"), "")
-        if class_name not in class_names or not inside(name):
+        if class_name not in class_names or not name or not inside(name):
             raise ValueError(f"Expected a file and a class in line {number} of {answers}, but got {line[:80]!r}.")
         names.append(name)
         labels.append(class_names.index(class_name))
