@@ -29,7 +29,7 @@ from longtail.study.decision import ENOUGH_SEEDS
 from longtail.study.estimate import estimate
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
-from longtail.study.rendering import FORMATS, print_table, write
+from longtail.study.rendering import FORMATS, print_table
 from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
@@ -236,7 +236,7 @@ def _table(words: Sequence[str], command: str) -> int:
     if given.format == "terminal":
         print_table(table, console)
     else:
-        console.file.write(write(table, given.format))
+        console.file.write(FORMATS[given.format](table))
     return 0
 
 

@@ -44,7 +44,7 @@ _DEFAULTS: LossOptions = {"ignore_index": -100, "reduction": "mean", "label_smoo
 
 
 class KeepsValues(nn.Module):
-    """A module whose buffers are moved by ``.to(device)`` and never rounded: only the device of a change is used."""
+    """A module whose buffers keep their values: ``.to(device)`` moves them, ``.half()`` does not change them."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)

@@ -22,8 +22,8 @@ from longtail.train.recipe import pick_device, settings_of
 from longtail.train.trainer import StoppedError, Trainer
 
 _WATCH_SECONDS = 0.5
-_LONGEST_PAUSE = 10.0  # between two looks at runs that others hold
-_PATIENCE = 16  # runs that others did or hold, before all are looked at together
+_LONGEST_PAUSE = 10.0  # seconds between two checks of runs that other processes hold
+_PATIENCE = 16  # runs that are checked one by one before all that wait are checked together
 
 
 def devices(runs: Sequence[PlannedRun]) -> list[torch.device]:
@@ -175,7 +175,7 @@ class _Work:
         try:
             while self.waiting:
                 tries += 1
-                if tries == _PATIENCE:  # others have done much since: look at all runs, many at a time
+                if tries == _PATIENCE:  # other processes did many: check all runs, many at a time
                     self.worker.done_of(self.waiting)
                     self.waiting = deque(run for run in self.waiting if run.path not in self.worker.done)
                     continue
@@ -319,7 +319,7 @@ def _work_on(
         nonlocal reported
         new = dict(list(work.failed.items())[reported:])
         reported += len(new)
-        with suppress(OSError):  # nobody listens
+        with suppress(OSError):  # the other end is closed
             pipe.send((new, work.worker.running, -1 if work.waiting or work.worker.running else received))
 
     work = _Work(device, together, Worker(joins=True, began=began), report, more, lambda: not closed)

@@ -304,7 +304,7 @@ class Progress:
         return runs
 
     def update(self) -> None:
-        """Look for runs that finished: those that were trained here, and some of the others in turn."""
+        """Check which runs finished: those that were trained here, and some of the others in turn."""
         found = self._count(self._here())
         joins = self._worker is not None and self._worker.joins
         if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
@@ -352,7 +352,7 @@ class Progress:
         return list(new)
 
 
-_SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are looked at together; between looks at the runs of other workers
+_SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are checked together; seconds between checks of the runs of others
 
 
 def _epochs(run: PlannedRun) -> int:

@@ -42,7 +42,7 @@ class Worker:
         self.trained: set[Path] = set()
         """The runs whose training began here."""
         self.done: set[Path] = set()
-        """The runs that were seen to be done: hundreds of workers must not look at every run again and again."""
+        """The runs that are known to be done. They are not checked again: there may be hundreds of workers."""
         self._files = {Path(plan.out) / FOLDER / f"{process_name()}.json": plan for plan in plans}
         self._started = time.monotonic()
         self.began = time.time() if began is None else began
@@ -85,7 +85,7 @@ class Worker:
                 file.parent.rmdir()  # fails while others work
 
     def done_of(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-        """Return the runs that are done; those that were seen to be done are not looked at again."""
+        """Return the runs that are done; those that are known to be done are not checked again."""
         given = list(runs)
         self.done |= {run.path for run in done_of(run for run in given if run.path not in self.done)}
         return [run for run in given if run.path in self.done]
@@ -109,7 +109,7 @@ class Worker:
             with suppress(OSError):
                 try:
                     os.utime(file)
-                except FileNotFoundError:  # another process took this one for dead
+                except FileNotFoundError:  # another process removed it, because it was old
                     self._write(file)
 
     def _write(self, file: Path) -> None:

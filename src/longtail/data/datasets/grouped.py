@@ -17,11 +17,11 @@ class GroupTable:
     """Images per group and class."""
 
     pairs: list[Pairs]
-    """Of each group."""
+    """One entry per group."""
     counts: list[int]
     """Images per class."""
     smallest: list[int]
-    """Of each class, its images in the group that has the fewest; 0 if all of them are in one group."""
+    """Per class, the images in the group that has the fewest of them; 0 if all are in one group."""
     member: np.ndarray
     """The group of each image."""
 

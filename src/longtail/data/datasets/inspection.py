@@ -16,7 +16,6 @@ from longtail._program import printable
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.features import FeatureVectors
-from longtail.data.datasets.long_tail import long_tail_counts
 from longtail.data.datasets.splits import DataSet, FileImages, Split, Texts
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
@@ -52,9 +51,8 @@ def check_dataset(name: str, root: Path | str = "data", **options: Any) -> list[
     """
     entry, dataset = CATALOG.find(name), load(name, root, **options)
     sizes, train_range = dict(entry.sizes), entry.train_range
-    if entry.imbalance is not None and train_range is not None:
-        factor = options.get("imbalance") or entry.imbalance
-        counts = long_tail_counts(entry.num_classes, train_range[0], factor, profile=options.get("profile", "exp"))
+    counts = entry.train_counts(options.get("imbalance"), options.get("profile", "exp"))
+    if counts is not None:
         sizes["train"], train_range = int(counts.sum()), (int(counts.min()), int(counts.max()))
     counted = {part: _counts(dataset, split) for part, split in dataset.splits.items()}
     found = [Difference("classes", entry.num_classes, dataset.num_classes)]

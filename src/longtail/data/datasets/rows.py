@@ -25,7 +25,7 @@ class Rows(Generic[Samples]):
     splits: list[str]
     """``train``, ``val`` or ``test`` for each row."""
     groups: list[str] = field(default_factory=list)
-    """Of each row, such as its patient; empty if rows may be split freely."""
+    """The group of each row, such as its patient; empty if rows may be split freely."""
     class_names: tuple[str, ...] | None = None
     """If the file has them; labels are then among them, or indices from 0 on."""
     notes: tuple[str, ...] = ()
