@@ -21,7 +21,7 @@ from longtail.data.datasets.catalog import CATALOG, Entry, expected_counts
 from longtail.data.datasets.cifar import read_cifar
 from longtail.data.datasets.fetch import download, fetch_archive
 from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list, read_table
-from longtail.data.datasets.rows import numbered
+from longtail.data.datasets.rows import Rows, numbered
 from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split
 from longtail.data.datasets.texts import read_banking77, read_clinc150, read_goemotions, read_trec
 
@@ -179,11 +179,10 @@ def _read_ham10000(table: _Table, root: Path) -> DataSet:
                 f"Expected the image in row {number} of {path}, but there is no {image}.jpg in {folder}/*."
             )
         names.append(places[image])
-        labels.append(table["classes"].index(label))
+        labels.append(label)
         lesions.append(lesion)
-    known, codes = numbered(lesions)
-    train = Split(FileImages(folder, names), torch.tensor(labels, dtype=torch.int64), codes)
-    return DataSet("ham10000", tuple(table["classes"]), train, group_names=known)
+    images, splits = FileImages(folder, names), ["train"] * len(names)
+    return Rows(images, labels, splits, lesions, tuple(table["classes"])).dataset("ham10000", path)
 
 
 # --- the entries

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from longtail._checks import shown
-from longtail._io import import_extra, new_file, open_tensors, reading
-from longtail.data.datasets.feature_tables import LABEL, SPLIT, is_feature_table, read_feature_table
-from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
+from longtail._io import new_file, open_tensors, reading
+from longtail.data.datasets.feature_tables import FEATURES, LABEL, SPLIT, is_feature_table, read_feature_table
+from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_table
 from longtail.data.datasets.labels import label_texts
 from longtail.data.datasets.rows import Rows, split_names
 from longtail.data.datasets.splits import ArrayImages, Texts
 
-FEATURES = "features"
-"""The array or column of feature vectors."""
 _CLASSES = "classes"
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 _OTHER_NAMES = {FEATURES: ("x", "embeddings", "embedding", "data"), LABEL: ("labels", "y", "target", "targets")}
@@ -60,9 +58,7 @@ class FeatureVectors(ArrayImages):
 def is_features(path: Path | str) -> bool:
     """Whether a file has feature vectors: ``.npz``, ``.npy``, ``.safetensors``, or a table with vectors or numbers."""
     path = Path(path)
-    if path.suffix.lower() in _SUFFIXES:
-        return True
-    return path.is_file() and (_vector_column(path) is not None or is_feature_table(path))
+    return path.suffix.lower() in _SUFFIXES or (path.is_file() and is_feature_table(path))
 
 
 def read_features(
@@ -92,9 +88,6 @@ def read_features(
             arrays = _read_npy(path, labelled)
         elif path.suffix.lower() in _SUFFIXES:
             arrays = _join_splits(path, read_arrays(path), [label] if group is None else [label, group], labelled)
-        elif (vectors := _vector_column(path)) is not None:
-            needed = [name for name in (label, group) if name is not None and labelled]
-            arrays = _read_vectors(path, vectors, list(map(column, needed)), column(label))
         else:
             arrays, columns, notes = read_feature_table(path, labelled, label, group)
         rows = _rows(path, arrays, labelled, label, group if labelled else None)
@@ -173,39 +166,6 @@ def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
         raise FileNotFoundError(f"Expected the labels of {path} in {beside[0].name} or {beside[1].name} beside it.")
     arrays = {FEATURES: np.load(path, allow_pickle=False)}
     return arrays if found is None else arrays | {LABEL: np.load(found, allow_pickle=False)}
-
-
-def _vector_column(path: Path) -> str | None:
-    """The column with lists of numbers of a Parquet file: `features`, or the only one."""
-    if path.suffix.lower() != ".parquet":
-        return None
-    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
-    with reading(path, "a Parquet file"):
-        schema = parquet.read_schema(path)
-    lists = [
-        one.name
-        for one in schema
-        if any(test(one.type) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
-    ]
-    alone = len(lists) == 1 and "path" not in map(column, schema.names)
-    return next((name for name in lists if column(name) == FEATURES), lists[0] if alone else None)
-
-
-def _read_vectors(path: Path, vectors: str, needed: list[str], label: str) -> dict[str, Array]:
-    def chosen(names: list[str]) -> list[str]:
-        columns, used = check_columns(path, names, needed), {label, SPLIT, *needed}
-        return [vectors, *(name for name, known in zip(names, columns, strict=True) if known in used)]
-
-    table = read_parquet(path, chosen)
-    lengths = [0 if row is None else len(row) for row in table[vectors]]
-    wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
-    if wrong is not None:
-        raise ValueError(
-            f"Expected the vectors in {path} to have one length, but row 0 has {lengths[0]} numbers and row {wrong} "
-            f"{lengths[wrong]}."
-        )
-    found = {column(name): np.array(values, dtype=object) for name, values in table.items() if name != vectors}
-    return found | {FEATURES: np.array(table[vectors], dtype=np.float64)}
 
 
 def _find(arrays: Mapping[str, Array], wanted: str, path: Path) -> str | None:

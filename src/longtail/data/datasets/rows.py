@@ -34,8 +34,8 @@ class Rows(Generic[Samples]):
     def dataset(self, name: str, path: Path) -> DataSet:
         """Return the rows as a data set; ``path`` is the file, for errors."""
         if "train" not in self.splits:
-            found = ", ".join(dict.fromkeys(self.splits))
-            raise ValueError(f"Expected {path} to have training rows, but got only {found}.")
+            found = f"only {', '.join(dict.fromkeys(self.splits))}" if self.splits else "no rows"
+            raise ValueError(f"Expected {path} to have training rows, but got {found}.")
         class_names, classes = classes_of(self.labels, self.class_names, str(path))
         group_names, groups = numbered(self.groups)
         everything = Split(self.samples, torch.tensor(classes, dtype=torch.int64), groups if group_names else None)
