@@ -61,15 +61,9 @@ def _read_digits(_: _Table, __: Path) -> DataSet:
 
 
 def _read_cifar(table: _Table, root: Path) -> DataSet:
-    train, test = (read_cifar(root, table["name"], train=part) for part in (True, False))
-    return DataSet(
-        table["name"],
-        train.class_names,
-        train=Split(ArrayImages(train.images), train.labels),
-        test=Split(ArrayImages(test.images), test.labels),
-        cut=thirds(len(train.class_names)),
-        normalisation=_normalisation(table),
-    )
+    name, normalisation = table["name"], _normalisation(table)
+    (train, class_names), (test, _) = (read_cifar(root, name, train=part) for part in (True, False))
+    return DataSet(name, class_names, train, test, cut=thirds(len(class_names)), normalisation=normalisation)
 
 
 def _read_fashion_mnist(table: _Table, root: Path) -> DataSet:
