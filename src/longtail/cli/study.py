@@ -145,7 +145,7 @@ def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: argparse
 def _print_results(plan: StudyPlan, results: Results, command: str) -> None:
     _print_searches(results.searches, command)
     for searched in results.searches.values():
-        print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
+        print_line(f"{searched.cells[0].data}: {searched.choice.reason}")
     if results.runs:
         print_table(results.table("recall"), console)
         print_table(results.table("measures", about=False), console)
@@ -203,7 +203,7 @@ def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) 
     if searches:
         _print_where(Path(plan.out) / "search", plan)
     for key, searched in searches.items():
-        print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
+        print_line(f"{searched.cells[0].data}: {searched.choice.reason}")
         print_line(f"Next, test it with {ENOUGH_SEEDS} seeds: {_next_study(key, searched.beta, words)}")
     return _exit_code(outcome)
 
