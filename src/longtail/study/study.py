@@ -201,17 +201,11 @@ def run_studies(
     join: bool = False,
     read: bool = True,
 ) -> list[Results]:
-    """Run several studies together, which is faster than one after the other.
+    """Run several studies together, which is faster than one after the other; arguments as for :meth:`Study.run`.
 
-    Args:
-        studies: the studies.
-        together: as for :meth:`Study.run`, and so are ``on_progress``, ``on_round`` and ``train``.
-        on_progress: see above.
-        on_round: see above.
-        train: see above.
-        join: share the studies with other workers, as :meth:`Study.work` does.
-        read: whether results have their runs also if another worker has written the tables. Hundreds of workers that
-            all read everything at the end are a burden for a file system.
+    With ``join``, the studies are shared with other workers, as by :meth:`Study.work`. Without ``read``, the results
+    have no runs if another worker has written the tables: hundreds of workers that read all results at the end are a
+    burden for a file system.
     """
     plans = [study.plan for study in studies]
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))

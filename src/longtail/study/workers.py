@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -211,25 +210,24 @@ def status(plans: Sequence[StudyPlan], runs: Sequence[PlannedRun]) -> dict[str, 
         for name, since in about["runs"].items()
     }
     states = map_files(lambda run: _state(run.folder, str(run.path) in running), runs)
-    counts = Counter(state for state, _ in states)
-    of_state = {
-        name: [str(run.path) for run, (one, _) in zip(runs, states, strict=True) if one == name] for name in _STATES
-    }
-    left = counts["running"] + counts["stopped"] + counts["waiting"]
+    of_state: dict[str, list[PlannedRun]] = {name: [] for name in _STATES}
+    for run, (state, _) in zip(runs, states, strict=True):
+        of_state[state].append(run)
+    left = sum(len(of_state[name]) for name in ("running", "stopped", "waiting"))
     rate = None
     if found:
         start = min(datetime.fromisoformat(about["since"]).timestamp() for _, about in found)
         recent = sum(moment >= start for state, moment in states if state == "done")
         rate = recent / max(_present(outs[0]) - start, 1.0)
     return {
-        **{name: counts[name] for name in _STATES},
+        **{name: len(found) for name, found in of_state.items()},
         "open_searches": sum(_is_open(plan.search_folder(key)) for plan in plans for key in plan.searches),
         "workers": [
             {"host": one["host"], "pid": one["pid"], "since": one["since"], "running": len(one["runs"])}
             for _, one in found
         ],
-        "running_runs": {path: running[path] for path in of_state["running"]},
-        "failed_runs": {path: _failure(RunFolder(path)) for path in of_state["failed"]},
+        "running_runs": {str(run.path): running[str(run.path)] for run in of_state["running"]},
+        "failed_runs": {str(run.path): _failure(run.folder) for run in of_state["failed"]},
         "runs_per_hour": 3600 * rate if rate else None,
         "seconds_left": left / rate if rate else None,
     }
