@@ -69,6 +69,7 @@ def open_path(
         raise FileNotFoundError(f"Expected `image_root` to be a folder, but {root.absolute()} is not.")
 
     def refuse(what: str, *names: str) -> None:
+        """Raise an error if one of these arguments, the first ones in this order, is given."""
         usual = {"image_root": None, "path_column": "path", "label_column": "label"}
         for name, value in zip(names, (root, *columns), strict=False):
             if value != usual[name]:
@@ -145,7 +146,7 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
         tuple(class_names),
         **splits,  # type: ignore[arg-type]
         group_names=tuple(codes),
-        notes=(*_ignored(root, folders, found), *_levels(class_names)),
+        notes=tuple(filter(None, (_ignored(root, folders, found), _levels(class_names)))),
     )
 
 
@@ -182,8 +183,8 @@ def _folder_code(codes: dict[str, int], image: str, place: str) -> int:
     return codes.setdefault(place.split("/")[1], len(codes))
 
 
-def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> list[str]:
-    """What was found beside the images, as a sentence."""
+def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> str:
+    """Return which files are not images, as a sentence; empty if there are none."""
     ignored: Counter[str] = Counter()
     for files in found.values():
         ignored.update(files.ignored)
@@ -193,27 +194,27 @@ def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundF
         ignored["images outside of class folders"] += sum(map(is_image, names))
     number = sum(ignored.values())
     if number == 0:
-        return []
+        return ""
     named = ", ".join(f"{times:,} {suffix}" for suffix, times in ignored.most_common(_NAMED) if times)
     more = ", …" if len(+ignored) > _NAMED else ""
     needed = "; `pip install pillow-heif` reads HEIC" if {".heic", ".heif", ".hif"} & set(+ignored) else ""
-    return [f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."]
+    return f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."
 
 
 _NAMED = 5  # kinds of ignored files that are named
 
 
-def _levels(class_names: Sequence[str]) -> list[str]:
-    """How nested class folders were read, as a sentence."""
+def _levels(class_names: Sequence[str]) -> str:
+    """Return how nested class folders were read, as a sentence; empty if there are none."""
     nested = [name for name in class_names if "/" in name]
     if not nested:
-        return []
+        return ""
     levels = {name.count("/") for name in class_names}
     where = "folders at different levels" if len(levels) > 1 else "folders below the first level"
-    return [
+    return (
         f"Made {len(class_names)} classes from {where}, named by their path, such as {nested[0]}; `split_by` = folder "
         "makes the folders of the first level the classes."
-    ]
+    )
 
 
 def _split_folders(root: Path) -> dict[str, Path]:

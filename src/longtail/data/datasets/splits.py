@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, check_integer, check_number, positive_counts
-from longtail._program import printable
+from longtail._program import printable, some_of
 from longtail.classes import Groups, class_counts, cut_groups
 from longtail.data.datasets.grouped import GroupTable, choose_groups, deal_groups
 from longtail.data.datasets.long_tail import (
@@ -308,7 +308,8 @@ def hold_out(
             held[generator.permutation(of_class)[: max(number, 0)]] = True
     cut = _move(dataset, held, part)
     held_out = {**dataset.held_out, part: fraction} if len(cut.splits[part]) else dataset.held_out
-    return replace(cut, held_out=held_out, notes=(*dataset.notes, *_stays_whole(dataset, cut.splits[part], part)))
+    note = _stays_whole(dataset, cut.splits[part], part)
+    return replace(cut, held_out=held_out, notes=(*dataset.notes, note) if note else dataset.notes)
 
 
 def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
@@ -362,21 +363,18 @@ def _move(dataset: DataSet, held: np.ndarray, part: Literal["val", "test"]) -> D
     return replace(dataset, train=train, val=moved, cut_by=cut_by)
 
 
-def _stays_whole(dataset: DataSet, moved: Split, part: str) -> list[str]:
-    """Which classes with two images or more have none in a split, because groups are not split, in words."""
-    if dataset.train.groups is None:
-        return []
+def _stays_whole(dataset: DataSet, moved: Split, part: str) -> str:
+    """Return which classes with two images or more have none in a split, because groups are not split, as a sentence.
+
+    It is empty if there are no such classes.
+    """
     held = class_counts(moved.labels, dataset.num_classes)
     names = dataset.names_of((held == 0) & (dataset.counts > 1))
-    if not names:
-        return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    if dataset.train.groups is None or not names:
+        return ""
     what = "1 class has" if len(names) == 1 else f"{len(names)} classes have"
     words = {"val": "validation", "test": "test"}[part]
-    return [
-        f"{what} no {words} image, because groups are not split and theirs stay in training: "
-        f"{', '.join(names[:3])}{more}."
-    ]
+    return f"{what} no {words} image, because groups are not split and theirs stay in training: {some_of(names)}."
 
 
 def long_tailed(
