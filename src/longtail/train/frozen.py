@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from longtail._program import some_of
 from longtail._progress import phase
 from longtail.data import FeatureVectors, FileImages, Split
 from longtail.data.datasets.features import FEATURES, read_features
+from longtail.data.loaders.decode import UnreadableImageError
 from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode
 from longtail.models.heads import unit
@@ -70,14 +71,23 @@ def _features(backbone: Backbone, loaders: Loaders, split: Split, sample: Sample
         vectors = _features(backbone, loaders, few, None)
         sample.seconds += (time.perf_counter() - begin) * len(split) / sample.number
         return vectors[torch.arange(len(split)) % sample.number]
-    alone = Loaders(loaders.recipe, loaders.dataset, loaders.device, Ranks(), loaders.unreadable)
+    alone = Loaders(loaders.recipe.changed(bad_images="skip"), loaders.dataset, loaders.device, Ranks())
     found = []
     cast = torch.autocast(loaders.device.type, torch.bfloat16, enabled=loaders.recipe.precision == "bf16")
     with evaluation_mode(backbone), cast, phase("Computing features", len(split)) as progress:
         for batch in alone.evaluation(split).evaluation():
+            _check_readable(alone.unreadable)
             found.append(backbone(batch.views[0]).float().cpu())
             progress.advance(len(batch.labels))
+    _check_readable(alone.unreadable)
     return torch.cat(found)
+
+
+def _check_readable(unreadable: Mapping[str, str]) -> None:
+    """Raise an error for images that cannot be read: `bad_images` = skip cannot leave them out here."""
+    for path, reason in unreadable.items():
+        remedy = "move it elsewhere, as features need every image (`longtail data describe` lists all such files)"
+        raise UnreadableImageError(path, f"{reason}; {remedy}")
 
 
 def _key(backbone: Backbone, loaders: Loaders, files: list[str]) -> str:
