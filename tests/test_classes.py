@@ -262,6 +262,21 @@ class TestCut:
         assert found.index == index
         assert words in how
 
+    def test_groups_without_test_data_are_not_the_default(self) -> None:
+        """Their recall would be unknown: PlantDoc has one class with fewer than 20 images, and none in test."""
+        counts = [179, 120, 90, 60, 50, 2]
+        usual, thirds = (0, 0, 1, 1, 1, 2), (0, 0, 1, 1, 2, 2)
+        for rule, tested, index, words in [
+            ("auto", None, usual, "more than 100"),
+            ("auto", range(6), usual, "more than 100"),
+            ("auto", range(5), thirds, "give no tail with test data"),
+            ("auto", [2, 5], thirds, "give no head with test data"),
+            ("100,20", range(5), usual, "more than 100"),
+        ]:
+            found, how = cut_groups(rule, counts, "abcdef", tested)
+            assert found.index == index
+            assert words in how
+
     def test_cut_by_a_file(self, tmp_path: Path) -> None:
         """Classes by name or index; each in one group."""
         file = tmp_path / "groups.json"

@@ -1,7 +1,7 @@
 """Examples per class, and the head / medium / tail groups made from them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -302,15 +302,19 @@ def group_bounds(groups: str) -> tuple[float, float] | None:
     return head_over, tail_under
 
 
-def cut_groups(groups: str, counts: Vector, class_names: Sequence[str]) -> tuple[Groups, str]:
+def cut_groups(
+    groups: str, counts: Vector, class_names: Sequence[str], tested: Collection[int] | None = None
+) -> tuple[Groups, str]:
     """Return groups by the setting ``groups`` of a recipe, and how they were made, in words.
 
     Args:
         groups: ``"100,20"``: head has more than 100 training examples per class, tail fewer than 20; ``"quantiles"``:
             thirds of the classes (:meth:`Groups.from_quantiles`); the name of a JSON file (:meth:`Groups.from_file`);
-            or ``"auto"``: 100 and 20, but thirds of the classes if counts differ and that gives no head or no tail.
+            or ``"auto"``: 100 and 20, but thirds of the classes if counts differ and that gives no head or no tail, or
+            one without test data, whose recall would be unknown.
         counts: training examples per class.
         class_names: names of the classes.
+        tested: the classes with test data; default: all.
 
     Example:
         >>> cut_groups("auto", [5000, 500, 50], ["cat", "dog", "fox"])[1]
@@ -321,8 +325,11 @@ def cut_groups(groups: str, counts: Vector, class_names: Sequence[str]) -> tuple
         return Groups.from_file(groups, class_names), f"those in {groups}"
     if groups == "auto":
         bounds, counts = (100, 20), as_counts(counts, fractions=True)
-        sizes = Groups.from_counts(counts).sizes
-        empty = [name for name in ("head", "tail") if not sizes[name]]
+        usual = Groups.from_counts(counts)
+        empty = [name for name in ("head", "tail") if not usual.sizes[name]]
+        if not empty and tested is not None:
+            found = [name for name in ("head", "tail") if not set(usual.members(name)) & set(tested)]
+            empty = [f"{name} with test data" for name in found]
         if empty and bool(counts.min() < counts.max()):
             bounds, why = None, f", because 100 and 20 samples per class give no {' and no '.join(empty)}"
     if bounds is None:

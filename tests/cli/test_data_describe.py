@@ -29,6 +29,14 @@ def test_describe_folder_without_problems(run, birds):
         assert fault not in out
 
 
+def test_names_of_similar_classes_stay_different(run, birds):
+    for number, name in enumerate(["Tomato leaf bacterial blight", "Tomato leaf bacterial spot"]):
+        picture(birds / "train" / name / "one.png", 100 + number)
+    _, out, _ = run("data", "describe", birds)
+    assert "  Tomato leaf bacterial blight       1 " in out
+    assert "  Tomato leaf bacterial spot         1 " in out
+
+
 def test_describe_finds_every_problem(run, birds):
     (birds / "train" / "empty").mkdir()
     picture(birds / "test" / "sparrow" / "copy.png", 3)

@@ -164,6 +164,14 @@ def test_scores_are_on_validation_data_without_test_data(run, tmp_path):
     assert ("val: all is over 3 of 4 classes; no samples of [odd]" in out) == (absent != [])
 
 
+def test_training_mode_has_a_row_if_it_makes_a_difference(capsys):
+    result = {"groups": {"head": [0]}, "splits": {"train": {"recall": {"all": 0.5}}}}
+    for recall, shown in ((0.5, False), (0.4, True)):
+        result["splits"]["train_paper"] = {"recall": {"all": recall}}
+        show.show_measures(result)
+        assert ("training mode" in capsys.readouterr().out) is shown
+
+
 def test_absent_classes_are_named(capsys):
     split = {"recall": {"all": 0.5, "head": 0.5}, "absent_classes": [1, 2, 3, 4, 5, 6]}
     result = {"groups": {"head": [0]}, "splits": {"test": split, "val": split | {"absent_classes": []}}}

@@ -219,12 +219,17 @@ def test_a_class_without_images_cannot_be_long_tailed_and_is_named():
         long_tailed(dataset_of([5, 0, 5]), 2)
 
 
+COUNTED = "counting those held out for validation"
+
+
 @pytest.mark.parametrize("cut", ["auto", "100,20", "quantiles"])
 def test_held_out_images_do_not_change_the_groups(cut):
     whole = dataset_of([111, 101, 30, 20, 19, 20], cut=cut)
     once = hold_out(whole, 0.2)
     assert Groups.from_counts(once.counts) != Groups.from_counts(whole.counts)
     assert hold_out(once, 0.2).groups == once.groups == whole.groups
+    assert "counting" not in whole.groups_from
+    assert hold_out(once, 0.2).groups_from == once.groups_from == f"{whole.groups_from}, {COUNTED}"
 
 
 def test_made_from_balanced_data_the_groups_follow_the_new_counts():

@@ -71,7 +71,7 @@ def test_one_group_is_not_compared(tmp_path, files, counts, asked, advice):
 def test_group_without_test_data_is_not_compared(tmp_path, files):
     labels, logits = make(0, 20)
     np.savez(tmp_path / "some.npz", labels=labels[labels != 3], logits=logits[labels != 3])
-    text = " ".join(diagnose(tmp_path / "some.npz", counts=files["counts"]).next_steps)
+    text = " ".join(diagnose(tmp_path / "some.npz", counts=files["counts"], groups="100,20").next_steps)
     assert "There are no test samples of the tail" in text
     assert "can gain little" not in text
 

@@ -269,6 +269,31 @@ def test_a_confusion_has_a_cell_per_prediction_and_mistakes_are_red():
     assert colours == {"#0072b2", "#d55e00"}
 
 
+def test_names_of_similar_classes_stay_different():
+    names = ["Tomato leaf", "Tomato leaf bacterial spot", "Tomato leaf late blight", "Tomato leaf mosaic virus"]
+    names += ["Bell_pepper leaf", "Bell_pepper leaf spot", "Tomato two spotted spider mites leaf", *"abcdefgh"]
+    counts = range(len(names), 0, -1)
+    for figure in (
+        class_recall(counts, {"softmax": [50.0] * 15}, names=names),
+        confusion(np.eye(15) * 100, counts, names),
+    ):
+        shown = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
+        assert shown[:6] == names[:6]
+        assert shown[6] == "Tomato two spotted spider…"
+        assert len(set(shown)) == 15
+
+
+def test_epochs_are_whole_numbers():
+    for figure in (
+        learning_curves([[3.0, 2.0, 1.0]], None),
+        beta_traces([((10, 20, 30), (1.0, 1.5, 1.6), (0.2, 0.1, 0.1))]),
+        beta_traces([((1, 2), (1.0, 1.5), (0.2, 0.1))]),
+    ):
+        ticks = figure.axes[-1].get_xticks()
+        assert len(ticks) > 1
+        assert all(tick == round(tick) for tick in ticks)
+
+
 def test_learning_curves_show_every_run_and_the_mean():
     figure = learning_curves([[3.0, 2.0, 1.0], [5.0, 4.0, 1.0]], CURVES)
     loss, recall = figure.axes

@@ -178,6 +178,17 @@ def test_runs_share_features_until_an_image_changes(weights, pictures, tmp_path)
     train_two(4, 5)  # a damaged file does not stop a run
 
 
+def test_a_file_that_is_no_image_is_named_with_a_remedy_that_works(weights, pictures, tmp_path):
+    (pictures / "a/3.png").write_bytes(b"<html>")
+    given = {"model": "timm:test_vit", "weights": str(weights), "recipe": "probe", "image_size": 32, "device": "cpu"}
+    recipe = defaults(str(pictures), "softmax", given=given).changed(**given, epochs=1, workers=0)
+    with pytest.raises(ValueError, match=r"a/3\.png.*move it elsewhere") as caught:
+        train(recipe, tmp_path / "run")
+    assert "skip" not in str(caught.value)  # which --train head refuses
+    (pictures / "a/3.png").rename(tmp_path / "3.png")
+    assert train([recipe], tmp_path / "other")[0].done
+
+
 def test_a_head_from_class_means_predicts_the_nearest_one(weights, tmp_path):
     for head, part in (("linear", "head"), ("linear", "lora"), ("cosine", "lora")):
         recipe = recipe_with(weights, train=part, head_init="means", head=head)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 from rich.table import Table
 
@@ -130,14 +130,15 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
     """Print a description, and the class folders that are empty."""
     print_line(found.title, style="bold")
     print_line(found.imbalance)
-    widest = int(found.counts.max())
-    for c in found.shown_classes():
+    widest, shown = int(found.counts.max()), found.shown_classes()
+    width = min(28, max(cell_len(printable(found.class_names[c])) for c in shown if c is not None))
+    for c in shown:
         if c is None:
             print_line("  …")
             continue
         count = int(found.counts[c])
         bar = "█" * max(round(40 * count / max(widest, 1)), 1 if count else 0)
-        print_line(f"  {set_cell_size(printable(found.class_names[c]), 20)} {count:>7,} {bar}")
+        print_line(f"  {set_cell_size(printable(found.class_names[c]), width)} {count:>7,} {bar}")
     for fact in found.facts:
         print_line(fact)
     problems = {**found.problems, "folders without an image": [str(folder) for folder in folders]}

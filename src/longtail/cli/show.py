@@ -231,10 +231,12 @@ def show_measures(result: dict[str, Any]) -> None:
     table = Table(*map(escape, ("recall %", *groups, "all")), box=None, header_style="bold")
     test = "new data" if "trained_on" in result else "test"
     names = {"train": "train", "train_paper": "train, training mode", "val": "val", "test": test}
+    recalls_of = {split: found["recall"] for split, found in result["splits"].items()}
+    if recalls_of.get("train_paper") == recalls_of.get("train"):  # the network is frozen
+        recalls_of.pop("train_paper", None)
     for split, shown in names.items():
-        if split in result["splits"]:
-            recalls = result["splits"][split]["recall"]
-            cells = [recalls.get(name) for name in [*groups, "all"]]
+        if split in recalls_of:
+            cells = [recalls_of[split].get(name) for name in [*groups, "all"]]
             table.add_row(shown, *("-" if cell is None else f"{100 * cell:.2f}" for cell in cells))
     preference, where = result.get("preference_test"), ""
     if preference is None:

@@ -210,7 +210,7 @@ def diagnose(
         made, groups_from = Groups.from_indices(**run.result["groups"]), f"those of the run ({run.file})"
         notes.append(f"Class names and groups come from the run ({run.file}).")
     else:
-        made, groups_from = cut_groups(groups or "auto", given.counts, names)
+        made, groups_from = cut_groups(groups or "auto", given.counts, names, set(given.splits["test"].labels.tolist()))
         notes += [f"Class names come from the run ({run.file})."] if run is not None else []
     if run is not None and run.result["posthoc"]:
         does = {True: "include", False: "do not include", None: "may include"}[run.applied]

@@ -12,7 +12,7 @@ from longtail._program import printable
 from longtail.classes import describe_groups
 from longtail.data import CATALOG
 from longtail.metrics import ClassStatistics
-from longtail.study.captions import recorded_for
+from longtail.study.captions import count, recorded_for
 from longtail.study.runs import HELD_WORDS, Run, read_run
 from longtail.train.auto_beta import describe_beta
 from longtail.train.folder import RunFolder
@@ -203,7 +203,7 @@ def _limits(run: Run, statistics: Mapping[str, ClassStatistics], prior: Mapping[
             "are uncertain, as the intervals show."
         )
     if absent:
-        lines.append(f"{len(absent):,} classes have no {_SPLITS[held]} sample and were not measured.")
+        lines.append(f"Recall was not measured for {count(len(absent), 'class')} without {_SPLITS[held]} samples.")
     said = predicted_classes(result, held)
     if said:
         lines.append(f"On {HELD_WORDS[held]}, the model {said}.")

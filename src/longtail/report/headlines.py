@@ -94,6 +94,9 @@ def limits(all_results: Sequence[DataResults], record: Recorded, unfinished: Seq
         found.append(
             f"Methods are compared on {where} data, so the recall of the one that is chosen is a bit too high."
         )
+    tested = [cell for results in all_results if results.measured and results.split == "test" for cell in results.cells]
+    if any(len(cell.runs) > 1 and cell.recipe.test_seed != "run" for cell in tested):
+        found.append("SDs, intervals and tests are over seeds: what other test images would change is not in them.")
     found += [text for results in all_results if results.measured for text in _never_predicted(results)]
     untested = [results.name for results in all_results if results.measured and results.split == "val"]
     if untested:

@@ -8,6 +8,7 @@ from typing import Any
 
 from longtail._io import map_files
 from longtail.classes import describe_groups
+from longtail.data.datasets.splits import HELD_COUNT
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, Choice, missing_of, read_search, read_studies
@@ -134,8 +135,8 @@ def named(cells: Sequence[Cell]) -> list[tuple[Cell, str]]:
 def groups_made(run: Run) -> str:
     """Return how the groups of a run were made, in words; empty if it is not recorded."""
     made = str(run.result.get("groups_from", ""))
-    held = "training samples" in made and run.recipe.validation
-    return f"{made}, counting those held out for validation" if held else made
+    held = "training samples" in made and run.recipe.validation and not made.endswith(HELD_COUNT)  # of an older run
+    return made + HELD_COUNT if held else made
 
 
 def count(number: int, noun: str) -> str:

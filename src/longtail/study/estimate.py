@@ -9,9 +9,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from longtail._progress import phase
+from longtail.study.captions import count
 from longtail.study.execute import devices
 from longtail.study.planning import PlannedRun
 from longtail.train.fleet import at_a_time
+from longtail.train.frozen import Sample
 from longtail.train.loggers import LOGGERS
 from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
@@ -53,7 +55,8 @@ def estimate(
 ) -> tuple[dict[Path, float], float]:
     """Return the seconds of each run that is not done, and of all of them on the devices of this machine.
 
-    Evaluation, the pilots of ``beta = "auto"`` and epochs that are done already count.
+    Evaluation, the pilots of ``beta = "auto"`` and epochs that are done already count. The features of a frozen
+    backbone, which the runs on a data set share, count once, in the sum.
 
     Args:
         runs: the runs.
@@ -67,14 +70,18 @@ def estimate(
         kinds.setdefault(_kind(run.recipe), []).append(run)
     places = devices(runs)
     found: dict[Path, float] = {}
+    features: dict[str, float] = {}  # of each data set, which its runs share
     total = start = 0.0
-    with phase(f"Measuring {len(kinds)} kinds of runs"):
+    with phase(f"Measuring {count(len(kinds), 'kind')} of runs"):
         for alike in kinds.values():
             number = len(alike) if together is None else min(together, len(alike))
-            of_kind, begun = _seconds(alike, places[0], number, seconds / len(kinds))
+            sample = Sample()
+            of_kind, begun = _seconds(alike, places[0], number, seconds / len(kinds), sample)
             start = start or begun
             found |= of_kind
             total += sum(of_kind.values())
+            features[alike[0].recipe.data] = sample.seconds
+    total += sum(features.values())
     return found, total / min(len(places), max(len(runs), 1)) + (start if from_start else 0.0)
 
 
@@ -88,17 +95,21 @@ def _kind(recipe: Recipe) -> Hashable:
 
 
 def _seconds(
-    runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float
+    runs: Sequence[PlannedRun], device: torch.device, together: int, seconds: float, sample: Sample
 ) -> tuple[dict[Path, float], float]:
     """Return the seconds of runs of one kind, and the CPU time until its first steps; a fleet shares the device."""
     recipe = runs[0].recipe.changed(**dict.fromkeys(LOGGERS, False))
+    cache = runs[0].folder.cache if recipe.cache else None
     with TemporaryDirectory() as folder:
         trainers = [Trainer(recipe, folder, device=device)]
         number = min(together, at_a_time(recipe, trainers[0].dataset, device))
         trainers += [Trainer(recipe, folder, device=device) for _ in range(number - 1)]
+        for trainer in trainers:
+            trainer.stages.cache, trainer.stages.sample = cache, Sample(8)
+        trainers[0].stages.sample = sample
         speed = _measure(trainers, seconds)
     if trainers[0].loaders.steps_per_epoch * speed.step < seconds / 4:
-        speed = replace(speed, ends=_measure_ends(recipe, device, speed))
+        speed = replace(speed, ends=_measure_ends(recipe, device, speed, cache))
     return {run.path: _run_seconds(run, trainers[0], speed) for run in runs}, speed.begun
 
 
@@ -139,7 +150,7 @@ def _enough(times: Sequence[float], most: float) -> bool:
     return sum(times) > most and (len(times) >= _WARM + _FEWEST or sum(times) > 2 * most)
 
 
-def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed) -> float:
+def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed, cache: Path | None) -> float:
     """Return what a run of one epoch takes in addition to its steps and its evaluation."""
     short = recipe.changed(epochs=1, evaluate_every=0)
     if short.spec.is_auto(short.params):
@@ -147,6 +158,7 @@ def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed) -> float:
     with TemporaryDirectory() as folder:
         begin = time.perf_counter()
         trainer = Trainer(short, folder, device=device)
+        trainer.stages.cache, trainer.stages.sample = cache, Sample(8)
         for _ in trainer.steps():
             pass
         return max(0.0, time.perf_counter() - begin - speed.of(trainer, short))

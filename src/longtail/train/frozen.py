@@ -2,7 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from longtail._progress import phase
 from longtail.data import FeatureVectors, FileImages, Split
 from longtail.data.datasets.feature_tables import FEATURES
 from longtail.data.datasets.features import read_features
+from longtail.data.loaders.decode import UnreadableImageError
 from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode
 from longtail.models.heads import unit
@@ -21,16 +24,27 @@ from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 from longtail.train.loaders import Loaders
 
 
-def frozen_features(backbone: Backbone, loaders: Loaders, cache: Path | None) -> dict[Split, Split]:
+@dataclass
+class Sample:
+    """A few images whose features, repeated, stand for those of all, to measure how long a run takes."""
+
+    number: int = 64
+    seconds: float = 0.0
+    """How long the features of all images take; 0 if they are in the cache."""
+
+
+def frozen_features(
+    backbone: Backbone, loaders: Loaders, cache: Path | None, sample: Sample | None = None
+) -> dict[Split, Split]:
     """The features of the images of each split, without augmentation, as a split of vectors.
 
     Features of image files are kept in the folder ``cache``, under a name made of all files (name, size, time, inode),
     of the weights and of how images are resized and normalised. Splits and seeds do not matter, so the runs of a study
-    share them.
+    share them. Those of a ``sample`` are not kept.
     """
     splits = list(loaders.dataset.splits.values())
     if not all(isinstance(split.images, FileImages) for split in splits):
-        return {split: _with(split, _features(backbone, loaders, split)) for split in splits}
+        return {split: _with(split, _features(backbone, loaders, split, sample)) for split in splits}
     paths = {split: paths_of(split.images) for split in splits if isinstance(split.images, FileImages)}
     files = sorted({path for found in paths.values() for path in found})
     everything = Split(FileImages(Path("/"), [file.lstrip("/") for file in files]), torch.zeros(len(files)).long())
@@ -38,8 +52,8 @@ def frozen_features(backbone: Backbone, loaders: Loaders, cache: Path | None) ->
     file = None if cache is None else cache / f"features-{key}.safetensors"
     kept = None if file is None else read_cache(file, key)
     if kept is None:
-        kept = {"features": _features(backbone, loaders, everything)}
-        if file is not None and loaders.ranks.first:
+        kept = {"features": _features(backbone, loaders, everything, sample)}
+        if file is not None and sample is None and loaders.ranks.first:
             write_cache(file, key, kept)
     place = {file: number for number, file in enumerate(files)}
     return {split: _with(split, kept["features"][[place[path] for path in paths[split]]]) for split in splits}
@@ -50,17 +64,31 @@ def _with(split: Split, vectors: Tensor) -> Split:
 
 
 @torch.no_grad()
-def _features(backbone: Backbone, loaders: Loaders, split: Split) -> Tensor:
+def _features(backbone: Backbone, loaders: Loaders, split: Split, sample: Sample | None) -> Tensor:
     """Float32 ``(N, D)``, on the CPU; every rank computes all of them."""
     assert isinstance(backbone, nn.Module)
-    alone = Loaders(loaders.recipe, loaders.dataset, loaders.device, Ranks(), loaders.unreadable)
-    vectors = []
+    if sample is not None and sample.number < len(split):
+        begin, few = time.perf_counter(), split.subset(torch.arange(sample.number))
+        vectors = _features(backbone, loaders, few, None)
+        sample.seconds += (time.perf_counter() - begin) * len(split) / sample.number
+        return vectors[torch.arange(len(split)) % sample.number]
+    alone = Loaders(loaders.recipe.changed(bad_images="skip"), loaders.dataset, loaders.device, Ranks())
+    found = []
     cast = torch.autocast(loaders.device.type, torch.bfloat16, enabled=loaders.recipe.precision == "bf16")
     with evaluation_mode(backbone), cast, phase("Computing features", len(split)) as progress:
         for batch in alone.evaluation(split).evaluation():
-            vectors.append(backbone(batch.views[0]).float().cpu())
+            _check_readable(alone.unreadable)
+            found.append(backbone(batch.views[0]).float().cpu())
             progress.advance(len(batch.labels))
-    return torch.cat(vectors)
+    _check_readable(alone.unreadable)
+    return torch.cat(found)
+
+
+def _check_readable(unreadable: Mapping[str, str]) -> None:
+    """Raise an error for images that cannot be read: `bad_images` = skip cannot leave them out here."""
+    for path, reason in unreadable.items():
+        remedy = "move it elsewhere, as features need every image (`longtail data describe` lists all such files)"
+        raise UnreadableImageError(path, f"{reason}; {remedy}")
 
 
 def _key(backbone: Backbone, loaders: Loaders, files: list[str]) -> str:

@@ -46,7 +46,7 @@ from longtail.train.recipe import Family, Recipe
 Loader = Resident | ResidentFiles | Streaming
 
 _LARGE = 224  # size of images that are not small
-_EVALUATION_PIXELS = 2**24  # of an evaluation batch: 64 MB as float32
+_EVALUATION_PIXELS = {"cuda": 2**24, "cpu": 2**20}  # of an evaluation batch; a CPU is slower beyond its caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class Loaders:
         recipe, samples = self.recipe, len(self.dataset.train)
         return samples // recipe.batch_size if recipe.drop_last else -(-samples // recipe.batch_size)
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Channels of the images."""
         return int(first_image(self.dataset.train.images).shape[0])
@@ -134,7 +134,7 @@ class Loaders:
         split = self.features.get(split, split)
         size = self.image_size
         view: Augmentation = Unchanged()
-        batch = max(1, min(1000, _EVALUATION_PIXELS // (self.channels * size * size)))
+        batch = max(1, min(1000, _EVALUATION_PIXELS[self.device.type] // (self.channels * size * size)))
         if not isinstance(split.images, FeatureVectors):
             view = evaluation_view(self.recipe.augment, size, self.normalisation, sized=self._sized(split))
         elif self.features:

@@ -111,7 +111,7 @@ class Recipe:
         "auto",
         "head, medium and tail: 100,20 (head has more training images per class, tail fewer), quantiles (thirds of the "
         "classes), or a JSON file with the classes of each group; auto: the usual ones of the data set, or 100,20, or "
-        "quantiles if that gives no head or no tail",
+        "quantiles if that gives no head or no tail with test data",
     )
 
     recipe: Named | None = param(

@@ -27,7 +27,7 @@ from longtail.models import (
 from longtail.models.tuning import add_adapters, add_lora, check_means, merge_lora, use_class_means
 from longtail.train.drivers import Captured, Driver, Eager, Fed
 from longtail.train.ema import MovingAverage
-from longtail.train.frozen import class_means, embeddings_as_means, frozen_features, read_class_embeddings
+from longtail.train.frozen import Sample, class_means, embeddings_as_means, frozen_features, read_class_embeddings
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
 from longtail.train.step import Step
@@ -58,7 +58,9 @@ class Stages:
     """
 
     def __init__(self, loaders: Loaders, cache: Path | None = None) -> None:
-        self.loaders, self.recipe, self._cache = loaders, loaders.recipe, cache
+        self.loaders, self.recipe, self.cache = loaders, loaders.recipe, cache
+        self.sample: Sample | None = None
+        """Instead of the features of all images, those of a few: to measure how long a run takes."""
         self._frozen: Backbone | None = None
         self.method = self.recipe.spec
         self.params = self.method.training_params(self.recipe.params)
@@ -180,7 +182,7 @@ class Stages:
         """Replace the backbone by its features, standardised, which the loaders yield from now on."""
         self._frozen = model.backbone
         if not self.loaders.features:
-            self.loaders.features.update(frozen_features(model.backbone, self.loaders, self._cache))
+            self.loaders.features.update(frozen_features(model.backbone, self.loaders, self.cache, self.sample))
         vectors = self.loaders.features[self.loaders.dataset.train].images
         assert isinstance(vectors, FeatureVectors)
         scaler = FeatureNet(model.backbone.num_features)

@@ -182,6 +182,7 @@ class Normalisation:
             )
 
 
+HELD_COUNT = ", counting those held out for validation"
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -253,13 +254,15 @@ class DataSet:
     @property
     def groups_from(self) -> str:
         """How the groups were made, in words."""
-        return self._cut[1]
+        held = self.cut_by is not None and "training samples" in self._cut[1]
+        return self._cut[1] + (HELD_COUNT if held else "")
 
     @cached_property
     def _cut(self) -> tuple[Groups, str]:
         if isinstance(self.cut, Groups):
             return self.cut, "the usual ones of this data set"
-        return cut_groups(self.cut, self.counts if self.cut_by is None else self.cut_by, self.class_names)
+        tested = None if self.test is None else set(self.test.labels.tolist())
+        return cut_groups(self.cut, self.counts if self.cut_by is None else self.cut_by, self.class_names, tested)
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

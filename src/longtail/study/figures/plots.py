@@ -12,6 +12,7 @@ from longtail.study.figures.style import (
     SPLITS,
     WIDTH,
     Mark,
+    clipped,
     legend_below,
     letters_in,
     marks_of,
@@ -70,6 +71,7 @@ def learning_curves(losses: Sequence[Sequence[float]], curves: Curves | None, *,
         all_axes[1].set(ylabel="recall, %", ylim=(-3, 103), xlim=all_axes[0].get_xlim())
         recall_legend(figure, all_axes[1], marks, ["training", split])
     all_axes[-1].set_xlabel("epoch")
+    all_axes[-1].locator_params(axis="x", integer=True)
     return figure
 
 
@@ -109,6 +111,7 @@ def beta_traces(traces: Sequence[Sequence[Sequence[float]]]) -> "Figure":
         axes.fill_between(epochs, low, high, color=mark.color, alpha=0.15, linewidth=0)
         axes.plot(epochs, betas, markersize=4.5, markevery=max(1, len(epochs) // 8), **mark.options)
     axes.set(xlabel="epoch", ylabel="measured β")
+    axes.locator_params(axis="x", integer=True)
     return figure
 
 
@@ -163,8 +166,8 @@ def _name_classes(axes: "Axes", names: Sequence[str] | None, order: Array) -> No
         return
     labels, places = [names[c] for c in order], range(1, len(order) + 1)
     if len(order) > NAMED:
-        axes.set_xticks(places, [wrapped(name, 20, most=1) for name in labels], fontsize=8.0, rotation=90)
-        axes.figure.set_figheight(axes.figure.get_figheight() + 1.3)  # type: ignore[union-attr]
+        axes.set_xticks(places, [clipped(name) for name in labels], fontsize=8.0, rotation=90)
+        axes.figure.set_figheight(axes.figure.get_figheight() + 1.7)  # type: ignore[union-attr]
     elif max(map(len, labels)) <= letters_in(0.8 * 72 * WIDTH / len(order)):
         axes.set_xticks(places, labels)
     else:
@@ -266,7 +269,7 @@ def confusion(shares: Sequence[Sequence[float]], counts: Sequence[int], names: S
             axes.text(x + 0.5, y + 0.5, f"{values[y, x]:.0f}", ha="center", va="center", fontsize=8.0)
     axes.set(xlim=(0, size), ylim=(size, 0), xlabel="predicted class", ylabel="true class")
     size_of = 9.0 if size <= NAMED else max(5.5, 8.5 - size / 20)
-    shown = [wrapped(names[c], 22, most=1) for c in order]
+    shown = [clipped(names[c]) for c in order]
     upright = 0 if max(map(len, shown)) < 3 else 90
     axes.set_xticks(np.arange(size) + 0.5, shown, rotation=upright, fontsize=size_of)
     axes.set_yticks(np.arange(size) + 0.5, shown, fontsize=size_of)

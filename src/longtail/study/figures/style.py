@@ -81,6 +81,16 @@ def wrapped(text: str, letters: int, most: int = 3) -> str:
     return textwrap.fill(tied, letters, max_lines=most, placeholder="…").replace("\u00a0", " ")
 
 
+def clipped(text: str, letters: int = 26) -> str:
+    """Cut a text to ``letters``, also within a word, so that similar names stay different.
+
+    Example:
+        >>> clipped("Tomato leaf bacterial spot", 20)
+        'Tomato leaf bacteri…'
+    """
+    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
+
+
 _SETTINGS: dict[Any, Any] = {
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
