@@ -48,7 +48,7 @@ def facts(results: DataResults) -> str:
     counts, methods, first = results.counts, {cell.method for cell in results.cells}, results.cells[0].runs[0]
     text = f"The data has {count(len(results.class_names), 'class')}"
     if any(counts):
-        text += f" and {sum(counts):,} training images: {max(counts):,} in the most frequent class, "
+        text += f" and {sum(counts):,} training samples: {max(counts):,} in the most frequent class, "
         text += f"{min(counts):,} in the rarest. Groups: {describe_groups(results.groups, counts)}"
         text += f" ({made})" if (made := groups_made(first)) else ""
     variants = f" in {len(results.cells)} variants" if len(results.cells) > len(methods) else ""

@@ -195,7 +195,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
 def _held_out(cells: Sequence[Cell]) -> list[str]:
     """What the runs held out of their data, in words."""
     found = []
-    for part, words in (("val", "of training images held out"), ("test", "of each class held out as test")):
+    for part, words in (("val", "of training samples held out"), ("test", "of each class held out as test")):
         runs = {(_share(run, part), run.recipe.split_by) for cell in cells for run in cell.runs}
         shares = sorted({share for share, _ in runs if share})
         if shares:
