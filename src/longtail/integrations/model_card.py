@@ -12,7 +12,7 @@ from longtail._program import printable
 from longtail.classes import describe_groups
 from longtail.data import CATALOG
 from longtail.metrics import ClassStatistics
-from longtail.study.captions import recorded_for
+from longtail.study.captions import groups_made, recorded_for
 from longtail.study.runs import HELD_WORDS, Run, read_run
 from longtail.train.auto_beta import describe_beta
 from longtail.train.folder import RunFolder
@@ -118,7 +118,7 @@ def _data(run: Run) -> str:
         factor = f", imbalance factor {high / low:.0f}" if low else ""
         lines += f"{sum(counts):,} training samples of {len(counts):,} classes, {low:,} to {high:,} per class{factor}. "
     lines += f"Groups: {_text(describe_groups(result['groups'], counts))}"
-    lines += f" ({_text(result['groups_from'])})." if "groups_from" in result else "."
+    lines += f" ({_text(made)})." if (made := groups_made(run)) else "."
     for split, share in result.get("held_out", {}).items():
         lines += f" {100 * share:g} % of each class of the training data were held out as {_SPLITS[split]} data."
     return lines
