@@ -116,9 +116,11 @@ class Bench:
         model.train()
         self.step = self.running.step
 
+    def recipe_of(self, augment: str, loading: str) -> Recipe:
+        return replace(recipe_of(self.given, augment), loading=loading)
+
     def loaders(self, augment: str, loading: str) -> Loaders:
-        recipe = replace(recipe_of(self.given, augment), loading=loading)
-        return Loaders(recipe, self.dataset, DEVICE, Ranks())
+        return Loaders(self.recipe_of(augment, loading), self.dataset, DEVICE, Ranks())
 
     def turn(self, loader: Loader | Fixed) -> dict[str, float]:
         """Run an epoch: seconds until the pipeline is full, and images/s from then on.
@@ -131,7 +133,7 @@ class Bench:
         self.step.taken.zero_()
         self.step.first_bad.fill_(-1)
         for state in self.step.optimizer.state.values():
-            state["momentum_buffer"].zero_()
+            state.get("momentum_buffer", state.get("exp_avg")).zero_()
         self.step.set_rate(0.0 if isinstance(loader, Fixed) else self.given.lr)
         begin = time.perf_counter()
         driver = self.running.driver

@@ -27,7 +27,6 @@ from longtail.data import CATALOG
 from longtail.losses import class_shift
 from longtail.metrics import ClassStatistics, gradient_balance, probability_shift, recall
 from longtail.models import Model
-from longtail.study.planning import is_here
 from longtail.study.runs import Cell, Run
 from longtail.study.stats import Summary, summarise
 from longtail.train.folder import RunFolder
@@ -60,7 +59,8 @@ def measure(runs: Sequence[Run]) -> list[str]:
     """
     written = []
     for run in runs:
-        if not is_here(run.recipe.data, {"root": run.recipe.root}):
+        data = run.recipe.data
+        if not (CATALOG[data].is_here(Path(run.recipe.root)) if data in CATALOG else Path(data).exists()):
             continue
         has_weights, is_softmax = RunFolder(run.path).model_file.exists(), run.recipe.method == "softmax"
         if is_balanced(run.recipe) and has_weights:

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from longtail.beta import fit_shift
+from longtail.beta import ShiftFit, fit_shift
 
 COUNTS = torch.tensor([500, 200, 80, 30, 10])
 
@@ -57,6 +57,15 @@ def test_gives_back_a_known_shift(shift: float) -> None:
     moved = fit_shift(log_p + (shift + 0.3) * COUNTS.log(), labels, COUNTS)
     assert moved.delta - fit.delta == pytest.approx(0.3, abs=1e-6)
     assert moved.temperature == pytest.approx(fit.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("delta", "std_error", "tau"),
+    [(0.7, 0.1, 0.7 * (1 - 1 / 49)), (-0.7, 0.35, -0.7 * 0.75), (0.3, 0.3, 0.0), (-0.2, 0.3, 0.0), (0.0, 0.0, 0.0)],
+)
+def test_tau_is_the_james_stein_estimate(delta: float, std_error: float, tau: float) -> None:
+    assert ShiftFit(delta, 1.0, std_error, 4, None).tau == pytest.approx(tau, abs=1e-12)
+    assert ShiftFit(delta, 1.0, std_error, 4, "a problem").tau == 0
 
 
 def test_standard_error_is_the_spread_over_samples() -> None:

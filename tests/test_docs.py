@@ -262,7 +262,7 @@ def test_deploy_page(here):
     space = reader() | {"images": torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8), "classifier": model[-1]}
     run_blocks("deploy.md", space)
     assert len(space["names"]) == 5
-    corrected = longtail.adjust_logits(space["test_logits"], space["counts"], tau=space["shift"].delta)
+    corrected = longtail.adjust_logits(space["test_logits"], space["counts"], tau=space["shift"].tau)
     assert torch.equal(model(digits()[2].tensors[0]).argmax(1), corrected.argmax(1))
     expected = space["logits"].softmax(1) * space["prior"]
     torch.testing.assert_close(space["adapted"], expected / expected.sum(1, keepdim=True))

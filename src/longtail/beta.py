@@ -50,11 +50,11 @@ _PROBLEMS = (  # in the order of HeldOut.problems
 class ShiftFit(NamedTuple):
     r"""The additional shift estimated on held-out data, from :func:`fit_shift`.
 
-    A balanced posterior is estimated by :math:`\mathrm{softmax}((z - \delta \log N) / T)`.
+    A balanced posterior is estimated by :math:`\mathrm{softmax}((z - \tau \log N) / T)`.
     """
 
     delta: float
-    """What to add to beta, or to subtract as ``delta * log N`` from the logits of the trained model."""
+    """The estimate; :attr:`tau` is what to use."""
     temperature: float
     """T, by which logits are divided."""
     std_error: float
@@ -66,8 +66,14 @@ class ShiftFit(NamedTuple):
 
     @property
     def tau(self) -> float:
-        """The strength for :func:`adjust_logits <longtail.adjust_logits>`: delta, or 0 if it must not be used."""
-        return 0.0 if self.problem else self.delta
+        r"""What to add to beta, or the strength for :func:`adjust_logits <longtail.adjust_logits>`.
+
+        It is :math:`\delta \max(0, 1 - \mathrm{SE}^2 / \delta^2)`, the positive-part James-Stein estimate: nearly all
+        of a delta that is certain, nothing of one within its standard error. It is 0 if delta must not be used.
+        """
+        if self.problem or abs(self.delta) <= self.std_error:
+            return 0.0
+        return self.delta - self.std_error**2 / self.delta
 
 
 def fit_shift(
@@ -102,8 +108,8 @@ def fit_shift(
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1]).repeat(10)
         >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]]).repeat(10, 1)
         >>> fit = fit_shift(logits, labels, counts=[100, 10])
-        >>> round(fit.tau, 2), fit.problem
-        (0.62, None)
+        >>> round(fit.delta, 2), round(fit.std_error, 2), round(fit.tau, 2), fit.problem
+        (0.62, 0.06, 0.62, None)
     """
     counts = as_counts(counts, fractions=True)
     logits = as_tensor("logits", logits)

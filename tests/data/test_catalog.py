@@ -8,9 +8,8 @@ import torch
 from PIL import Image
 
 from longtail.classes import Groups
-from longtail.data import CATALOG, expected_counts, load
+from longtail.data import CATALOG, ArrayImages, Split, expected_counts, load
 from longtail.data.datasets import builtin
-from longtail.data.datasets.cifar import CifarSplit
 
 NAMED = "cifar10 cifar100 cifar10-lt cifar100-lt imagenet imagenet-lt places-lt inaturalist2018 digits digits-lt"
 NAMED += " fashion-mnist fashion-mnist-lt tiny-imagenet tiny-imagenet-lt gtsrb ham10000"
@@ -92,7 +91,7 @@ def cifar(tmp_path_factory):
     def read(_, name, train):
         found = labels[name, train]
         names = tuple(f"class {c}" for c in range(int(name.removeprefix("cifar"))))
-        return CifarSplit(stamped(found), torch.from_numpy(found), names)
+        return Split(ArrayImages(stamped(found)), torch.from_numpy(found)), names
 
     (root / "cifar-10-batches-py").mkdir()
     (root / "cifar-100-python").mkdir()
@@ -346,7 +345,8 @@ def test_tiny_imagenet(tiny):
 def test_the_answers_of_tiny_imagenet_are_checked(tiny):
     path = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
     before = path.read_text()
-    for row in ("val_9.JPEG\tn00000000\t0\t0\t1\t1", "val_9.JPEG", "../../../x.JPEG\tn01443537\t0\t0\t1\t1"):
+    wrong = ["val_9.JPEG\tn00000000\t0\t0\t1\t1", "val_9.JPEG", "../../../x.JPEG\tn01443537\t0\t0\t1\t1", "\tn01443537"]
+    for row in wrong:
         path.write_text(before + row + "\n")
         with pytest.raises(ValueError, match=r"line 5.*val_annotations\.txt"):
             load("tiny-imagenet", tiny)

@@ -83,25 +83,27 @@ def cifar100(tmp_path: Path) -> Path:
 
 
 def test_cifar10_as_python2_wrote_it(cifar10: Path) -> None:
-    train = read_cifar(cifar10.parent, "cifar10", train=True)
-    assert train.images.dtype == torch.uint8
-    assert train.images.shape == (20, 3, 32, 32)
-    assert np.array_equal(train.images.flatten(1).numpy(), np.concatenate([pixels(4, seed) for seed in range(5)]))
+    train, class_names = read_cifar(cifar10.parent, "cifar10", train=True)
+    assert train.images.pixels.dtype == torch.uint8
+    assert train.images.pixels.shape == (20, 3, 32, 32)
+    assert np.array_equal(
+        train.images.pixels.flatten(1).numpy(), np.concatenate([pixels(4, seed) for seed in range(5)])
+    )
     assert train.labels.dtype == torch.int64
     assert train.labels.tolist() == [y for seed in range(5) for y in labels(4, seed)]
-    assert train.class_names == CLASSES
-    test = read_cifar(cifar10.parent, "cifar10", train=False)
-    assert np.array_equal(test.images.flatten(1).numpy(), pixels(4, 5))
+    assert class_names == CLASSES
+    test, _ = read_cifar(cifar10.parent, "cifar10", train=False)
+    assert np.array_equal(test.images.pixels.flatten(1).numpy(), pixels(4, 5))
     assert test.labels.tolist() == labels(4, 5)
-    test.images.zero_()  # writable memory
+    test.images.pixels.zero_()  # writable memory
 
 
 def test_cifar100_as_python2_wrote_it(cifar100: Path) -> None:
-    train, test = (read_cifar(cifar100.parent, "cifar100", train=train) for train in (True, False))
-    assert train.images.shape == (9, 3, 32, 32)
-    assert test.images.shape == (3, 3, 32, 32)
+    (train, _), (test, names) = (read_cifar(cifar100.parent, "cifar100", train=train) for train in (True, False))
+    assert train.images.pixels.shape == (9, 3, 32, 32)
+    assert test.images.pixels.shape == (3, 3, 32, 32)
     assert train.labels.tolist() == labels(9, 0, 100)
-    assert test.class_names == tuple(FINE)
+    assert names == tuple(FINE)
 
 
 def test_the_hand_made_pickles_are_what_numpy_reads(cifar10: Path) -> None:
@@ -117,8 +119,8 @@ def test_pickles_of_python3(cifar10: Path, protocol: int) -> None:
     data = np.asfortranarray(pixels(4, 9))
     entry = {"labels": [1, 2, 3, 4], "data": data, "filenames": [b"", b"x"]}
     (cifar10 / "test_batch").write_bytes(pickle.dumps(entry, protocol=protocol))
-    test = read_cifar(cifar10.parent, "cifar10", train=False)
-    assert np.array_equal(test.images.flatten(1).numpy(), data)
+    test, _ = read_cifar(cifar10.parent, "cifar10", train=False)
+    assert np.array_equal(test.images.pixels.flatten(1).numpy(), data)
     assert test.labels.tolist() == [1, 2, 3, 4]
 
 
@@ -235,13 +237,13 @@ def test_damaged_anywhere(cifar10: Path) -> None:
             damaged[position] = random.integers(256)
         path.write_bytes(damaged)
         try:
-            split = read_cifar(cifar10.parent, "cifar10", train=False)
+            split, _ = read_cifar(cifar10.parent, "cifar10", train=False)
         except ValueError as error:
             assert str(path) in str(error)  # noqa: PT017
             assert "\n" not in str(error)  # noqa: PT017
             refused += 1
         else:
-            assert split.images.shape == (4, 3, 32, 32)
+            assert split.images.pixels.shape == (4, 3, 32, 32)
             assert split.labels.shape == (4,)
             assert 0 <= split.labels.min() <= split.labels.max() <= 9
     assert refused > 300
@@ -306,8 +308,10 @@ def test_written_and_read(tmp_path: Path) -> None:
     root = write_cifar10(tmp_path / "new", images())
     assert root == tmp_path / "new" / "cifar-10-batches-py"
     assert sorted(path.name for path in root.iterdir()) == sorted([*CIFAR10_BATCHES, "batches.meta"])
-    train = read_cifar(tmp_path / "new", "cifar10", train=True)
-    assert np.array_equal(train.images.flatten(1).numpy(), np.concatenate([pixels(3, seed) for seed in range(5)]))
+    train, _ = read_cifar(tmp_path / "new", "cifar10", train=True)
+    assert np.array_equal(
+        train.images.pixels.flatten(1).numpy(), np.concatenate([pixels(3, seed) for seed in range(5)])
+    )
     assert train.labels.tolist() == [y for seed in range(5) for y in labels(3, seed)]
 
 

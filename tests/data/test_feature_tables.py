@@ -120,7 +120,7 @@ def test_a_table_trains_and_new_rows_need_no_labels(tmp_path):
     assert train(recipe, tmp_path / "run")[0].result()["classes"] == ["1", "2", "3", "4"]
     table.to_csv(tmp_path / "new.csv", index=False)
     found = read_features(tmp_path / "new.csv", labelled=False)
-    np.testing.assert_array_equal(found.features, rows)
+    np.testing.assert_array_equal(found.samples.pixels, rows)
     assert found.labels == []
 
 
@@ -149,6 +149,15 @@ def test_arrays_of_splits(tmp_path, form):
     for part, rows in split.items():
         np.testing.assert_array_equal(data.splits[part].images.pixels, ROWS[rows])
         assert data.splits[part].labels.tolist() == arrays["y"][rows, 0].tolist()
+
+
+def test_new_rows_in_arrays_of_splits_need_no_labels(tmp_path):
+    path = tmp_path / "a.npz"
+    for given in ({}, {"y_test": NAMES[6:]}):
+        np.savez(path, x_train=ROWS[:6], x_test=ROWS[6:], **given)
+        found = read_features(path, labelled=False)
+        np.testing.assert_array_equal(found.samples.pixels, ROWS)
+        assert (found.labels, found.splits) == ([], ["train"] * 6 + ["test"] * 2)
 
 
 def test_arrays_that_are_unclear_are_refused(tmp_path):

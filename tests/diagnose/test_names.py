@@ -323,7 +323,7 @@ def test_counts_of_a_run_say_how_its_predictions_were_trained(tmp_path):
 
 
 def test_beta_that_was_measured_is_not_to_be_chosen_again(tmp_path):
-    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "std_error": 0.1}}
+    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "measured": 1.28, "std_error": 0.1}}
     text = _in_run(tmp_path, "cbs", {"beta": "auto"}, more=more)
     assert text == (
         "The errors go to frequent classes. The model was trained with CBS, and its beta, 1.24, was measured on "
@@ -334,7 +334,7 @@ def test_beta_that_was_measured_is_not_to_be_chosen_again(tmp_path):
 
 
 def test_an_unknown_step_of_the_run_is_not_counted_as_part_of_the_predictions(files):
-    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "std_error": 0.1}}
+    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "measured": 1.28, "std_error": 0.1}}
     text, tau = _in_run(files["val"].parent, "cbs", {"beta": "auto"}, val=files["val"], more=more)
     assert f"use beta = {1 + tau:.2f}, and 0.24 more if the predictions include the run's post-hoc step." in text
 

@@ -239,13 +239,13 @@ def dataset(rng: Random, folder: Path) -> None:
     file = root / rng.choice(("meta", "train", "train"))
     if rng.random() < 0.8:
         file.write_bytes(damaged(rng, file.read_bytes()))
-    found = call(read_cifar, folder, "cifar100", train=True)
+    found, _ = call(read_cifar, folder, "cifar100", train=True)
     try:
         entry = _Plain(io.BytesIO((root / "train").read_bytes()), encoding="bytes").load()
     except Exception:  # it also refuses a wrong length of a frame, which does not matter
-        expect(found.images.shape == (4, 3, 32, 32), "the images have another shape")
+        expect(found.images.pixels.shape == (4, 3, 32, 32), "the images have another shape")
         return
-    expect(np.array_equal(found.images.numpy().reshape(-1, 3072), entry[b"data"]), "the images are others")
+    expect(np.array_equal(found.images.pixels.numpy().reshape(-1, 3072), entry[b"data"]), "the images are others")
     expect(found.labels.tolist() == entry[b"fine_labels"], "the labels are others")
 
 

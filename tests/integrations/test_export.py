@@ -239,7 +239,7 @@ def test_card_has_measures_counts_and_how_beta_was_found(finished, tmp_path):
     recalls = result["splits"]["test"]["recall"]
     cells = " | ".join(f"{100 * recalls[name]:.1f}" for name in ("head", "medium", "tail", "all"))
     assert f"| test | 500 | {cells} |" in card
-    assert f"{result['auto_beta']['beta']:.2f} ± {result['auto_beta']['std_error']:.2f}" in card
+    assert f"{result['auto_beta']['measured']:.2f} ± {result['auto_beta']['std_error']:.2f}" in card
     for c, count in enumerate(result["counts"]):
         recall = 100 * result["splits"]["test"]["recall_per_class"][c]
         assert f"| {c} | {count} | 50 | {recall:.1f} |" in card

@@ -123,6 +123,7 @@ def test_runs_without_a_study_are_distinguished(study, tmp_path):
     runs = read_runs(tmp_path)
     recorded, (cell, *_) = recorded_for([tmp_path], runs), group_runs(runs[:1])
     assert [path.parent.name for path in recorded.unrecorded] == ["c"]
+    assert recorded.commands == ("a", "b")  # in the order of the runs, in every process
     several = [cell, *group_runs(runs[1:2]), *group_runs(runs[2:])]
     assert recorded.selected(several) == (
         f"{SEARCHED}: {TITLE}; β as given: {TITLE}; how β was chosen is not recorded: {TITLE}"

@@ -41,7 +41,7 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     found = search(BASE, plan, tmp_path, rounds)
     assert rounds == [(1.0, 1.1)]
     assert found.folds == 2
-    for point, cell in zip(found.found.trials, found.cells, strict=True):
+    for point, cell in zip(found.trials, found.cells, strict=True):
         assert cell.places == ((0, 0), (0, 1), (1, 0), (1, 1))
         assert [score.value for score in point.scores] == [run.recall("all", "val") for run in cell.runs]
         assert [score.level for score in point.scores] == pytest.approx(
@@ -61,7 +61,7 @@ def test_runs_on_folds_are_scored_on_what_they_did_not_see(tmp_path):
     assert [row.labels[0] for row in trace.rows] == ["1"] * 2
     assert sum("chosen" in row.labels[1] for row in trace.rows) == 1
     assert "TEST" not in trace.caption
-    assert f"Standard error: {found.found.choice.standard_error:.2f}." in trace.caption
+    assert f"Standard error: {found.choice.standard_error:.2f}." in trace.caption
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert search(BASE, plan, tmp_path).record() == found.record()
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
@@ -71,7 +71,7 @@ def test_choosing_on_test_is_in_every_caption_and_other_data_need_another_folder
     plan = SearchPlan(select_on="test", bounds=(1.0, 1.1), start=(1.0, 1.1))
     found = search(BASE, plan, tmp_path)
     assert found.folds == 0
-    assert [p.scores[0].value for p in found.found.trials] == [c.runs[0].recall() for c in found.cells]
+    assert [p.scores[0].value for p in found.trials] == [c.runs[0].recall() for c in found.cells]
     for caption in (trace_table(found).caption, found.sensitivity().caption, str(found.selected)):
         assert "TEST data" in caption
     assert "not used" not in found.sensitivity().caption

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,19 +16,16 @@ from longtail.study.search_rule import (
     Trial,
     choose,
     next_betas,
-    search_rounds,
 )
 
 
 def search_beta(evaluate, settings=None):
     """The search with a function that scores the betas of each round."""
-    rounds = search_rounds(settings or SearchPlan())
-    betas = next(rounds)
-    while True:
-        try:
-            betas = rounds.send(evaluate(betas))
-        except StopIteration as end:
-            return end.value
+    settings, trials = settings or SearchPlan(), []
+    while betas := next_betas(trials, settings):
+        trials += [Trial(beta, tuple(scores)) for beta, scores in zip(betas, evaluate(betas), strict=True)]
+        trials.sort(key=lambda trial: trial.beta)
+    return SimpleNamespace(trials=trials, choice=choose(trials, settings))
 
 
 def response(curve, *, noise=0.0, runs=1, level=lambda beta: 10.0, seed=0, blocks=0.0):
@@ -212,8 +210,3 @@ def test_an_undefined_level_wins_no_tie():
 def test_wrong_settings_are_refused(settings, name):
     with pytest.raises((TypeError, ValueError), match=rf"^Expected `{name}` .*\.$"):
         SearchPlan(**settings)
-
-
-def test_betas_must_have_the_same_number_of_scores():
-    with pytest.raises(ValueError, match="same number of scores"):
-        search_beta(lambda betas: [[Score(1.0)] * (1 + (beta > 1.1)) for beta in betas])

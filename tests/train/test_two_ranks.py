@@ -180,7 +180,7 @@ def test_a_measured_beta_is_one_for_all_ranks(warm, tmp_path, validation):
     logits, labels = (torch.cat([part[name] for part in parts]) for name in ("val.logits", "val.labels"))
     held = torch.bincount(parts[0]["val.labels"], minlength=10)
     fit = fit_shift(logits, labels, load("digits-lt").counts - held)
-    assert found["beta"] == pytest.approx(1 + fit.delta, abs=1e-9)
+    assert (found["beta"], found["measured"]) == pytest.approx((1 + fit.tau, 1 + fit.delta), abs=1e-9)
 
 
 def test_not_finite_on_two_ranks(warm, tmp_path):

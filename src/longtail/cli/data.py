@@ -12,7 +12,7 @@ from longtail._program import printable
 from longtail._registry import load_plugins, nearest
 from longtail.cli.parsing import Parser, add_opening, open_given
 from longtail.cli.show import SafeConsole, console, print_line
-from longtail.data import CATALOG, Description, check_dataset, describe_dataset, long_tail_counts
+from longtail.data import CATALOG, Description, check_dataset, describe_dataset
 from longtail.data.datasets.own import empty_folders
 
 _PARTS = ("train", "val", "test")
@@ -50,14 +50,10 @@ def _list(words: Sequence[str]) -> int:
     root = _parser("list", "Show the data sets known by name.").read(words).root
     table = Table("name", "classes", *_PARTS, "imbalance", "here", box=None, header_style="bold")
     for entry in CATALOG.values():
-        sizes = dict(entry.sizes)
-        imbalance = ""
-        if entry.train_range is not None:
-            low, high = entry.train_range
-            if entry.imbalance is not None:
-                counts = long_tail_counts(entry.num_classes, low, entry.imbalance)
-                sizes["train"], low, high = int(counts.sum()), int(counts.min()), int(counts.max())
-            imbalance = f"{high / low:.0f}"
+        sizes, train_range, counts = dict(entry.sizes), entry.train_range, entry.train_counts(None)
+        if counts is not None:
+            sizes["train"], train_range = int(counts.sum()), (int(counts.min()), int(counts.max()))
+        imbalance = "" if train_range is None else f"{train_range[1] / train_range[0]:.0f}"
         here = "yes" if entry.is_here(root) else "no"
         shown = (f"{sizes[part]:,}" if part in sizes else "-" for part in _PARTS)
         table.add_row(entry.name, str(entry.num_classes), *shown, imbalance, here)

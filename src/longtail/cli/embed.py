@@ -10,7 +10,8 @@ import torch
 from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of, open_given, positive_integer
 from longtail.cli.show import Phases, print_line, print_unreadable
 from longtail.data import CATALOG, DataSet, FeatureVectors, Texts
-from longtail.data.datasets.features import StoredFeatures, read_texts, write_features
+from longtail.data.datasets.features import read_texts, write_features
+from longtail.data.datasets.rows import Rows
 from longtail.embedding import embed_images, embed_texts
 from longtail.train.recipe import Recipe, pick_device
 
@@ -50,13 +51,13 @@ def run(words: Sequence[str]) -> int:
     with parser.errors_name_flags(), Phases():
         found = _table(given) if given.text is not None else _data_set(given)
     write_features(given.out, found)
-    rows, width = found.features.shape
+    rows, width = found.samples.pixels.shape
     classes = f"{len(set(found.labels)):,} classes" if found.labels else "without labels"
     print_line(f"{given.out}: {rows:,} vectors of {width:,} numbers, {classes}")
     return 0
 
 
-def _data_set(given: argparse.Namespace) -> StoredFeatures:
+def _data_set(given: argparse.Namespace) -> Rows[FeatureVectors]:
     dataset = open_given(given.data, given)
     found = _texts(given, dataset) if isinstance(dataset.train.images, Texts) else _images(given, dataset)
     splits = found.splits
@@ -68,7 +69,7 @@ def _data_set(given: argparse.Namespace) -> StoredFeatures:
         for part, split in splits.items():
             alone = [f"{part} {place}" for place in range(len(split))]  # every sample without a group is one
             groups += alone if split.groups is None else [found.group_names[g] for g in split.groups.tolist()]
-    return StoredFeatures(torch.cat(vectors), labels, parts, found.class_names, groups)
+    return Rows(FeatureVectors(torch.cat(vectors)), labels, parts, groups, found.class_names)
 
 
 def _images(given: argparse.Namespace, dataset: DataSet) -> DataSet:
@@ -102,14 +103,15 @@ def _texts(given: argparse.Namespace, dataset: DataSet) -> DataSet:
     return replace(dataset, **parts)  # type: ignore[arg-type]
 
 
-def _table(given: argparse.Namespace) -> StoredFeatures:
+def _table(given: argparse.Namespace) -> Rows[FeatureVectors]:
     if given.data in CATALOG:
         raise ValueError(f"Expected no --text for {given.data}, a data set by name, but got {given.text}.")
     for name in ("image_root", "path_column"):
         if getattr(given, name) != getattr(Recipe, name):
             raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
     table = read_texts(given.data, given.text, label=given.label_column, group=given.split_by)
-    return StoredFeatures(_vectors(given, table.texts), table.labels, table.splits, None, table.groups)
+    vectors = FeatureVectors(_vectors(given, table.samples.stored))
+    return Rows(vectors, table.labels, table.splits, table.groups)
 
 
 def _vectors(given: argparse.Namespace, texts: Sequence[str]) -> torch.Tensor:

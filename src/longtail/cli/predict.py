@@ -18,7 +18,7 @@ from torch import Tensor
 from longtail._io import new_file, safe_cell
 from longtail.cli.parsing import Parser, add_reading, check_folder_of, positive_integer
 from longtail.cli.show import print_unreadable, progress_console
-from longtail.data.datasets.features import FeatureVectors, is_features, read_features
+from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import is_image, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
@@ -91,9 +91,9 @@ def _of_features(
     stored = [read_features(file, labelled=False, label=label, group=group) for file in files]
     rows: list[tuple[Path, str | None]] = []
     for file, one in zip(files, stored, strict=True):
-        labels: Sequence[str | None] = one.labels or [None] * len(one.features)
+        labels: Sequence[str | None] = one.labels or [None] * len(one.samples)
         rows += [(Path(f"{file}:{row}"), label) for row, label in enumerate(labels)]
-    features = torch.cat([classifier.transforms(FeatureVectors(one.features, columns=one.columns)) for one in stored])
+    features = torch.cat([classifier.transforms(one.samples) for one in stored])
     return rows, enumerate(classifier.predict(features).probabilities)
 
 

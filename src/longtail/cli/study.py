@@ -29,7 +29,7 @@ from longtail.study.decision import ENOUGH_SEEDS
 from longtail.study.estimate import estimate
 from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
 from longtail.study.record import read_studies
-from longtail.study.rendering import FORMATS, print_table, write
+from longtail.study.rendering import FORMATS, print_table
 from longtail.study.results import Results
 from longtail.study.runs import HELD_WORDS, Run
 from longtail.study.search import trace_table
@@ -145,7 +145,7 @@ def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: argparse
 def _print_results(plan: StudyPlan, results: Results, command: str) -> None:
     _print_searches(results.searches, command)
     for searched in results.searches.values():
-        print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
+        print_line(f"{searched.cells[0].data}: {searched.choice.reason}")
     if results.runs:
         print_table(results.table("recall"), console)
         print_table(results.table("measures", about=False), console)
@@ -203,7 +203,7 @@ def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) 
     if searches:
         _print_where(Path(plan.out) / "search", plan)
     for key, searched in searches.items():
-        print_line(f"{searched.cells[0].data}: {searched.found.choice.reason}")
+        print_line(f"{searched.cells[0].data}: {searched.choice.reason}")
         print_line(f"Next, test it with {ENOUGH_SEEDS} seeds: {_next_study(key, searched.beta, words)}")
     return _exit_code(outcome)
 
@@ -236,7 +236,7 @@ def _table(words: Sequence[str], command: str) -> int:
     if given.format == "terminal":
         print_table(table, console)
     else:
-        console.file.write(write(table, given.format))
+        console.file.write(FORMATS[given.format](table))
     return 0
 
 

@@ -44,7 +44,7 @@ _DEFAULTS: LossOptions = {"ignore_index": -100, "reduction": "mean", "label_smoo
 
 
 class KeepsValues(nn.Module):
-    """A module whose buffers are moved by ``.to(device)`` and never rounded: only the device of a change is used."""
+    """A module whose buffers keep their values: ``.to(device)`` moves them, ``.half()`` does not change them."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)
@@ -68,6 +68,8 @@ class Loss(KeepsValues, nn.CrossEntropyLoss):
     """
 
     weight: Tensor | None
+    _shown: tuple[str, ...] = ()
+    """The parameters, numbers, that ``repr`` shows."""
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
         check_options(**options)
@@ -105,11 +107,14 @@ class Loss(KeepsValues, nn.CrossEntropyLoss):
         }
 
     def extra_repr(self) -> str:
-        """Options that differ from the defaults."""
-        changed = {name: getattr(self, name) for name, value in _DEFAULTS.items() if getattr(self, name) != value}
+        """Parameters of the loss, and options that differ from the defaults."""
+        shown = {name: f"{getattr(self, name):g}" for name in self._shown}
+        for name, default in {"zero_counts": "error", **_DEFAULTS}.items():
+            if getattr(self, name, default) != default:
+                shown[name] = str(getattr(self, name))
         if self.weight is not None:
-            changed["weight"] = f"({self.weight.numel()} classes)"
-        return ", ".join(f"{name}={value}" for name, value in changed.items())
+            shown["weight"] = f"({self.weight.numel()} classes)"
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 class CountedLoss(Loss):
@@ -167,12 +172,7 @@ class CountedLoss(Loss):
 
     def extra_repr(self) -> str:
         """Number of classes, parameters of the loss, and options that differ from the defaults."""
-        zeros = [f"zero_counts={self.zero_counts}"] if self.zero_counts != "error" else []
-        parts = [f"{self.counts.numel()} classes", *self._parameter_repr(), *zeros, super().extra_repr()]
-        return ", ".join(filter(None, parts))
-
-    def _parameter_repr(self) -> list[str]:
-        return []
+        return ", ".join(filter(None, [f"{self.counts.numel()} classes", super().extra_repr()]))
 
 
 def shifts(shift: Tensor | None) -> bool:

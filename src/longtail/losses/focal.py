@@ -83,6 +83,8 @@ class FocalLoss(Loss):
         tensor(0.1057)
     """
 
+    _shown = ("gamma",)
+
     def __init__(self, gamma: float, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.gamma = check_number("gamma", gamma)
@@ -90,7 +92,3 @@ class FocalLoss(Loss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of ``logits``, shape ``(N, C, …)``, and ``target``, indices or probabilities."""
         return _focal_loss(logits, target, self.gamma, **self.options)
-
-    def extra_repr(self) -> str:
-        """Gamma, and options that differ from the defaults."""
-        return ", ".join(filter(None, [f"gamma={self.gamma:g}", super().extra_repr()]))

@@ -119,6 +119,7 @@ class LDAMLoss(CountedLoss):
     """
 
     margins: Tensor
+    _shown = ("max_margin", "scale")
 
     def __init__(
         self,
@@ -153,6 +154,3 @@ class LDAMLoss(CountedLoss):
         """Compute the margins from the counts."""
         super().read_counts()
         self.margins = ldam_margins(self.counts, self.max_margin, zero_counts=self.zero_counts)
-
-    def _parameter_repr(self) -> list[str]:
-        return [f"max_margin={self.max_margin:g}", f"scale={self.scale:g}"]

@@ -240,6 +240,7 @@ class ProCoLoss(CountedLoss):
     """
 
     _shift: Tensor
+    _shown = ("beta", "temperature")
 
     def __init__(
         self,
@@ -314,6 +315,3 @@ class ProCoLoss(CountedLoss):
         """Compute the shift from the counts."""
         super().read_counts()
         self._shift = class_shift(self.counts, self.beta, zero_counts=self.zero_counts)
-
-    def _parameter_repr(self) -> list[str]:
-        return [f"beta={self.beta:g}", f"temperature={self.temperature:g}"]

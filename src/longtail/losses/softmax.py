@@ -199,6 +199,7 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
     _shift: Tensor
     _sized_by = "counts"  # the argument that messages name
     _beta_varies = True
+    _shown: tuple[str, ...] = ("beta",)
 
     def __init__(
         self, counts: Vector, *, beta: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
@@ -250,9 +251,6 @@ class ClassBalancedSoftmaxLoss(CountedLoss):
         old: Tensor = getattr(self, "_shift", shift)
         self._shift = old.copy_(shift) if (old.shape, old.device) == (shift.shape, shift.device) else shift
 
-    def _parameter_repr(self) -> list[str]:
-        return [f"beta={self.beta:g}"]
-
 
 class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     r"""Balanced Softmax (Ren et al., 2020): the cross entropy of :math:`z_c + \log N_c`.
@@ -266,12 +264,10 @@ class BalancedSoftmaxLoss(ClassBalancedSoftmaxLoss):
     """
 
     _beta_varies = False
+    _shown = ()
 
     def __init__(self, counts: Vector, *, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]) -> None:
         super().__init__(counts, beta=1.0, zero_counts=zero_counts, **options)
-
-    def _parameter_repr(self) -> list[str]:
-        return []
 
 
 class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
@@ -285,6 +281,8 @@ class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
         LogitAdjustedLoss(3 classes, tau=1)
     """
 
+    _shown = ("tau",)
+
     def __init__(
         self, counts: Vector, *, tau: float, zero_counts: ZeroCounts = "error", **options: Unpack[LossOptions]
     ) -> None:
@@ -294,9 +292,6 @@ class LogitAdjustedLoss(ClassBalancedSoftmaxLoss):
     def tau(self) -> float:
         """How strongly the logits are adjusted."""
         return self.beta
-
-    def _parameter_repr(self) -> list[str]:
-        return [f"tau={self.tau:g}"]
 
 
 class PriorShiftedSoftmaxLoss(ClassBalancedSoftmaxLoss):
@@ -321,9 +316,7 @@ class PriorShiftedSoftmaxLoss(ClassBalancedSoftmaxLoss):
 
     _sized_by = "p_hat"
     _beta_varies = False
+    _shown = ()
 
     def __init__(self, p_hat: Vector, p: Vector, **options: Unpack[LossOptions]) -> None:
         super().__init__(prior_shift(p_hat, p).exp(), beta=1.0, **options)
-
-    def _parameter_repr(self) -> list[str]:
-        return []

@@ -69,9 +69,7 @@ def preference_scores(train_recall: Vector, test_recall: Vector, groups: Groups)
 
 
 def _recalls(name: str, recall: Vector, groups: Groups) -> Tensor:
-    values = as_vector(name, recall).to("cpu", torch.float64)
-    if values.numel() != groups.num_classes:
-        raise ValueError(f"Expected `{name}` to have {groups.num_classes} classes, but got {values.numel()}.")
+    values = as_vector(name, recall, groups.num_classes).to("cpu", torch.float64)
     wrong = values[~values.isnan() & ~((values >= 0) & (values <= 1))]
     if wrong.numel():
         raise ValueError(f"Expected `{name}` to be fractions in [0, 1], not per cent, but got {wrong[0].item():g}.")

@@ -123,14 +123,14 @@ def measured_beta_drawings(results: DataResults) -> list[Drawing]:
     for cell, title in results.titles.items():
         measured = [run.result["auto_beta"] for run in cell.runs if "auto_beta" in run.result]
         usable = [[point for point in one["trace"] if "std_error" in point] for one in measured]
-        names = ("epoch", "beta", "std_error")
+        names = ("epoch", "measured", "std_error")
         traces = [tuple([point[name] for point in trace] for name in names) for trace in usable if len(trace) > 1]
         if traces:
             several = " (on the validation split or the first pilot)" if any(one["pilots"] for one in measured) else ""
             used = ", ".join(f"{one['beta']:.2f}" for one in measured)
             caption = (
                 f"The β that held-out data needs, measured during training{several}; a line per run with its standard "
-                f"error. The β in use is that of the end: {used}."
+                f"error. The β in use is that of the end, less what its error takes: {used}."
             )
             found.append(Drawing(f"beta-{slug(title)}", f"Measured β of {title}", beta_traces(traces), caption))
     return found

@@ -10,7 +10,7 @@ from longtail._io import map_files
 from longtail.classes import describe_groups
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
-from longtail.study.record import STUDY_FILE, Choice, StudyRecord, missing_of, read_search, read_studies
+from longtail.study.record import STUDY_FILE, Choice, missing_of, read_search, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out, ordered
 
 NO_DATA = "there is neither test nor validation data"
@@ -29,12 +29,15 @@ class Recorded:
     """How the beta of each run was chosen."""
     commands: tuple[str, ...] = ()
     """The commands of the studies."""
-    unrecorded: frozenset[Path] = frozenset()
-    """Runs that no study has recorded."""
     missing: str = ""
     """Which planned runs are missing, in words."""
     failed: tuple[str, ...] = ()
     """Runs that failed and are missing."""
+
+    @property
+    def unrecorded(self) -> frozenset[Path]:
+        """Runs that no study has recorded."""
+        return frozenset(path for path, found in self.references.items() if not found)
 
     def reference(self, cells: Sequence[Cell]) -> str:
         """Return the method that cells are tested against: that of most of their studies; in a tie, the latest."""
@@ -67,35 +70,39 @@ def recorded_for(paths: Sequence[Path | str], runs: Sequence[Run]) -> Recorded:
     Missing runs are those of studies in ``paths``, the folders that were read.
     """
     roots = [Path(path).resolve() for path in paths]
-    records: dict[Path, list[StudyRecord]] = {}
-    of_runs: dict[Path, list[StudyRecord]] = {}
-    choices: dict[Path, list[Choice]] = {}
     places = map_files(lambda run: run.path.resolve(), runs)
-    studies_of = {near: _study_of(near, roots) for near in {place.parent for place in places}}
-    searches_of = {near: _searches_in(near) for near in {run.path.parent for run in runs}}
-    for folder in filter(None, studies_of.values()):
-        records[folder] = read_studies(folder)
-    planned = {id(one): frozenset(one.planned) for found in records.values() for one in found}
+    study_of = {near: _study_of(near, roots) for near in dict.fromkeys(place.parent for place in places)}
+    inside: dict[Path, dict[str, Run]] = {}  # the runs in the folder of each study, by the name in its record
     for run, place in zip(runs, places, strict=True):
-        study = studies_of[place.parent]
-        name = "" if study is None else place.relative_to(study).as_posix()
-        found = [] if study is None else [one for one in records[study] if name in planned[id(one)]]
-        of_runs[run.path] = found
-        chosen = [choice for one in found for choice in one.selected.get(name, ())]
-        searched = [one for of, one in searches_of[run.path.parent] if of == (run.data, run.method, run.beta)]
-        choices[run.path] = list(dict.fromkeys([*chosen, *(searched if run.beta is not None else ())]))
-    used = {id(one) for found in of_runs.values() for one in found}
-    studies = [one for of_folder in records.values() for one in of_folder if id(one) in used]
-    inside = {folder: one for folder, one in records.items() if any(folder.is_relative_to(root) for root in roots)}
-    missing = {folder: text for folder, one in inside.items() if (text := missing_of(folder, one))}
-    failed = [folder / name for folder, of_folder in inside.items() for one in of_folder for name in one.failed]
+        folder = study_of[place.parent]
+        if folder is not None:
+            inside.setdefault(folder, {})[place.relative_to(folder).as_posix()] = run
+    references: dict[Path, list[str]] = {run.path: [] for run in runs}
+    choices: dict[Path, list[Choice]] = {run.path: [] for run in runs}
+    commands: list[str] = []
+    missing: dict[Path, str] = {}
+    failed: list[Path] = []
+    for folder, of_folder in inside.items():
+        studies = read_studies(folder)
+        for study in studies:
+            planned = [name for name in dict.fromkeys(study.planned) if name in of_folder]
+            for name in planned:
+                references[of_folder[name].path].append(study.reference)
+                choices[of_folder[name].path] += study.selected.get(name, ())
+            commands += [study.command] if planned and study.command else []
+        if any(folder.is_relative_to(root) for root in roots):
+            missing[folder] = missing_of(folder, studies)
+            failed += [folder / name for study in studies for name in study.failed]
+    searches_in = {near: _searches_in(near) for near in {run.path.parent for run in runs}}
+    for run in (run for run in runs if run.beta is not None):
+        choices[run.path] += [one for of, one in searches_in[run.path.parent] if of == (run.data, run.method, run.beta)]
+    texts = [text if len(missing) == 1 else f"{folder.name}: {text}" for folder, text in missing.items() if text]
     return Recorded(
         usual=default_reference(run.method for run in runs),
-        references={path: [one.reference for one in found] for path, found in of_runs.items()},
-        choices=choices,
-        commands=tuple(dict.fromkeys(one.command for one in studies if one.command)),
-        unrecorded=frozenset(path for path, found in of_runs.items() if not found),
-        missing="; ".join(text if len(inside) == 1 else f"{folder.name}: {text}" for folder, text in missing.items()),
+        references=references,
+        choices={path: tuple(dict.fromkeys(found)) for path, found in choices.items()},
+        commands=tuple(dict.fromkeys(commands)),
+        missing="; ".join(texts),
         failed=tuple(dict.fromkeys(path.name for path in failed if not (path / "result.json").exists())),
     )
 

@@ -220,7 +220,7 @@ def done_of(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def _having(test: Callable[[RunFolder], bool], runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs whose folders pass a test; folders that do not exist are found by listing those of many runs."""
+    """Return the runs whose folders pass a test. Where many runs share a folder, it is listed to find what exists."""
     given = list(runs)
     sizes = Counter(run.path.parent for run in given)
     listed = {parent: set(_names(parent)) for parent, size in sizes.items() if size > _MANY}

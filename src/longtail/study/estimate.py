@@ -80,23 +80,11 @@ def estimate(
 
 def _kind(recipe: Recipe) -> Hashable:
     """What the speed of a run depends on."""
-    names = ("data", "imbalance", "method", "model", "image_size", "augment", "batch_size", "accumulate", "mixup")
-    more = (
-        "precision",
-        "channels_last",
-        "kernels",
-        "compile",
-        "loading",
-        "workers",
-        "sampler",
-        "optimizer",
-        "clip_grad",
-        "train",
-        "ema",
-        "cutmix",
-    )
-    held = ("folds", "validation", "test", "best_epoch", *OPENING)
-    return tuple(getattr(recipe, name) for name in (*names, *more, *held))
+    data = ("data", "imbalance", "image_size", "folds", "validation", "test", *OPENING)
+    loading = ("augment", "mixup", "cutmix", "loading", "workers", "sampler")
+    model = ("method", "model", "train", "precision", "channels_last", "kernels", "compile")
+    steps = ("batch_size", "accumulate", "optimizer", "clip_grad", "ema", "best_epoch")
+    return tuple(getattr(recipe, name) for name in (*data, *loading, *model, *steps))
 
 
 def _seconds(

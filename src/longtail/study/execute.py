@@ -13,6 +13,7 @@ import torch.multiprocessing
 
 from longtail._checks import check_integer
 from longtail._claims import LostClaimError
+from longtail._io import stop_signals
 from longtail._program import sentence_of
 from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
@@ -22,8 +23,8 @@ from longtail.train.recipe import pick_device, settings_of
 from longtail.train.trainer import StoppedError, Trainer
 
 _WATCH_SECONDS = 0.5
-_LONGEST_PAUSE = 10.0  # between two looks at runs that others hold
-_PATIENCE = 16  # runs that others did or hold, before all are looked at together
+_LONGEST_PAUSE = 10.0  # seconds between two checks of runs that other processes hold
+_PATIENCE = 16  # runs that are checked one by one before all that wait are checked together
 
 
 def devices(runs: Sequence[PlannedRun]) -> list[torch.device]:
@@ -175,7 +176,7 @@ class _Work:
         try:
             while self.waiting:
                 tries += 1
-                if tries == _PATIENCE:  # others have done much since: look at all runs, many at a time
+                if tries == _PATIENCE:  # other processes did many: check all runs, many at a time
                     self.worker.done_of(self.waiting)
                     self.waiting = deque(run for run in self.waiting if run.path not in self.worker.done)
                     continue
@@ -255,8 +256,6 @@ def _distribute(
     ]
     given, failed = list(runs), dict[str, str]()
     running: list[list[Path]] = [[] for _ in places]
-    idle = [-1] * len(places)
-    """After how many messages each worker has nothing to do."""
 
     def collect() -> bool:
         """Read what the workers report; whether one is alive."""
@@ -264,54 +263,58 @@ def _distribute(
         for number, (pipe, _) in enumerate(ends):
             with suppress(EOFError, OSError):  # it ended
                 while pipe.poll():
-                    new, running[number], idle[number] = pipe.recv()
+                    new, running[number] = pipe.recv()
                     failed.update(new)
         worker.update([path for number, paths in enumerate(running) if alive[number] for path in paths])
         watch()
         return any(alive)
 
-    sent, stopped, closed = 0, False, False
-    with stoppable([]):
-        try:
-            for process, (_, theirs) in zip(processes, ends, strict=True):
-                process.start()
-                theirs.close()  # so that the end of the process is seen
-            while collect():
-                at_rest = all(idle[n] == sent or not process.is_alive() for n, process in enumerate(processes))
-                new = [] if closed else list(more())
-                if new or (at_rest and not closed):
-                    sent, closed = sent + 1, not new
+    def lost() -> list[PlannedRun]:
+        """Return the runs that are neither done nor failed."""
+        left = [run for run in given if str(run.path) not in failed]
+        done = {run.path for run in worker.done_of(left)}
+        return [run for run in left if run.path not in done]
+
+    signals: list[int] = []
+    told = closed = False
+    with stop_signals(signals.append):
+        for process, (_, theirs) in zip(processes, ends, strict=True):
+            process.start()
+            theirs.close()  # so that the end of the process is seen
+        while collect():
+            if signals and not told:
+                told = True
+                for process in processes:
+                    process.terminate()  # SIGTERM: they save and stop
+            if not (signals or closed):
+                ended = not worker.running and not lost()  # before runs that follow them are asked for
+                new = list(more())
+                if new or ended:
+                    closed = not new
                     given += new
                     for pipe, _ in ends:
                         with suppress(OSError):  # it ended
                             pipe.send(new)
-                time.sleep(_WATCH_SECONDS)
-        except StoppedError:
-            stopped = True
-            for process in processes:
-                process.terminate()  # SIGTERM: they save and stop
-    while collect():
-        time.sleep(_WATCH_SECONDS)
-    if stopped:
+            time.sleep(_WATCH_SECONDS)
+    if signals:
         raise StoppedError("Stopped; unfinished runs are saved.", failed)
-    there = {str(run.path) for run in worker.done_of(given)} | failed.keys()
-    return {**failed, **{str(run.path): "its process ended early" for run in given if str(run.path) not in there}}
+    return {**failed, **{str(run.path): "its process ended early" for run in lost()}}
 
 
 def _work_on(
     device: torch.device, runs: Sequence[PlannedRun], pipe: Connection, together: int | None, began: float
 ) -> None:
     """Train runs until the other end of the pipe sends no more, or is gone."""
-    received, closed, reported = 0, False, 0
+    closed, reported = False, 0
 
     def more() -> list[PlannedRun]:
-        nonlocal received, closed
+        nonlocal closed
         found: list[PlannedRun] = []
         with suppress(EOFError, OSError):
             while not closed and pipe.poll():
                 closed = True  # unless something comes
                 new = pipe.recv()
-                received, closed = received + 1, not new
+                closed = not new
                 found += new
         return found
 
@@ -319,8 +322,8 @@ def _work_on(
         nonlocal reported
         new = dict(list(work.failed.items())[reported:])
         reported += len(new)
-        with suppress(OSError):  # nobody listens
-            pipe.send((new, work.worker.running, -1 if work.waiting or work.worker.running else received))
+        with suppress(OSError):  # the other end is closed
+            pipe.send((new, work.worker.running))
 
     work = _Work(device, together, Worker(joins=True, began=began), report, more, lambda: not closed)
     with suppress(StoppedError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from longtail._checks import check_integer, check_number
 from longtail._io import map_files, read_toml, reading
-from longtail.data import CATALOG, long_tail_counts
+from longtail.data import CATALOG
 from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
@@ -166,15 +166,7 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
         ['runs/study/digits-lt-10-softmax-seed0', 'runs/study/digits-lt-10-softmax-seed1',
          'runs/study/digits-lt-10-cbs-beta-auto-seed0']
     """
-    for name in ("recipe", "search"):
-        if not isinstance(content.get(name, {}), Mapping):
-            raise TypeError(f"Expected `{name}` to be a table of settings, but got {content[name]!r}.")
-    search: dict[str, Any]
-    recipe: dict[str, Any]
-    search, recipe = (
-        {name: tuple(value) if isinstance(value, list) else value for name, value in content.get(table, {}).items()}
-        for table in ("search", "recipe")
-    )
+    recipe, search = _table(content, "recipe"), _table(content, "search")
     for given, known, what in ((content, StudyPlan, "keys of a plan"), (search, SearchPlan, "settings of a search")):
         for name in sorted(given.keys() - {one.name for one in fields(known)}):
             raise ValueError(f"Expected the {what}, but got `{name}`.")
@@ -210,15 +202,16 @@ def read_plan(path: Path | str, given: Mapping[str, Any] | None = None, *, to_ru
         return make_plan({**content, **more}, to_run=to_run)
 
 
+def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of settings, whose lists become tuples."""
+    found = content.get(name, {})
+    if not isinstance(found, Mapping):
+        raise TypeError(f"Expected `{name}` to be a table of settings, but got {found!r}.")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+
+
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def is_here(data: str, recipe: Mapping[str, Any]) -> bool:
-    """Whether a data set is on this machine."""
-    if data in CATALOG:
-        return CATALOG[data].is_here(Path(str(recipe.get("root", "data"))))
-    return Path(data).exists()
 
 
 def _check(plan: StudyPlan) -> None:
@@ -245,27 +238,20 @@ def _check(plan: StudyPlan) -> None:
 
 
 def _check_data(plan: StudyPlan) -> None:
-    root = Path(str(plan.recipe.get("root", "data")))
     for name in plan.data:
-        if is_here(name, plan.recipe):
-            continue
-        if name not in CATALOG:
-            raise ValueError(
-                f"Expected `data` to be a data set that `longtail data list` shows, or a path, but got {name!r}."
-            )
-        missing = next(file for file in CATALOG[name].files if not (root / file).exists())
-        raise ValueError(f"Expected {root / missing} for {name}, but it does not exist; {CATALOG[name].steps}")
+        missing = CATALOG[name].missing(Path(str(plan.recipe.get("root", "data")))) if name in CATALOG else ""
+        if name not in CATALOG and not Path(name).exists():
+            missing = f"Expected `data` to be a data set that `longtail data list` shows, or a path, but got {name!r}."
+        if missing:
+            raise ValueError(missing)
     made = [name for name in plan.data if takes_imbalance(name)]
     if plan.imbalance and not made:
         raise ValueError(f"Expected `imbalance` with a data set that takes one, but got {plan.data[0]}.")
     for factor in plan.imbalance:
         check_number("imbalance", factor, minimum=1)
         for name in made:
-            entry, profile = CATALOG[name], plan.recipe.get("profile", "exp")
-            if entry.train_range is None:
-                continue
-            counts = long_tail_counts(entry.num_classes, entry.train_range[0], factor, profile=profile)
-            if not bool(counts.all()):
+            counts = CATALOG[name].train_counts(factor, plan.recipe.get("profile", "exp"))
+            if counts is not None and not counts.all():
                 raise ValueError(f"Expected `imbalance` to leave {name} an image of each class, but got {factor:g}.")
 
 

@@ -19,9 +19,9 @@ class Choice:
     select_on: Literal["", "val", "test"] = ""
     """The data that a search chose on."""
     folds: int = 0
-    """Of the cross-validation of a search."""
+    """Folds of the cross-validation of a search."""
     runs: int = 0
-    """Of a search, per beta."""
+    """Runs per beta of a search."""
 
     @classmethod
     def of_search(cls, record: Mapping[str, Any]) -> "Choice":

@@ -26,7 +26,7 @@ class Value:
     mark: str = ""
     """Stars of significance."""
     p_value: float = math.nan
-    """Of the test against the reference, after correction; NaN without a test."""
+    """The p-value of the test against the reference, after correction; NaN without a test."""
     shown: str = ""
     """Shown instead of the rounded number."""
 
@@ -169,13 +169,6 @@ def print_table(table: Table, console: "rich.console.Console") -> None:
 
 FORMATS = {"markdown": to_markdown, "csv": to_csv, "html": to_html}
 """The ways to write a table as text, by name."""
-
-
-def write(table: Table, form: str) -> str:
-    """Return a table as text."""
-    if form not in FORMATS:
-        raise ValueError(f"Expected `form` to be one of {', '.join(FORMATS)}, but got {form!r}.")
-    return FORMATS[form](table)
 
 
 def save(table: Table, folder: Path, name: str) -> None:

@@ -46,7 +46,7 @@ class Results:
     missing: str | None = None
     """Which planned runs are missing, in words; default: as the studies recorded."""
     outcome: Outcome | None = None
-    """Of the study that was run now: what failed, and what other processes train."""
+    """What failed in the study that was run now, and what other processes train."""
     searches: Searches = field(default_factory=dict)
     """The searches for beta of the study that was run now."""
 

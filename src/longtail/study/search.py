@@ -12,7 +12,7 @@ from longtail.study.planning import PlannedRun
 from longtail.study.record import Choice, read_search
 from longtail.study.rendering import Row, Table, Value
 from longtail.study.runs import SEARCH_FILE, Cell, one_cell, read_run
-from longtail.study.search_rule import BetaSearch, Score, SearchPlan, search_rounds
+from longtail.study.search_rule import BetaChoice, Score, SearchPlan, Trial, choose, next_betas
 from longtail.study.stats import Summary
 from longtail.study.tables import sensitivity_table
 from longtail.train.own import open_own
@@ -25,21 +25,25 @@ DEFAULT_FOLDS = 5
 class SearchResult:
     """A finished search for beta, with its runs."""
 
-    found: BetaSearch
+    trials: tuple[Trial, ...]
+    """The betas that were tried, ascending."""
+    rounds: tuple[tuple[float, ...], ...]
+    """The betas of each round."""
+    choice: BetaChoice
     cells: tuple[Cell, ...]
-    """The runs of each beta, over folds and seeds."""
+    """The runs of each trial, over folds and seeds."""
     plan: SearchPlan
     folds: int
 
     @property
     def selected(self) -> Choice:
         """How beta was chosen."""
-        return Choice("search", self.plan.select_on, self.folds, len(self.found.trials[0].scores))
+        return Choice("search", self.plan.select_on, self.folds, len(self.trials[0].scores))
 
     @property
     def beta(self) -> float:
         """The beta that was chosen."""
-        return self.found.choice.beta
+        return self.choice.beta
 
     def sensitivity(self, command: str = "") -> Table:
         """Return train, validation and test recall of each group for each beta."""
@@ -50,7 +54,7 @@ class SearchResult:
 
     def record(self) -> dict[str, Any]:
         """Return the search as plain data, for ``beta.json``."""
-        choice = self.found.choice
+        choice = self.choice
         return {
             "beta": choice.beta,
             "data": self.cells[0].data,
@@ -63,10 +67,10 @@ class SearchResult:
             "standard_error": choice.standard_error,
             "quadratic": {"peak": choice.peak, "values": choice.smoothed},
             "at_bound": choice.at_bound,
-            "rounds": self.found.rounds,
+            "rounds": self.rounds,
             "points": [
                 {"beta": p.beta, "scores": [s.value for s in p.scores], "levels": [s.level for s in p.scores]}
-                for p in self.found.trials
+                for p in self.trials
             ],
         }
 
@@ -115,7 +119,6 @@ def search_runs(
     folds, part = folds_of(base, plan), plan.select_on
     if part == "val" and not folds and not base.validation and not _has_split(base):
         raise ValueError(f"Expected validation data to choose beta on, but {base.data} has none and `folds` is 0.")
-    cells: dict[float, Cell] = {}
     file = Path(out) / SEARCH_FILE
     header = {"command": command or "", "select_on": part}
     if file.exists():
@@ -129,9 +132,10 @@ def search_runs(
     elif command is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"beta": None, "choice": "the search is not done", **header})
-    rounds = search_rounds(plan)
-    betas = next(rounds)
-    while True:
+    cells: dict[float, Cell] = {}
+    trials: list[Trial] = []
+    rounds: list[tuple[float, ...]] = []
+    while betas := next_betas(trials, plan):
         planned = {beta: _planned(fold_recipes(base, beta, folds, range(plan.seeds)), Path(out)) for beta in betas}
         needed = [run for runs in planned.values() for run in runs]
         for run in needed:
@@ -139,14 +143,12 @@ def search_runs(
         yield needed
         for beta, runs in planned.items():
             cells[beta] = one_cell((read_run(run.path) for run in runs), over_folds=True)
-        try:
-            betas = rounds.send(
-                [[Score(run.recall(part=part), run.level(part)) for run in cells[beta].runs] for beta in betas]
-            )
-        except StopIteration as end:
-            found: BetaSearch = end.value
-            break
-    result = SearchResult(found, tuple(cells[trial.beta] for trial in found.trials), plan, folds)
+            scores = (Score(run.recall(part=part), run.level(part)) for run in cells[beta].runs)
+            trials.append(Trial(beta, tuple(scores)))
+        trials.sort(key=lambda trial: trial.beta)
+        rounds.append(betas)
+    tried = tuple(cells[trial.beta] for trial in trials)
+    result = SearchResult(tuple(trials), tuple(rounds), choose(trials, plan), tried, plan, folds)
     if command is not None:
         write_json(file, {**header, **result.record()})
     return result
@@ -160,9 +162,9 @@ def _planned(recipes: Sequence[Recipe], out: Path) -> list[PlannedRun]:
 
 def trace_table(result: SearchResult, command: str = "") -> Table:
     """Return what was tried in which round, its mean, the quadratic's value, the imbalance level, and the choice."""
-    found, choice, rows, nan = result.found, result.found.choice, [], math.nan
-    for trial in found.trials:
-        number = next(place for place, betas in enumerate(found.rounds, 1) if trial.beta in betas)
+    choice, rows, nan = result.choice, [], math.nan
+    for trial in result.trials:
+        number = next(place for place, betas in enumerate(result.rounds, 1) if trial.beta in betas)
         mean, level = (value if math.isfinite(value) else nan for value in (trial.mean, trial.level))
         values = (
             Value(Summary(mean, nan, len(trial.scores)), best=trial.beta == choice.best),

@@ -20,7 +20,7 @@ all betas see the same folds and seeds: with B betas, n scores each, and residua
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -155,36 +155,11 @@ class BetaChoice:
         return text
 
 
-@dataclass(frozen=True)
-class BetaSearch:
-    """A search: what was tried, round by round, and what was chosen."""
-
-    trials: tuple[Trial, ...]
-    """By beta."""
-    rounds: tuple[tuple[float, ...], ...]
-    choice: BetaChoice
-
-
-def search_rounds(settings: SearchPlan) -> Generator[tuple[float, ...], Sequence[Sequence[Score]], BetaSearch]:
-    """Yield the betas of each round, receive their scores, and return the finished search.
-
-    As a generator, several searches can be held at the same round and their runs trained together.
-    """
-    trials: list[Trial] = []
-    rounds: list[tuple[float, ...]] = []
-    while betas := next_betas(trials, settings):
-        scores = yield betas
-        trials += [Trial(beta, tuple(found)) for beta, found in zip(betas, scores, strict=True)]
-        trials.sort(key=lambda trial: trial.beta)
-        numbers = {len(trial.scores) for trial in trials}
-        if len(numbers) != 1 or 0 in numbers:
-            raise ValueError(f"Expected the same number of scores for every beta, but got {sorted(numbers)}.")
-        rounds.append(betas)
-    return BetaSearch(tuple(trials), tuple(rounds), choose(trials, settings))
-
-
 def next_betas(trials: Sequence[Trial], settings: SearchPlan) -> tuple[float, ...]:
-    """Return the betas to try next, ascending; empty when the search is over."""
+    """Return the betas to try next, ascending; empty when the search is over.
+
+    All trials, which are in the order of beta, have the same number of scores.
+    """
     tried = {trial.beta for trial in trials}
     left = sorted({round(beta, _DIGITS) for beta in settings.start} - tried)
     if left:

@@ -201,17 +201,11 @@ def run_studies(
     join: bool = False,
     read: bool = True,
 ) -> list[Results]:
-    """Run several studies together, which is faster than one after the other.
+    """Run several studies together, which is faster than one after the other; arguments as for :meth:`Study.run`.
 
-    Args:
-        studies: the studies.
-        together: as for :meth:`Study.run`, and so are ``on_progress``, ``on_round`` and ``train``.
-        on_progress: see above.
-        on_round: see above.
-        train: see above.
-        join: share the studies with other workers, as :meth:`Study.work` does.
-        read: whether results have their runs also if another worker has written the tables. Hundreds of workers that
-            all read everything at the end are a burden for a file system.
+    With ``join``, the studies are shared with other workers, as by :meth:`Study.work`. Without ``read``, the results
+    have no runs if another worker has written the tables: hundreds of workers that read all results at the end are a
+    burden for a file system.
     """
     plans = [study.plan for study in studies]
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
@@ -304,7 +298,7 @@ class Progress:
         return runs
 
     def update(self) -> None:
-        """Look for runs that finished: those that were trained here, and some of the others in turn."""
+        """Check which runs finished: those that were trained here, and some of the others in turn."""
         found = self._count(self._here())
         joins = self._worker is not None and self._worker.joins
         if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
@@ -352,7 +346,7 @@ class Progress:
         return list(new)
 
 
-_SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are looked at together; between looks at the runs of other workers
+_SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are checked together; seconds between checks of the runs of others
 
 
 def _epochs(run: PlannedRun) -> int:

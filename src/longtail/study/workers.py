@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -42,8 +41,9 @@ class Worker:
         self.trained: set[Path] = set()
         """The runs whose training began here."""
         self.done: set[Path] = set()
-        """The runs that were seen to be done: hundreds of workers must not look at every run again and again."""
-        self._files = {Path(plan.out) / FOLDER / f"{process_name()}.json": plan for plan in plans}
+        """The runs that are known to be done. They are not checked again: there may be hundreds of workers."""
+        self._plans = {Path(plan.out): plan for plan in plans}
+        self._name = f"{process_name()}.json"
         self._started = time.monotonic()
         self.began = time.time() if began is None else began
         self._since: dict[Path, str] = {}
@@ -51,16 +51,16 @@ class Worker:
 
     def __enter__(self) -> "Worker":
         try:
-            for number, file in enumerate(self._files):
-                self._write(file)
-                present = file.stat().st_mtime
+            for number, out in enumerate(self._plans):
+                self._write(out)
+                present = (out / FOLDER / self._name).stat().st_mtime
                 if not number:
                     self.began, self._started = present, time.monotonic()
-                    self._write(file)  # with the time
-                remove_leftovers(file.parent, present)
-                remove_leftovers(file.parent.parent, present)
-            for file, plan in self._files.items():
-                others = _others(file)
+                    self._write(out)  # with the time
+                remove_leftovers(out / FOLDER, present)
+                remove_leftovers(out, present)
+            for out, plan in self._plans.items():
+                others = self._others(out)
                 if self.joins:
                     _check_same(plan, others)
         except BaseException:
@@ -72,20 +72,19 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         beats.pop(self, None)
-        for file in list(self._files):
-            self.leave(file.parent.parent)
+        for out in list(self._plans):
+            self.leave(out)
 
     def leave(self, out: Path) -> None:
-        """Leave the study in a folder."""
-        for file in [file for file in self._files if file.parent.parent == out]:
-            with self._lock, suppress(OSError):
-                del self._files[file]
-                _others(file)
-                file.unlink(missing_ok=True)
-                file.parent.rmdir()  # fails while others work
+        """Leave the study in a folder, unless this process has left it."""
+        with self._lock, suppress(OSError):
+            if self._plans.pop(out, None) is not None:
+                self._others(out)
+                (out / FOLDER / self._name).unlink(missing_ok=True)
+                (out / FOLDER).rmdir()  # fails while others work
 
     def done_of(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-        """Return the runs that are done; those that were seen to be done are not looked at again."""
+        """Return the runs that are done; those that are known to be done are not checked again."""
         given = list(runs)
         self.done |= {run.path for run in done_of(run for run in given if run.path not in self.done)}
         return [run for run in given if run.path in self.done]
@@ -95,9 +94,9 @@ class Worker:
         if list(running) != self.running:
             self.running = list(running)
             self._since = {path: self._since.get(path) or self._now() for path in running}
-            for file in self._files:
+            for out in self._plans:
                 with suppress(OSError):  # the disk may be full
-                    self._write(file)
+                    self._write(out)
 
     def _now(self) -> str:
         """The time by the clock of the file system, which all workers share."""
@@ -105,30 +104,38 @@ class Worker:
         return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
     def _beat(self) -> None:
-        for file in list(self._files):
+        for out in list(self._plans):
             with suppress(OSError):
                 try:
-                    os.utime(file)
-                except FileNotFoundError:  # another process took this one for dead
-                    self._write(file)
+                    os.utime(out / FOLDER / self._name)
+                except FileNotFoundError:  # another process removed it, because it was old
+                    self._write(out)
 
-    def _write(self, file: Path) -> None:
+    def _write(self, out: Path) -> None:
         with self._lock:
-            plan = self._files.get(file)
+            plan = self._plans.get(out)
             if plan is None:  # it left
                 return
-            out = file.parent.parent
             begin = datetime.fromtimestamp(self.began, UTC).isoformat(timespec="seconds")
             runs = {path.relative_to(out).as_posix(): s for path, s in self._since.items() if path.is_relative_to(out)}
             about = {**this_process(), "since": begin, "runs": runs}
+            about |= {"joins": _identity(plan)} if self.joins else {}
             for attempt in range(3):
                 try:
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    write_json(file, {**about, **({"joins": _identity(plan)} if self.joins else {})})
+                    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+                    write_json(out / FOLDER / self._name, about)
                     return
                 except FileNotFoundError:  # another worker left, and removed the folder a moment ago
                     if attempt == 2:
                         raise
+
+    def _others(self, out: Path) -> list[dict[str, Any]]:
+        """Return the other processes that work on a study, and remove the files of those that were killed."""
+        found = [(about, live) for about, live in _workers(out) if about["file"].name != self._name]
+        for about, live in found:
+            if not live:
+                about["file"].unlink(missing_ok=True)
+        return [about for about, live in found if live]
 
 
 def _identity(plan: StudyPlan) -> dict[str, str]:
@@ -169,15 +176,6 @@ def _present(out: Path) -> float:
         return time.time()
 
 
-def _others(own: Path) -> list[dict[str, Any]]:
-    """Return the other processes that work on the study, and remove the files of those that were killed."""
-    found = [(about, live) for about, live in _workers(own.parent.parent) if about["file"] != own]
-    for about, live in found:
-        if not live:
-            about["file"].unlink(missing_ok=True)
-    return [about for about, live in found if live]
-
-
 def _check_same(plan: StudyPlan, others: Sequence[Mapping[str, Any]]) -> None:
     ours = _identity(plan)
     names = {"longtail": "version of longtail", "LONGTAIL_CLAIMS": "claims (LONGTAIL_CLAIMS)"}
@@ -211,25 +209,24 @@ def status(plans: Sequence[StudyPlan], runs: Sequence[PlannedRun]) -> dict[str, 
         for name, since in about["runs"].items()
     }
     states = map_files(lambda run: _state(run.folder, str(run.path) in running), runs)
-    counts = Counter(state for state, _ in states)
-    of_state = {
-        name: [str(run.path) for run, (one, _) in zip(runs, states, strict=True) if one == name] for name in _STATES
-    }
-    left = counts["running"] + counts["stopped"] + counts["waiting"]
+    of_state: dict[str, list[PlannedRun]] = {name: [] for name in _STATES}
+    for run, (state, _) in zip(runs, states, strict=True):
+        of_state[state].append(run)
+    left = sum(len(of_state[name]) for name in ("running", "stopped", "waiting"))
     rate = None
     if found:
         start = min(datetime.fromisoformat(about["since"]).timestamp() for _, about in found)
         recent = sum(moment >= start for state, moment in states if state == "done")
         rate = recent / max(_present(outs[0]) - start, 1.0)
     return {
-        **{name: counts[name] for name in _STATES},
+        **{name: len(found) for name, found in of_state.items()},
         "open_searches": sum(_is_open(plan.search_folder(key)) for plan in plans for key in plan.searches),
         "workers": [
             {"host": one["host"], "pid": one["pid"], "since": one["since"], "running": len(one["runs"])}
             for _, one in found
         ],
-        "running_runs": {path: running[path] for path in of_state["running"]},
-        "failed_runs": {path: _failure(RunFolder(path)) for path in of_state["failed"]},
+        "running_runs": {str(run.path): running[str(run.path)] for run in of_state["running"]},
+        "failed_runs": {str(run.path): _failure(run.folder) for run in of_state["failed"]},
         "runs_per_hour": 3600 * rate if rate else None,
         "seconds_left": left / rate if rate else None,
     }

@@ -64,7 +64,7 @@ def summary(fit: ShiftFit) -> dict[str, Any]:
     """What a log and a result say about a measurement: beta, or why it stays at 1."""
     if fit.problem is not None:
         return {"beta": 1.0, "problem": fit.problem}
-    return {"beta": 1.0 + fit.delta, "std_error": fit.std_error}
+    return {"beta": 1.0 + fit.tau, "measured": 1.0 + fit.delta, "std_error": fit.std_error}
 
 
 def describe_beta(found: Mapping[str, Any]) -> str:
@@ -74,4 +74,5 @@ def describe_beta(found: Mapping[str, Any]) -> str:
     where = ["validation data"] if found["validation"] else []
     if found["pilots"]:
         where.append(f"the held-out images of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
-    return f"beta = {found['beta']:.2f} ± {found['std_error']:.2f}, measured on {' and '.join(where)}"
+    measured = f"{found['measured']:.2f} ± {found['std_error']:.2f}, measured on {' and '.join(where)}"
+    return f"beta = {found['beta']:.2f}, from {measured}"

@@ -33,7 +33,8 @@ from longtail.train.cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, recipe_in, settings_of, write_recipe
 
 _BY_GROUP = {str: NUMBER}
-_AUTO_BETA = {"beta": (int, float), "problem?": str, "std_error?": (int, float), "temperature?": (int, float)}
+_NUMBER = (int, float)
+_AUTO_BETA = {"beta": _NUMBER, "measured?": _NUMBER, "std_error?": _NUMBER, "temperature?": _NUMBER, "problem?": str}
 _LOG = [{"loss?": NUMBER, "recall?": {str: _BY_GROUP}, "auto_beta?": _AUTO_BETA}]
 _RESULT = {
     "data": str,
@@ -87,8 +88,9 @@ _RESULT = {
 def _check_sizes(result: dict[str, Any]) -> None:
     """Raise an error if groups or lists in ``result.json`` have other classes than it names."""
     classes = len(result["classes"])
-    if not {"problem", "std_error"} & result.get("auto_beta", {"problem": ""}).keys():
-        raise ValueError("Expected `auto_beta` to have `std_error`, but it has not.")
+    auto = result.get("auto_beta", {"problem": ""}).keys()
+    if not ("problem" in auto or {"measured", "std_error"} <= auto):
+        raise ValueError("Expected `auto_beta` to have `measured` and `std_error`, but it has not.")
     if sorted(c for members in result["groups"].values() for c in members) != list(range(classes)):
         raise ValueError(f"Expected `groups` to have each of the {classes} classes once, but they do not.")
     lists = [("counts", result.get("counts"))]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from longtail._program import some_of
 from longtail._progress import phase
 from longtail.data import FeatureVectors, FileImages, Split
-from longtail.data.datasets.features import FEATURES, read_features
+from longtail.data.datasets.feature_tables import FEATURES
+from longtail.data.datasets.features import read_features
 from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode
 from longtail.models.heads import unit
@@ -106,7 +107,8 @@ def read_class_embeddings(path: str, class_names: Sequence[str], backbone: Backb
     names = stored.labels or stored.class_names or ()
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
-    number, length = stored.features.shape
+    features = stored.samples.pixels
+    number, length = features.shape
     wanted = backbone.in_features if isinstance(backbone, FeatureNet) else backbone.num_features
     if length != wanted or len(names) != number:
         raise ValueError(
@@ -116,7 +118,7 @@ def read_class_embeddings(path: str, class_names: Sequence[str], backbone: Backb
     missing = [repr(name) for name in class_names if name not in rows]
     if missing:
         raise ValueError(f"Expected {path} to have an embedding of each class, but it has none of {some_of(missing)}.")
-    return torch.stack([stored.features[rows[name]].mean(0) for name in class_names])
+    return torch.stack([features[rows[name]].mean(0) for name in class_names])
 
 
 @torch.no_grad()

@@ -517,8 +517,8 @@ class Trainer:
             trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in lines if "auto_beta" in line]
             found |= {"validation": validated, "pilots": len(self.pilots), "trace": trace}
         known = torch.tensor([found["beta"] - 1.0, temperature - 1.0], dtype=torch.float64)
-        delta, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
-        return PostHoc("adjust", delta, 1.0 + rest) if delta else None, {"auto_beta": found}
+        tau, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
+        return PostHoc("adjust", tau, 1.0 + rest) if tau or rest else None, {"auto_beta": found}
 
     def _card(self, running: Running, model: Model) -> dict[str, Any]:
         """What is needed to use the model."""

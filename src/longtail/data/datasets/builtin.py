@@ -4,7 +4,7 @@ import gzip
 import struct
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -21,6 +21,7 @@ from longtail.data.datasets.catalog import CATALOG, Entry, expected_counts
 from longtail.data.datasets.cifar import read_cifar
 from longtail.data.datasets.fetch import download, fetch_archive
 from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list, read_table
+from longtail.data.datasets.rows import Rows, numbered
 from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split
 from longtail.data.datasets.texts import read_banking77, read_clinc150, read_goemotions, read_trec
 
@@ -60,15 +61,9 @@ def _read_digits(_: _Table, __: Path) -> DataSet:
 
 
 def _read_cifar(table: _Table, root: Path) -> DataSet:
-    train, test = (read_cifar(root, table["name"], train=part) for part in (True, False))
-    return DataSet(
-        table["name"],
-        train.class_names,
-        train=Split(ArrayImages(train.images), train.labels),
-        test=Split(ArrayImages(test.images), test.labels),
-        cut=thirds(len(train.class_names)),
-        normalisation=_normalisation(table),
-    )
+    name, normalisation = table["name"], _normalisation(table)
+    (train, class_names), (test, _) = (read_cifar(root, name, train=part) for part in (True, False))
+    return DataSet(name, class_names, train, test, cut=thirds(len(class_names)), normalisation=normalisation)
 
 
 def _read_fashion_mnist(table: _Table, root: Path) -> DataSet:
@@ -106,7 +101,7 @@ def _read_tiny_imagenet(_: _Table, root: Path) -> DataSet:
     names, labels = [], []
     for number, line in enumerate(filter(str.strip, read_lines(answers)), 1):
         name, class_name, *_rest = (*line.split("\t"), "")
-        if class_name not in class_names or not inside(name):
+        if class_name not in class_names or not name or not inside(name):
             raise ValueError(f"Expected a file and a class in line {number} of {answers}, but got {line[:80]!r}.")
         names.append(name)
         labels.append(class_names.index(class_name))
@@ -147,7 +142,7 @@ def _read_gtsrb(table: _Table, root: Path) -> DataSet:
     folders = tuple(f"{c:05}" for c in range(table["num_classes"]))
     signs = read_folder(root / "gtsrb/GTSRB/Final_Training/Images", folders)[0]
     assert isinstance(signs.images, FileImages)
-    tracks, codes = _codes(name.partition("_")[0] for name in signs.images.names)
+    tracks, codes = numbered(name.partition("_")[0] for name in signs.images.names)
     answers = root / "gtsrb/GT-final_test.csv"
     names, labels = [], []
     for number, row in enumerate(read_table(answers, ["filename", "classid"]), 1):
@@ -178,18 +173,10 @@ def _read_ham10000(table: _Table, root: Path) -> DataSet:
                 f"Expected the image in row {number} of {path}, but there is no {image}.jpg in {folder}/*."
             )
         names.append(places[image])
-        labels.append(table["classes"].index(label))
+        labels.append(label)
         lesions.append(lesion)
-    known, codes = _codes(lesions)
-    train = Split(FileImages(folder, names), torch.tensor(labels, dtype=torch.int64), codes)
-    return DataSet("ham10000", tuple(table["classes"]), train, group_names=known)
-
-
-def _codes(groups: Iterable[str]) -> tuple[tuple[str, ...], Tensor]:
-    """Return the different groups, and the position of each one given among them."""
-    codes: dict[str, int] = {}
-    members = torch.tensor([codes.setdefault(group, len(codes)) for group in groups], dtype=torch.int64)
-    return tuple(codes), members
+    images, splits = FileImages(folder, names), ["train"] * len(names)
+    return Rows(images, labels, splits, lesions, tuple(table["classes"])).dataset("ham10000", path)
 
 
 # --- the entries

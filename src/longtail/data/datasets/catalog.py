@@ -8,9 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from longtail._checks import check_integer
 from longtail._registry import Registry
-from longtail.data.datasets.long_tail import Profile
+from longtail.data.datasets.long_tail import Profile, long_tail_counts
 from longtail.data.datasets.splits import DataSet, long_tailed
 
 
@@ -48,7 +50,21 @@ class Entry:
 
     def is_here(self, root: Path) -> bool:
         """Whether all files exist on this machine."""
-        return all((root / file).exists() for file in self.files)
+        return not self.missing(root)
+
+    def missing(self, root: Path) -> str:
+        """Return which file is missing and how to get it, as the sentence of an error; empty if all are here."""
+        for file in self.files:
+            if not (root / file).exists():
+                return f"Expected {root / file} for {self.name}, but it does not exist; {self.steps}"
+        return ""
+
+    def train_counts(self, imbalance: float | None, profile: Profile = "exp") -> Tensor | None:
+        """Return the training images per class that :func:`load` makes; ``None`` if it uses the data set as it is, or
+        if their number is not known."""
+        if self.imbalance is None or self.train_range is None:
+            return None
+        return long_tail_counts(self.num_classes, self.train_range[0], imbalance or self.imbalance, profile=profile)
 
     def title(self, imbalance: float | None = None) -> str:
         """Return the display name, for tables and figures.
@@ -152,9 +168,9 @@ def load(
         {'head': 3, 'medium': 3, 'tail': 4}
     """
     entry, root = CATALOG.find(name), Path(root)
-    if not entry.is_here(root):
-        missing = next(file for file in entry.files if not (root / file).exists())
-        raise FileNotFoundError(f"Expected {root / missing} for {name}, but it does not exist; {entry.steps}")
+    missing = entry.missing(root)
+    if missing:
+        raise FileNotFoundError(missing)
     dataset = _read_once(entry.read, root.resolve(), tuple(_modified(root / file) for file in entry.files))
     if entry.imbalance is None:
         if imbalance is not None:

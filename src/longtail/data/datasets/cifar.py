@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from longtail._checks import describe, shown
+from longtail.data.datasets.splits import ArrayImages, Split
 
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 """The files of CIFAR-10 in order: five with training images and one with test images."""
@@ -36,18 +36,8 @@ _FORMATS = {
 _PIXELS = 3 * 32 * 32
 
 
-class CifarSplit(NamedTuple):
-    """The images of one split, in the order of the files."""
-
-    images: Tensor
-    """uint8, shape ``(N, 3, 32, 32)``."""
-    labels: Tensor
-    """int64, shape ``(N,)``."""
-    class_names: tuple[str, ...]
-
-
-def read_cifar(folder: Path | str, name: Literal["cifar10", "cifar100"], train: bool) -> CifarSplit:
-    """Read the training or test images of CIFAR-10 or CIFAR-100 from its standard folder of pickles.
+def read_cifar(folder: Path | str, name: Literal["cifar10", "cifar100"], train: bool) -> tuple[Split, tuple[str, ...]]:
+    """Return the training or test images of CIFAR-10 or CIFAR-100, in the order of its files, and the class names.
 
     A pickle can run any code. These are read by an unpickler that only knows arrays of uint8, lists, numbers and
     strings.
@@ -72,7 +62,7 @@ def read_cifar(folder: Path | str, name: Literal["cifar10", "cifar100"], train: 
         entry = _load(path)
         images.append(_images(path, entry))
         labels += _labels(path, entry, form, len(images[-1]))
-    return CifarSplit(torch.from_numpy(np.concatenate(images)), torch.tensor(labels), class_names)
+    return Split(ArrayImages(torch.from_numpy(np.concatenate(images))), torch.tensor(labels)), class_names
 
 
 def _field(path: Path, entry: dict[Any, Any], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tables with a column per feature: CSV, TSV and Parquet."""
+"""Tables with a column per feature, or a column of vectors: CSV, TSV and Parquet."""
 
 import csv
 from array import array
@@ -13,7 +13,8 @@ import numpy as np
 from longtail._io import import_extra, reading
 from longtail.data.datasets.image_files import check_columns, column, is_image, read_parquet
 
-LABEL, SPLIT = "label", "split"
+FEATURES, LABEL, SPLIT = "features", "label", "split"
+"""The usual names of columns and arrays."""
 _SUFFIXES = (".csv", ".tsv")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _INDEX = "unnamed: 0", "__index_level_0__"
@@ -24,46 +25,43 @@ Array = np.ndarray[Any, Any]
 
 
 def is_feature_table(path: Path) -> bool:
-    """Whether a table has numbers and no images: no column ``path``, and no name of an image in the first row."""
+    """Whether a table has vectors, or numbers and no images: no column ``path``, and no image in the first row."""
     if path.suffix.lower() == ".parquet":
+        if _vector_column(path) is not None:
+            return True
         names, first = _first_parquet_row(path)
-    elif path.suffix.lower() in _SUFFIXES:
+        texts = [cell for cell in first if isinstance(cell, str)]
+        return "path" not in names and len(texts) < len(first) and not any(map(is_image, texts))
+    if path.suffix.lower() in _SUFFIXES:
         with suppress(UnicodeDecodeError, csv.Error), _text_rows(path) as rows:
             names, first = list(map(column, next(rows, []))), list(next(rows, []))
             return "path" not in names and _is_numeric(first) and not any(map(is_image, [*names, *first]))
-        return False
-    else:
-        return False
-    texts = [cell for cell in first if isinstance(cell, str)]
-    return "path" not in names and len(texts) < len(first) and not any(map(is_image, texts))
+    return False
 
 
 def read_feature_table(
     path: Path, labelled: bool, label: str, group: str | None
 ) -> tuple[dict[str, Array], list[str], list[str]]:
     """Return the arrays of a table by name, as those of an ``.npz``, the columns of features, and a note on them."""
-    label, others = column(label), [] if group is None else [column(group)]
-    needed = [label, *others] if labelled else []
-    if path.suffix.lower() == ".parquet":
-        table = read_parquet(path)
-        names = check_columns(path, list(table), needed)
-        places = _features(path, names, [label, *others])
-        vectors = _parquet_matrix(path, list(table), list(table.values()), places)
-        texts = dict(zip(names, table.values(), strict=True))
-    else:
-        names, places, vectors, texts = _read_text(path, needed, [label, *others])
-    arrays = {name: np.array(texts[name], dtype=object) for name in (label, SPLIT, *others) if name in texts}
+    others = [column(name) for name in (label, group) if name is not None]
+    read = _read_parquet if path.suffix.lower() == ".parquet" else _read_text
+    names, places, vectors, texts = read(path, others if labelled else [], others)
+    arrays = {name: np.array(texts[name], dtype=object) for name in (*others, SPLIT) if name in texts}
+    arrays[FEATURES] = vectors
+    if not places:
+        return arrays, [], []
     columns = [names[place] for place in places]
     shown = columns if len(columns) <= 2 * _SHOWN + 1 else [*columns[:_SHOWN], "…", *columns[-_SHOWN:]]
     left = [repr(name) for name in names if _is_index(name)]
     left_out = f"; {' and '.join(left)} is left out as an index of rows" if left else ""
     note = f"Read {len(places):,} columns as features: {', '.join(shown)}{left_out}."
-    return {"features": vectors, **arrays}, columns, [note]
+    return arrays, columns, [note]
 
 
 def _read_text(
     path: Path, needed: Sequence[str], others: Sequence[str]
-) -> tuple[list[str], list[int], Array, dict[str, list[str]]]:
+) -> tuple[list[str], list[int], Array, dict[str, list[Any]]]:
+    """Return the names of all columns, the places of those of features, their numbers, and the other columns."""
     with _text_rows(path) as rows:
         header = next(rows, [])
         if _is_numeric(header):
@@ -134,6 +132,17 @@ def _is_numeric(cells: Sequence[Any]) -> bool:
     return False
 
 
+def _vector_column(path: Path) -> str | None:
+    """The column with lists of numbers of a Parquet file: `features`, or the only one."""
+    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
+    with reading(path, "a Parquet file"):
+        schema = parquet.read_schema(path)
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    lists = [one.name for one in schema if any(test(one.type) for test in kinds)]
+    alone = len(lists) == 1 and "path" not in map(column, schema.names)
+    return next((name for name in lists if column(name) == FEATURES), lists[0] if alone else None)
+
+
 def _first_parquet_row(path: Path) -> tuple[list[str], list[Any]]:
     """The names of the columns, and the first value of each column of numbers or texts."""
     types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
@@ -144,6 +153,31 @@ def _first_parquet_row(path: Path) -> tuple[list[str], list[Any]]:
         batch = next(file.iter_batches(batch_size=1, columns=wanted, use_threads=False), None)
         first = [] if batch is None else [values[0] for values in batch.to_pydict().values() if values]
         return list(map(column, schema.names)), first
+
+
+def _read_parquet(
+    path: Path, needed: Sequence[str], others: Sequence[str]
+) -> tuple[list[str], list[int], Array, dict[str, list[Any]]]:
+    vectors, used = _vector_column(path), {*others, SPLIT}
+
+    def chosen(names: list[str]) -> list[str]:
+        known = zip(names, check_columns(path, names, needed), strict=True)
+        return [name for name, one in known if vectors is None or name == vectors or one in used]
+
+    table = read_parquet(path, chosen)
+    names = list(map(column, table))
+    texts = dict(zip(names, table.values(), strict=True))
+    if vectors is None:
+        places = _features(path, names, others)
+        return names, places, _parquet_matrix(path, list(table), list(table.values()), places), texts
+    lengths = [0 if row is None else len(row) for row in table[vectors]]
+    wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
+    if wrong is not None:
+        raise ValueError(
+            f"Expected the vectors in {path} to have one length, but row 0 has {lengths[0]} numbers and row {wrong} "
+            f"{lengths[wrong]}."
+        )
+    return names, [], np.array(table[vectors], dtype=np.float64), texts
 
 
 def _parquet_matrix(path: Path, names: list[str], values: list[list[Any]], places: list[int]) -> Array:

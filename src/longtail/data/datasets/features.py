@@ -1,24 +1,23 @@
 """Feature vectors, for example embeddings of a pretrained network: files of them, and their place in a data set."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from longtail._checks import shown
-from longtail._io import import_extra, new_file, open_tensors, reading
-from longtail.data.datasets.feature_tables import LABEL, SPLIT, is_feature_table, read_feature_table
-from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_parquet, read_table
+from longtail._io import new_file, open_tensors, reading
+from longtail.data.datasets.feature_tables import FEATURES, LABEL, SPLIT, is_feature_table, read_feature_table
+from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_table
 from longtail.data.datasets.labels import label_texts
-from longtail.data.datasets.splits import ArrayImages
+from longtail.data.datasets.rows import Rows, split_names
+from longtail.data.datasets.splits import ArrayImages, Texts
 
-FEATURES = "features"
-"""The array or column of feature vectors."""
 _CLASSES = "classes"
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 _OTHER_NAMES = {FEATURES: ("x", "embeddings", "embedding", "data"), LABEL: ("labels", "y", "target", "targets")}
@@ -56,37 +55,15 @@ class FeatureVectors(ArrayImages):
         return 1, 1
 
 
-@dataclass(frozen=True, eq=False)
-class StoredFeatures:
-    """The content of a file of features."""
-
-    features: Tensor
-    """float32 ``(N, D)``."""
-    labels: list[str]
-    """Class indices or names; empty if the file has none and need not."""
-    splits: list[str]
-    """``train``, ``val`` or ``test`` for each row."""
-    class_names: tuple[str, ...] | None
-    """If the file has them; labels are then among them."""
-    groups: list[str]
-    """Of each row, such as its patient; empty unless they are wanted."""
-    notes: tuple[str, ...] = ()
-    """How the file was read."""
-    columns: tuple[str, ...] = ()
-    """Of a table with a column per feature, their names."""
-
-
 def is_features(path: Path | str) -> bool:
     """Whether a file has feature vectors: ``.npz``, ``.npy``, ``.safetensors``, or a table with vectors or numbers."""
     path = Path(path)
-    if path.suffix.lower() in _SUFFIXES:
-        return True
-    return path.is_file() and (_vector_column(path) is not None or is_feature_table(path))
+    return path.suffix.lower() in _SUFFIXES or (path.is_file() and is_feature_table(path))
 
 
 def read_features(
     path: Path | str, *, labelled: bool = True, label: str = LABEL, group: str | None = None
-) -> StoredFeatures:
+) -> Rows[FeatureVectors]:
     """Read a file of feature vectors; nothing in it is executed.
 
     Args:
@@ -110,41 +87,23 @@ def read_features(
         if path.suffix.lower() == ".npy":
             arrays = _read_npy(path, labelled)
         elif path.suffix.lower() in _SUFFIXES:
-            arrays = _join_splits(path, read_arrays(path), label, group)
-        elif (vectors := _vector_column(path)) is not None:
-            needed = [name for name in (label, group) if name is not None and labelled]
-            arrays = _read_vectors(path, vectors, list(map(column, needed)), column(label))
+            arrays = _join_splits(path, read_arrays(path), [label] if group is None else [label, group], labelled)
         else:
             arrays, columns, notes = read_feature_table(path, labelled, label, group)
-        stored = _checked(path, arrays, labelled, label, group if labelled else None)
-        return replace(stored, notes=tuple(notes), columns=tuple(columns))
+        rows = _rows(path, arrays, labelled, label, group if labelled else None)
+        return replace(rows, samples=replace(rows.samples, columns=tuple(columns)), notes=tuple(notes))
 
 
-def write_features(path: Path, stored: StoredFeatures) -> None:
+def write_features(path: Path, rows: Rows[FeatureVectors]) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
-    arrays = {FEATURES: stored.features.numpy(), SPLIT: np.array(stored.splits)}
-    if stored.labels:
-        arrays["labels"] = np.array(stored.labels)
-    if stored.groups:
-        arrays["group"] = np.array(stored.groups)
-    if stored.class_names is not None:
-        arrays[_CLASSES] = np.array(stored.class_names)
+    arrays = {FEATURES: rows.samples.pixels.numpy(), SPLIT: np.array(rows.splits)}
+    texts = {"labels": rows.labels, "group": rows.groups, _CLASSES: rows.class_names}
+    arrays |= {name: np.array(values) for name, values in texts.items() if values}
     with new_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-class TextTable(NamedTuple):
-    """The rows of a table of texts."""
-
-    texts: list[str]
-    labels: list[str]
-    """Empty without a column of labels."""
-    splits: list[str]
-    groups: list[str]
-    """Empty without a column of groups."""
-
-
-def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> TextTable:
+def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Rows[Texts]:
     """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
 
     Texts without a label, if there is no column ``label``, can be predicted but not trained on.
@@ -169,18 +128,9 @@ def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | 
             if not row.get(name, "").strip():
                 raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
     values = {name: [row[name] for row in rows] for name in wanted}
-    splits = _splits(path, [row.get(SPLIT) for row in rows])
+    splits = split_names(path, [row.get(SPLIT) for row in rows])
     groups = [] if group is None else values[column(group)]
-    return TextTable(values[column(text)], values.get(column(label), []), splits, groups)
-
-
-def _splits(path: Path, given: Iterable[Any]) -> list[str]:
-    """Return splits by our names."""
-    found = [str(part or "train").lower() for part in given]
-    wrong = next((part for part in found if part not in SPLITS), None)
-    if wrong is not None:
-        raise ValueError(f"Expected `split` of {path} to be train, val or test for each row, but got {wrong!r}.")
-    return [SPLITS[part] for part in found]
+    return Rows(Texts(tuple(values[column(text)])), values.get(column(label), []), splits, groups)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -218,39 +168,6 @@ def _read_npy(path: Path, labelled: bool) -> dict[str, Array]:
     return arrays if found is None else arrays | {LABEL: np.load(found, allow_pickle=False)}
 
 
-def _vector_column(path: Path) -> str | None:
-    """The column with lists of numbers of a Parquet file: `features`, or the only one."""
-    if path.suffix.lower() != ".parquet":
-        return None
-    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
-    with reading(path, "a Parquet file"):
-        schema = parquet.read_schema(path)
-    lists = [
-        one.name
-        for one in schema
-        if any(test(one.type) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
-    ]
-    alone = len(lists) == 1 and "path" not in map(column, schema.names)
-    return next((name for name in lists if column(name) == FEATURES), lists[0] if alone else None)
-
-
-def _read_vectors(path: Path, vectors: str, needed: list[str], label: str) -> dict[str, Array]:
-    def chosen(names: list[str]) -> list[str]:
-        columns, used = check_columns(path, names, needed), {label, SPLIT, *needed}
-        return [vectors, *(name for name, known in zip(names, columns, strict=True) if known in used)]
-
-    table = read_parquet(path, chosen)
-    lengths = [0 if row is None else len(row) for row in table[vectors]]
-    wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
-    if wrong is not None:
-        raise ValueError(
-            f"Expected the vectors in {path} to have one length, but row 0 has {lengths[0]} numbers and row {wrong} "
-            f"{lengths[wrong]}."
-        )
-    found = {column(name): np.array(values, dtype=object) for name, values in table.items() if name != vectors}
-    return found | {FEATURES: np.array(table[vectors], dtype=np.float64)}
-
-
 def _find(arrays: Mapping[str, Array], wanted: str, path: Path) -> str | None:
     """The array with this name, or the only one with another usual name of it."""
     small = {column(name): name for name in arrays}
@@ -261,8 +178,8 @@ def _find(arrays: Mapping[str, Array], wanted: str, path: Path) -> str | None:
     return found[0] if found else None
 
 
-def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | None) -> dict[str, Array]:
-    """One array of features, labels and splits, from arrays per split if there are such."""
+def _join_splits(path: Path, arrays: dict[str, Array], others: Sequence[str], needed: bool) -> dict[str, Array]:
+    """One array of features, of splits and of each name in ``others``, from arrays per split if there are such."""
     parts: dict[str, dict[str, Array]] = {}
     for name, values in arrays.items():
         match = _OF_PART.fullmatch(name)
@@ -272,25 +189,24 @@ def _join_splits(path: Path, arrays: dict[str, Array], label: str, group: str | 
     parts = {part: found for part, found in parts.items() if _find(found, FEATURES, path) is not None}
     if not parts or _find(arrays, FEATURES, path) is not None:
         return arrays
-    joined: dict[str, list[Array]] = {FEATURES: [], label: [], **({} if group is None else {group: []}), SPLIT: []}
-    for part, found in parts.items():
-        for name in [name for name in joined if name != SPLIT]:
+    whole: dict[str, Array] = {_CLASSES: arrays[_CLASSES]} if _CLASSES in arrays else {}
+    for name in (FEATURES, *others):
+        joined: dict[str, Array] = {}
+        for part, found in parts.items():
             place = _find(found, name, path)
-            if place is None:
+            if place is not None:
+                one = found[place]
+                joined[part] = one.reshape(-1) if name != FEATURES and one.shape[1:] == (1,) else one
+            elif needed:
                 raise ValueError(f"Expected {path} to have `{name}` of {part}, but it has {', '.join(arrays)}.")
-            joined[name].append(
-                found[place].reshape(-1)
-                if name != FEATURES and found[place].ndim == 2 and found[place].shape[1] == 1
-                else found[place]
-            )
-        joined[SPLIT].append(np.repeat(part, len(joined[FEATURES][-1])))
-    return {
-        **{name: np.concatenate(values) for name, values in joined.items()},
-        **({_CLASSES: arrays[_CLASSES]} if _CLASSES in arrays else {}),
-    }
+        if name == FEATURES:
+            whole[SPLIT] = np.repeat(list(joined), list(map(len, joined.values())))
+        if len(joined) == len(parts):
+            whole[name] = np.concatenate(list(joined.values()))
+    return whole
 
 
-def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> StoredFeatures:
+def _rows(path: Path, arrays: dict[str, Array], labelled: bool, label: str, group: str | None) -> Rows[FeatureVectors]:
     has = f"it has {shown(list(arrays)) or 'nothing'}"
     if "indptr" in arrays:
         raise ValueError(
@@ -307,7 +223,7 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, g
     texts = [] if known is None else label_texts(arrays[known], len(vectors), f"`{known}` of {path}")
     splits = ["train"] * len(vectors)
     if SPLIT in arrays:
-        splits = _splits(path, arrays[SPLIT].tolist())
+        splits = split_names(path, arrays[SPLIT].tolist())
         if len(splits) != len(vectors):
             raise ValueError(f"Expected `split` of {path} for each of {len(vectors)} rows, but got {len(splits)}.")
     names = (
@@ -321,7 +237,7 @@ def _checked(path: Path, arrays: dict[str, Array], labelled: bool, label: str, g
         if found is None or found.shape != (len(vectors),):
             raise ValueError(f"Expected an array `{group}` in {path} with a value per row, but {has}.")
         groups = list(map(str, found.tolist()))
-    return StoredFeatures(vectors, texts, splits, names, groups)
+    return Rows(FeatureVectors(vectors), texts, splits, groups, names)
 
 
 def _vectors(path: Path, name: str, features: Array) -> Tensor:

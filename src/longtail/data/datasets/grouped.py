@@ -17,11 +17,11 @@ class GroupTable:
     """Images per group and class."""
 
     pairs: list[Pairs]
-    """Of each group."""
+    """One entry per group."""
     counts: list[int]
     """Images per class."""
     smallest: list[int]
-    """Of each class, its images in the group that has the fewest; 0 if all of them are in one group."""
+    """Per class, the images in the group that has the fewest of them; 0 if all are in one group."""
     member: np.ndarray
     """The group of each image."""
 
@@ -76,13 +76,13 @@ class _Choice:
             self.held[c] += sign * number
         self.groups ^= {group}
 
-    def indices(self) -> np.ndarray:
-        """The images, ascending."""
-        return np.flatnonzero(np.isin(self.table.member, list(self.groups)))
+    def images(self) -> np.ndarray:
+        """Whether each image is in one of these groups."""
+        return np.isin(self.table.member, list(self.groups))
 
 
 def choose_groups(table: GroupTable, fraction: float, generator: np.random.Generator) -> np.ndarray:
-    """Return the images of groups that together have about a fraction of each class.
+    """Return whether to hold out each image, in whole groups that together have about a fraction of each class.
 
     Groups are visited in random order. First those are taken with which no class exceeds its quota; then groups are
     added and removed as long as this brings the classes nearer to their quotas. A class keeps at least one image.
@@ -100,11 +100,11 @@ def choose_groups(table: GroupTable, fraction: float, generator: np.random.Gener
                 choice.change(group)
         if choice.groups == before:
             break
-    return choice.indices()
+    return choice.images()
 
 
 def deal_groups(table: GroupTable, fold: int, folds: int, generator: np.random.Generator) -> np.ndarray:
-    """Return the images of one of several folds; every group that can be held out is dealt to one fold.
+    """Return whether each image is in one of several folds; every group that can be held out is dealt to one fold.
 
     Groups are dealt from the largest to the smallest, each to the fold in which its classes are rarest. If a class is
     missing in the fold, a group of it is held out again, if this brings the classes nearer to their quotas.
@@ -122,4 +122,4 @@ def deal_groups(table: GroupTable, fold: int, folds: int, generator: np.random.G
         lacks = any(choice.held[c] == 0 for c, _ in table.pairs[group])
         if lacks and choice.can_add(group) and choice.cost(group) < -1e-9:
             choice.change(group)
-    return choice.indices()
+    return choice.images()

@@ -16,7 +16,6 @@ from longtail._program import printable
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.features import FeatureVectors
-from longtail.data.datasets.long_tail import long_tail_counts
 from longtail.data.datasets.splits import DataSet, FileImages, Split, Texts
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
@@ -52,9 +51,8 @@ def check_dataset(name: str, root: Path | str = "data", **options: Any) -> list[
     """
     entry, dataset = CATALOG.find(name), load(name, root, **options)
     sizes, train_range = dict(entry.sizes), entry.train_range
-    if entry.imbalance is not None and train_range is not None:
-        factor = options.get("imbalance") or entry.imbalance
-        counts = long_tail_counts(entry.num_classes, train_range[0], factor, profile=options.get("profile", "exp"))
+    counts = entry.train_counts(options.get("imbalance"), options.get("profile", "exp"))
+    if counts is not None:
         sizes["train"], train_range = int(counts.sum()), (int(counts.min()), int(counts.max()))
     counted = {part: _counts(dataset, split) for part, split in dataset.splits.items()}
     found = [Difference("classes", entry.num_classes, dataset.num_classes)]
@@ -253,7 +251,6 @@ def describe_dataset(
         labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
         if len(set(labels)) > 1:
             conflicting.append(tuple(f"{name} ({label})" for name, label in zip(names, labels, strict=True)))
-    whole = (dataset.counts > 1) & ~dataset.can_hold_out
     return Description(
         name=dataset.name,
         class_names=dataset.class_names,
@@ -262,11 +259,11 @@ def describe_dataset(
         counts=dataset.counts,
         groups=dataset.groups,
         groups_from=dataset.groups_from,
-        empty=tuple(dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()),
+        empty=dataset.names_of(dataset.counts == 0),
         absent=tuple(
-            f"{part}: {dataset.class_names[c]}"
+            f"{part}: {name}"
             for part, split in dataset.splits.items()
-            for c in (class_counts(split.labels, dataset.num_classes) == 0).nonzero().flatten().tolist()
+            for name in dataset.names_of(class_counts(split.labels, dataset.num_classes) == 0)
             if part != "train"
         ),
         across=tuple(across),
@@ -275,7 +272,7 @@ def describe_dataset(
         unreadable=tuple(unreadable),
         leaking=tuple(groups_in_several_splits(dataset)),
         num_groups=len({group for split in dataset.splits.values() for group in _groups(split)}),
-        whole=tuple(dataset.class_names[c] for c in whole.nonzero().flatten().tolist()),
+        whole=dataset.names_of((dataset.counts > 1) & ~dataset.can_hold_out),
         rotated=rotated,
         notes=dataset.notes,
     )

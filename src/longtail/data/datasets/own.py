@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, describe
 from longtail.classes import class_counts
-from longtail.data.datasets.features import FeatureVectors, is_features, read_features
+from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import (
     SPLITS,
     FoundFiles,
@@ -25,8 +25,8 @@ from longtail.data.datasets.image_files import (
     read_pairs,
     read_table,
 )
-from longtail.data.datasets.labels import classes_of, describe_labels
-from longtail.data.datasets.splits import DataSet, FileImages, Images, Split
+from longtail.data.datasets.rows import Rows, split_names
+from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import raw_pixels
 
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
@@ -63,33 +63,36 @@ def open_path(
     ``notes`` of the data set says which files were ignored, and how nested folders were read.
     """
     path = Path(path)
-    columns = _Columns(column(path_column), column(label_column), None if split_by is None else column(split_by))
+    columns = [column(name) for name in (path_column, label_column, split_by) if name is not None]
     root = None if image_root is None else Path(image_root)
     if root is not None and not root.is_dir():
         raise FileNotFoundError(f"Expected `image_root` to be a folder, but {root.absolute()} is not.")
+
+    def refuse(what: str, *names: str) -> None:
+        """Raise an error if one of these arguments, the first ones in this order, is given."""
+        usual = {"image_root": None, "path_column": "path", "label_column": "label"}
+        for name, value in zip(names, (root, *columns), strict=False):
+            if value != usual[name]:
+                raise ValueError(f"Expected no `{name}` for {what}, but got {value}.")
+
     if path.is_dir():
         lists = _split_lists(path)
         if lists:
-            return _from_lists(path.name, lists, root, columns)
-        of_lists = {"image_root": root, "path_column": columns.path, "label_column": columns.label}
-        for name, value in of_lists.items():
-            if value not in {None, "path", "label"}:
-                raise ValueError(f"Expected no `{name}` for {path}, a folder of class folders, but got {value}.")
+            return _read_lists(lists, root, columns).dataset(path.name, next(iter(lists.values())))
+        refuse(f"{path}, a folder of class folders", "image_root", "path_column", "label_column")
         return _open_folder(path, split_by)
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
-    if is_features(path) and (columns.path == "path" or suffix not in _LISTS):
-        for name, value, usual in (("image_root", root, None), ("path_column", columns.path, "path")):
-            if value != usual:
-                raise ValueError(f"Expected no `{name}` for features, but got {value}.")
-        return _from_features(path, label_column, split_by)
+    if is_features(path) and (columns[0] == "path" or suffix not in _LISTS):
+        refuse("features", "image_root", "path_column")
+        return read_features(path, label=label_column, group=split_by).dataset(path.stem, path)
     if suffix not in _LISTS:
         raise ValueError(
             f"Expected {path} to be a folder, a table or a list ({', '.join(_LISTS)}) or features (.npz, .npy, "
             f".safetensors), but got {suffix!r}."
         )
-    return _from_lists(path.stem, {None: path}, root, columns)
+    return _read_lists({None: path}, root, columns).dataset(path.stem, path)
 
 
 # --- folders
@@ -100,10 +103,8 @@ def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
     if not Path(path).is_dir() or _split_lists(Path(path)):
         return []
     counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
-    empty = [dataset.class_names[c] for c in (counts == 0).nonzero().flatten().tolist()]
-    return [
-        folder / name for folder in _split_folders(Path(path)).values() for name in empty if (folder / name).is_dir()
-    ]
+    folders = _split_folders(Path(path)).values()
+    return [folder / name for folder in folders for name in dataset.names_of(counts == 0) if (folder / name).is_dir()]
 
 
 def _open_folder(root: Path, split_by: str | None) -> DataSet:
@@ -145,7 +146,7 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
         tuple(class_names),
         **splits,  # type: ignore[arg-type]
         group_names=tuple(codes),
-        notes=(*_ignored(root, folders, found), *_levels(class_names)),
+        notes=tuple(filter(None, (_ignored(root, folders, found), _levels(class_names)))),
     )
 
 
@@ -182,8 +183,8 @@ def _folder_code(codes: dict[str, int], image: str, place: str) -> int:
     return codes.setdefault(place.split("/")[1], len(codes))
 
 
-def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> list[str]:
-    """What was found beside the images, as a sentence."""
+def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> str:
+    """Return which files are not images, as a sentence; empty if there are none."""
     ignored: Counter[str] = Counter()
     for files in found.values():
         ignored.update(files.ignored)
@@ -193,27 +194,27 @@ def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundF
         ignored["images outside of class folders"] += sum(map(is_image, names))
     number = sum(ignored.values())
     if number == 0:
-        return []
+        return ""
     named = ", ".join(f"{times:,} {suffix}" for suffix, times in ignored.most_common(_NAMED) if times)
     more = ", …" if len(+ignored) > _NAMED else ""
     needed = "; `pip install pillow-heif` reads HEIC" if {".heic", ".heif", ".hif"} & set(+ignored) else ""
-    return [f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."]
+    return f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."
 
 
 _NAMED = 5  # kinds of ignored files that are named
 
 
-def _levels(class_names: Sequence[str]) -> list[str]:
-    """How nested class folders were read, as a sentence."""
+def _levels(class_names: Sequence[str]) -> str:
+    """Return how nested class folders were read, as a sentence; empty if there are none."""
     nested = [name for name in class_names if "/" in name]
     if not nested:
-        return []
+        return ""
     levels = {name.count("/") for name in class_names}
     where = "folders at different levels" if len(levels) > 1 else "folders below the first level"
-    return [
+    return (
         f"Made {len(class_names)} classes from {where}, named by their path, such as {nested[0]}; `split_by` = folder "
         "makes the folders of the first level the classes."
-    ]
+    )
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
@@ -245,25 +246,6 @@ def _has_only_folders(root: Path) -> bool:
 # --- lists
 
 
-class _Columns(NamedTuple):
-    """Names of columns, as :func:`column` writes them."""
-
-    path: str
-    label: str
-    group: str | None
-
-    @property
-    def needed(self) -> list[str]:
-        return [self.path, self.label, *([] if self.group is None else [self.group])]
-
-
-class _Row(NamedTuple):
-    path: str
-    label: str
-    part: str
-    group: str
-
-
 def _split_lists(root: Path) -> dict[str | None, Path]:
     """Return the list of each split in a folder; none if there is no list of training images."""
     found: dict[str | None, Path] = {}
@@ -276,99 +258,58 @@ def _split_lists(root: Path) -> dict[str | None, Path]:
     return {part: found[part] for part in ("train", "val", "test") if part in found} if "train" in found else {}
 
 
-def _from_lists(name: str, lists: Mapping[str | None, Path], root: Path | None, columns: _Columns) -> DataSet:
-    """Return the data set of one list, or of a list per split."""
-    path = next(iter(lists.values()))
-    folder = path.parent if root is None else root
-    rows = [row for part, file in lists.items() for row in _rows(file, part, folder, columns)]
-    images = FileImages(folder, [row.path for row in rows])
-    groups = [] if columns.group is None else [row.group for row in rows]
-    labels, parts = [row.label for row in rows], [row.part for row in rows]
-    return _from_rows(name, path, images, labels=labels, parts=parts, groups=groups)
+def _read_lists(lists: Mapping[str | None, Path], root: Path | None, columns: Sequence[str]) -> Rows[FileImages]:
+    """Return the rows of one list, or of a list per split.
+
+    Args:
+        lists: the lists by the split that they are of; ``None``: any.
+        root: the folder of the images; default: that of the list.
+        columns: of paths, of labels and perhaps of groups, as :func:`column` writes them.
+    """
+    folder = next(iter(lists.values())).parent if root is None else root
+    paths: list[str] = []
+    labels: list[str] = []
+    splits: list[str] = []
+    groups: list[str] = []
+    for only, file in lists.items():
+        cells = _cells(file, columns)
+        if not cells:
+            raise ValueError(f"Expected {file} to list images, but it lists none.")
+        for number, row in enumerate(cells, 1):
+            path, label, *group = (row.get(name, "") for name in columns)
+            if not path or not label.strip():
+                raise ValueError(f"Expected a path and a label in row {number} of {file}, but got {row}.")
+            if not all(map(str.strip, group)):
+                raise ValueError(
+                    f"Expected a value of `{columns[2]}`, by which to split, in row {number} of {file}, but got none."
+                )
+            place = _below(folder, path)
+            if not inside(place):
+                raise ValueError(
+                    f"Expected the path in row {number} of {file} to be below {folder.absolute()}, but got {path!r}; "
+                    "`image_root` sets another folder."
+                )
+            paths.append(place)
+            labels.append(label.strip())
+            groups += map(str.strip, group)
+        splits += split_names(file, (row.get("split") for row in cells), only)
+    return Rows(FileImages(folder, paths), labels, splits, groups)
 
 
-def _from_rows(
-    name: str,
-    path: Path,
-    images: Images,
-    *,
-    labels: list[str],
-    parts: list[str],
-    groups: list[str],
-    class_names: tuple[str, ...] | None = None,
-    notes: tuple[str, ...] = (),
-) -> DataSet:
-    """Return the data set of rows with a label, a split and, unless there are none, a group each."""
-    if "train" not in parts:
-        raise ValueError(f"Expected {path} to have training rows, but got only {', '.join(dict.fromkeys(parts))}.")
-    class_names, classes = classes_of(labels, class_names, str(path))
-    codes: dict[str, int] = {}
-    members = torch.tensor([codes.setdefault(group, len(codes)) for group in groups], dtype=torch.int64)
-    everything = Split(images, torch.tensor(classes, dtype=torch.int64), members if groups else None)
-    splits = {}
-    for part in dict.fromkeys(parts):
-        places = [place for place, found in enumerate(parts) if found == part]
-        splits[part] = everything if len(places) == len(parts) else everything.subset(places)
-    notes = (*notes, *describe_labels(class_names))
-    return DataSet(name, class_names, **splits, group_names=tuple(codes), notes=notes)  # type: ignore[arg-type]
-
-
-def _rows(path: Path, given: str | None, folder: Path, columns: _Columns) -> list[_Row]:
-    """Return the rows of a list; ``given`` is its split, if the list is of one."""
-    cells = _cells(path, columns)
-    if not cells:
-        raise ValueError(f"Expected {path} to list images, but it lists none.")
-    rows = []
-    for number, row in enumerate(cells, 1):
-        name, label = row.get(columns.path), row.get(columns.label, "").strip()
-        if not name or not label:
-            raise ValueError(f"Expected a path and a label in row {number} of {path}, but got {row}.")
-        windows = "\\" in name and inside(name) and not os.path.exists(folder / name)  # noqa: PTH110 - names of any length
-        place = name.replace("\\", "/") if windows else _below(folder, name)
-        if not inside(place):
-            raise ValueError(
-                f"Expected the path in row {number} of {path} to be below {folder.absolute()}, but got {name!r}; "
-                "`image_root` sets another folder."
-            )
-        part = (row.get("split") or given or "train").lower()
-        if part not in SPLITS or SPLITS[part] != (given or SPLITS[part]):
-            wanted = given or "train, val or test"
-            raise ValueError(f"Expected `split` in row {number} of {path} to be {wanted}, but got {part!r}.")
-        group = "" if columns.group is None else row.get(columns.group, "").strip()
-        if columns.group is not None and not group:
-            raise ValueError(
-                f"Expected a value of `{columns.group}`, by which to split, in row {number} of {path}, but got none."
-            )
-        rows.append(_Row(place, label, SPLITS[part], group))
-    return rows
-
-
-def _cells(path: Path, columns: _Columns) -> list[dict[str, str]]:
+def _cells(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a list as text, by column."""
     if path.suffix.lower() != ".txt":
-        return read_table(path, columns.needed, ["split"])
-    if columns != _Columns("path", "label", None):
-        names = ", ".join(name for name in columns.needed if name not in {"path", "label"})
-        raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {names}, but got {path}.")
+        return read_table(path, columns, ["split"])
+    others = [name for name in columns if name not in {"path", "label"}]
+    if others:
+        raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {', '.join(others)}, but got {path}.")
     return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
 
 
-def _from_features(path: Path, label: str, split_by: str | None) -> DataSet:
-    stored = read_features(path, label=label, group=split_by)
-    return _from_rows(
-        path.stem,
-        path,
-        FeatureVectors(stored.features, columns=stored.columns),
-        labels=stored.labels,
-        parts=stored.splits,
-        groups=stored.groups,
-        class_names=stored.class_names,
-        notes=stored.notes,
-    )
-
-
 def _below(folder: Path, name: str) -> str:
-    """Make an absolute path below a folder relative to it; return other paths unchanged."""
+    """Return a path relative to a folder, with forward slashes; one that is not below the folder is unchanged."""
+    if "\\" in name and inside(name) and not os.path.exists(folder / name):  # noqa: PTH110 - names of any length
+        return name.replace("\\", "/")  # of a list that was written on Windows
     if inside(name) or not Path(name).is_absolute():
         return name
     for root in (folder.absolute(), folder.resolve()):  # the folder may be a link

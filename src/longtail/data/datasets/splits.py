@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, check_integer, check_number, positive_counts
-from longtail._program import printable
+from longtail._program import printable, some_of
 from longtail.classes import Groups, class_counts, cut_groups
 from longtail.data.datasets.grouped import GroupTable, choose_groups, deal_groups
 from longtail.data.datasets.long_tail import (
@@ -235,6 +235,10 @@ class DataSet:
         """Training images per class."""
         return class_counts(self.train.labels, self.num_classes)
 
+    def names_of(self, chosen: Tensor) -> tuple[str, ...]:
+        """Return the names of the classes for which ``chosen`` ``(C,)`` is true."""
+        return tuple(self.class_names[c] for c in chosen.nonzero().flatten().tolist())
+
     @property
     def can_hold_out(self) -> Tensor:
         """Whether each class has training images that can be held out: two, in different groups if there are any."""
@@ -292,18 +296,20 @@ def hold_out(
     """
     fraction = check_number("fraction", fraction, below=1.0)
     generator = np.random.Generator(np.random.Philox(key=check_integer("seed", seed, minimum=0)))
+    held = np.zeros(len(dataset.train), dtype=bool)
+    if not fraction:
+        return _move(dataset, held, part)
     table = _group_table(dataset)
     if table is not None:
-        chosen = choose_groups(table, fraction, generator) if fraction else np.empty(0, dtype=np.int64)
+        held = choose_groups(table, fraction, generator)
     else:
-        held = []
         for of_class in indices_by_class(dataset.train.labels, dataset.counts):
-            number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1) if fraction else 0
-            held.append(generator.permutation(of_class)[: max(number, 0)])
-        chosen = np.sort(np.concatenate(held))
-    cut = _move(dataset, chosen, part)
-    notes = (*dataset.notes, *_stays_whole(dataset, cut.splits[part], part)) if fraction else dataset.notes
-    return replace(cut, held_out={**dataset.held_out, part: fraction} if len(chosen) else dataset.held_out, notes=notes)
+            number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1)
+            held[generator.permutation(of_class)[: max(number, 0)]] = True
+    cut = _move(dataset, held, part)
+    held_out = {**dataset.held_out, part: fraction} if len(cut.splits[part]) else dataset.held_out
+    note = _stays_whole(dataset, cut.splits[part], part)
+    return replace(cut, held_out=held_out, notes=(*dataset.notes, note) if note else dataset.notes)
 
 
 def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
@@ -332,15 +338,15 @@ def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> Dat
     table = _group_table(dataset)
     if table is not None:
         return _move(dataset, deal_groups(table, fold, folds, generator), "val")
-    held = []
+    held = np.zeros(len(dataset.train), dtype=bool)
     for c, of_class in enumerate(indices_by_class(dataset.train.labels, dataset.counts)):
         dealt = generator.permutation(of_class)
         place = fold + c  # otherwise the first folds would get all remainders
         if len(dealt) >= folds:
-            held.append(dealt[place % folds :: folds])
+            held[dealt[place % folds :: folds]] = True
         elif len(dealt) >= 2:
-            held.append(dealt[[place % len(dealt)]])
-    return _move(dataset, np.sort(np.concatenate([*held, np.empty(0, dtype=np.int64)])), "val")
+            held[dealt[place % len(dealt)]] = True
+    return _move(dataset, held, "val")
 
 
 def _group_table(dataset: DataSet) -> GroupTable | None:
@@ -348,31 +354,27 @@ def _group_table(dataset: DataSet) -> GroupTable | None:
     return None if train.groups is None else GroupTable.of(train.labels, train.groups, dataset.num_classes)
 
 
-def _move(dataset: DataSet, chosen: np.ndarray, part: Literal["val", "test"]) -> DataSet:
-    """Split the training data; the groups of classes stay those of all images but test images."""
-    rest = np.setdiff1d(np.arange(len(dataset.train)), chosen)
-    train, moved = dataset.train.subset(rest), dataset.train.subset(chosen)
+def _move(dataset: DataSet, held: np.ndarray, part: Literal["val", "test"]) -> DataSet:
+    """Move the images where ``held`` is true; the groups of classes stay those of all images but test images."""
+    train, moved = (dataset.train.subset(np.flatnonzero(where)) for where in (~held, held))
     if part == "test":
         return replace(dataset, train=train, test=moved)
     cut_by = dataset.counts if dataset.cut_by is None else dataset.cut_by
     return replace(dataset, train=train, val=moved, cut_by=cut_by)
 
 
-def _stays_whole(dataset: DataSet, moved: Split, part: str) -> list[str]:
-    """Which classes with two images or more have none in a split, because groups are not split, in words."""
-    if dataset.train.groups is None:
-        return []
+def _stays_whole(dataset: DataSet, moved: Split, part: str) -> str:
+    """Return which classes with two images or more have none in a split, because groups are not split, as a sentence.
+
+    It is empty if there are no such classes.
+    """
     held = class_counts(moved.labels, dataset.num_classes)
-    names = [dataset.class_names[c] for c in ((held == 0) & (dataset.counts > 1)).nonzero().flatten().tolist()]
-    if not names:
-        return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    names = dataset.names_of((held == 0) & (dataset.counts > 1))
+    if dataset.train.groups is None or not names:
+        return ""
     what = "1 class has" if len(names) == 1 else f"{len(names)} classes have"
     words = {"val": "validation", "test": "test"}[part]
-    return [
-        f"{what} no {words} image, because groups are not split and theirs stay in training: "
-        f"{', '.join(names[:3])}{more}."
-    ]
+    return f"{what} no {words} image, because groups are not split and theirs stay in training: {some_of(names)}."
 
 
 def long_tailed(
@@ -400,7 +402,7 @@ def long_tailed(
     largest = int(positive_counts(dataset.counts).min())
     counts = long_tail_counts(dataset.num_classes, largest, imbalance_factor, profile=profile)
     if not counts.all():
-        none = dataset.class_names[int((counts == 0).nonzero()[0])]
+        none = dataset.names_of(counts == 0)[0]
         raise ValueError(
             f"Expected an imbalance factor of at most {largest} for {dataset.name}, whose largest class will have "
             f"{largest} images, but got {imbalance_factor:g}, which leaves no image of class {none!r}. If the data is "

@@ -96,11 +96,9 @@ def _stream(device: torch.device, behind: int) -> torch.cuda.Stream:  # noqa: AR
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
-def batches_ahead(
-    batches: Generator[Batch, None, None], device: torch.device, depth: int = 2
-) -> Generator[Batch, None, None]:
-    """Prefetch batches: the next one is augmented while the model trains on this one."""
-    return ahead_on(device, batches, lambda batch: (*batch.views, batch.labels), depth)
+def batches_ahead(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
+    """Prefetch two batches: the next one is augmented while the model trains on this one."""
+    return ahead_on(device, batches, lambda batch: (*batch.views, batch.labels), depth=2)
 
 
 def ahead_on(

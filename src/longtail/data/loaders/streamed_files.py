@@ -131,7 +131,7 @@ def _packed(
 
 
 def _alive(loader: Iterable[Any]) -> Iterator[Any]:
-    """What a loader yields; a worker that was ended, for example for want of memory, is no mistake of ours."""
+    """Yield from a loader; if the system ended a worker, for example because memory was full, say so."""
     try:
         yield from loader
     except RuntimeError as error:

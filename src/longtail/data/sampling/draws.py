@@ -118,6 +118,6 @@ class Draws:
             philox.advance(2**64 - rows)  # to `start` of the next block
         return words.reshape(rows, blocks * _WORDS)[:, :width]
 
-    def line(self, n: int, purpose: Purpose, stream: int = 0) -> NDArray[np.uint64]:
+    def line(self, n: int, purpose: Purpose) -> NDArray[np.uint64]:
         """Return the first ``n`` words as a vector."""
-        return self.words(0, -(-n // _WORDS), _WORDS, purpose, stream).reshape(-1)[:n]
+        return self.words(0, -(-n // _WORDS), _WORDS, purpose).reshape(-1)[:n]

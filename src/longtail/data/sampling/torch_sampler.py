@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch.utils.data
-from torch import Tensor
 
 from longtail._checks import Vector, check_integer
 from longtail.data.sampling.draws import Draws
@@ -70,9 +69,9 @@ class EpochSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Yield the samples of this rank; after :meth:`load_state_dict`, from there on."""
-        order = self._order().tolist()
+        order = self.sampler.order(self.labels, Draws(self.seed, self.epoch))
         self._position, self._first = self._first, 0  # the iteration after this one is a whole epoch
-        for index in order[self._position :]:
+        for index in shard(order, self.rank, self.world, pad=True).tolist()[self._position :]:
             self._position += 1
             yield index
 
@@ -97,6 +96,3 @@ class EpochSampler(torch.utils.data.Sampler[int]):
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a state to fit."""
         return {"seed": self.seed, "world": self.world, "samples": len(self.labels), "sampler": repr(self.sampler)}
-
-    def _order(self) -> Tensor:
-        return shard(self.sampler.order(self.labels, Draws(self.seed, self.epoch)), self.rank, self.world, pad=True)
