@@ -166,6 +166,19 @@ def test_a_mistake_in_a_plugin_is_not_called_ours(plugin, tmp_path, monkeypatch,
     assert message.endswith("'title'; --debug shows the traceback.\n")
 
 
+def test_a_wrong_signature_in_a_plugin_may_be_the_plugins(plugin, tmp_path, monkeypatch, capsys):
+    """PyTorch calls forward, so the traceback has no line of the plugin."""
+    code = "from longtail.losses import Loss\nfrom longtail.methods import register_loss\nclass Mine(Loss):\n"
+    code += "    def forward(self, logits): ...\n"
+    (tmp_path / "short.py").write_text(code + "register_loss('short', lambda task: Mine(**task.options), title='S')\n")
+    monkeypatch.chdir(tmp_path)
+    words = "train --plugin short.py --data digits-lt --method short --epochs 1 --out run"
+    assert cli.main(words.split()) == 2
+    message = capsys.readouterr().err
+    assert "Mine.forward() takes 2 positional arguments" in message
+    assert message.endswith("; if your plugin is right, this is a mistake in longtail; --debug shows the traceback.\n")
+
+
 def test_a_plugin_file_may_be_imported_twice(plugin, example):
     example("vs_loss")
     plugin("vs_loss.py")

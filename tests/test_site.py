@@ -102,6 +102,20 @@ def test_formulas_and_roles_of_docstrings_become_html(site):
         assert not re.search(r":(math|func|class|meth|attr):|\.\. math", page.read_text("utf-8")), page.name
 
 
+def test_a_docstring_returns_one_thing(site):
+    """Griffe can take every line of a return value for another one."""
+    text = (site[1] / "api/beta.html").read_text("utf-8")
+    returned = re.findall(r"<p>.*?Returns:.*?</p>\s*<ul>(.*?)</ul>", text, re.DOTALL)
+    assert [items.count("<li") for items in returned] == [1] * len(returned)
+    assert "for example because all classes\nhave the same count" in text
+
+
+def test_flags_are_not_broken_after_their_hyphens(site):
+    text = (site[1] / "training.html").read_text("utf-8")
+    assert '<code><span class="flag">--warmup-steps</span></code>' in text
+    assert 'class="flag"' not in "".join(re.findall(r"<pre.*?</pre>", text, re.DOTALL))
+
+
 def slugs(text):
     """Return the anchors of the headings of a Markdown file, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)

@@ -10,13 +10,15 @@ from latex2mathml.converter import convert
 
 ROLE = re.compile(r":(?:func|class|meth|attr|mod|data|obj):`~?([^`<]+?)(?: <([^`>]+)>)?`")
 INLINE = re.compile(r":math:`([^`]+)`")
+SPACE = '<mspace width="0.17em"></mspace>'
 BLOCK = re.compile(r"^( *)\.\. math:: (.*(?:\n\1 +\S.*)*)", re.MULTILINE)
 
 
 def mathml(latex: str, *, block: bool = False) -> str:
     """Return a formula as MathML, which browsers draw without a script."""
     formula = convert(" ".join(latex.split()), display="block" if block else "inline")
-    formula = re.sub("<mi>(log|exp|max|min)</mi>", r'\g<0><mspace width="0.17em"></mspace>', formula)
+    formula = re.sub("<mi>(log|exp|max|min)</mi>", rf"\g<0>{SPACE}", formula)
+    formula = re.sub("(</(?:mi|mn|msub|msup)>)(<mi>(?:log|cos)</mi>)", rf"\1{SPACE}\2", formula)
     return f'<div class="formula">{formula}</div>' if block else f"<span>{formula}</span>"
 
 

@@ -28,6 +28,9 @@ DEMONSTRATION = (
 
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
 PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
+CODE = re.compile(r"(<pre\b.*?</pre>)|<code>([^<]*)</code>", re.DOTALL)
+LONG_CELL = re.compile(r'<td( style="text-align: right;">[^<]{31,}</td>)')
+FLAG = re.compile(r"(?<![\w-])-{1,2}[a-z][\w-]*")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -103,6 +106,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = FENCE.split(markdown)
     return "".join(part if place % 2 else LINK.sub(relative, part) for place, part in enumerate(parts))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep a browser from breaking a flag such as ``--out`` after its hyphens; let long cells of numbers break."""
+
+    def whole(match: re.Match[str]) -> str:
+        block, code = match.groups()
+        return block or "<code>" + FLAG.sub(r'<span class="flag">\g<0></span>', code) + "</code>"
+
+    return CODE.sub(whole, LONG_CELL.sub(r'<td class="long"\1', html))
 
 
 def gallery() -> list[Path]:

@@ -339,12 +339,12 @@ def cut_groups(
     ), "head has more than {:g} training samples per class, tail fewer than {:g}".format(*bounds)
 
 
-def describe_groups(groups: Mapping[str, Sequence[int]], counts: Sequence[int] | None, unit: str = "images") -> str:
+def describe_groups(groups: Mapping[str, Sequence[int]], counts: Sequence[int] | None) -> str:
     """Return how many training samples the classes of each group have, in words.
 
     Example:
         >>> describe_groups({"head": [0, 1], "medium": [], "tail": [2]}, [90, 130, 7])
-        'head: 90 to 130 training images per class, tail: 7'
+        'head: 90 to 130 training samples per class, tail: 7'
     """
     found: list[str] = []
     for name, members in groups.items():
@@ -352,5 +352,5 @@ def describe_groups(groups: Mapping[str, Sequence[int]], counts: Sequence[int] |
         if of_group:
             low, high = min(of_group), max(of_group)
             text = f"{name}: {low:,} to {high:,}" if high > low else f"{name}: {low:,}"
-            found.append(text if found else f"{text} training {unit} per class")
-    return ", ".join(found) or f"training {unit} per class unknown"
+            found.append(text if found else f"{text} training samples per class")
+    return ", ".join(found) or "training samples per class unknown"

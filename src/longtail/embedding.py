@@ -18,15 +18,13 @@ from longtail.train.loaders import evaluation_view
 
 __all__ = ["embed_images", "embed_texts"]
 
-_SIZE = 224
-
 
 def embed_images(
     dataset: DataSet,
     model: str,
     weights: PathLike[str] | str | bool,
     *,
-    image_size: int = _SIZE,
+    image_size: int = 224,
     device: torch.device | str = "cpu",
     batch_size: int = 64,
     workers: int = 4,

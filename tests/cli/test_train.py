@@ -48,10 +48,9 @@ def test_list_with_groups_and_test_data_held_out(run, tmp_path):
     words = ["train", "list.csv", *flags, "--test", 0.2, "--method", "softmax", "--model", "resnet20", "--epochs", 1]
     code, out, err = run(*words, "--out", "run")
     assert code == 0
-    assert (
-        err == "longtail: Held out about 20 % of each class of list as test data, the same for every seed: 14 images.\n"
-    )
-    assert "test: 20 % of each class held out as test, 14 images" in out
+    held = "Held out about 20 % of each class of list as test data, the same for every seed: 14 samples."
+    assert err == f"longtail: {held}\n"
+    assert "test: 20 % of each class held out as test, 14 samples" in out
     result = RunFolder(tmp_path / "run").result()
     assert result["splits"]["test"]["samples"] == 14  # two of ten days
     assert result["splits"]["val"]["samples"] == 7  # one of the other eight

@@ -96,6 +96,12 @@ def test_other_tables_are_refused(tmp_path):
         open_path(path)
 
 
+def test_a_table_of_texts_names_the_command_for_them(tmp_path):
+    (tmp_path / "tweets.csv").write_text("tweet,emoji\nso cold,snow\n")
+    with pytest.raises(ValueError, match=r"columns path and emoji, but got tweet, emoji; .*`longtail embed`"):
+        open_path(tmp_path / "tweets.csv", label_column="emoji")
+
+
 def test_lists_of_images_are_no_features(tmp_path):
     path = tmp_path / "a.csv"
     for text in ("path,label,age\na,x,3\n", "file,label,age\na.jpg,x,3\n", "question,label\nwhy?,x\n"):

@@ -135,6 +135,7 @@ def test_bad_files(tmp_path):
         "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is damaged"),
         "a.csv": (b"label,predicted\n", "Expected .* to have a header and a line per sample, but it has 1 lines"),
         "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in every line of .*, but line 2 has 3"),
+        "k.csv": (b"path,predicted,confidence\na.png,cat,0.9\n", "Expected .* `confidence`; `longtail evaluate RUN "),
         "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have `labels`, in a table `label`, but it has `truth`"),
         "d.csv": (b"label,x\n1,2\n", "Expected .* to have `logits`, `probabilities` or `predicted`"),
         "e.csv": (b"label,logit_a,logit_b\n0,1,?\n", "Expected numbers in the columns `logit_…`"),

@@ -254,6 +254,7 @@ def test_names_and_paths_in_a_card_are_escaped(trained, photos, tmp_path):
     assert r"| \<b\>green |" in card
     assert str(photos) not in card
     assert "fewer than 20 test samples" in card
+    assert "counting those held out for validation). " in card
 
 
 def test_mistakes_are_one_sentence(finished, tmp_path, run, monkeypatch):

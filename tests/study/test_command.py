@@ -207,11 +207,11 @@ def test_a_study_says_what_was_really_held_out(run, tmp_path):
     flags = ("--methods", "softmax", "--seeds", 2, "--model", "resnet20", "--out", "out", *SHORT)
     code, out, err = run("study", "--data", "own.csv", *flags, "--test", 0.2)
     assert code == 0, err
-    held = "Held out 20 % of each class of own as test data, the same for every seed: 6 images.\n"
+    held = "Held out 20 % of each class of own as test data, the same for every seed: 6 samples.\n"
     assert err.count(held) == 1
     caption = " ".join(out.split())
     assert "20 % of each class held out as test" in caption
-    assert "of training images held out" not in caption
+    assert "of training samples held out" not in caption
     code, out, err = run("study", "--data", "own.csv", *flags, "--test", 0.2)
     assert (code, err) == (0, "")
     grouped = [*flags, "--test", 0.2, "--split-by", "owner"]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from longtail.losses import FocalLoss
+from longtail.methods import METHODS, register_loss
 from longtail.study.decision import decide
 from longtail.study.runs import group_runs
 
@@ -94,6 +96,17 @@ def test_one_seed_is_no_test(cells):
 def test_one_method_has_nothing_to_compare_with(cells):
     _, text = decided(cells({"cbs": HIGH}))
     assert text.startswith("Only CBS (β = 1.8) was run: recall over all classes 78.5 % on test data.")
+
+
+def test_a_plugin_is_not_simpler_than_a_built_in_method(cells):
+    """It has no parameters, as Balanced Softmax, and its loss is unknown."""
+    register_loss("mine", lambda task: FocalLoss(2.0, **task.options), title="Mine")
+    try:
+        method, text = decided(cells({"balanced-softmax": HIGH, "mine": tuple(value + 0.1 for value in NEAR)}))
+    finally:
+        METHODS.unregister("mine")
+    assert method == "balanced-softmax"
+    assert "No clear difference from Mine (+0." in text
 
 
 def test_underfitted_models_are_never_recommended(cells):

@@ -225,8 +225,8 @@ def test_captions_repeat_nothing(made):
     """The same method on two data sets, both with images held out."""
     runs = [made("tau-norm", imbalance=factor, validation=0.1) for factor in (10, 100)]
     caption = recall_table(group_runs([*runs, made("softmax")])).full_caption
-    assert caption.count("10 % of training images held out in some rows") == 1
-    assert "10 % of training images held out." in recall_table(group_runs(runs)).full_caption
+    assert caption.count("10 % of training samples held out in some rows") == 1
+    assert "10 % of training samples held out." in recall_table(group_runs(runs)).full_caption
 
 
 def test_terminal():

@@ -118,11 +118,7 @@ def _run(given: Sequence[str]) -> int:
         if debug:
             traceback.print_exc()
         if not isinstance(error, ModuleNotFoundError):
-            sentence = sentence_of(error)
-            if sentence.startswith(type(error).__name__):
-                ours = "this is a mistake in longtail, please report it with the output of --debug."
-                sentence += f"; {'--debug shows the traceback.' if plugin_frames(error, plugins) else ours}"
-            return _fail(sentence)
+            return _fail(_explained(error, plugins))
         extras, own = _EXTRAS.get(name, "train"), _PACKAGES.get((error.name or "").partition(".")[0])
         if own is not None and own not in extras and not (own == "data" and "train" in extras):  # which installs it
             extras += f",{own}"
@@ -130,6 +126,19 @@ def _run(given: Sequence[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(_INTERRUPTED)
         return 128 + (_received[0] if _received else signal.SIGINT)
+
+
+def _explained(error: Exception, plugins: Sequence[str]) -> str:
+    """Return an error as one sentence, and where to look for its cause if the error is not one of our messages."""
+    sentence = sentence_of(error)
+    if not sentence.startswith(type(error).__name__):
+        return sentence
+    hint = "this is a mistake in longtail, please report it with the output of --debug."
+    if plugins:  # torch calls the `forward` of a plugin, so a wrong signature has no frame in the plugin
+        hint = "if your plugin is right, this is a mistake in longtail; --debug shows the traceback."
+    if plugin_frames(error, plugins):
+        hint = "--debug shows the traceback."
+    return f"{sentence}; {hint}"
 
 
 def _split_plugins(given: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -250,7 +250,7 @@ def show_measures(result: dict[str, Any]) -> None:
     for split, share in result.get("held_out", {}).items():
         samples = result["splits"].get(split, {}).get("samples", 0)
         words = "as test" if split == "test" else "for validation"
-        print_line(f"{split}: {100 * share:g} % of each class held out {words}, {samples:,} images")
+        print_line(f"{split}: {100 * share:g} % of each class held out {words}, {samples:,} samples")
     classes = result.get("classes", ())
     for split in ("val", "test"):
         absent = [classes[c] for c in result["splits"].get(split, {}).get("absent_classes") or ()]

@@ -27,7 +27,7 @@ _USE_A_SHIFT = (
 def findings(found: "Diagnosis") -> list[str]:
     """Return what is wrong, and by how much."""
     counts, first, last = found.counts.tolist(), found.commonest, found.rarest
-    sizes = describe_groups({name: found.groups.members(name) for name in found.filled}, counts, "samples")
+    sizes = describe_groups({name: found.groups.members(name) for name in found.filled}, counts)
     lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,} ({sizes})."]
     test, over_all = found.recall_of("test").groups, found.recall_of("test").all
     each = ", ".join(f"{name} {100 * value:.1f} %" for name, value in test.items())

@@ -160,7 +160,8 @@ def _check_arrays(source: str, folder: Path | None, arrays: Mapping[str, Array])
     label = next((name for name in ("labels", "label") if name in arrays), None)
     kind = next((name for name in (*_PREFIXES, "predicted") if name in arrays), None)
     if label is None:
-        raise ValueError(f"Expected {source} to have `labels`, in a table `label`, but it has {has}.")
+        written = "; `longtail evaluate RUN --data DATA --predictions FILE` writes both" if "path" in arrays else ""
+        raise ValueError(f"Expected {source} to have `labels`, in a table `label`, but it has {has}{written}.")
     if kind is None:
         raise ValueError(f"Expected {source} to have `logits`, `probabilities` or `predicted`, but it has {has}.")
     labels, values = arrays[label], arrays[kind]

@@ -117,8 +117,8 @@ def _data(run: Run) -> str:
         low, high = min(counts), max(counts)
         factor = f", imbalance factor {high / low:.0f}" if low else ""
         lines += f"{sum(counts):,} training samples of {len(counts):,} classes, {low:,} to {high:,} per class{factor}. "
-    lines += f"Groups: {_text(describe_groups(result['groups'], counts, 'samples'))}"
-    lines += f" ({_text(result['groups_from'])})." if "groups_from" in result else "."
+    lines += f"Groups: {_text(describe_groups(result['groups'], counts))}"
+    lines += f" ({_text(made)})." if (made := run.result.get("groups_from")) else "."
     for split, share in result.get("held_out", {}).items():
         lines += f" {100 * share:g} % of each class of the training data were held out as {_SPLITS[split]} data."
     return lines

@@ -8,7 +8,7 @@ from statistics import fmean
 from longtail._program import some_of
 from longtail.classes import describe_groups
 from longtail.report.data_results import DataResults
-from longtail.study.captions import Recorded, count, groups_made, measured_on
+from longtail.study.captions import Recorded, count, measured_on
 from longtail.study.comparisons import contrasts_of, how_tested
 from longtail.study.runs import Run
 from longtail.study.stats import Summary
@@ -48,9 +48,9 @@ def facts(results: DataResults) -> str:
     counts, methods, first = results.counts, {cell.method for cell in results.cells}, results.cells[0].runs[0]
     text = f"The data has {count(len(results.class_names), 'class')}"
     if any(counts):
-        text += f" and {sum(counts):,} training images: {max(counts):,} in the most frequent class, "
+        text += f" and {sum(counts):,} training samples: {max(counts):,} in the most frequent class, "
         text += f"{min(counts):,} in the rarest. Groups: {describe_groups(results.groups, counts)}"
-        text += f" ({made})" if (made := groups_made(first)) else ""
+        text += f" ({made})" if (made := first.result.get("groups_from")) else ""
     variants = f" in {len(results.cells)} variants" if len(results.cells) > len(methods) else ""
     runs = count(sum(len(cell.runs) for cell in results.cells), "run")
     return f"{text}. {count(len(methods), 'method')}{variants}, {runs}."

@@ -8,7 +8,6 @@ from typing import Any
 
 from longtail._io import map_files
 from longtail.classes import describe_groups
-from longtail.data.datasets.splits import HELD_COUNT
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, Choice, missing_of, read_search, read_studies
@@ -132,13 +131,6 @@ def named(cells: Sequence[Cell]) -> list[tuple[Cell, str]]:
     return [(cell, f"{cell.title} on {cell.data}" if several else cell.title) for cell in cells]
 
 
-def groups_made(run: Run) -> str:
-    """Return how the groups of a run were made, in words; empty if it is not recorded."""
-    made = str(run.result.get("groups_from", ""))
-    held = "training samples" in made and run.recipe.validation and not made.endswith(HELD_COUNT)  # of an older run
-    return made + HELD_COUNT if held else made
-
-
 def count(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural.
 
@@ -182,7 +174,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     for cell in cells:
         groups = cell.runs[0].result["groups"]
         text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
-        made = groups_made(cell.runs[0])
+        made = cell.runs[0].result.get("groups_from", "")
         each = describe_groups(groups, cell.runs[0].result.get("counts"))
         parts.append(f"{text} ({made}; {each})" if made else text)
     parts.append(how_measured(cells))
@@ -203,7 +195,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
 def _held_out(cells: Sequence[Cell]) -> list[str]:
     """What the runs held out of their data, in words."""
     found = []
-    for part, words in (("val", "of training images held out"), ("test", "of each class held out as test")):
+    for part, words in (("val", "of training samples held out"), ("test", "of each class held out as test")):
         runs = {(_share(run, part), run.recipe.split_by) for cell in cells for run in cell.runs}
         shares = sorted({share for share, _ in runs if share})
         if shares:

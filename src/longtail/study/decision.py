@@ -34,7 +34,8 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     The reference is kept unless another method is significantly better (two-sided t-tests, paired by seed, with Holm's
     correction, as in the tables). Of several methods that are better the highest is used. Of two without a significant
     difference the simpler is used, if it is the reference or not lower than it: fewer stages, additional networks,
-    post-hoc steps and parameters. A method of which more than half of the runs are underfitted is never recommended.
+    post-hoc steps and parameters; of equally simple ones that of a plugin comes last. A method of which more than half
+    of the runs are underfitted is never recommended.
     """
     split = held_out(cells)
     if split is None:
@@ -103,7 +104,8 @@ def _complexity(cell: Cell) -> tuple[float, ...]:
     if method.name not in METHODS:
         return (math.inf,)
     networks = (method.projection is not None) + method.prototypes
-    return len(method.stages), networks, method.posthoc is not None, len(method.parameters), bool(method.shift)
+    place = list(METHODS).index(method.name)  # softmax is the first, those of plugins are the last
+    return len(method.stages), networks, method.posthoc is not None, len(method.parameters), place
 
 
 def _text(kept: Cell, tests: Sequence[Contrast], mean: float, on: str) -> str:

@@ -48,7 +48,7 @@ def recall_table(
         tests = ["No tests: fewer than two seeds."]
     title, notes = _measured_on(cells)
     if not notes and any(isnan(value.summary.mean) for row in rows for value in row.values if value is not None):
-        notes = ["-: there are no images of this group in some runs."]
+        notes = ["-: there are no samples of this group in some runs."]
     caption = caption_of(cells, selected=_selected(selected, cells))
     names = (*(name.capitalize() for name in groups), "All")
     text = " ".join([*tests, *without, *notes, caption])
@@ -74,7 +74,7 @@ def measures_table(cells: Sequence[Cell], *, selected: str = "", command: str = 
     unknown = [
         name for name, column in zip(names[:3], zip(*means, strict=True), strict=False) if any(map(isnan, column))
     ]
-    text = ["Accuracy weighs images equally, macro F1 (the mean F1 of the classes) and recall weigh classes equally."]
+    text = ["Accuracy weighs samples equally, macro F1 (the mean F1 of the classes) and recall weigh classes equally."]
     text += ["I is the model imbalance level; lower is better."]
     text += [f"-: {' and '.join(unknown)} unknown, because runs did not record it."] if unknown else []
     where, notes = measured_and_levels(cells)

@@ -113,7 +113,7 @@ def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:
     about = "" if dataset.train.groups is None else "about "  # whole groups are held out
     seeds = "different images for each seed" if recipe.test_seed == "run" else "the same for every seed"
     share = f"Held out {about}{100 * recipe.test:g} % of each class of {dataset.name} as test data, {seeds}"
-    return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} images."))
+    return replace(made, notes=(*made.notes, f"{share}: {len(made.test):,} samples."))
 
 
 def _check_groups(dataset: DataSet, split_by: str) -> None:

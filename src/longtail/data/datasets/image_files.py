@@ -219,6 +219,8 @@ def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> l
         what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
         options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
         hint = f"; {' and '.join(options)} {'names another' if len(options) < 2 else 'name others'}" if options else ""
+        if "path" in needed and len(needed) > 1 and not _lacks(header, needed[1:]):
+            hint = "; `path_column` names another; for texts use `longtail embed`"
         if "path" in needed and any(map(is_image, header)):
             hint = "; the first row must have the names of columns"
         more = f", … ({len(header)} columns)" if len(header) > _NAMED else ""

@@ -182,7 +182,6 @@ class Normalisation:
             )
 
 
-HELD_COUNT = ", counting those held out for validation"
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -255,7 +254,7 @@ class DataSet:
     def groups_from(self) -> str:
         """How the groups were made, in words."""
         held = self.cut_by is not None and "training samples" in self._cut[1]
-        return self._cut[1] + (HELD_COUNT if held else "")
+        return self._cut[1] + ", counting those held out for validation" * held
 
     @cached_property
     def _cut(self) -> tuple[Groups, str]:
