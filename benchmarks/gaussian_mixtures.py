@@ -67,7 +67,6 @@ from record import save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from longtail.beta import ShiftFit
 from longtail.data import DataSet, Split, hold_out_fold, long_tail_counts
 from longtail.losses import class_shift
 from longtail.study.figures.style import legend_below, marks_of, panels, save_figure, style
@@ -252,11 +251,6 @@ class Rows:
         return Rows(self.numbers[indices])
 
 
-def shift_of(fit: ShiftFit) -> float:
-    """Delta; 0, i.e. Balanced Softmax, if it must not be used."""
-    return fit.tau
-
-
 def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:
     """Errors and betas of all methods on one mixture and one training sample."""
     generator = torch.Generator().manual_seed(seed)
@@ -277,13 +271,12 @@ def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:
 
     held_out = [(pilot(x[fold.val.images.numbers]), fold.val.labels) for pilot, fold in zip(pilots, folds, strict=True)]
     fit = pooled_fit(held_out, folds[0].counts)
-    delta = shift_of(fit)
-    delta_validation = shift_of(pooled_fit([(final[1.0](new), new_labels)], counts))
+    tau_validation = pooled_fit([(final[1.0](new), new_labels)], counts).tau
 
     balanced = final[1.0](points)
 
-    def shifted(delta: float) -> float:
-        return excess_error(balanced - delta * log_counts, posterior)
+    def shifted(tau: float) -> float:
+        return excess_error(balanced - tau * log_counts, posterior)
 
     # Training logistic regression with beta equals a shift of beta 1 (see above), so one model gives the whole grid.
     shifts = [shifted(beta - 1) for beta in GRID]
@@ -291,11 +284,11 @@ def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:
     return {
         "bayes": bayes_error(posterior),
         "fixed": trained if regime.model == "mlp" else dict(zip(GRID, shifts, strict=True)),
-        "auto": shifted(delta),
-        "validation": shifted(delta_validation),
+        "auto": shifted(fit.tau),
+        "validation": shifted(tau_validation),
         "oracle": min(shifts),
-        "beta_auto": 1 + delta,
-        "beta_validation": 1 + delta_validation,
+        "beta_auto": 1 + fit.tau,
+        "beta_validation": 1 + tau_validation,
         "beta_oracle": GRID[int(np.argmin(shifts))],
         "std_error": fit.std_error,
         "pilots": len(pilots),
@@ -394,8 +387,9 @@ def show(parts: Iterable[Mapping[str, Any]]) -> None:
             errors = [f"{100 * mean:6.2f} ±{100 * se:.2f}" for mean, se in (row["bayes"], *row["excess"].values())]
             betas = [f"{mean:5.2f} ±{se:.2f}" for mean, se in row["beta"].values()]
             gain, se = row["gain_over_balanced"]
+            p = "-" if row["gain_p"] is None else f"{row['gain_p']:.2g}"
             print(f"{row['n']:>7} {row['seeds']:>3}", *errors, f"| {row['best_fixed']:.1f}", *betas, end=" ")
-            print(f"| {100 * gain:5.2f} ±{100 * se:.2f} {row['gain_p']:.2g} {row['pilots']}")
+            print(f"| {100 * gain:5.2f} ±{100 * se:.2f} {p} {row['pilots']}")
         for name, verdict in part["verdicts"].items():
             print(f"{name}: {json.dumps(verdict)}")
 
