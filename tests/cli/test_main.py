@@ -190,11 +190,13 @@ def test_system_errors():
     assert cli.sentence_of(OSError(9, "Bad file descriptor", 7)) == "[Errno 9] Bad file descriptor: 7."
 
 
-@pytest.mark.parametrize(("name", "extras"), [("data", "cli"), ("predict", "train")])
-def test_message_about_a_missing_package_says_how_to_install_it(run, monkeypatch, name, extras):
+@pytest.mark.parametrize(
+    ("name", "missing", "extras"), [("data", "rich.table", "cli"), ("predict", "rich.progress", "train")]
+)
+def test_message_about_a_missing_package_says_how_to_install_it(run, monkeypatch, name, missing, extras):
     assert set(cli._EXTRAS) <= set(cli.COMMANDS)
     monkeypatch.delitem(sys.modules, f"longtail.cli.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    monkeypatch.setitem(sys.modules, missing, None)
     code, _, err = run(name)
     assert code == 2
     assert "rich" in err

@@ -1,6 +1,7 @@
 """Differences between the disk and the catalog, and what is found in data sets with known faults."""
 
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from longtail._progress import listening
 from longtail.data import (
     CATALOG,
     ArrayImages,
@@ -219,22 +221,31 @@ def test_the_same_bytes_in_another_shape_are_another_image():
     assert found.within == (("train: 0", "train: 3"),)
 
 
+@contextmanager
+def shown_phases():
+    """What is shown in the block, by identity."""
+    phases = {}
+    with listening(lambda phase: phases.setdefault(id(phase), phase), print):
+        yield phases
+
+
 def test_without_reading_images(birds):
     (birds / "train" / "sparrow" / "bad.jpg").write_bytes(b"no image")
-    calls = []
-    found = describe_dataset(open_path(birds), read_images=False, progress=calls.append)
+    with shown_phases() as phases:
+        found = describe_dataset(open_path(birds), read_images=False)
     assert found.counts.tolist() == [0, 7, 2]
     assert found.empty == ("empty",)
     assert found.unreadable == found.across == found.within == found.conflicting == ()
-    assert calls == []
+    assert not phases
 
 
 @pytest.mark.parametrize("workers", [4])
 def test_progress_counts_every_image_once(birds, workers):
     (birds / "train" / "sparrow" / "bad.jpg").write_bytes(b"no image")
-    calls = []
-    describe_dataset(open_path(birds), progress=calls.append, workers=workers)
-    assert sum(calls) == 11
+    with shown_phases() as phases:
+        describe_dataset(open_path(birds), workers=workers)
+    (shown,) = phases.values()
+    assert (shown.text, shown.done, shown.total, shown.over) == ("Reading 11 images", 11, 11, True)
 
 
 def test_no_images_at_all():

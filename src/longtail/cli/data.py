@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from rich.cells import cell_len, set_cell_size
-from rich.progress import Progress
 from rich.table import Table
 
 from longtail._checks import check_number
 from longtail._program import printable
 from longtail._registry import load_plugins, nearest
 from longtail.cli.parsing import Parser, add_opening, open_given
-from longtail.cli.show import SafeConsole, console, print_line
+from longtail.cli.show import Phases, SafeConsole, print_line
 from longtail.data import CATALOG, Description, check_dataset, describe_dataset
 from longtail.data.datasets.own import empty_folders
 
@@ -107,13 +106,9 @@ def _describe(words: Sequence[str]) -> int:
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
     add_opening(parser)
     given = parser.read(words)
-    with parser.errors_name_flags():
+    with parser.errors_name_flags(), Phases():
         dataset = open_given(given.data, given)
-    total = sum(len(split) for split in dataset.splits.values())
-    read_images = not given.no_read_images
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading data", total=total, visible=read_images)
-        found = describe_dataset(dataset, read_images=read_images, progress=lambda n: bar.advance(task, n))
+        found = describe_dataset(dataset, read_images=not given.no_read_images)
     show(found, [] if given.data in CATALOG else empty_folders(given.data, dataset))
     return 1 if found.unreadable or found.across or found.conflicting or found.empty or found.leaking else 0
 

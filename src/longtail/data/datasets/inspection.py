@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail._program import printable
+from longtail._progress import phase
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
 from longtail.data.datasets.features import FeatureVectors
@@ -209,15 +210,12 @@ class Description:
         return printable("\n".join(parts))
 
 
-def describe_dataset(
-    dataset: DataSet, *, read_images: bool = True, progress: Callable[[int], None] | None = None, workers: int = 4
-) -> Description:
+def describe_dataset(dataset: DataSet, *, read_images: bool = True, workers: int = 4) -> Description:
     """Return class counts and groups, and what is wrong with the images or texts.
 
     Args:
         dataset: the data set.
         read_images: read every image or text, to find duplicates and images that cannot be decoded.
-        progress: called with the number of images read since the last call.
         workers: number of threads that read.
 
     Example:
@@ -230,7 +228,8 @@ def describe_dataset(
     unreadable: list[str] = []
     rotated = 0
     if read_images:
-        with ThreadPoolExecutor(workers) as pool:
+        number = sum(map(len, dataset.splits.values()))
+        with ThreadPoolExecutor(workers) as pool, phase(f"Reading {number:,} {_what(dataset)}", number) as progress:
             for part, split in dataset.splits.items():
                 for index, found in enumerate(pool.map(lambda i, s=split: _digest(s, i), range(len(split)))):
                     if isinstance(found, UnreadableImageError):
@@ -238,8 +237,7 @@ def describe_dataset(
                     else:
                         seen[found[0]].append((part, index))
                         rotated += found[1]
-                    if progress is not None:
-                        progress(1)
+                    progress.advance(1)
     across: list[tuple[str, ...]] = []
     within: list[tuple[str, ...]] = []
     conflicting: list[tuple[str, ...]] = []
