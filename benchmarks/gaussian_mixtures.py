@@ -330,7 +330,7 @@ def one_size(regime: Regime, smallest: int) -> dict[str, Any]:
         "best_fixed": best,
         "beta": {name: mean_se(columns[f"beta_{name}"]) for name in ("auto", "validation", "oracle")},
         "gain_over_balanced": mean_se(gain),
-        "gain_p": float(ttest_1samp(gain, 0.0, alternative="greater").pvalue),
+        "gain_p": float(ttest_1samp(gain, 0.0, alternative="greater").pvalue) if gain.any() else None,
         "loss_to_best": mean_se(columns["auto"] - fixed[best]),
         "std_error": round(float(np.median(columns["std_error"])), 3),
         "pilots": int(columns["pilots"][0]),
