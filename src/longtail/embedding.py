@@ -45,7 +45,7 @@ def embed_images(
     if is_feature_model(model):
         raise ValueError(f"Expected `model` to be a network for images, but got {model}.")
     backbone = build_backbone(model, pretrained=weights, image_size=image_size)
-    backbone.to(device)
+    backbone.to(memory_format=torch.channels_last).to(device)
     found = pretrained_normalisation(model, weights)
     normalisation = dataset.normalisation if found is None else found
     view = evaluation_view("imagenet", image_size, normalisation, sized=False)

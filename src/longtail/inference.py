@@ -324,7 +324,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> TrainedClassifi
     state, card = read_tensors(folder.model_file)
     with reading(folder.model_file, "a model of longtail"):
         classifier = _from_card(state, card, PostHoc.of(result))
-    return classifier.to(device).eval()
+    return classifier.to(memory_format=torch.channels_last).to(device).eval()  # faster convolutions
 
 
 def views(

@@ -209,7 +209,7 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16"] = param(
         "fp32",
         "of the forward pass; auto: bf16 with channels_last on a GPU, for small images only where our kernels were "
-        "verified; else fp32",
+        "verified; fp32 with channels_last on a CPU; else fp32",
     )
     channels_last: bool = param(False, "memory format of images and weights")
     kernels: Literal["auto", "torch", "triton"] = param(
@@ -617,8 +617,12 @@ def with_precision(recipe: Recipe, device: torch.device) -> Recipe:
     if recipe.precision != "auto":
         return recipe
     ours = not recipe.compile and recipe.kernels != "torch" and checked_for(recipe.model, device)
-    large = recipe.augment in {"imagenet", "imagenet-plain"} and device.type == "cuda"
-    return replace(recipe, precision="bf16", channels_last=True) if ours or large else replace(recipe, precision="fp32")
+    large = recipe.augment in {"imagenet", "imagenet-plain"}
+    if ours or (large and device.type == "cuda"):
+        return replace(recipe, precision="bf16", channels_last=True)
+    # The convolutions of a CPU are up to three times faster with it, but not on the smallest images.
+    last = recipe.channels_last or (device.type == "cpu" and (large or recipe.augment == "cifar"))
+    return replace(recipe, precision="fp32", channels_last=last)
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
