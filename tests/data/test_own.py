@@ -181,6 +181,22 @@ def test_ignored_files_are_counted(tmp_path):
         assert named in note
 
 
+def test_masks_beside_images_are_pointed_out(tmp_path):
+    touch(
+        tmp_path,
+        "a/1.jpg",
+        "a/1.png",
+        "a/2.jpg",
+        "b/3.png",
+        "b/3_mask.png",
+        "b/3_mask_1.png",
+        "b/1.jpg",
+        "b/maskrat.png",
+    )
+    (note,) = open_path(tmp_path).notes
+    assert note.startswith("3 images are beside another of the same name, such as a/1.jpg and 1.png;")
+
+
 def test_heic_is_read_or_named(tmp_path):
     touch(tmp_path, "a/1.png", "b/1.png", "b/2.heic")
     data = open_path(tmp_path)

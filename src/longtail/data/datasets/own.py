@@ -1,6 +1,7 @@
 """User data: a folder of class folders, a list of paths and labels, or a map-style data set."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
         tuple(class_names),
         **splits,  # type: ignore[arg-type]
         group_names=tuple(codes),
-        notes=tuple(filter(None, (_ignored(root, folders, found), _levels(class_names)))),
+        notes=tuple(filter(None, (_ignored(root, folders, found), _twins(found), _levels(class_names)))),
     )
 
 
@@ -202,6 +203,22 @@ def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundF
 
 
 _NAMED = 5  # kinds of ignored files that are named
+_MASK = re.compile(r"[ _-]mask.*", re.IGNORECASE)  # what names of masks have more than those of their images
+
+
+def _twins(found: Mapping[str, FoundFiles]) -> str:
+    """Return how many images are beside another one of the same name, as a sentence; empty if there are none."""
+    twins: list[str] = []
+    for files in found.values():
+        for place, names in files.images:
+            first: dict[str, str] = {}
+            for name in names:
+                other = first.setdefault(_MASK.sub("", name.rpartition(".")[0]), name)
+                twins += [f"{place}/{other} and {name}"] if other != name else []
+    if not twins:
+        return ""
+    number = "1 image is" if len(twins) == 1 else f"{len(twins):,} images are"
+    return f"{number} beside another of the same name, such as {twins[0]}; move them away if they are masks or copies."
 
 
 def _levels(class_names: Sequence[str]) -> str:
