@@ -10,9 +10,12 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import pytest
 import torch
 
-# A shell that starts tests in the background lets them ignore Ctrl-C, and with them the commands that they interrupt.
+# A shell that starts tests in the background lets them ignore Ctrl-C, and with them the commands that they interrupt;
+# nohup does the same with a closed terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 collect_ignore = ["reproduction/variants", "reproduction/lvis/plugin.py"]  # importing plugins registers their names
 
