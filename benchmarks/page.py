@@ -1,7 +1,7 @@
 """Write the tables of docs/speed.md from the committed results.
 
 Each table is between ``<!-- name -->`` and ``<!-- /name -->``, with the command, GPU, torch version and date below it.
-All measured numbers come from ``benchmarks/results``; the goals of some tables are written here.
+All numbers come from ``benchmarks/results``.
 
     python benchmarks/page.py [--gpu h200] [--check]
 """
@@ -57,15 +57,11 @@ def problems(*parts: Content | None) -> str:
     return "".join(f"\n\n**Wrong:** {sentence}." for sentence in found)
 
 
-def reached(value: float, goal: float, *, at_most: bool = False) -> str:
-    return "yes" if (value <= goal if at_most else value >= goal) else "no"
-
-
 def loss(results: Results) -> str | None:
     parts = list(results.parts("loss").values())
     if not parts:
         return None
-    goal, ways = parts[0]["goal"], ("shifted_linear", "module")
+    ways = ("shifted_linear", "module")
     rows = []
     for part in parts:
         modes = {mode: [row for row in part["rows"] if row["mode"] == mode] for mode in ("graph", "eager")}
@@ -73,12 +69,11 @@ def loss(results: Results) -> str | None:
             cells = [f"{graph['rows']} x {graph['classes']:,}, {graph['type']}"]
             for row in (graph, eager):
                 cells += [f"{row['plain_ms']:.3f} ms", *(f"{row['ratio'][way]:.3f}" for way in ways)]
-            best = min(graph["ratio"][way] for way in ways)
-            rows.append([*cells[:4], reached(best, goal, at_most=True), *cells[4:]])
+            rows.append(cells)
     graph, eager = (
         [f"cross entropy, {mode}", f"`shifted_linear`, {mode}", f"module, {mode}"] for mode in ("CUDA graph", "eager")
     )
-    return table(["logits", *graph, f"goal {goal} (graph)", *eager], rows, *parts)
+    return table(["logits", *graph, *eager], rows, *parts)
 
 
 def contrastive(results: Results) -> str | None:
@@ -103,23 +98,10 @@ def contrastive(results: Results) -> str | None:
                     f"{peak / 1e6:,.0f} MB",
                     f"{plain['eager_ms'] / (graph or one['eager_ms']):.0f}" if compared else "",
                     f"{plain['peak_bytes'] / peak:.0f}" if compared else "",
-                    contrastive_goal(size, key, graph),
                 ]
             )
-    times = ["times faster (graph)", "times less memory"]
-    head = ["batch 256", "eager", "CUDA graph", "peak memory", *times, "goal (graph)"]
+    head = ["batch 256", "eager", "CUDA graph", "peak memory", "times faster (graph)", "times less memory"]
     return table(head, rows, *parts)
-
-
-def contrastive_goal(size: Content, key: str, graph: float | None) -> str:
-    """The goal of one loss; ProCo's is relative to an earlier measurement of the published loss: 231 ms, 24.4 GB."""
-    if graph is None:
-        return ""
-    if (size["classes"], key) == (8142, "proco"):
-        both = 231.0 / graph >= 40 and 24.4e9 / size[key]["peak_bytes"] >= 50
-        return f"40 x faster, 50 x less memory than 231 ms, 24.4 GB: {'yes' if both else 'no'}"
-    goal = {(8142, "bcl"): 3.0, (100, "proco"): 1.0, (100, "bcl"): 1.0}.get((size["classes"], key))
-    return "" if goal is None else f"{goal:g} ms: {reached(graph, goal, at_most=True)}"
 
 
 def data(results: Results) -> str | None:
@@ -127,27 +109,20 @@ def data(results: Results) -> str | None:
     small, large = parts.get("small"), parts.get("large")
     rows = small_images(small, "")
     for name, row in (large or {"rows": {}})["rows"].items():
-        rate, goal = row["images_per_second"], row.get("goal")
-        verdict = "" if goal is None else f"{goal:,}: {reached(rate, goal)}"
-        rows.append([f"224 x 224, {name}", f"{rate:,}", "", verdict])
+        rows.append([f"224 x 224, {name}", f"{row['images_per_second']:,}", ""])
     rows += small_images(cpu, " on two CPU cores")
     sources = [part for part in (small, large, cpu) if part]
-    head = ["images", "images/s", "times the PIL loader", "goal"]
+    head = ["images", "images/s", "times the PIL loader"]
     return table(head, rows, *sources) + problems(*sources) if sources else None
 
 
 def small_images(found: Content | None, where: str) -> list[list[str]]:
     if found is None:
         return []
-    rate, ratio, goal = found["images_per_second"], found["ratio"], found["goal"]
+    rate = found["images_per_second"]
     return [
-        [f"32 x 32{where}, PIL DataLoader, {found['workers']} workers", f"{rate['usual']:,}", "", ""],
-        [
-            f"32 x 32{where}, resident",
-            f"{rate['resident']:,}",
-            f"{ratio:.1f}",
-            f"{goal:g} times: {reached(ratio, goal)}",
-        ],
+        [f"32 x 32{where}, PIL DataLoader, {found['workers']} workers", f"{rate['usual']:,}", ""],
+        [f"32 x 32{where}, resident", f"{rate['resident']:,}", f"{found['ratio']:.1f}"],
     ]
 
 
@@ -155,15 +130,11 @@ def imagenet(results: Results) -> str | None:
     found = results.part("imagenet", "training")
     if found is None:
         return None
-    rows = []
-    for name, row in found["rows"].items():
-        share, seconds = row["share"], row["epoch_seconds"]
-        goals = ["", ""]
-        if not name.startswith("a batch"):
-            goals = [f"0.90: {reached(share, 0.9)}", f"20 s: {reached(seconds, 20.0, at_most=True)}"]
-        rate = f"{row['images_per_second']:,.0f}"
-        rows.append([name, rate, f"{share:.3f}", goals[0], f"{seconds:.1f} s", goals[1]])
-    text = table(["source", "images/s", "share", "goal", "ImageNet-LT epoch", "goal"], rows, found)
+    rows = [
+        [name, f"{row['images_per_second']:,.0f}", f"{row['share']:.3f}", f"{row['epoch_seconds']:.1f} s"]
+        for name, row in found["rows"].items()
+    ]
+    text = table(["source", "images/s", "share", "ImageNet-LT epoch"], rows, found)
     if packing := found.get("packing"):
         text += f"\n\nPacking resident files, once: {packing['images_per_second']:,.0f} images/s."
     return text + problems(results.part("imagenet", "check"), found)
@@ -192,16 +163,7 @@ def fleet(results: Results) -> str | None:
         ms = rows.get(name, {}).get("ms")
         measured = ["", ""] if ms is None else [f"{ms:.2f} ms", f"{200 * STEPS * ms / 1e3:.0f} s"]
         lines.append([words, *measured, "" if ms is None or usual is None else f"{usual / ms:.1f}"])
-    text = table(["training", "per step and model", "200 epochs", "times faster than the usual loop"], lines, *parts)
-    twelve, compiled = rows.get("12, Triton bf16"), rows.get("one, cuDNN bf16 channels_last, compiled")
-    goals = []
-    if twelve and usual:
-        ratio = usual / twelve["ms"]
-        goals.append(f"25 times the usual loop: {reached(ratio, 25)} ({ratio:.1f}); 40 times: {reached(ratio, 40)}")
-    if twelve and compiled:
-        ratio = compiled["ms"] / twelve["ms"]
-        goals.append(f"4.5 times one compiled graph: {reached(ratio, 4.5)} ({ratio:.1f})")
-    return text + (f"\n\nGoals: {'; '.join(goals)}." if goals else "")
+    return table(["training", "per step and model", "200 epochs", "times faster than the usual loop"], lines, *parts)
 
 
 def same(results: Results) -> str | None:
@@ -216,8 +178,7 @@ def same(results: Results) -> str | None:
     head = [f"{found['data']}, Balanced Softmax", "seeds", "recall", "recall of each seed", "whole run, per model"]
     text = table(head, rows, found) + "\n\n"
     if found.get("p") is not None:
-        goals = "; ".join(f"{name}: {yes.lower()}" for name, yes in found["goals"].items())
-        text += f"Difference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. Goals: {goals}. "
+        text += f"Difference {found['difference']:+.2f} points, Welch's p = {found['p']:.2f}. "
     errors = [f"{of['error of a float32 convolution']:.0e} ({way})" for way, of in found["float32"].items()]
     text += f"Relative error of a float32 convolution with these settings: {', '.join(errors)}."
     return text + whole_runs(results, found)
@@ -245,35 +206,29 @@ def evaluation(results: Results) -> str | None:
     if stream := parts.get("stream"):
         (_, tenth), (samples, full) = stream["rows"].items()
         peaks = full["peak_bytes"], tenth["peak_bytes"]
-        known = all(peaks)
         rows += [
             [
                 f"{int(samples):,} samples x {stream['classes']} classes to class statistics",
                 f"{full['seconds']:.2f} s, of which {full['seconds_of_logits']:.2f} s for the logits; "
                 f"{full['samples_per_second']:,.0f} samples/s",
-                "",
             ],
             [
                 "peak memory for all samples, and for a tenth",
-                ", ".join(f"{peak / 1e6:,.0f} MB" for peak in peaks) if known else "",
-                f"constant: {reached(peaks[0] / peaks[1], 1.01, at_most=True)}" if known else "",
+                ", ".join(f"{peak / 1e6:,.0f} MB" for peak in peaks) if all(peaks) else "",
             ],
-            ["all measures from class statistics", f"{full['measures_seconds']:.2f} s", ""],
+            ["all measures from class statistics", f"{full['measures_seconds']:.2f} s"],
         ]
     if balance := parts.get("balance"):
         for name, row in balance["rows"].items():
             ratio = row.get("times_hits")
-            cells = [f"{row['seconds']:.3f} s", ""]
-            if ratio is not None:
-                cells = [f"{cells[0]}, {ratio:.2f} passes", f"2 passes: {reached(ratio, 2.0, at_most=True)}"]
-            rows.append([f"ResNet-32, {balance['images']:,} images: {name}", *cells])
+            passes = "" if ratio is None else f", {ratio:.2f} passes"
+            rows.append([f"ResNet-32, {balance['images']:,} images: {name}", f"{row['seconds']:.3f} s{passes}"])
     in_fleet = parts.get("fleet", {"rows": {}})["rows"]
     for name, row in in_fleet.items():
         one, end = (f"{100 * row[key]:.1f} %" for key in ("share_of_an_evaluation", "share_of_the_end"))
-        verdict = f"10 %: {reached(row['share'], 0.1, at_most=True)}"
-        rows.append([f"fleet of {name}: every 10 epochs, and at the end of 200", f"{one} + {end} of training", verdict])
+        rows.append([f"fleet of {name}: every 10 epochs, and at the end of 200", f"{one} + {end} of training"])
     used = [parts[name] for name in ("stream", "balance", "fleet") if name in parts]
-    return table(["evaluation", "cost", "goal"], rows, *used) + problems(*in_fleet.values()) if used else None
+    return table(["evaluation", "cost"], rows, *used) + problems(*in_fleet.values()) if used else None
 
 
 def classes(results: Results) -> str | None:
