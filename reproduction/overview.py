@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["before_and_after", "overview", "overview_table"]
+__all__ = ["NATURAL", "before_and_after", "overview", "overview_table"]
 
 GROUPS = ("head", "tail", "all")
 METHODS = {"softmax": "Softmax", "balanced-softmax": "Balanced Softmax", "cbs": "CBS"}
-_NATURAL = {
-    "trec": "TREC",
-    "goemotions": "GoEmotions",
-    "gtsrb": "GTSRB",
-    "ham10000": "HAM10000",
-}
+NATURAL = {"trec": "TREC", "goemotions": "GoEmotions", "gtsrb": "GTSRB", "ham10000": "HAM10000"}
+"""Titles of the natural data sets, by the names of their files."""
 _OTHERS = ("crt", "ldam-drw", "bcl+balanced-softmax", "proco+balanced-softmax")
 """Methods, besides the main ones, that the README mentions."""
 
@@ -49,7 +45,7 @@ def overview(runs: Collection, natural: Path) -> Recalls:
     if natural.is_file():
         with natural.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        for name, title in _NATURAL.items():
+        for name, title in NATURAL.items():
             found[title] = {
                 method: {
                     group: mean(

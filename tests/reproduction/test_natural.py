@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,3 +66,20 @@ def test_weight_decay_is_chosen_for_each_method_and_seed_on_its_validation_data(
     assert natural.strength(made("softmax", 0, 1.0, val=0.5, test=0.5, C=0.01)) == 0.01
     with pytest.raises(ValueError, match="softmax"):  # a weight decay of one seed is missing
         natural.chosen(runs[:3])
+
+
+def test_the_table_of_weight_decays_has_a_column_for_each():
+    runs = [
+        made("softmax", 0, 0.1, val=0.4, test=0.5),
+        made("softmax", 0, 1.0, val=0.6, test=0.3),
+        made("softmax", 1, 0.1, val=0.6, test=0.7),
+        made("softmax", 1, 1.0, val=0.5, test=0.5),
+        made("cbs", 0, 1.0, val=0.2, test=0.1, C=0.01),
+    ]
+    cells = [SimpleNamespace(method="softmax", title="Softmax"), SimpleNamespace(method="cbs", title="LR")]
+    head, _, *rows = natural._choices(runs, cells).splitlines()
+    assert head == "| Method | Chosen (runs) | 0.01 | 0.1 | 1 |"
+    assert rows == [
+        "| Softmax | 0.1 (1), 1 (1) |  | 50.0 / 60.0 | 55.0 / 40.0 |",
+        "| LR | 0.01 (1) | 20.0 / 10.0 |  |  |",
+    ]
