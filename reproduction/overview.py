@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["NATURAL", "before_and_after", "overview", "overview_table"]
+__all__ = ["METHODS", "NATURAL", "Recalls", "before_and_after", "overview", "overview_table"]
 
 GROUPS = ("head", "tail", "all")
 METHODS = {"softmax": "Softmax", "balanced-softmax": "Balanced Softmax", "cbs": "CBS"}

@@ -14,7 +14,7 @@ from longtail.study.figures.style import Drawing, save_figure
 from longtail.study.planning import read_plan
 from longtail.study.runs import Run
 from reproduction.collection import Collection, PlanState, all_runs, collect, keep, state_of
-from reproduction.overview import before_and_after, overview, overview_table
+from reproduction.overview import METHODS, NATURAL, Recalls, before_and_after, overview, overview_table
 from reproduction.sections import Section, sections_of
 
 __all__ = ["BEGIN", "END", "page_text", "readme_text", "with_results", "write_page"]
@@ -27,10 +27,11 @@ README_FIGURE = "docs/images/before_after"
 
 _INTRO = """# Results
 
-`python -m reproduction page` writes this page from the runs in this folder (settings, logs and results, without
-weights). All numbers are from the last epoch. {chosen}
-Captions state what the runs of a table have in common, how β was chosen and how training-set measures were taken. One
-run has no SD."""
+{answer}This page has every method, the tests, and the paper's numbers beside ours.
+
+All numbers are from the last epoch. {chosen} Captions state what the runs of a table have in common, how β was chosen
+and how training-set measures were taken. One run has no SD. `python -m reproduction page` writes this page from the
+runs in this folder (settings, logs and results, without weights)."""
 
 _REPEAT = """## To repeat it
 
@@ -90,18 +91,31 @@ def page_text(states: Sequence[PlanState], sections: Sequence[Section], out: Pat
     """The page, in Markdown."""
     on_test = [one.file.name for one in states if one.plan.searches and one.plan.search.select_on == "test"]
     chosen = f"β was chosen on TEST data in {', '.join(on_test)}." if on_test else "Nothing was chosen on test data."
-    blocks = [_INTRO.format(chosen=chosen), _overview(states, out), _machines(all_runs(states))]
+    blocks = [_INTRO.format(answer=_answer(overview(collect(states), out / "natural.csv")), chosen=chosen)]
     for title, texts, drawings in sections:
         blocks.append(f"## {title}")
         blocks += [text for text in texts if text]
         blocks += [f"![{one.title}](figures/{one.name}.png)\n\n{one.caption}" for one in drawings]
     notes = out / "notes.md"
     blocks += [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
+    blocks += [_overview(states, out), _machines(all_runs(states))]
     folders = " ".join(str(one.folder) for one in states if one.folder.is_dir())
     downloads = sorted({command for one in states for data in one.plan.data for command in _download(data)})
     studies = [shlex.join(["longtail", "study", str(one.file)]) for one in states]
     blocks.append(_REPEAT.format(commands="\n".join([*downloads, *studies, command]), folders=folders))
     return "\n\n".join(blocks) + "\n"
+
+
+def _answer(recalls: Recalls) -> str:
+    """What CBS changes on CIFAR-10-LT with the largest imbalance, as a sentence; empty without such runs."""
+    data = [name for name in recalls if name not in NATURAL.values()]
+    if not data:
+        return ""
+    softmax, balanced, cbs = (f"{recalls[data[-1]][method]['all']:.1f}" for method in METHODS)
+    return (
+        f"CBS raises recall over all classes on {data[-1]} from {softmax} (softmax) and {balanced} per cent (Balanced "
+        f"Softmax) to {cbs} per cent. "
+    )
 
 
 def _download(data: str) -> list[str]:

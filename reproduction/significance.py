@@ -1,5 +1,6 @@
 """The paper's claims about significance, tested on the authors' own numbers; the page ``docs/significance.md``."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -240,7 +241,8 @@ def significance_page() -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
+    numbers = [all(re.match(r"[+-]?\d", row[place]) for row in rows) for place in range(len(columns))]
+    lines = [columns, ["---:" if number else "---" for number in numbers], *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
