@@ -121,7 +121,7 @@ def test_the_page_lists_missing_runs_settings_notes_and_its_command(runs, tmp_pa
     assert "| digits-lt 50 Softmax | 0, 1 | 2 |" in page
     assert "Missing of plan.toml: 1 runs. `longtail study plan.toml` runs them." in page
     assert "differ from the plan (“here”) in `epochs` (60 there, 9 here)" in page
-    assert "## Why\n\nA reason.\n\n## To repeat it" in page
+    assert "## Why\n\nA reason.\n\n## Plans" in page
     assert "\nlongtail study plan.toml\npython -m reproduction page plan.toml --out out\n" in page
     assert "Nothing was chosen on test data." in page
     assert "| `plan.toml` |" in page  # no link, since it is not below the page
