@@ -18,6 +18,17 @@ def printable(text: str) -> str:
     return _CONTROL.sub(_escape, text)
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    Example:
+        >>> count(1, "class"), count(2000, "class"), count(3, "run")
+        ('1 class', '2,000 classes', '3 runs')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def some_of(names: Sequence[str], most: int = 3) -> str:
     """Return the first of several names, and how many more there are.
 

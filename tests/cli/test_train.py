@@ -201,8 +201,8 @@ def test_default_method_is_cbs(run, tmp_path):
     found = json.loads((folder / "result.json").read_text())
     assert (found["params"], found["label"]) == ({"beta": "auto"}, "CBS (β auto)")
     beta, measured, error, pilots = (found["auto_beta"][n] for n in ("beta", "measured", "std_error", "pilots"))
-    by = f"measured on the held-out images of {pilots} pilot run"
-    assert f"beta = {beta:.2f}, from {measured:.2f} ± {error:.2f}, {by}" in out
+    by = f"measured on the held-out samples of {pilots} pilot run"
+    assert f"beta = {beta:.2f}, shrunk towards 1 from {measured:.2f} ± {error:.2f} {by}" in out
     assert len(list(folder.glob("pilot*"))) == pilots
     name, _, delta = found["posthoc"].partition("=")
     assert (name, 1 + float(delta)) == ("adjust", pytest.approx(beta, abs=1e-9))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from longtail._program import count
 from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of, open_given, positive_integer
 from longtail.cli.show import Phases, print_line, print_unreadable
 from longtail.data import CATALOG, DataSet, FeatureVectors, Texts
@@ -52,8 +53,12 @@ def run(words: Sequence[str]) -> int:
         found = _table(given) if given.text is not None else _data_set(given)
     write_features(given.out, found)
     rows, width = found.samples.pixels.shape
-    classes = f"{len(set(found.labels)):,} classes" if found.labels else "without labels"
+    classes = count(len(set(found.labels)), "class") if found.labels else "without labels"
     print_line(f"{given.out}: {rows:,} vectors of {width:,} numbers, {classes}")
+    if found.groups:
+        print_line(
+            f"{count(len(set(found.groups)), 'group')} of {given.split_by or 'the data set'}, never split in training."
+        )
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
 from longtail.data import CATALOG, DataSet, load, open_path
+from longtail.data.datasets.features import GROUP, has_groups
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 
@@ -180,6 +181,8 @@ def open_given(data: str, given: argparse.Namespace) -> DataSet:
     """Return the data set of this name, or one's own, opened as the flags of :func:`add_opening` say."""
     opening = {name: getattr(given, name) for name in OPENING}
     if data not in CATALOG:
+        if opening["split_by"] is None and has_groups(data):
+            opening["split_by"] = GROUP
         return open_path(data, **opening)
     Recipe(data=data, **opening)  # refuses them
     return load(data, given.root)

@@ -6,14 +6,13 @@ from typing import Any
 import torch
 
 from longtail import __version__
-from longtail._program import some_of
+from longtail._program import count, some_of
 from longtail.classes import class_counts
 from longtail.diagnosis.diagnosis import Diagnosis
 from longtail.diagnosis.shift import shifted_recalls
 from longtail.metrics import macro_f1
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
-from longtail.study.captions import count
 from longtail.study.figures.plots import MOST_BARS, MOST_NAMES, class_probability, class_recall, sensitivity
 from longtail.study.figures.style import Drawing
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from longtail import __version__
 from longtail._io import read_json
-from longtail._program import printable
+from longtail._program import count, printable
 from longtail.classes import describe_groups
 from longtail.data import CATALOG
 from longtail.metrics import ClassStatistics
-from longtail.study.captions import count, recorded_for
+from longtail.study.captions import recorded_for
 from longtail.study.runs import HELD_WORDS, Run, read_run
 from longtail.train.auto_beta import describe_beta
 from longtail.train.folder import RunFolder

@@ -69,7 +69,8 @@ def load_weights(
 def _say_renamed(number: int, path: str) -> None:
     note(
         f"The {number} weights in {path} have other names than the network's, but the same order, shapes and kinds: "
-        "they are used in that order."
+        "they are used in that order. If results are poor, they may be of a variant, such as tf_efficientnet_lite0 of "
+        "efficientnet_lite0."
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longtail._program import some_of
+from longtail._program import count, some_of
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.data_results import DataResults, mean_per_class, split_by_data
 from longtail.report.drawings import (
@@ -19,7 +19,7 @@ from longtail.report.headlines import comparisons, facts, headline_cards, limits
 from longtail.report.mistakes import images_of_mistakes, read_predicted
 from longtail.report.page import Report, grid_from_table, slug
 from longtail.report.settings import repeat_command, settings_grid, versions_grid
-from longtail.study.captions import Recorded, count, recorded_for
+from longtail.study.captions import Recorded, recorded_for
 from longtail.study.comparisons import check_reference
 from longtail.study.figures.style import Drawing
 from longtail.study.record import Choice, read_search

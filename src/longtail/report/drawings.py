@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from longtail._program import count
 from longtail.report.data_results import DataResults, mean_over_runs, mean_per_class
 from longtail.report.page import slug
-from longtail.study.captions import count
 from longtail.study.figures.plots import (
     FEW,
     MOST_BARS,

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
-from longtail._program import some_of
+from longtail._program import count, some_of
 from longtail.classes import describe_groups
 from longtail.report.data_results import DataResults
-from longtail.study.captions import Recorded, count, measured_on
+from longtail.study.captions import Recorded, measured_on
 from longtail.study.comparisons import contrasts_of, how_tested
 from longtail.study.runs import Run
 from longtail.study.stats import Summary

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longtail._io import write_text
-from longtail._program import printable
-from longtail.study.captions import count
+from longtail._program import count, printable
 from longtail.study.figures.style import Drawing, inline_svg, save_figure
 from longtail.study.rendering import Table
 

@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from longtail._io import read_json
-from longtail._program import program
+from longtail._program import count, program
 from longtail.methods import METHODS
 from longtail.report.data_results import DataResults
 from longtail.report.page import Column, Grid
-from longtail.study.captions import count
 from longtail.study.runs import Cell, Run
 from longtail.train.recipe import HOUSEKEEPING
 

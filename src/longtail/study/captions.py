@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from longtail._io import map_files
+from longtail._program import count
 from longtail.classes import describe_groups
 from longtail.methods import default_reference
 from longtail.study.planning import takes_imbalance
@@ -129,17 +130,6 @@ def named(cells: Sequence[Cell]) -> list[tuple[Cell, str]]:
     """Return cells with their titles, and with their data if there are several data sets."""
     several = len({cell.data for cell in cells}) > 1
     return [(cell, f"{cell.title} on {cell.data}" if several else cell.title) for cell in cells]
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun in the singular or plural.
-
-    Example:
-        >>> count(1, "class"), count(2000, "class"), count(3, "run")
-        ('1 class', '2,000 classes', '3 runs')
-    """
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{ending}"
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from longtail._program import some_of
-from longtail.study.captions import count, numbers
+from longtail._program import count, some_of
+from longtail.study.captions import numbers
 from longtail.study.runs import Cell, Measure, Run, distinct_titles, find_cell, method_title, same_settings
 from longtail.study.stats import Comparison, compare, holm, sentence
 from longtail.train.recipe import OPENING

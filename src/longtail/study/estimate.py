@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from longtail._program import count
 from longtail._progress import phase
-from longtail.study.captions import count
 from longtail.study.execute import devices
 from longtail.study.planning import PlannedRun
 from longtail.train.fleet import at_a_time

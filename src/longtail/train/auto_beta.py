@@ -73,6 +73,6 @@ def describe_beta(found: Mapping[str, Any]) -> str:
         return f"beta = 1, because it could not be measured: {found['problem']}"
     where = ["validation data"] if found["validation"] else []
     if found["pilots"]:
-        where.append(f"the held-out images of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
-    measured = f"{found['measured']:.2f} ± {found['std_error']:.2f}, measured on {' and '.join(where)}"
-    return f"beta = {found['beta']:.2f}, from {measured}"
+        where.append(f"the held-out samples of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
+    measured = f"{found['measured']:.2f} ± {found['std_error']:.2f} measured on {' and '.join(where)}"
+    return f"beta = {found['beta']:.2f}, shrunk towards 1 from {measured}"

@@ -88,7 +88,7 @@ def pilots_of(recipe: Recipe, dataset: DataSet) -> int:
 def _pilot_note(recipe: Recipe, dataset: DataSet) -> list[str]:
     number = pilots_of(recipe, dataset)
     runs = f"{number} pilot run{'s' * (number > 1)}"
-    note = f"{recipe.method} trains {runs} first, to measure beta; `--{recipe.spec.beta} 1` does not."
+    note = f"{recipe.method} first trains {runs} to measure beta; `--{recipe.spec.beta} 1` needs none."
     return [note] if number else []
 
 
@@ -129,6 +129,10 @@ def _check_groups(dataset: DataSet, split_by: str) -> None:
 
 
 def _check_classes(dataset: DataSet, path: str | None) -> None:
+    if dataset.num_classes < 2:
+        raise ValueError(
+            f"Expected {dataset.name} to have two or more classes, but got {dataset.class_names[0]!r} only."
+        )
     empty = [dataset.class_names[c] for c in (dataset.counts == 0).nonzero().flatten().tolist()]
     if not empty:
         return
@@ -137,9 +141,9 @@ def _check_classes(dataset: DataSet, path: str | None) -> None:
     hint = f"; {folders[0]} has no image: fill or remove it" if folders else ""
     hint += "".join(f" ({note.removesuffix('.')})" for note in dataset.notes if folders and note.startswith("Ignored"))
     if path is not None and not folders:
-        hint = "; add some, or leave the class out of the other splits"
+        hint = "; add some, or remove the validation and test samples of these classes"
     raise ValueError(
-        f"Expected a training image of every class of {dataset.name}, but there is none of "
+        f"Expected a training sample of every class of {dataset.name}, but there is none of "
         f"{', '.join(map(repr, empty[:3]))}{more}{hint}."
     )
 

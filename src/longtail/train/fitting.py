@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from longtail._program import count
 from longtail.train.own import SMALL, OwnImages
 
 _STEPS_PER_EPOCH = 16  # of a small data set: fewer images have smaller batches
@@ -113,13 +114,9 @@ def describe_settings(images: OwnImages, settings: Mapping[str, Any]) -> str:
     size = f" at {side} x {side}" if side else ""
     number = images.training(settings)
     steps = math.ceil(number / settings["batch_size"])
-    length = f"{_plural(settings['epochs'], 'epoch')} of {_plural(steps, 'step')}"
+    length = f"{count(settings['epochs'], 'epoch')} of {count(steps, 'step')}"
     what = f"training images of {about}{images.width} x {images.height} pixels"
     if images.features:
         what = f"training vectors of {images.features:,} features"
     steps_and_rate = f"{length} (batch size {settings['batch_size']}, learning rate {settings['lr']:g})"
-    return f"{number:,} {what}, {images.classes:,} classes: {settings['model']}{size}, {steps_and_rate}."
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}, {count(images.classes, 'class')}: {settings['model']}{size}, {steps_and_rate}."

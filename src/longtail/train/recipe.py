@@ -18,6 +18,7 @@ import torch
 from longtail._io import import_extra, read_toml, reading
 from longtail.classes import group_bounds
 from longtail.data import CATALOG, is_features
+from longtail.data.datasets.features import GROUP, has_groups
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
@@ -76,7 +77,8 @@ class Recipe:
     split_by: str | None = param(
         None,
         "your own data: images with the same value in this column of the list (patient, video) are never split between "
-        "training, validation and test data; `folder`: the folders directly below class folders",
+        "training, validation and test data; `folder`: the folders directly below class folders; default: an array "
+        "`group` of a file of features, if it has one",
     )
     test: float = param(
         0.0,
@@ -537,6 +539,8 @@ def defaults(
     named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_first_file(given["recipe"])}
     fitted: dict[str, Any] = {}
     own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
+    if own == "features" and "split_by" not in opening and has_groups(data):
+        opening = {**opening, "split_by": GROUP}
     fits = listed_images(data)
     if data not in CATALOG and small is None:
         fits = measure_path(data, **opening) if images is None else images

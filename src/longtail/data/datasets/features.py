@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from longtail.data.datasets.labels import label_texts
 from longtail.data.datasets.rows import Rows, split_names
 from longtail.data.datasets.splits import ArrayImages, Texts
 
+GROUP = "group"
 _CLASSES = "classes"
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 _OTHER_NAMES = {FEATURES: ("x", "embeddings", "embedding", "data"), LABEL: ("labels", "y", "target", "targets")}
@@ -94,10 +97,23 @@ def read_features(
         return replace(rows, samples=replace(rows.samples, columns=tuple(columns)), notes=tuple(notes))
 
 
+def has_groups(path: Path | str) -> bool:
+    """Whether a file of features has an array ``group``, as ``longtail embed --split-by`` writes."""
+    path = Path(path)
+    if path.suffix.lower() == ".safetensors" and path.is_file():
+        with open_tensors(path) as tensors:
+            return GROUP in tensors.keys()  # noqa: SIM118 - not a dictionary
+    with suppress(OSError, BadZipFile):
+        if path.suffix.lower() == ".npz":
+            with ZipFile(path) as file:
+                return f"{GROUP}.npy" in file.namelist()
+    return False
+
+
 def write_features(path: Path, rows: Rows[FeatureVectors]) -> None:
     """Write an ``.npz`` that :func:`read_features` reads."""
     arrays = {FEATURES: rows.samples.pixels.numpy(), SPLIT: np.array(rows.splits)}
-    texts = {"labels": rows.labels, "group": rows.groups, _CLASSES: rows.class_names}
+    texts = {"labels": rows.labels, GROUP: rows.groups, _CLASSES: rows.class_names}
     arrays |= {name: np.array(values) for name, values in texts.items() if values}
     with new_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

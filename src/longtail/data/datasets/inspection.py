@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._program import printable
+from longtail._program import count, printable
 from longtail._progress import phase
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
@@ -158,7 +158,7 @@ class Description:
     def title(self) -> str:
         """The name and the sizes, in words."""
         sizes = ", ".join(f"{size:,} {part}" for part, size in self.sizes.items())
-        return f"{self.name}: {sizes} {self.what}, {len(self.class_names):,} classes"
+        return f"{self.name}: {sizes} {self.what}, {count(len(self.class_names), 'class')}"
 
     @property
     def imbalance(self) -> str:
@@ -171,7 +171,7 @@ class Description:
         """How the data was opened, and what is special about it, in sentences."""
         found = [*self.notes]
         if self.num_groups:
-            found.append(f"{self.num_groups:,} groups that are not split")
+            found.append(f"{self.num_groups:,} groups, which are never split")
         if self.rotated:
             what = "1 image is" if self.rotated == 1 else f"{self.rotated:,} images are"
             found.append(f"{what} turned or mirrored by {'its' if self.rotated == 1 else 'their'} EXIF orientation")
