@@ -19,6 +19,11 @@ FIGURES = ROOT / "build" / "gallery"  # `make gallery` writes NAME.png there; a 
 OUTSIDE = ("results/README.md", "results/natural.md", "CONTRIBUTING.md", "CHANGELOG.md")
 """Pages of the site that are not in docs/."""
 INTERNAL = {"cli", "kernels"}
+FIRST = {
+    *("ClassBalancedSoftmaxLoss", "class_balanced_softmax", "load", "open_path", "Model", "build_model"),
+    *("Recipe", "defaults", "train", "Study", "StudyPlan", "Results", "diagnose", "export"),
+}
+"""Names that the reference of a module starts with; constants come last."""
 
 DEMONSTRATION = (
     "A demonstration of the code, not evidence for a method: the data is small, and settings were changed after "
@@ -155,12 +160,17 @@ def api_page(name: str) -> str:
     """Return the page of a module for mkdocstrings."""
     module = importlib.import_module(name)
     members, hidden = public_names(module), []
+    members.sort(key=lambda one: (one not in FIRST, one.isupper()))
     for one in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if one.name in members:  # Griffe takes the name for the submodule that defines it
             members.remove(one.name)
             hidden.append(f"{name}.{one.name}.{one.name}")
     options = "    options:\n      members: [{}]\n"
-    page = f"# {name.replace('.', '.<wbr>')}\n\n::: {name}\n" + options.format(", ".join(members))
+    page = f"# {name.replace('.', '.<wbr>')}\n\n"
+    if hidden:
+        links = ", ".join(f"[`{path.rpartition('.')[2]}`][{path}]" for path in hidden)
+        page += f"At the end of this page: {links}.\n\n"
+    page += f"::: {name}\n" + options.format(", ".join(members))
     for path in hidden:
         page += f"\n::: {path}\n    options:\n      show_root_heading: true\n      show_root_toc_entry: true\n"
     return page
