@@ -26,11 +26,11 @@ FIRST = {
 """Names that the reference of a module starts with; constants come last."""
 
 DEMONSTRATION = (
-    "A demonstration of the code, not evidence for a method: the data is small, and settings were changed after "
-    "looking at test results, so that the figure is clear after seconds. Evidence is in the "
-    "[results](../../results/README.md)."
+    "A demonstration of the code, not evidence for a method: the data is small, and settings were tuned to make a "
+    "clear figure quickly. Evidence is in the [results](../../results/README.md)."
 )
 
+SCRIPT = re.compile(r"^- \[.*\]\(../../examples/gallery/(\w+)\.py\)$", re.MULTILINE)
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
 PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 CODE = re.compile(r"(<pre\b.*?</pre>)|<code>([^<]*)</code>", re.DOTALL)
@@ -87,7 +87,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill lists of generated pages, and let links to files of the repository lead to copies of them in the site."""
     if page.file.src_uri == "gallery/index.md":
-        markdown += "\n" + "\n".join(f"- [{title_of(one)}]({one.stem}.md)" for one in gallery()) + "\n"
+        markdown = SCRIPT.sub(lambda match: card(SCRIPTS / f"{match[1]}.py"), markdown)
     if page.file.src_uri == "api/index.md":
         lines = []
         for name in public_modules():
@@ -124,8 +124,8 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def gallery() -> list[Path]:
-    """Return the scripts of the gallery."""
-    return sorted(path for path in SCRIPTS.glob("*.py") if not path.stem.startswith("_"))
+    """Return the scripts of the gallery, in the order of its page."""
+    return [SCRIPTS / f"{name}.py" for name in SCRIPT.findall((ROOT / "docs/gallery/index.md").read_text("utf-8"))]
 
 
 def figure_of(script: Path) -> Path | None:
@@ -134,9 +134,13 @@ def figure_of(script: Path) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def title_of(script: Path) -> str:
-    """Return the first line of a script's docstring, without the full stop."""
-    return (ast.get_docstring(ast.parse(script.read_text("utf-8"))) or script.stem).partition("\n")[0].rstrip(".")
+def card(script: Path) -> str:
+    """Return a script's card: its figure, its title, and what it shows, up to the first ``.``, ``:`` or ``;``."""
+    title, _, text = (ast.get_docstring(ast.parse(script.read_text("utf-8"))) or "").partition(".\n\n")
+    shown = re.split(r"[.:;]\s", text.removeprefix("This example shows "))[0].replace("\n", " ")
+    figure = figure_of(script)
+    picture = f"![]({figure.name}) " if figure is not None else ""
+    return f"- [{picture}**{title}**]({script.stem}.md)\n\n    {shown[:1].upper()}{shown[1:]}.\n"
 
 
 def gallery_page(script: Path, figure: Path | None) -> str:
