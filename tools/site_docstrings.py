@@ -1,4 +1,4 @@
-"""Griffe extension: turns docstrings into Markdown, formulas into MathML, and help texts of settings into docstrings."""
+"""Griffe extension: docstrings become Markdown, formulas MathML, and help texts of settings docstrings."""
 
 import ast
 import contextlib

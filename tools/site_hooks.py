@@ -34,7 +34,7 @@ SCRIPT = re.compile(r"^- \[.*\]\(../../examples/gallery/(\w+)\.py\)$", re.MULTIL
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
 PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 CODE = re.compile(r"(<pre\b.*?</pre>)|<code>([^<]*)</code>", re.DOTALL)
-LONG_CELL = re.compile(r'<td( style="text-align: right;">[^<]{31,}</td>)')
+LONG_CELL = re.compile(r'<td(?: style="text-align: right;")?>([^<]{21,}</td>)')
 FLAG = re.compile(r"(?<![\w-])-{1,2}[a-z][\w-]*")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
@@ -93,8 +93,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         for name in public_modules():
             summary = (importlib.import_module(name).__doc__ or "").partition("\n")[0]
             short = name.removeprefix("longtail.")
-            lines.append(f"| [`{short}`]({short}.md) | {summary} |")
-        markdown += "\n| module | content |\n| --- | --- |\n" + "\n".join(lines) + "\n\n" + top_level_names()
+            lines.append(f"- [`{short}`]({short}.md): {summary}\n")
+        markdown += "\n" + "".join(lines) + "\n" + top_level_names()
     home = page.file.src_uri if page.file.src_uri in OUTSIDE else f"docs/{page.file.src_uri}"
 
     def relative(match: re.Match[str]) -> str:
@@ -114,13 +114,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Keep a browser from breaking a flag such as ``--out`` after its hyphens; let long cells of numbers break."""
+    """Keep a browser from breaking a flag such as ``--out`` after its hyphens; mark cells of text in tables."""
 
     def whole(match: re.Match[str]) -> str:
         block, code = match.groups()
         return block or "<code>" + FLAG.sub(r'<span class="flag">\g<0></span>', code) + "</code>"
 
-    return CODE.sub(whole, LONG_CELL.sub(r'<td class="long"\1', html))
+    return CODE.sub(whole, LONG_CELL.sub(r'<td class="long">\1', html))
 
 
 def gallery() -> list[Path]:
