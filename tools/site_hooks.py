@@ -34,7 +34,7 @@ SCRIPT = re.compile(r"^- \[.*\]\(../../examples/gallery/(\w+)\.py\)$", re.MULTIL
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
 PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 CODE = re.compile(r"(<pre\b.*?</pre>)|<code>([^<]*)</code>", re.DOTALL)
-LONG_CELL = re.compile(r'<td(?: style="text-align: right;")?>([^<]{21,}</td>)')
+LONG_CELL = re.compile(r'<td(?: style="text-align: right;")?>([^<]{26,}</td>)')
 FLAG = re.compile(r"(?<![\w-])-{1,2}[a-z][\w-]*")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
