@@ -47,7 +47,7 @@ class Markdown(griffe.Extension):
         lines = []
         for name, field in cls.attributes.items():
             if isinstance(field.value, griffe.ExprCall) and str(field.value.function) == "param":
-                default, text, *_ = field.value.arguments
+                default, text = field.value.arguments[:2]
                 field.value = default
                 lines.append(f"    {name}: {ast.literal_eval(str(text))}\n")
         if lines and cls.docstring is not None:
