@@ -102,6 +102,12 @@ def test_formulas_and_roles_of_docstrings_become_html(site):
         assert not re.search(r":(math|func|class|meth|attr):|\.\. math", page.read_text("utf-8")), page.name
 
 
+def test_settings_have_plain_defaults_and_their_help(site):
+    text = (site[1] / "api/train.html").read_text("utf-8")
+    assert "at_least" not in text
+    assert "the data folder, for data sets by name" in text
+
+
 def test_a_docstring_returns_one_thing(site):
     """Griffe can take every line of a return value for another one."""
     text = (site[1] / "api/beta.html").read_text("utf-8")

@@ -1,5 +1,6 @@
-"""Griffe extension: turns the reStructuredText in our docstrings into Markdown, and formulas into MathML."""
+"""Griffe extension: docstrings become Markdown, formulas MathML, and help texts of settings docstrings."""
 
+import ast
 import contextlib
 import html
 import re
@@ -40,6 +41,17 @@ def markdown(text: str, obj: griffe.Object) -> str:
 
 class Markdown(griffe.Extension):
     """Changes docstrings when they are read."""
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Read ``name: type = param(default, help, ...)`` as a plain default and a line of the class's docstring."""
+        lines = []
+        for name, field in cls.attributes.items():
+            if isinstance(field.value, griffe.ExprCall) and str(field.value.function) == "param":
+                default, text = field.value.arguments[:2]
+                field.value = default
+                lines.append(f"    {name}: {ast.literal_eval(str(text))}\n")
+        if lines and cls.docstring is not None:
+            cls.docstring.value += "\n\nArgs:\n" + markdown("".join(lines), cls)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change one docstring."""

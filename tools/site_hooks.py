@@ -19,17 +19,22 @@ FIGURES = ROOT / "build" / "gallery"  # `make gallery` writes NAME.png there; a 
 OUTSIDE = ("results/README.md", "results/natural.md", "CONTRIBUTING.md", "CHANGELOG.md")
 """Pages of the site that are not in docs/."""
 INTERNAL = {"cli", "kernels"}
+FIRST = {
+    *("ClassBalancedSoftmaxLoss", "class_balanced_softmax", "load", "open_path", "Model", "build_model"),
+    *("Recipe", "defaults", "train", "Study", "StudyPlan", "Results", "diagnose", "export"),
+}
+"""Names that the reference of a module starts with; constants come last."""
 
 DEMONSTRATION = (
-    "A demonstration of the code, not evidence for a method: the data is small, and settings were changed after "
-    "looking at test results, so that the figure is clear after seconds. Evidence is in the "
-    "[results](../../results/README.md)."
+    "A demonstration of the code, not evidence for a method: the data is small, and settings were tuned to make a "
+    "clear figure quickly. Evidence is in the [results](../../results/README.md)."
 )
 
+SCRIPT = re.compile(r"^- \[.*\]\(../../examples/gallery/(\w+)\.py\)$", re.MULTILINE)
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s\"#]+)((?:#[^)\s\"]*)?[)\"])")
 PROSE = re.compile(r"(^# ## .*(?:\n#.*)*)", re.MULTILINE)
 CODE = re.compile(r"(<pre\b.*?</pre>)|<code>([^<]*)</code>", re.DOTALL)
-LONG_CELL = re.compile(r'<td( style="text-align: right;">[^<]{31,}</td>)')
+LONG_CELL = re.compile(r'<td(?: style="text-align: right;")?>([^<]{26,}</td>)')
 FLAG = re.compile(r"(?<![\w-])-{1,2}[a-z][\w-]*")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
@@ -82,14 +87,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill lists of generated pages, and let links to files of the repository lead to copies of them in the site."""
     if page.file.src_uri == "gallery/index.md":
-        markdown += "\n" + "\n".join(f"- [{title_of(one)}]({one.stem}.md)" for one in gallery()) + "\n"
+        markdown = SCRIPT.sub(lambda match: card(SCRIPTS / f"{match[1]}.py"), markdown)
     if page.file.src_uri == "api/index.md":
         lines = []
         for name in public_modules():
             summary = (importlib.import_module(name).__doc__ or "").partition("\n")[0]
             short = name.removeprefix("longtail.")
-            lines.append(f"| [`{short}`]({short}.md) | {summary} |")
-        markdown += "\n| module | content |\n| --- | --- |\n" + "\n".join(lines) + "\n\n" + top_level_names()
+            lines.append(f"- [`{short}`]({short}.md): {summary}\n")
+        markdown += "\n" + "".join(lines) + "\n" + top_level_names()
     home = page.file.src_uri if page.file.src_uri in OUTSIDE else f"docs/{page.file.src_uri}"
 
     def relative(match: re.Match[str]) -> str:
@@ -109,18 +114,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Keep a browser from breaking a flag such as ``--out`` after its hyphens; let long cells of numbers break."""
+    """Keep a browser from breaking a flag such as ``--out`` after its hyphens; mark cells of text in tables."""
 
     def whole(match: re.Match[str]) -> str:
         block, code = match.groups()
         return block or "<code>" + FLAG.sub(r'<span class="flag">\g<0></span>', code) + "</code>"
 
-    return CODE.sub(whole, LONG_CELL.sub(r'<td class="long"\1', html))
+    return CODE.sub(whole, LONG_CELL.sub(r'<td class="long">\1', html))
 
 
 def gallery() -> list[Path]:
-    """Return the scripts of the gallery."""
-    return sorted(path for path in SCRIPTS.glob("*.py") if not path.stem.startswith("_"))
+    """Return the scripts of the gallery, in the order of its page."""
+    return [SCRIPTS / f"{name}.py" for name in SCRIPT.findall((ROOT / "docs/gallery/index.md").read_text("utf-8"))]
 
 
 def figure_of(script: Path) -> Path | None:
@@ -129,9 +134,13 @@ def figure_of(script: Path) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def title_of(script: Path) -> str:
-    """Return the first line of a script's docstring, without the full stop."""
-    return (ast.get_docstring(ast.parse(script.read_text("utf-8"))) or script.stem).partition("\n")[0].rstrip(".")
+def card(script: Path) -> str:
+    """Return a script's card: its figure, its title, and what it shows, up to the first ``.``, ``:`` or ``;``."""
+    title, _, text = (ast.get_docstring(ast.parse(script.read_text("utf-8"))) or "").partition(".\n\n")
+    shown = re.split(r"[.:;]\s", text.removeprefix("This example shows "))[0].replace("\n", " ")
+    figure = figure_of(script)
+    picture = f"![]({figure.name}) " if figure is not None else ""
+    return f"- [{picture}**{title}**]({script.stem}.md)\n\n    {shown[:1].upper()}{shown[1:]}.\n"
 
 
 def gallery_page(script: Path, figure: Path | None) -> str:
@@ -155,12 +164,17 @@ def api_page(name: str) -> str:
     """Return the page of a module for mkdocstrings."""
     module = importlib.import_module(name)
     members, hidden = public_names(module), []
+    members.sort(key=lambda one: (one not in FIRST, one.isupper()))
     for one in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if one.name in members:  # Griffe takes the name for the submodule that defines it
             members.remove(one.name)
             hidden.append(f"{name}.{one.name}.{one.name}")
     options = "    options:\n      members: [{}]\n"
-    page = f"# {name.replace('.', '.<wbr>')}\n\n::: {name}\n" + options.format(", ".join(members))
+    page = f"# {name.replace('.', '.<wbr>')}\n\n"
+    if hidden:
+        links = ", ".join(f"[`{path.rpartition('.')[2]}`][{path}]" for path in hidden)
+        page += f"At the end of this page: {links}.\n\n"
+    page += f"::: {name}\n" + options.format(", ".join(members))
     for path in hidden:
         page += f"\n::: {path}\n    options:\n      show_root_heading: true\n      show_root_toc_entry: true\n"
     return page

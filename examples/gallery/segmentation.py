@@ -79,15 +79,15 @@ def train(beta: float) -> Tensor:
 
 found = {f"beta = {beta:g}": train(beta) for beta in (0.0, 0.5, 1.0)}
 example = int((test_y == 3).flatten(1).sum(1).argmax())
-figure, grid = plt.subplots(2, 3, figsize=(6.4, 4.2), layout="constrained")
-axes = grid.flatten()
-axes[0].imshow(test_x[example, 0], cmap="gray")
-axes[0].set_title("image")
+figure, grid = plt.subplot_mosaic("01234;ccccc", figsize=(7, 4.2), height_ratios=[1, 1.6], layout="constrained")
+chart, pictures = grid.pop("c"), list(grid.values())
+pictures[0].imshow(test_x[example, 0], cmap="gray")
+pictures[0].set_title("image")
 colours = ListedColormap(["#f0f2f4", "#9ecbff", "#1f6feb", "#d1242f"])
-for place, (title, labels) in zip(axes[1:5], {"truth": test_y, **found}.items(), strict=True):
+for place, (title, labels) in zip(pictures[1:], {"truth": test_y, **found}.items(), strict=True):
     place.imshow(labels[example], cmap=colours, vmin=0, vmax=3)
     place.set_title(title)
-for place in axes[:5]:
+for place in pictures:
     place.set_axis_off()
 for (name, labels), colour in zip(found.items(), ("#b8bec6", "#8250df", "#1f6feb"), strict=True):
     both = [[(labels == c) & (test_y == c), test_y == c] for c in range(4)]
@@ -95,9 +95,9 @@ for (name, labels), colour in zip(found.items(), ("#b8bec6", "#8250df", "#1f6feb
     union = [100 * (a.sum() / (b | (labels == c)).sum()).item() for c, (a, b) in enumerate(both)]
     print(f"{name}: recall", *(f"{n} {r:.0f} %," for n, r in zip(NAMES, recall, strict=True)), end=" ")
     print("intersection over union", *(f"{n} {u:.0f} %" for n, u in zip(NAMES, union, strict=True)))
-    axes[5].plot(range(4), union, "o-", label=name, color=colour, markersize=4)
-axes[5].set_xticks(range(4), [f"{n:,}" for n in counts.tolist()], fontsize=7)
-axes[5].set(ylabel="IoU (%)", xlabel="training pixels of the class", ylim=(0, 105))
-axes[5].legend(frameon=False, fontsize=7, loc="lower left")
-axes[5].spines[["top", "right"]].set_visible(False)
+    chart.plot(range(4), union, "o-", label=name, color=colour)
+chart.set_xticks(range(4), [f"{name}\n{n:,}" for name, n in zip(NAMES, counts.tolist(), strict=True)])
+chart.set(xlabel="class, and its training pixels", ylabel="IoU on test images (%)", ylim=(0, 105))
+chart.legend(frameon=False, loc="lower left")
+chart.spines[["top", "right"]].set_visible(False)
 figure.savefig(out / "segmentation.png", dpi=150)

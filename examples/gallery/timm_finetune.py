@@ -1,6 +1,6 @@
 """A timm model with mixup and an average of its weights.
 
-This example shows that Class-Balanced Softmax fits into the usual parts of a timm recipe: soft targets of mixup,
+This example shows how Class-Balanced Softmax fits into the usual parts of a timm recipe: soft targets of mixup,
 timm's optimiser and schedule, and `ModelEmaV3`. With `pretrained=True` this is fine-tuning; here nothing is
 downloaded, so a tiny network starts from random weights. The data are long-tailed digits, enlarged to 32 x 32 pixels.
 """
