@@ -345,7 +345,7 @@ def test_defaults_fit_what_is_trained():
     assert (lora["optimizer"], lora["layer_decay"]) == ("adamw", 1.0)
     assert lora["lr"] > fitting_settings(images, tuned)["lr"]
     head = fitting_settings(images, {**tuned, "train": "head"})
-    assert (head["optimizer"], head["lr"], head["weight_decay"]) == ("adamw", 1e-2, 1.0)
+    assert (head["optimizer"], head["lr"], head["weight_decay"]) == ("adamw", 1e-2, "auto")
     assert fitting_settings(images, {**tuned, "optimizer": "lion"})["optimizer"] == "lion"
 
 

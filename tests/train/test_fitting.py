@@ -93,14 +93,3 @@ def test_adamw_with_the_rate_of_sgd_is_refused():
     with pytest.raises(ValueError, match="`lr` below"):
         make_recipe({"data": "digits-lt", "method": "softmax", "optimizer": "adamw"})
     assert make_recipe({"data": "digits-lt", "method": "softmax", "optimizer": "adamw", "lr": 0.001}).lr == 0.001
-
-
-def test_a_linear_model_of_few_features_has_less_weight_decay(tmp_path):
-    def decay(length, **given):
-        file = tmp_path / f"{length}.npz"
-        np.savez(file, features=np.eye(12, length, dtype=np.float32), labels=np.arange(12) % 2)
-        return make_recipe({"data": str(file), "method": "softmax", **given}).weight_decay
-
-    assert [decay(length) for length in (30, 192, 384, 1280)] == [0.078, 0.5, 1.0, 1.0]
-    assert decay(30, weight_decay=0.3) == 0.3
-    assert decay(30, model="mlp") == 1.0  # its classifier has 512 features

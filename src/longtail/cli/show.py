@@ -21,6 +21,7 @@ from longtail._program import printable, some_of
 from longtail._progress import Phase, listening
 from longtail.train.auto_beta import describe_beta
 from longtail.train.measures import predicted_classes, why_no_level
+from longtail.train.weight_decay import describe_decay
 
 if TYPE_CHECKING:
     from longtail.train.fleet import Fleet
@@ -296,6 +297,8 @@ def _show_choices(result: dict[str, Any]) -> None:
         best = result["best"]
         chosen = f"weights of epoch {best['epoch']} of {best['epochs_trained']}, the best on validation data"
         print_line(f"{chosen}; recall on val is therefore optimistic")
+    if "auto_weight_decay" in result:
+        print_line(describe_decay(result["auto_weight_decay"]))
     if "auto_beta" in result:
         print_line(describe_beta(result["auto_beta"]))
     elif result.get("posthoc"):

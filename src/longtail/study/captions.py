@@ -1,5 +1,6 @@
 """Captions of tables: runs, seeds, epochs, how beta was chosen, what was measured, and the command."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,6 +178,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     if selected or any(cell.beta is not None for cell in cells):
         parts.append(selected or f"{_UNKNOWN} with these runs")
     parts += [f"{name}: {text}" for cell, name in named(cells) if (text := _measured_beta(cell))]
+    parts += [f"{name}: {text}" for cell, name in named(cells) if (text := _chosen_decay(cell))]
     parts += [f"{name} {cell.predicts}" for cell, name in named(ordered(cells)) if cell.underfitted_runs]
     text = "; ".join(dict.fromkeys(parts))
     return text[0].upper() + text[1:] + "."
@@ -220,6 +222,13 @@ def _measured_beta(cell: Cell) -> str:
     problem = f"; not measurable in {count(len(failed), 'run')}: {failed[0]}" if failed else ""
     measured = f", measured on {' and '.join(held)}" if held else ""
     return f"β = {value}{measured}{problem}"
+
+
+def _chosen_decay(cell: Cell) -> str:
+    """The weight decays that were chosen; empty for cells with a given one."""
+    found = Counter(one["chosen"] for run in cell.runs if (one := run.result.get("auto_weight_decay")))
+    each = ", ".join(f"{decay:g} ({count(number, 'run')})" for decay, number in sorted(found.items()))
+    return f"weight decay {each}, chosen by recall on held-out data" if found else ""
 
 
 def how_measured(cells: Sequence[Cell]) -> str:

@@ -17,6 +17,7 @@ from longtail.train.frozen import Sample
 from longtail.train.loggers import LOGGERS
 from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
+from longtail.train.weight_decay import DECAYS
 
 _SECONDS = 5.0  # of measuring, for all kinds of runs together
 _FEWEST = 3  # steps that are measured
@@ -55,7 +56,7 @@ def estimate(
 ) -> tuple[dict[Path, float], float]:
     """Return the seconds of each run that is not done, and of all of them on the devices of this machine.
 
-    Evaluation, the pilots of ``beta = "auto"`` and epochs that are done already count. The features of a frozen
+    Evaluation, pilots and epochs that are done already count. The features of a frozen
     backbone, which the runs on a data set share, count once, in the sum.
 
     Args:
@@ -155,6 +156,8 @@ def _measure_ends(recipe: Recipe, device: torch.device, speed: Speed, cache: Pat
     short = recipe.changed(epochs=1, evaluate_every=0)
     if short.spec.is_auto(short.params):
         short = short.changed(folds=max(short.folds, 2))  # no pilots
+    if short.weight_decay == "auto":
+        short = short.changed(weight_decay=DECAYS[0])
     with TemporaryDirectory() as folder:
         begin = time.perf_counter()
         trainer = Trainer(short, folder, device=device)

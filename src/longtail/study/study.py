@@ -324,8 +324,10 @@ class Progress:
         waiting: list[tuple[int, Hashable]] = []
         for run in self.runs:
             recipe = run.recipe
-            if recipe.spec.is_auto(recipe.params) and not recipe.folds:
-                own, data = sum(recipe.stage_epochs), (recipe.data, recipe.imbalance, recipe.validation, recipe.test)
+            if recipe.has_pilots and not recipe.folds:
+                auto = recipe.spec.is_auto(recipe.params)
+                data = (recipe.data, recipe.imbalance, recipe.validation, recipe.test, recipe.weight_decay, auto)
+                own = sum(recipe.stage_epochs)
                 epochs = self.finished.get(run.path, self._epochs[run.path])
                 pilots[data] = max(pilots.get(data, 0), epochs // own - 1)
                 waiting += [] if epochs > own or run.path in self.finished else [(own, data)]
@@ -350,5 +352,5 @@ _SOME, _OTHERS_SECONDS = 256, 10.0  # runs that are checked together; seconds be
 
 
 def _epochs(run: PlannedRun) -> int:
-    has_pilots = run.recipe.spec.is_auto(run.recipe.params)  # looked for only then
-    return sum(run.recipe.stage_epochs) * (1 + (len(run.folder.pilots) if has_pilots else 0))
+    pilots = len(run.folder.pilots) if run.recipe.has_pilots else 0
+    return sum(run.recipe.stage_epochs) * (1 + pilots)

@@ -22,6 +22,7 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.train.auto_beta import pilots_needed
 from longtail.train.own import check_no_texts, in_memory, open_own, without_empty_splits
 from longtail.train.recipe import Recipe
+from longtail.train.weight_decay import DECAYS
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:
@@ -86,10 +87,15 @@ def pilots_of(recipe: Recipe, dataset: DataSet) -> int:
 
 
 def _pilot_note(recipe: Recipe, dataset: DataSet) -> list[str]:
+    notes = []
+    if recipe.weight_decay == "auto":
+        tried = f"{len(DECAYS)} pilot runs to choose its weight decay"
+        notes.append(f"Each run first trains {tried}; `--weight-decay 1` needs none.")
     number = pilots_of(recipe, dataset)
-    runs = f"{number} pilot run{'s' * (number > 1)}"
-    note = f"{recipe.method} first trains {runs} to measure beta; `--{recipe.spec.beta} 1` needs none."
-    return [note] if number else []
+    if number:
+        runs = f"{number} pilot run{'s' * (number > 1)}"
+        notes.append(f"{recipe.method} first trains {runs} to measure beta; `--{recipe.spec.beta} 1` needs none.")
+    return notes
 
 
 def _with_test(dataset: DataSet, recipe: Recipe) -> DataSet:

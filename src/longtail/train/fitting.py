@@ -20,9 +20,8 @@ _ADAMW = {"small": (1e-3, 256), "large": (1e-3, 256), "tuned": (5e-4, 256)}
 """The same for AdamW."""
 _LORA = (1e-3, 256)
 """The same for AdamW with low-rank changes or adapters."""
-_HEAD: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 1.0, "warmup": 0, "schedule": "cosine"}
-"""For a head on frozen features: those of `features.toml`, which were chosen on validation data."""
-_FULL_DECAY = 384  # features from which on a linear model has all of that weight decay
+_HEAD: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": "auto", "warmup": 0, "schedule": "cosine"}
+"""For a head on frozen features: those of `features.toml`."""
 _NEEDS_ADAMW = re.compile(r"vit|deit|swin|beit|eva|mixer|convnext|xcit|cait|coat")
 """Networks that SGD at the usual rates does not train."""
 _MANY = 50_000  # images that a ResNet-50 needs
@@ -45,12 +44,7 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
         ('resnet18', 64, 16, 200)
     """
     if images.features:
-        fitted = _feature_settings(images.training(given), given)
-        if given.get("model", "linear") == "linear":
-            # AdamW's decay bounds each weight, so logits of fewer features are smaller, and softmax underfits.
-            decay = min(_HEAD["weight_decay"], images.features / _FULL_DECAY)
-            fitted["weight_decay"] = float(f"{decay:.2g}")
-        return fitted
+        return _feature_settings(images.training(given), given)
     tuned = bool(given.get("pretrained") or given.get("weights"))
     number, short = images.training(given), min(images.height, images.width)
     like_cifar = short <= SMALL and not tuned  # also if sizes differ

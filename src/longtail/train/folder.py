@@ -48,6 +48,7 @@ _RESULT = {
     "posthoc": (str, type(None)),
     "best?": {"epoch": int, "epochs_trained": int, "val_recall": NUMBER},
     "posthoc_chosen_on_val": _BY_GROUP,
+    "auto_weight_decay?": {"chosen": NUMBER, "recall": {str: NUMBER}},
     "classes": [str],
     "groups": {str: [int]},
     "train_stats": {"eval", "paper"},
@@ -169,7 +170,7 @@ class RunFolder:
 
     @property
     def is_pilot(self) -> bool:
-        """Whether the run is a pilot of ``beta = "auto"``: it is in the folder of the run that it belongs to."""
+        """Whether the run is a pilot: it is in the folder of the run that it belongs to."""
         return bool(re.fullmatch(r"pilot\d", self.path.name)) and RunFolder(self.path.parent).begun
 
     def recipe(self, *, unknown_methods: bool = False) -> Recipe:

@@ -187,7 +187,12 @@ class Recipe:
     optimizer: str = param("sgd", "sgd, adamw, or one of timm's, for example lion, lamb or adamp")
     momentum: float = param(0.9, "of SGD, and of optimisers of timm that have one", at_least=0, below=1)
     nesterov: bool = param(False, "Nesterov momentum")
-    weight_decay: float = param(5e-4, "of the optimiser; only SGD's includes biases and norms", at_least=0)
+    weight_decay: float | Literal["auto"] = param(
+        5e-4,
+        "of the optimiser; only SGD's includes biases and norms; auto: of 0.01, 0.1, 1 and 3 the one with the highest "
+        "recall over all classes on validation data, each tried in a run of its own",
+        at_least=0,
+    )
 
     backbone_lr: float = param(
         1.0, "learning rate of the backbone as a fraction of `lr`, which the head has", at_least=0
@@ -379,6 +384,11 @@ class Recipe:
         entry = CATALOG.get(self.data)
         lacks = entry is not None and "val" not in entry.sizes and not self.folds
         return HELD_OUT if lacks and self.spec.chooses_tau(self.params) else 0.0
+
+    @property
+    def has_pilots(self) -> bool:
+        """Whether pilots may be trained before the run: to choose the weight decay, or to measure beta."""
+        return self.weight_decay == "auto" or self.spec.is_auto(self.params)
 
     @property
     def spec(self) -> Method:

@@ -31,6 +31,7 @@ from longtail.train.frozen import Sample, class_means, embeddings_as_means, froz
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
 from longtail.train.step import Step
+from longtail.train.weight_decay import DECAYS
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,8 @@ class Stages:
         self.loaders, self.recipe, self.cache = loaders, loaders.recipe, cache
         self.sample: Sample | None = None
         """Instead of the features of all images, those of a few: to measure how long a run takes."""
+        self.weight_decay = DECAYS[0] if self.recipe.weight_decay == "auto" else float(self.recipe.weight_decay)
+        """That of the recipe, or what was chosen."""
         self._frozen: Backbone | None = None
         self.method = self.recipe.spec
         self.params = self.method.training_params(self.recipe.params)
@@ -216,7 +219,7 @@ class Stages:
         groups = parameter_groups(
             model,
             model.trainable(stage.train if stage.train == "classifier" else recipe.train),
-            weight_decay=recipe.weight_decay,
+            weight_decay=self.weight_decay,
             decay_all=recipe.optimizer == "sgd",
             backbone_lr=recipe.backbone_lr,
             layer_decay=recipe.layer_decay,

@@ -37,6 +37,7 @@ from longtail.train.measures import POSTHOCS, Classifier, PostHoc, measures
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import stored_batches, write_statistics
+from longtail.train.weight_decay import DECAYS, choose_decay
 
 _CHECK_SECONDS = 10.0  # between checks that the loss is finite, for which the host waits for the device
 
@@ -121,7 +122,7 @@ class Trainer:
                 "neither; `validation` = 0.1 holds out a tenth of the training data."
             )
         self.pilots: list[Trainer] = []
-        """Runs that are trained before this one, to measure beta."""
+        """Runs that are trained before this one: the first to choose the weight decay, the others to measure beta."""
         if self.method.posthoc is not None:
             POSTHOCS.find(self.method.posthoc)
         self._auto = self.method.is_auto(self.params)
@@ -129,7 +130,9 @@ class Trainer:
             raise ValueError(
                 f"Expected a number for `{self.method.beta}`, because {recipe.method} has a post-hoc step, not auto."
             )
-        self._pilots_needed = pilots_of(recipe, self.dataset)
+        self._tried = len(DECAYS) if recipe.weight_decay == "auto" else 0
+        self._pilots_needed = self._tried + pilots_of(recipe, self.dataset)
+        self._decay: dict[str, Any] | None = None
 
     def _with_precision(self, recipe: Recipe) -> Recipe:
         """Resolve ``precision``; a resumed run keeps the precision that it began with."""
@@ -191,13 +194,16 @@ class Trainer:
             )
 
     def _pilot_steps(self) -> Iterator[None]:
-        """Train pilots on all but a tenth of the images, each time another, to measure beta."""
+        """Train pilots: one for each weight decay, then on all but a tenth of the images, each time another."""
         if self._pilots_needed:
             self._check_images()
-        for fold in range(self._pilots_needed):
-            recipe = self.recipe.changed(folds=FOLDS, fold=fold, validation=0.0, **dict.fromkeys(LOGGERS, False))
+        for number in range(self._pilots_needed):
             pilot = Trainer(
-                recipe, self.folder.pilot(fold), ranks=self.ranks, device=self.device, dataset=self._given_data
+                self._pilot_recipe(number),
+                self.folder.pilot(number),
+                ranks=self.ranks,
+                device=self.device,
+                dataset=self._given_data,
             )
             self.pilots.append(pilot)
             for _ in pilot.steps():
@@ -211,6 +217,28 @@ class Trainer:
                 pilot.stop_requested = self.stop_requested
             self.stream = None
             pilot.position = Position(len(pilot.epochs))  # also if it was finished before
+            if number + 1 == self._tried:
+                self._choose_decay()
+
+    def _pilot_recipe(self, number: int) -> Recipe:
+        """The recipe of a pilot: this one with a given weight decay, and beta 1 or a tenth held out."""
+        tries = number < self._tried
+        changes: dict[str, Any] = dict.fromkeys(LOGGERS, False)
+        changes["weight_decay"] = DECAYS[number] if tries else self.stages.weight_decay
+        if tries and self._auto:
+            changes[str(self.method.beta)] = 1.0
+        if not tries or self.dataset.val is None:
+            changes |= {"folds": FOLDS, "fold": 0 if tries else number - self._tried, "validation": 0.0}
+        return self.recipe.changed(**changes)
+
+    def _choose_decay(self) -> None:
+        """Take the weight decay of the pilot with the highest recall over all classes on held-out data."""
+        recalls = torch.zeros(self._tried, dtype=torch.float64)
+        if self.ranks.first:
+            results = [pilot.folder.result() for pilot in self.pilots]
+            recalls += torch.tensor([one["splits"]["val"]["recall"]["all"] for one in results])
+        self._decay = choose_decay(self.ranks.sum(recalls).tolist())
+        self.stages.weight_decay = self._decay["chosen"]
 
     def _steps(self) -> Iterator[None]:
         data = fingerprint(self.dataset, self.recipe)
@@ -474,6 +502,8 @@ class Trainer:
             "groups_from": self.dataset.groups_from,
             "held_out": dict(self.dataset.held_out),
         }
+        if self._decay is not None:
+            about["auto_weight_decay"] = self._decay
         if self._best is not None:
             about["best"] = self._best.summary(self.folder.epochs_logged - sum(self.epochs[:-1]))
         write_json(self.folder.result_file, {**about, **chosen, **result})
@@ -504,10 +534,11 @@ class Trainer:
         found: dict[str, Any] = {"beta": 1.0, "problem": NO_PILOTS}
         temperature = 1.0
         if self.ranks.first:
-            for pilot in self.pilots:
+            pilots = self.pilots[self._tried :]
+            for pilot in pilots:
                 rows += stored_batches(pilot.folder.predictions_file, "val")
             validated = self.dataset.val is not None
-            measured = self if validated or not self.pilots else self.pilots[0]
+            measured = self if validated or not pilots else pilots[0]
             if rows:
                 fit = pooled_fit(rows, measured.dataset.counts)
                 found = summary(fit)
@@ -515,7 +546,7 @@ class Trainer:
                     found["temperature"] = temperature = fit.temperature
             lines = enumerate(measured.folder.log_lines(), 1)
             trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in lines if "auto_beta" in line]
-            found |= {"validation": validated, "pilots": len(self.pilots), "trace": trace}
+            found |= {"validation": validated, "pilots": len(pilots), "trace": trace}
         known = torch.tensor([found["beta"] - 1.0, temperature - 1.0], dtype=torch.float64)
         tau, rest = self.ranks.sum(known).tolist()  # the other ranks have zeros
         return PostHoc("adjust", tau, 1.0 + rest) if tau or rest else None, {"auto_beta": found}
