@@ -1,5 +1,7 @@
 """Which method to use: one sentence for each way in which a comparison can end."""
 
+import re
+
 import pytest
 
 from longtail.losses import FocalLoss
@@ -140,3 +142,24 @@ def test_without_test_data_it_is_measured_on_validation_data(cells):
     for run in only[0].runs:
         run.result["splits"].pop("test")
     assert decided(only) == (None, "No method is recommended: there is neither test nor validation data.")
+
+
+def test_an_interval_without_zero_that_is_not_significant_has_its_p_value(cells):
+    recalls = {"softmax": (70.0, 71.0, 74.0), "balanced-softmax": (75.0, 78.5, 78.0)}
+    recalls |= {"cbs": (75.1, 78.4, 78.1), "focal": (75.0, 78.6, 78.0), "crt": (75.1, 78.6, 78.1)}
+    _, text = decided(cells(recalls))
+    found = re.search(r"Softmax \(-5.5 points, 95 % interval (-[\d.]+) to (-[\d.]+), but p = 0\.\d+ after Holm\)", text)
+    assert found, text
+    assert float(found[2]) < 0
+
+
+def test_the_accuracy_that_it_costs_is_said(cells):
+    found = cells({"softmax": LOW, "balanced-softmax": HIGH})
+    for cell, accuracy in zip(found, (0.95, 0.80), strict=True):
+        for run in cell.runs:
+            run.result["splits"]["test"]["accuracy"] = accuracy if cell.method == "softmax" else 0.80
+    _, text = decided(found)
+    assert text.endswith("Its accuracy is 80.0 %, that of Softmax 95.0 %.")
+    for run in found[0].runs:
+        run.result["splits"]["test"]["accuracy"] = 0.805
+    assert "accuracy is" not in decided(found)[1]

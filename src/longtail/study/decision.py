@@ -1,7 +1,7 @@
 """Which method to use, in plain words, from the same tests as the tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,8 +9,8 @@ from longtail._program import some_of
 from longtail.methods import METHODS
 from longtail.study.captions import NO_DATA, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_with
-from longtail.study.runs import Cell, Run, distinct_titles, find_cell, held_out, same_settings
-from longtail.study.stats import SIGNIFICANT
+from longtail.study.runs import Cell, Held, Run, distinct_titles, find_cell, held_out, same_settings
+from longtail.study.stats import SIGNIFICANT, format_p
 
 ENOUGH_SEEDS = 5
 """Fewer seeds than these rarely show a difference of a point or two."""
@@ -88,7 +88,17 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     kept = min([kept, *near], key=_complexity)  # the first of equally simple ones
     decided = {one.cell: one.p_value for one in tests}.get(kept)  # the test that decided, with its own correction
     shown = [replace(one, corrected=decided) if one.cell is first else one for one in test(kept)]
-    return Decision(kept, _text(kept, shown, means[kept], on) + _some_underfitted(kept) + left)
+    text = _text(kept, shown, means[kept], on) + _less_accurate(kept, alike, split, titles)
+    return Decision(kept, text + _some_underfitted(kept) + left)
+
+
+def _less_accurate(kept: Cell, cells: Sequence[Cell], split: Held, titles: Mapping[Cell, str]) -> str:
+    """A sentence if the accuracy of another method is higher by a point or more: that is what rare classes cost."""
+    found = {cell: cell.summary(partial(Run.share, name="accuracy", part=split)).mean for cell in cells}
+    best = max(found, key=lambda cell: (not math.isnan(found[cell]), found[cell]))
+    if not found[best] - found[kept] >= 1:
+        return ""
+    return f" Its accuracy is {found[kept]:.1f} %, that of {titles[best]} {found[best]:.1f} %."
 
 
 def _some_underfitted(cell: Cell) -> str:
@@ -136,4 +146,5 @@ def _interval(one: Contrast, sign: int = 1) -> str:
     """The interval of a difference; with ``sign`` -1 seen from the reference."""
     assert one.found is not None
     low, high = sorted((sign * one.found.low, sign * one.found.high))
-    return f"95 % interval {low:.1f} to {high:.1f}"
+    corrected = f", but p {format_p(one.p_value)} after Holm" if low * high > 0 and one.p_value >= SIGNIFICANT else ""
+    return f"95 % interval {low:.1f} to {high:.1f}{corrected}"
