@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -343,3 +345,22 @@ def test_worst_classes_are_explained():
     page = found.report()
     assert page.content["classes"].worst == [8, 2, 1]
     assert "3 of 9 classes: the lowest recalls on test data, all below the mean over the classes. Of" in page.html
+
+
+def test_errors_that_go_to_more_frequent_classes_are_compared_with_chance():
+    """Tail: classes of 20 and 10 samples among four; of the rarest, all other classes are more frequent."""
+    labels, predicted = [0, 0, 1, 1, 2, 2, 2, 3, 3], [0, 0, 1, 1, 3, 0, 1, 2, 0]
+    groups = Groups.from_indices(head=[0, 1], tail=[2, 3])
+    found = diagnose(
+        {"labels": labels, "predicted": predicted}, counts=dict(zip("abcd", (400, 200, 20, 10), strict=True))
+    )
+    found = replace(found, groups=groups)
+    assert found.upwards == pytest.approx(100 * 4 / 5)
+    assert found.upwards_by_chance == pytest.approx(100 * (3 * 2 / 3 + 2) / 5)
+    assert any("80 % of the errors on tail classes" in line and "(80 % if" in line for line in found.findings)
+
+
+def test_a_folder_of_runs_is_not_a_run(tmp_path, finished):
+    shutil.copytree(finished("softmax"), tmp_path / "runs" / "one")
+    with pytest.raises(FileNotFoundError, match="the runs are below it"):
+        diagnose(tmp_path / "runs")

@@ -224,9 +224,7 @@ def test_run_folder_has_all_splits(finished):
     assert summary(diagnose(folder)) == summary(diagnose(file, file, file))
     assert set(diagnose(str(folder), val=file).splits) == {"train", "val", "test"}
     assert set(diagnose(finished("softmax")).splits) == {"train", "test"}
-    with pytest.raises(
-        FileNotFoundError, match=r"^Expected predictions in .*checkpoints/predictions\.safetensors, but"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"^Expected a finished run in .*checkpoints, but"):
         diagnose(folder / "checkpoints")
 
 

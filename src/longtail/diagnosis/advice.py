@@ -56,8 +56,11 @@ def findings(found: "Diagnosis") -> list[str]:
         elif math.isnan(found.preference.level):
             why = f"all classes are in one group, the {last}" if first == last else "only one group has samples"
             lines.append(f"The imbalance level is undefined, because {why}.")
-    if not math.isnan(found.upwards) and max(counts) > min(counts):
-        lines.append(f"{found.upwards:.0f} % of the errors on {last} classes go to classes with more training samples.")
+    if not math.isnan(found.upwards) and 0 < round(found.upwards_by_chance) < 100:
+        lines.append(
+            f"{found.upwards:.0f} % of the errors on {last} classes go to classes with more training samples "
+            f"({found.upwards_by_chance:.0f} % if they went to all other classes alike)."
+        )
     return lines + _confidence(found)
 
 
@@ -141,7 +144,7 @@ def _posthoc(found: "Diagnosis") -> str:
         groups = (found.rarest, found.commonest)
         changes = [f"{group} by {shift.change('test', group):+.1f} points" for group in groups]
         text += f" ({', '.join(changes)})"
-    text += "."
+    text += f"; accuracy there from {shift.accuracy[0]:.1f} to {shift.accuracy[1]:.1f} %."
     if test_after < test - 1:
         text += " It is lower on test data than before: check whether validation and test data are alike."
     return text

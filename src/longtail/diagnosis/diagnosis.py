@@ -78,11 +78,23 @@ class Diagnosis:
     @cached_property
     def upwards(self) -> float:
         """The share of errors on the rarest group, in per cent, that go to classes with more training samples."""
+        labels, predicted = self._rare_errors
+        return 100 * float((self.counts[predicted] > self.counts[labels]).double().mean())
+
+    @cached_property
+    def upwards_by_chance(self) -> float:
+        """What :attr:`upwards` would be if these errors were spread evenly over the other classes."""
+        labels, _ = self._rare_errors
+        more = (self.counts > self.counts[labels][:, None]).sum(1)
+        return 100 * float((more.double() / (len(self.counts) - 1)).mean())
+
+    @property
+    def _rare_errors(self) -> tuple[Tensor, Tensor]:
+        """Labels and predictions of the test samples of the rarest group that are misclassified."""
         one = self.splits["test"]
         rare = torch.tensor(self.groups.members(self.rarest))
         wrong = (one.labels != one.predicted) & torch.isin(one.labels, rare)
-        more = self.counts[one.predicted[wrong]] > self.counts[one.labels[wrong]]
-        return 100 * float(more.double().mean()) if bool(wrong.any()) else math.nan
+        return one.labels[wrong], one.predicted[wrong]
 
     @property
     def filled(self) -> list[str]:
@@ -199,6 +211,8 @@ def diagnose(
     """
     if isinstance(test, str | Path) and Path(test).is_dir():
         file = RunFolder(test).predictions_file
+        if not file.is_file():
+            RunFolder(test).result()  # its error names the runs below
         stored = stored_splits(file) if file.is_file() else ()
         train, val = (test if one is None and name in stored else one for name, one in (("train", train), ("val", val)))
     sources = {name: source for name, source in (("train", train), ("val", val), ("test", test)) if source is not None}

@@ -36,6 +36,8 @@ class Shift:
     """Recall on ``val`` and ``test`` without a shift."""
     after: Mapping[str, Mapping[str, float]]
     """The same with the shift."""
+    accuracy: tuple[float, float]
+    """On test data, in per cent, without and with the shift."""
 
     @property
     def clear(self) -> bool:
@@ -75,7 +77,8 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
     if fit.problem is not None:
         useless = fit.temperature <= 0 or math.isnan(fit.std_error)  # NaN: the scores of every sample are all the same
         return None, USELESS if useless else f"No post-hoc shift is recommended: {fit.problem}."
-    tau, measured = round(fit.delta, 2), {name: splits[name] for name in ("val", "test")}
+    tau, test = round(fit.delta, 2), splits["test"]
+    measured = {"val": val, "test": test}
     shift = Shift(
         tau,
         fit.std_error,
@@ -83,6 +86,7 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
         int((~trained).sum()),
         before={name: _recalls(one.labels, one.predicted, groups) for name, one in measured.items()},
         after={name: shifted_recalls(one, tau, counts, groups) for name, one in measured.items()},
+        accuracy=(_accuracy(test.labels, test.predicted), _accuracy(test.labels, _shifted(test, tau, counts))),
     )
     return (shift, "") if shift.after["val"]["all"] > 100 * _guessing(val.labels) else (None, USELESS)
 
@@ -116,9 +120,17 @@ def _guessing(labels: Tensor) -> float:
 
 def shifted_recalls(split: SplitPredictions, tau: float, counts: Tensor, groups: Groups) -> dict[str, float]:
     """Return recall in per cent per group and ``all`` with the shift; classes without training samples are masked."""
+    return _recalls(split.labels, _shifted(split, tau, counts), groups)
+
+
+def _shifted(split: SplitPredictions, tau: float, counts: Tensor) -> Tensor:
     assert split.logits is not None
     shift = torch.where(counts > 0, tau * counts.double().log(), torch.inf)
-    return _recalls(split.labels, (split.logits - shift.to(split.logits.dtype)).argmax(1), groups)
+    return (split.logits - shift.to(split.logits.dtype)).argmax(1)
+
+
+def _accuracy(labels: Tensor, predicted: Tensor) -> float:
+    return 100 * float((labels == predicted).double().mean())
 
 
 def _scores(split: SplitPredictions) -> Tensor:
