@@ -1,6 +1,7 @@
 """`longtail embed`: features of images and texts equal those of the network applied one by one."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from safetensors.torch import save_file
 from tests.cli.conftest import one_sentence
 
 from longtail.data import open_path
+from longtail.train import RunFolder
+from longtail.train.dataset import open_data
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "rare", "word"]
 
@@ -109,7 +112,8 @@ def test_features_of_texts(run, encoder):
         (["pictures", "--model", "resnet18"], "--weights"),
         (["pictures", "--model", "linear", "--weights", "nowhere"], "`model` to be a network"),
         (["pictures", "--model", "resnet18", "--weights", "other.safetensors"], "other.safetensors"),
-        (["table.csv", "--text", "text", "--model", "nowhere"], "config.json"),
+        (["table.csv", "--text", "text", "--model", "nowhere"], "there is no such folder"),
+        (["table.csv", "--text", "text", "--model", "pictures"], "config.json"),
         (["table.csv", "--text", "body", "--model", "nowhere"], "body"),
         (["empty.csv", "--text", "text", "--model", "nowhere"], "row 2"),
         (["pictures", "--text", "text", "--model", "nowhere"], "to be a table"),
@@ -152,11 +156,53 @@ def test_texts_with_other_columns_and_without_labels(run, encoder, tmp_path):
     assert (len(dataset.train), len(dataset.val)) == (1, 2)
     assert [dataset.group_names[g] for g in dataset.val.groups] == ["u2", "u1"]
     (tmp_path / "b.csv").write_text("message\na b\nc\n")
-    code, out, _ = run("embed", "b.csv", "--text", "message", *words, "--out", "b.npz")
+    code, out, err = run("embed", "b.csv", "--text", "message", *words, "--out", "b.npz")
     assert code == 0
     assert "without labels" in out
+    assert "b.csv has no column `label`" in err
     with pytest.raises(ValueError, match="`label`"):
         open_path("b.npz")
+
+
+def test_a_folder_with_a_table_per_split(run, encoder, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "train.csv").write_text("text,label\na b,x\nc,y\nd,y\n")
+    (tmp_path / "texts" / "test.tsv").write_text("text\tlabel\nb\tx\n")
+    words = ("--text", "text", "--model", encoder, "--out", "a.npz", "--device", "cpu")
+    code, _, err = run("embed", "texts", *words)
+    assert code == 0, err
+    dataset = open_path("a.npz")
+    assert (len(dataset.train), len(dataset.test), dataset.counts.tolist()) == (3, 1, [1, 2])
+    code, out, err = run("data", "describe", "texts", "--text", "text")
+    assert code == 0, err
+    assert out.startswith("texts: 3 train, 1 test texts, 2 classes")
+    (tmp_path / "texts" / "test.tsv").write_text("text\nb\n")
+    code, _, err = run("embed", "texts", *words)
+    assert code == 2
+    assert "all tables in texts to have a column `label`" in err
+
+
+def test_groups_are_kept_together_by_default(run, encoder, tmp_path):
+    """As `--split-by group` does; `--split-by none` splits the rows freely."""
+    rows = [f"a b,{'xy'[n % 2]},u{n // 2 % 10}" for n in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label,author", *rows]))
+    words = ("--text", "text", "--model", encoder, "--device", "cpu")
+    code, out, _ = run("embed", "a.csv", *words, "--split-by", "author", "--out", "a.npz")
+    assert code == 0
+    assert "10 groups of author" in out
+    shutil.copy("a.npz", "b.npz")
+    for file, flags, split_by in (("a.npz", (), "group"), ("b.npz", ("--split-by", "none"), None)):
+        settings = ("--method", "softmax", "--epochs", 1, "--weight-decay", 1, "--test", 0.2, "--device", "cpu")
+        code, _, err = run("train", file, *settings, *flags, "--out", file[0])
+        assert code == 0, err
+        recipe = RunFolder(file[0]).recipe()
+        assert recipe.split_by == split_by
+        dataset = open_data(recipe)
+        if split_by is not None:
+            train, test = (set(split.groups.tolist()) for split in (dataset.train, dataset.test))
+            assert not train & test
+        else:
+            assert dataset.train.groups is None
 
 
 def test_data_sets_by_name(run, encoder, tmp_path):

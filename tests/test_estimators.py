@@ -3,10 +3,12 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
+from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
@@ -252,5 +254,23 @@ def test_tools_of_scikit_learn():
 @pytest.mark.parametrize("model", [LongTailClassifier(), PriorAdjustedClassifier(LogisticRegression())])
 def test_a_missing_label_is_refused_with_its_row(model):
     y = np.array(["a", "b", None, "a"], dtype=object)
-    with pytest.raises(ValueError, match="1 have None, first row 2"):
+    with pytest.raises(ValueError, match="1 have none, first row 2"):
         model.fit(np.eye(4), y)
+
+
+def test_priors_and_counts_by_label():
+    """The order of ``value_counts`` is by frequency, not that of the classes."""
+    X, y = make_classification(600, n_informative=4, n_classes=3, weights=[0.1, 0.7, 0.2], random_state=0)
+    names = pd.Series(np.array(["rare", "often", "middle"])[y])
+    model = PriorAdjustedClassifier(LogisticRegression(), beta=1.0).fit(X, names)
+    by_label = names.value_counts()
+    assert list(by_label.index) != list(model.classes_)
+    expected = model.predict_proba(X, prior=by_label[model.classes_].to_numpy())
+    for prior in (by_label, dict(by_label), by_label / 600):
+        np.testing.assert_allclose(model.predict_proba(X, prior=prior), expected)
+    given = PriorAdjustedClassifier(LogisticRegression(), beta=1.0, counts=by_label).fit(X, names)
+    np.testing.assert_array_equal(given.counts_, model.counts_)
+    with pytest.raises(ValueError, match=r"`prior` .* lacks rare"):
+        model.predict_proba(X, prior=by_label.drop("rare"))
+    with pytest.raises(ValueError, match=r"`prior` .* also has new"):
+        model.predict_proba(X, prior={**by_label, "new": 3})

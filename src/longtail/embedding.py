@@ -87,9 +87,8 @@ def embed_texts(
     """
     transformers = import_extra("transformers", "text")
     if not (Path(model) / "config.json").is_file():
-        raise FileNotFoundError(
-            f"Expected {model} to be the folder of a Hugging Face model, but it has no config.json."
-        )
+        why = "it has no config.json" if Path(model).is_dir() else "there is no such folder"
+        raise FileNotFoundError(f"Expected {model} to be the folder of a Hugging Face model, but {why}.")
     transformers.utils.logging.disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     encoder = transformers.AutoModel.from_pretrained(model, local_files_only=True).to(device).eval()

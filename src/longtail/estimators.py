@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
-from longtail._checks import Vector, as_counts, as_distribution, check_integer, check_number, describe, shown
+from longtail._checks import Vector, as_counts, as_distribution, as_vector, check_integer, check_number, describe, shown
 from longtail.beta import ShiftFit, fit_shift
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.posthoc import adjust_logits
@@ -44,6 +44,7 @@ __all__ = ["LongTailClassifier", "PriorAdjustedClassifier"]
 Array: TypeAlias = np.ndarray[Any, Any]
 Beta: TypeAlias = float | Literal["auto"]
 
+_MISSING = {"None", "nan", "<NA>", "NaT"}  # values of pandas that are no label
 _SMOOTHING = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # tried where an estimator predicts probabilities of zero
 _STRENGTHS = (3.0, 10.0, 30.0, 100.0)  # C of a linear LongTailClassifier
 _MLP_STRENGTH = 0.1  # and of an MLP, whose features are longer
@@ -69,13 +70,14 @@ class _BalancedPosterior(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: features, as for ``fit``.
-            prior: class frequencies where the model is used, up to a factor, in the order of ``classes_``; default: all
-                the same. ``predict`` always uses the default.
+            prior: class frequencies where the model is used, up to a factor: in the order of ``classes_``, or by label
+                as ``y.value_counts()`` has them; default: all the same. ``predict`` always uses the default.
         """
         logits = self._balanced(X)
         logits = logits / self.temperature_
         if prior is not None:
-            logits = logits + as_distribution("prior", prior, len(self.classes_), zeros=True).log()
+            frequencies = as_distribution("prior", _by_class("prior", prior, self.classes_), zeros=True)
+            logits = logits + frequencies.log()
         return torch.softmax(logits, 1).numpy()
 
     def _balanced(self, X: Any) -> Tensor:
@@ -92,10 +94,11 @@ class _BalancedPosterior(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y = column_or_1d(y, warn=True)
         if y.dtype.kind == "f":
             assert_all_finite(y, input_name="y")
-        missing = [row for row, label in enumerate(y.tolist()) if label is None] if y.dtype.kind == "O" else []
+        labels = y.tolist() if y.dtype.kind == "O" else []
+        missing = [row for row, label in enumerate(labels) if not isinstance(label, str) and str(label) in _MISSING]
         if missing:
             raise ValueError(
-                f"Expected a label in every row of `y`, but {len(missing)} have None, first row {missing[0]}."
+                f"Expected a label in every row of `y`, but {len(missing)} have none, first row {missing[0]}."
             )
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -155,8 +158,8 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
         cv: number of folds, a scikit-learn splitter, or an iterable of splits. With a number, folds are stratified, in
             the order of the rows (and keep ``groups`` together); a class with a single row is in every training part
             and in no held-out one.
-        counts: training examples per class in the order of ``classes_``; default: those of ``y``, or the sums of
-            ``sample_weight``. Needed for a ``FrozenEstimator``.
+        counts: training examples per class, in the order of ``classes_`` or by label, as ``y.value_counts()`` has them;
+            default: those of ``y``, or the sums of ``sample_weight``. Needed for a ``FrozenEstimator``.
         smoothing: epsilon, or ``"auto"``: measured if a held-out probability is zero, otherwise 0.
         n_jobs: folds fitted at the same time, as in scikit-learn.
 
@@ -229,7 +232,7 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
         number = len(self.classes_)
         self.counts_ = np.bincount(codes, weights, minlength=number)
         if self.counts is not None:
-            self.counts_ = as_counts(self.counts, number, fractions=True).numpy()
+            self.counts_ = as_counts(_by_class("counts", self.counts, self.classes_), number, fractions=True).numpy()
         self.smoothing_ = epsilon or 0.0
         if beta is not None:
             self._use_beta(beta)
@@ -535,6 +538,19 @@ class _Head(nn.Module):
 
 
 _NO_FOLD = ShiftFit(math.nan, math.nan, math.inf, 0, "no class has two samples, so none can be held out")
+
+
+def _by_class(name: str, values: Any, classes: Array) -> Any:
+    """Numbers per class in the order of the classes; a dictionary or a pandas ``Series`` has them by label."""
+    if not hasattr(values, "keys"):
+        return as_vector(name, values, len(classes))
+    given = dict(values.items())
+    unknown = [label for label in given if label not in set(classes.tolist())]
+    missing = [label for label in classes.tolist() if label not in given]
+    if unknown or missing:
+        lacks = f"lacks {shown(missing)}" if missing else f"also has {shown(unknown)}"
+        raise ValueError(f"Expected `{name}` to have the labels {shown(classes.tolist())}, but it {lacks}.")
+    return [float(given[label]) for label in classes.tolist()]
 
 
 def _is_auto(name: str, value: object) -> bool:

@@ -105,7 +105,7 @@ def test_describe_prints_no_markup(run, tmp_path, name):
     path.write_text(f"path,label\na.png,{name}\nb.png,{name}\n")
     code, out, _ = run("data", "describe", path)
     assert code == 1  # b.png does not exist
-    assert f"{path.stem}: 2 train images, 1 classes" in out
+    assert f"{path.stem}: 2 train images, 1 class" in out
     assert any(line.split("█")[0].rsplit(maxsplit=1)[0].strip() == name for line in out.splitlines() if "█" in line)
     assert str(folder / "b.png") in out
 
@@ -161,7 +161,7 @@ def test_describe_finds_groups_in_two_splits_ignored_files_and_turned_images(run
     lines = out.splitlines()
     assert lines[lines.index("groups in more than one split (1):") + 1] == "  ann is in train and test"
     assert lines[lines.index("classes in one group, of which nothing can be held out (1):") + 1] == "  dog"
-    assert "4 groups that are not split" in lines
+    assert "4 groups, which are never split" in lines
     assert "1 image is turned or mirrored by its EXIF orientation" in lines
     code, _, err = run("data", "describe", tmp_path / "mine.csv", "--path-column", "nothing")
     assert code == 2

@@ -67,7 +67,7 @@ def test_booleans_are_numbers(tmp_path):
     [
         ({"width": [1, 2, None, 4, 5, 6, 7, 8]}, "row"),
         ({"width": list("abcdefgh")}, r"numbers in column `width` of .* row 1 has 'a'; remove the column or encode it"),
-        ({"label": [*NAMES[:7], None]}, "row 7 has none"),
+        ({"label": [*NAMES[:7], None]}, "row 8 has none"),
         ({"split": ["later"] * 8}, "'later'"),
     ],
 )

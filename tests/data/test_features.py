@@ -71,12 +71,12 @@ def test_subsets_keep_vectors_with_their_labels(tmp_path):
     [
         (
             {"features": np.where(np.arange(60).reshape(12, 5) == 31, np.nan, ROWS)},
-            "1 rows are not, the first is row 6",
+            "1 rows are not, the first is row 7",
         ),
         ({"features": ROWS[0]}, r"shape \(N, D\)"),
         ({"features": ROWS[:3]}, "3 labels"),
         ({"labels": LABELS + 1}, "'3'"),
-        ({"labels": LABELS + 0.5}, "whole numbers or names, but row 0 has 0.5"),
+        ({"labels": LABELS + 0.5}, "whole numbers or names, but row 1 has 0.5"),
         ({"labels": np.array([{}] * 12)}, "a.npz"),
         ({"split": np.array(["left"] * 12)}, "'left'"),
         ({"split": np.array(["test"] * 12)}, "training rows"),

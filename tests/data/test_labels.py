@@ -52,15 +52,15 @@ def test_other_labels(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (NUMBERS + 0.5, r"row 0 has 1\.5"),
-        (np.where(NUMBERS == 3, np.nan, NUMBERS), "row 2 has none"),
-        (np.where(NUMBERS == 3, "", "cat"), "row 2 has none"),
+        (NUMBERS + 0.5, r"row 1 has 1\.5"),
+        (np.where(NUMBERS == 3, np.nan, NUMBERS), "row 3 has none"),
+        (np.where(NUMBERS == 3, "", "cat"), "row 3 has none"),
         (NUMBERS - 2, "0 or more, but got -1; leave out"),
         (np.eye(8), r"shape \(8, 8\); of one-hot rows save `labels.argmax\(1\)`"),
         (NUMBERS[:-1], "8 labels in `labels` of"),
         (NUMBERS.astype(object), r"save `labels\.astype\(str\)`"),
         (np.array([b"\xff"] * 8), "UTF-8"),
-        (NUMBERS.astype("datetime64[D]"), "row 0 has a date"),
+        (NUMBERS.astype("datetime64[D]"), "row 1 has a date"),
     ],
 )
 def test_labels_that_say_no_class_are_refused(tmp_path, labels, message):
@@ -71,7 +71,7 @@ def test_labels_that_say_no_class_are_refused(tmp_path, labels, message):
 
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT])
 def test_missing_labels_of_tables_are_refused(missing):
-    with pytest.raises(ValueError, match="row 1 has none"):
+    with pytest.raises(ValueError, match="row 2 has none"):
         label_texts(np.array(["cat", missing], dtype=object), 2, "a")
 
 

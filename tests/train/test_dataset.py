@@ -209,7 +209,7 @@ SMALL = {"model": "small-cnn", "epochs": 1, "batch_size": 4, "workers": 0, "devi
 def test_a_training_split_without_an_image_is_refused(tmp_path):
     folder(tmp_path / "pets" / "test", (16, 16))
     (tmp_path / "pets" / "train" / "a").mkdir(parents=True)
-    with pytest.raises(ValueError, match="a training image of every class"):
+    with pytest.raises(ValueError, match="a training sample of every class"):
         open_data(make_recipe({"data": str(tmp_path / "pets")}))
 
 
@@ -275,7 +275,7 @@ def test_a_class_that_is_in_validation_data_only_is_refused_with_the_remedy(tmp_
     path = folder(tmp_path / "pets" / "train", (16, 16)).parent
     folder(path / "val", (16, 16))
     (path / "val" / "a").rename(path / "val" / "c")
-    with pytest.raises(ValueError, match=r"none of 'c'; add some, or leave the class out of the other splits"):
+    with pytest.raises(ValueError, match=r"none of 'c'; add some, or remove the validation and test samples"):
         open_data(defaults(str(path), "balanced-softmax"))
 
 

@@ -103,6 +103,7 @@ def _describe(words: Sequence[str]) -> int:
     parser.add_argument(
         "data", metavar="DATA", help="a folder of class folders, a list of images, or a data set by name"
     )
+    parser.flag("--text", "your own table of texts: the column with the texts", metavar="COLUMN")
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
     add_opening(parser)
     given = parser.read(words)

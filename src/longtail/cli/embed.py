@@ -8,13 +8,22 @@ from pathlib import Path
 import torch
 
 from longtail._program import count
-from longtail.cli.parsing import Parser, add_opening, add_reading, check_folder_of, open_given, positive_integer
+from longtail._progress import note
+from longtail.cli.parsing import (
+    Parser,
+    add_opening,
+    add_reading,
+    check_folder_of,
+    open_given,
+    open_texts,
+    positive_integer,
+)
 from longtail.cli.show import Phases, print_line, print_unreadable
-from longtail.data import CATALOG, DataSet, FeatureVectors, Texts
-from longtail.data.datasets.features import read_texts, write_features
+from longtail.data import DataSet, FeatureVectors, Texts
+from longtail.data.datasets.features import write_features
 from longtail.data.datasets.rows import Rows
 from longtail.embedding import embed_images, embed_texts
-from longtail.train.recipe import Recipe, pick_device
+from longtail.train.recipe import pick_device
 
 
 def run(words: Sequence[str]) -> int:
@@ -25,7 +34,8 @@ def run(words: Sequence[str]) -> int:
         "`longtail train` and `longtail study` take as data. Nothing is downloaded without --pretrained.",
     )
     about = (
-        "a folder of class folders, a list of images, a data set by name, or with --text a table (.csv, .tsv, .parquet)"
+        "a folder of class folders, a list of images, a data set by name, or with --text a table (.csv, .tsv, "
+        ".parquet) or a folder with tables named train, val and test"
     )
     parser.add_argument("data", metavar="DATA", help=about)
     parser.flag(
@@ -109,12 +119,9 @@ def _texts(given: argparse.Namespace, dataset: DataSet) -> DataSet:
 
 
 def _table(given: argparse.Namespace) -> Rows[FeatureVectors]:
-    if given.data in CATALOG:
-        raise ValueError(f"Expected no --text for {given.data}, a data set by name, but got {given.text}.")
-    for name in ("image_root", "path_column"):
-        if getattr(given, name) != getattr(Recipe, name):
-            raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
-    table = read_texts(given.data, given.text, label=given.label_column, group=given.split_by)
+    table = open_texts(given.data, given)
+    if not table.labels:
+        note(f"{given.data} has no column `label`, so its features cannot be trained on; --label-column names another.")
     vectors = FeatureVectors(_vectors(given, table.samples.stored))
     return Rows(vectors, table.labels, table.splits, table.groups)
 

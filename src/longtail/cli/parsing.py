@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
-from longtail.data import CATALOG, DataSet, load, open_path
-from longtail.data.datasets.features import GROUP, has_groups
+from longtail.data import CATALOG, DataSet, Texts, load, open_path
+from longtail.data.datasets.features import GROUP, has_groups, read_texts
+from longtail.data.datasets.rows import Rows
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 
@@ -180,12 +181,24 @@ def add_opening(parser: Parser) -> None:
 def open_given(data: str, given: argparse.Namespace) -> DataSet:
     """Return the data set of this name, or one's own, opened as the flags of :func:`add_opening` say."""
     opening = {name: getattr(given, name) for name in OPENING}
+    if getattr(given, "text", None) is not None:
+        return open_texts(data, given).dataset(Path(data).stem, Path(data))
     if data not in CATALOG:
         if opening["split_by"] is None and has_groups(data):
             opening["split_by"] = GROUP
         return open_path(data, **opening)
     Recipe(data=data, **opening)  # refuses them
     return load(data, given.root)
+
+
+def open_texts(data: str, given: argparse.Namespace) -> Rows[Texts]:
+    """Return the rows of one's own table of texts, opened as ``--text`` and the flags of :func:`add_opening` say."""
+    if data in CATALOG:
+        raise ValueError(f"Expected no --text for {data}, a data set by name, but got {given.text}.")
+    for name in ("image_root", "path_column"):
+        if getattr(given, name) != getattr(Recipe, name):
+            raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
+    return read_texts(data, given.text, label=given.label_column, group=given.split_by)
 
 
 def add_reading(parser: Parser) -> None:

@@ -120,7 +120,10 @@ def _data(run: Run) -> str:
     lines += f"Groups: {_text(describe_groups(result['groups'], counts))}"
     lines += f" ({_text(made)})." if (made := run.result.get("groups_from")) else "."
     for split, share in result.get("held_out", {}).items():
-        lines += f" {100 * share:g} % of each class of the training data were held out as {_SPLITS[split]} data."
+        groups = f", whole groups by {_text(run.recipe.split_by)}," if run.recipe.split_by else ""
+        lines += (
+            f" {100 * share:g} % of each class of the training data{groups} were held out as {_SPLITS[split]} data."
+        )
     return lines
 
 

@@ -20,8 +20,10 @@ _ADAMW = {"small": (1e-3, 256), "large": (1e-3, 256), "tuned": (5e-4, 256)}
 """The same for AdamW."""
 _LORA = (1e-3, 256)
 """The same for AdamW with low-rank changes or adapters."""
-_HEAD: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": "auto", "warmup": 0, "schedule": "cosine"}
+_HEAD: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2, "warmup": 0, "schedule": "cosine"}
 """For a head on frozen features: those of `features.toml`."""
+_FEW = 50_000
+"""Feature vectors up to which the weight decay is chosen in pilots, which take four times as long as the run."""
 _NEEDS_ADAMW = re.compile(r"vit|deit|swin|beit|eva|mixer|convnext|xcit|cait|coat")
 """Networks that SGD at the usual rates does not train."""
 _MANY = 50_000  # images that a ResNet-50 needs
@@ -89,9 +91,10 @@ def fitting_settings(images: OwnImages, given: Mapping[str, Any]) -> dict[str, A
 
 
 def _feature_settings(number: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Batch size and epochs for a model of features: about 2,000 steps, and ten epochs or more."""
+    """Batch size and epochs for a model of features, about 2,000 steps and ten epochs or more, and its weight decay."""
     batch = given.get("batch_size") or min(max(2 ** round(math.log2(number / 50)), 16), 1024)
-    return {"batch_size": batch, "epochs": max(round(_STEPS["features"] / math.ceil(number / batch)), 10)}
+    epochs = max(round(_STEPS["features"] / math.ceil(number / batch)), 10)
+    return {"batch_size": batch, "epochs": epochs, "weight_decay": "auto" if number <= _FEW else 0.1}
 
 
 def describe_settings(images: OwnImages, settings: Mapping[str, Any]) -> str:

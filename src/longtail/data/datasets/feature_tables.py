@@ -174,8 +174,8 @@ def _read_parquet(
     wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
     if wrong is not None:
         raise ValueError(
-            f"Expected the vectors in {path} to have one length, but row 0 has {lengths[0]} numbers and row {wrong} "
-            f"{lengths[wrong]}."
+            f"Expected the vectors in {path} to have one length, but row 1 has {lengths[0]} numbers and row "
+            f"{wrong + 1} has {lengths[wrong]}."
         )
     return names, [], np.array(table[vectors], dtype=np.float64), texts
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from longtail._checks import shown
 from longtail._io import new_file, open_tensors, reading
 from longtail.data.datasets.feature_tables import FEATURES, LABEL, SPLIT, is_feature_table, read_feature_table
-from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_table
+from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_table, split_lists
 from longtail.data.datasets.labels import label_texts
 from longtail.data.datasets.rows import Rows, split_names
 from longtail.data.datasets.splits import ArrayImages, Texts
@@ -23,6 +23,7 @@ from longtail.data.datasets.splits import ArrayImages, Texts
 GROUP = "group"
 _CLASSES = "classes"
 _SUFFIXES = (".npz", ".npy", ".safetensors")
+_TABLES = (".csv", ".tsv", ".parquet")
 _OTHER_NAMES = {FEATURES: ("x", "embeddings", "embedding", "data"), LABEL: ("labels", "y", "target", "targets")}
 """Other usual names of arrays, in small letters."""
 _OF_PART = re.compile(rf"(?P<part>{'|'.join(SPLITS)})[._](.+)|(.+)[._](?P<end>{'|'.join(SPLITS)})", re.IGNORECASE)
@@ -125,28 +126,38 @@ def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | 
     Texts without a label, if there is no column ``label``, can be predicted but not trained on.
 
     Args:
-        path: the table.
+        path: the table, or a folder with tables named ``train``, ``val`` and ``test``.
         text: the column with the texts.
         label: the column with the labels.
         group: the column with groups that must not be split.
     """
-    path, wanted = Path(path), [column(name) for name in (text, label, group) if name is not None]
-    if not path.is_file() or path.suffix.lower() not in {".csv", ".tsv", ".parquet"}:
-        raise ValueError(f"Expected {path} to be a table, .csv, .tsv or .parquet, but it is not.")
-    rows = read_table(path, wanted[:1], [*wanted, SPLIT])
-    if not rows:
-        raise ValueError(f"Expected {path} to have rows, but it has none.")
-    if label == LABEL and LABEL not in rows[0]:
-        wanted.remove(LABEL)
-    check_columns(path, list(rows[0]), wanted)
-    for number, row in enumerate(rows, 1):
-        for name in wanted:
-            if not row.get(name, "").strip():
-                raise ValueError(f"Expected a value in column `{name}` of {path}, but row {number} has none.")
-    values = {name: [row[name] for row in rows] for name in wanted}
-    splits = split_names(path, [row.get(SPLIT) for row in rows])
-    groups = [] if group is None else values[column(group)]
-    return Rows(Texts(tuple(values[column(text)])), values.get(column(label), []), splits, groups)
+    path = Path(path)
+    tables: Mapping[str | None, Path] = split_lists(path) if path.is_dir() else {None: path}
+    if not tables or not all(one.is_file() and one.suffix.lower() in _TABLES for one in tables.values()):
+        raise ValueError(
+            f"Expected {path} to be a table ({', '.join(_TABLES)}), or a folder with tables named train, val and test, "
+            "but it is not."
+        )
+    texts, labels, splits, groups = (list[str]() for _ in range(4))
+    for part, table in tables.items():
+        wanted = [column(name) for name in (text, label, group) if name is not None]
+        rows = read_table(table, wanted[:1], [*wanted, SPLIT])
+        if not rows:
+            raise ValueError(f"Expected {table} to have rows, but it has none.")
+        if label == LABEL and LABEL not in rows[0]:
+            wanted.remove(LABEL)
+        check_columns(table, list(rows[0]), wanted)
+        for number, row in enumerate(rows, 1):
+            for name in wanted:
+                if not row.get(name, "").strip():
+                    raise ValueError(f"Expected a value in column `{name}` of {table}, but row {number} has none.")
+        texts += [row[column(text)] for row in rows]
+        labels += [row[column(label)] for row in rows] if column(label) in wanted else []
+        groups += [] if group is None else [row[column(group)] for row in rows]
+        splits += split_names(table, [row.get(SPLIT) for row in rows], part)
+    if 0 < len(labels) < len(texts):
+        raise ValueError(f"Expected all tables in {path} to have a column `{label}`, or none, but some have it.")
+    return Rows(Texts(tuple(texts)), labels, splits, groups)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -273,6 +284,6 @@ def _vectors(path: Path, name: str, features: Array) -> Tensor:
     if bad:
         raise ValueError(
             f"Expected finite features in {path}, within the range of float32, but {len(bad)} rows are not, the first "
-            f"is row {bad[0]}."
+            f"is row {bad[0] + 1}."
         )
     return vectors

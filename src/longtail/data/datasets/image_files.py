@@ -21,6 +21,8 @@ SPLITS = dict.fromkeys(("train", "training", "train_set", "training_set"), "trai
 SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev", "val_set", "validation_set"), "val")
 SPLITS |= dict.fromkeys(("test", "testing", "test_set"), "test")
 """Names of splits, and what we call them."""
+LISTS = (".csv", ".tsv", ".parquet", ".txt")
+"""Suffixes of lists."""
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
 _SYSTEM_FILES = {"thumbs.db", "desktop.ini"}  # of Windows
 LINKED = "linked folder"
@@ -106,7 +108,19 @@ def image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffixes in image_formats().values() for suffix in suffixes)
 
 
-# --- text lists
+# --- lists
+
+
+def split_lists(root: Path) -> dict[str | None, Path]:
+    """Return the list of each split in a folder; none if there is no list of training images."""
+    found: dict[str | None, Path] = {}
+    for file in sorted(root.iterdir()):
+        part = SPLITS.get(file.stem.lower())
+        if part is not None and file.suffix.lower() in LISTS and file.is_file():
+            other = found.setdefault(part, file)
+            if other != file:
+                raise ValueError(f"Expected one list for {part} in {root}, but got {other.name} and {file.name}.")
+    return {part: found[part] for part in ("train", "val", "test") if part in found} if "train" in found else {}
 
 
 def read_lines(path: Path) -> list[str]:
@@ -220,7 +234,9 @@ def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> l
         options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
         hint = f"; {' and '.join(options)} {'names another' if len(options) < 2 else 'name others'}" if options else ""
         if "path" in needed and len(needed) > 1 and not _lacks(header, needed[1:]):
-            hint = "; `path_column` names another; for texts use `longtail embed`"
+            hint = "; `path_column` names another; texts need `--text COLUMN` of `longtail embed`"
+        if list(needed) == ["path"]:
+            hint = "; `longtail embed --text COLUMN` makes features of texts"
         if "path" in needed and any(map(is_image, header)):
             hint = "; the first row must have the names of columns"
         more = f", … ({len(header)} columns)" if len(header) > _NAMED else ""

@@ -30,7 +30,7 @@ def label_texts(values: Any, number: int, where: str) -> list[str]:
     if found.shape != (number,):
         hint = "; of one-hot rows save `labels.argmax(1)`" if found.ndim == 2 and len(found) == number else ""
         raise ValueError(f"Expected {number} labels in {where}, but got {found.dtype} of shape {found.shape}{hint}.")
-    return [_text(value, row, where) for row, value in enumerate(found.tolist())]
+    return [_text(value, row, where) for row, value in enumerate(found.tolist(), 1)]
 
 
 def _text(value: Any, row: int, where: str) -> str:

@@ -15,6 +15,7 @@ from longtail._checks import Vector, as_tensor, describe
 from longtail.classes import class_counts
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import (
+    LISTS,
     SPLITS,
     FoundFiles,
     column,
@@ -25,12 +26,12 @@ from longtail.data.datasets.image_files import (
     is_image,
     read_pairs,
     read_table,
+    split_lists,
 )
 from longtail.data.datasets.rows import Rows, split_names
 from longtail.data.datasets.splits import DataSet, FileImages, Split
 from longtail.data.loaders.decode import raw_pixels
 
-_LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _FOLDER = "folder"  # the value of `split_by` for folders
 
 
@@ -77,7 +78,7 @@ def open_path(
                 raise ValueError(f"Expected no `{name}` for {what}, but got {value}.")
 
     if path.is_dir():
-        lists = _split_lists(path)
+        lists = split_lists(path)
         if lists:
             return _read_lists(lists, root, columns).dataset(path.name, next(iter(lists.values())))
         refuse(f"{path}, a folder of class folders", "image_root", "path_column", "label_column")
@@ -85,12 +86,12 @@ def open_path(
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
-    if is_features(path) and (columns[0] == "path" or suffix not in _LISTS):
+    if is_features(path) and (columns[0] == "path" or suffix not in LISTS):
         refuse("features", "image_root", "path_column")
         return read_features(path, label=label_column, group=split_by).dataset(path.stem, path)
-    if suffix not in _LISTS:
+    if suffix not in LISTS:
         raise ValueError(
-            f"Expected {path} to be a folder, a table or a list ({', '.join(_LISTS)}) or features (.npz, .npy, "
+            f"Expected {path} to be a folder, a table or a list ({', '.join(LISTS)}) or features (.npz, .npy, "
             f".safetensors), but got {suffix!r}."
         )
     return _read_lists({None: path}, root, columns).dataset(path.stem, path)
@@ -101,7 +102,7 @@ def open_path(
 
 def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
     """Return the class folders in ``path`` whose class has no image in any split."""
-    if not Path(path).is_dir() or _split_lists(Path(path)):
+    if not Path(path).is_dir() or split_lists(Path(path)):
         return []
     counts = class_counts(torch.cat([split.labels for split in dataset.splits.values()]), dataset.num_classes)
     folders = _split_folders(Path(path)).values()
@@ -261,18 +262,6 @@ def _has_only_folders(root: Path) -> bool:
 
 
 # --- lists
-
-
-def _split_lists(root: Path) -> dict[str | None, Path]:
-    """Return the list of each split in a folder; none if there is no list of training images."""
-    found: dict[str | None, Path] = {}
-    for file in sorted(root.iterdir()):
-        part = SPLITS.get(file.stem.lower())
-        if part is not None and file.suffix.lower() in _LISTS and file.is_file():
-            other = found.setdefault(part, file)
-            if other != file:
-                raise ValueError(f"Expected one list for {part} in {root}, but got {other.name} and {file.name}.")
-    return {part: found[part] for part in ("train", "val", "test") if part in found} if "train" in found else {}
 
 
 def _read_lists(lists: Mapping[str | None, Path], root: Path | None, columns: Sequence[str]) -> Rows[FileImages]:
