@@ -75,7 +75,7 @@ def probe(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
 
     begin = time.perf_counter()
     words = ["train", folder / "features.npz", "--method", "balanced-softmax", "--validation", 0]
-    words += ["--epochs", given.epochs, "--out", folder / "run"]
+    words += ["--epochs", given.epochs, "--weight-decay", 0.1, "--out", folder / "run"]
     subprocess.run([sys.executable, "-m", "longtail", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
     run = RunFolder(folder / "run")
     yield add("`longtail train`", begin, 100 * run.result()["splits"]["test"]["recall"]["all"], given.rows)
