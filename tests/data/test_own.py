@@ -181,6 +181,29 @@ def test_ignored_files_are_counted(tmp_path):
         assert named in note
 
 
+def test_groups_from_file_names(tmp_path):
+    touch(tmp_path, "cat/p1_1.png", "cat/p1_2.png", "dog/p2-1.png", "dog/p1_3.png", "dog/in/p10_1.png")
+    data = open_path(tmp_path, split_by=r"(p[0-9]+)[_-]")
+    assert data.class_names == ("cat", "dog")
+    found = {
+        name: data.group_names[group] for (name, _), group in zip(listed(data.train), data.train.groups, strict=True)
+    }
+    assert found == {
+        "cat/p1_1.png": "p1",
+        "cat/p1_2.png": "p1",
+        "dog/p1_3.png": "p1",
+        "dog/p2-1.png": "p2",
+        "dog/in/p10_1.png": "p10",
+    }
+    with pytest.raises(
+        ValueError, match=r"every path to match `split_by` = '\(p\[0-9\]\+\)_', but dog/p2-1.png does not"
+    ):
+        open_path(tmp_path, split_by="(p[0-9]+)_")
+    for wrong in ("patient", "(p)(q)", "(p"):
+        with pytest.raises(ValueError, match=r"`split_by` for .* one part in parentheses"):
+            open_path(tmp_path, split_by=wrong)
+
+
 def test_masks_beside_images_are_pointed_out(tmp_path):
     touch(
         tmp_path,
@@ -214,7 +237,7 @@ def test_groups_from_folders(tmp_path):
     touch(tmp_path, "dog/1.png")
     with pytest.raises(ValueError, match=r"`split_by` = folder, but dog/1\.png is directly in its class folder"):
         open_path(tmp_path, split_by="folder")
-    with pytest.raises(ValueError, match=r"^Expected `split_by` = folder .*, but got 'patient'"):
+    with pytest.raises(ValueError, match=r"^Expected `split_by` for .*, but got 'patient'"):
         open_path(tmp_path, split_by="patient")
 
 

@@ -77,8 +77,8 @@ class Recipe:
     split_by: str | None = param(
         None,
         "your own data: images with the same value in this column of the list (patient, video) are never split between "
-        "training, validation and test data; `folder`: the folders directly below class folders; default: an array "
-        "`group` of a file of features, if it has one",
+        "training, validation and test data; of class folders `folder`, the folders directly below them, or a pattern "
+        "of file names such as '(patient[0-9]+)_'; default: an array `group` of a file of features, if it has one",
     )
     test: float = param(
         0.0,

@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def open_path(
         label_column: the column with the labels.
         split_by: the column of a list, or the array beside features, with groups that must not be split, such as
             patients; for class folders, ``"folder"``: the classes are the folders of the first level, and the groups
-            the folders directly below them, by name.
+            the folders directly below them, by name; or a regular expression for the paths in the folder, such as
+            ``"(patient[0-9]+)_"``, whose part in parentheses is the group.
 
     ``notes`` of the data set says which files were ignored, and how nested folders were read.
     """
@@ -110,11 +112,7 @@ def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
 
 
 def _open_folder(root: Path, split_by: str | None) -> DataSet:
-    if split_by not in {None, _FOLDER}:
-        raise ValueError(
-            f"Expected `split_by` = folder for {root}, a folder of class folders, but got {split_by!r}; a list of "
-            "images can have such a column."
-        )
+    pattern = None if split_by in {None, _FOLDER} else _pattern(str(split_by), root)
     folders = _split_folders(root)
     tops = {part: [found.name for found in folders_in(folder)] for part, folder in folders.items()}
     if not any(tops.values()):
@@ -124,7 +122,7 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
     found = {part: find_files(folder, tops[part]) for part, folder in folders.items()}
     first_level = sorted({top for of_part in tops.values() for top in of_part})
     class_names = first_level
-    if split_by is None:
+    if split_by != _FOLDER:
         with_images = {place for files in found.values() for place, images in files.images if images}
         every = {place for files in found.values() for place, _ in files.images}
         class_names = _class_folders(first_level, every, with_images)
@@ -141,7 +139,8 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
         labels = torch.tensor([c for c, _, _ in rows], dtype=torch.int64)
         groups = None
         if split_by is not None:
-            groups = torch.tensor([_folder_code(codes, name, place) for _, name, place in rows], dtype=torch.int64)
+            names = [_folder_of(name, place) if pattern is None else _part_of(name, pattern) for _, name, place in rows]
+            groups = torch.tensor([codes.setdefault(name, len(codes)) for name in names], dtype=torch.int64)
         splits[part] = Split(FileImages(folders[part], [name for _, name, _ in rows]), labels, groups)
     return DataSet(
         root.name,
@@ -176,13 +175,33 @@ def _with_parents(place: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
-def _folder_code(codes: dict[str, int], image: str, place: str) -> int:
+def _folder_of(image: str, place: str) -> str:
+    """The folder directly below the class folder."""
     if "/" not in place:
         raise ValueError(
             f"Expected images in folders below the class folders for `split_by` = folder, but {image} is directly in "
             "its class folder."
         )
-    return codes.setdefault(place.split("/")[1], len(codes))
+    return place.split("/")[1]
+
+
+def _pattern(split_by: str, root: Path) -> re.Pattern[str]:
+    """A regular expression whose part in parentheses is the group of an image."""
+    with suppress(re.error):
+        found = re.compile(split_by)
+        if found.groups == 1:
+            return found
+    raise ValueError(
+        f"Expected `split_by` for {root}, a folder of class folders, to be folder, or a pattern of file names with one "
+        f"part in parentheses, as '(patient[0-9]+)_', but got {split_by!r}; a list of images can have such a column."
+    )
+
+
+def _part_of(image: str, pattern: re.Pattern[str]) -> str:
+    found = pattern.search(image)
+    if found is None or not found[1]:
+        raise ValueError(f"Expected every path to match `split_by` = {pattern.pattern!r}, but {image} does not.")
+    return found[1]
 
 
 def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundFiles]) -> str:
