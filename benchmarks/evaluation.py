@@ -40,11 +40,11 @@ from team import FAST, Team
 from timing import DEVICE, wall_seconds
 from torch import Tensor
 
+from longtail._ranks import Ranks
 from longtail.classes import Groups
 from longtail.data.sampling.batch_plan import Batch
 from longtail.metrics import ClassStatistics, class_statistics
 from longtail.models import build_model
-from longtail.ranks import Ranks
 from longtail.train import defaults
 from longtail.train.evaluation import add_statistics, count_correct
 from longtail.train.graphs import ReplayedForward, forward_eval

@@ -31,11 +31,11 @@ from timing import DEVICE as KIND
 from timing import synchronise
 from torch import Tensor
 
+from longtail._ranks import Ranks
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, ResidentFiles, Split, Streaming
 from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import Instance
-from longtail.ranks import Ranks
 from longtail.train import Recipe, defaults
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.stages import Running, Stages

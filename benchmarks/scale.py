@@ -30,7 +30,7 @@ import torch
 from record import save
 from virtual import FILES, Machine, Simulation
 
-from longtail.ranks import Ranks
+from longtail._ranks import Ranks
 from longtail.study import Study
 from longtail.study import execute as executing
 from longtail.study.conduct import known_runs

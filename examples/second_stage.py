@@ -27,11 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail._io import read_tensors
+from longtail._ranks import Ranks
 from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import ClassAware, Instance
 from longtail.metrics import class_statistics, recall
 from longtail.models import Model, build_head
-from longtail.ranks import Ranks
 from longtail.train import RunFolder
 from longtail.train.dataset import open_data
 from longtail.train.loaders import Loaders

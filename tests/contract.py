@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from longtail._ranks import Ranks
 from longtail.beta import AutoBeta
 from longtail.classes import Groups
 from longtail.data.sampling.batch_plan import Batch
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.methods import METHODS, Objective, Task
 from longtail.models import HeadSpec, Model, build_model, replace_head
-from longtail.ranks import Ranks
 from longtail.train.optimizer import make_optimizer
 from longtail.train.step import Step
 

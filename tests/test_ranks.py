@@ -2,7 +2,7 @@
 
 import torch
 
-from longtail.ranks import Ranks
+from longtail._ranks import Ranks
 
 ALONE = Ranks()
 

@@ -26,7 +26,7 @@ ORDER = (
     "losses",
     "posthoc",
     "metrics",
-    "ranks",
+    "_ranks",
     "beta",
     "estimators",
     "data",

@@ -25,10 +25,10 @@ from longtail._checks import (
     describe,
     shown,
 )
+from longtail._ranks import Ranks
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.losses._common import KeepsValues, check_label_range
 from longtail.losses.softmax import scaled_log_counts
-from longtail.ranks import Ranks
 
 __all__ = ["AutoBeta", "BetaUpdate", "ShiftFit", "fit_shift"]
 

@@ -103,12 +103,31 @@ def test_epochs_differ_and_set_epoch_starts_anew():
     assert list(sampler) == first
 
 
-def test_rank_comes_from_torch_distributed(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+def draw_of_rank(rank, folder):
+    """What a process of two draws in epoch 3, and again from the state after five samples."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     try:
-        assert (EpochSampler(LABELS, Instance()).rank, EpochSampler(LABELS, Instance()).world) == (0, 1)
+        sampler = EpochSampler(LABELS, ClassAware(length=3800), seed=4)
+        sampler.set_epoch(3)
+        drawn, steps = [], iter(sampler)
+        drawn += [next(steps) for _ in range(5)]
+        again = EpochSampler(LABELS, ClassAware(length=3800), seed=4)
+        again.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+        drawn += list(steps)
+        (folder / f"{rank}.json").write_text(json.dumps([drawn, list(again)]))
     finally:
         dist.destroy_process_group()
+
+
+def test_ranks_come_from_torch_distributed(tmp_path):
+    torch.multiprocessing.spawn(draw_of_rank, (tmp_path,), nprocs=2)
+    (first, rest), (second, others) = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    whole = EpochSampler(LABELS, ClassAware(length=3800), seed=4, rank=0, world=1)
+    whole.set_epoch(3)
+    expected = list(whole)
+    assert sorted(first + second) == sorted(expected)
+    assert first != second
+    assert (rest, others) == (first[5:], second[5:])
 
 
 def test_states_and_ranks_that_do_not_fit():

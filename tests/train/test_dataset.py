@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import longtail
+from longtail._ranks import Ranks
 from longtail.data import (
     DataSet,
     FileImages,
@@ -24,7 +25,6 @@ from longtail.data import (
 )
 from longtail.data.loaders import resident_files
 from longtail.data.loaders.decode import decode
-from longtail.ranks import Ranks
 from longtail.study.planning import make_plan
 from longtail.train import RunFolder, Trainer
 from longtail.train.dataset import open_data

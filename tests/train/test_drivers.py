@@ -9,13 +9,13 @@ from tests.contract import METHODS, Task
 from tests.train.conftest import assert_same_run, recipe_for, trained
 from tests.train.feeding import weights_of
 
+from longtail._ranks import Ranks
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, Draws, FileImages, Resident, ResidentFiles, Split, Streaming, load
 from longtail.data.augment import Compose, Normalise, RandomCrop
 from longtail.data.sampling.samplers import ClassAware, Progressive
 from longtail.methods import Objective
 from longtail.models import build_model
-from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer, stages
 from longtail.train.drivers import Captured, Eager
 from longtail.train.loaders import Loaders

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from longtail._ranks import Ranks
 from longtail.data.sampling.batch_plan import Batch
 from longtail.metrics import class_statistics
-from longtail.ranks import Ranks
 from longtail.train import evaluation
 from longtail.train.evaluation import add_statistics, count_correct
 from longtail.train.stored import NO_LABEL

@@ -8,10 +8,10 @@ from tests.train.conftest import assert_same_run, logged, recipe_for
 from tests.train.emulated_gpu import FakeGraph
 
 from longtail._io import read_tensors
+from longtail._ranks import Ranks
 from longtail.data import load
 from longtail.data.sampling.batch_plan import Batch
 from longtail.models import build_model, replace_head
-from longtail.ranks import Ranks
 from longtail.train import RunFolder, StoppedError, Trainer, evaluation, graphs
 from longtail.train.evaluation import Evaluator, _in_order, batch_statistics
 from longtail.train.graphs import ReplayedForward, forward_eval

@@ -15,11 +15,11 @@ from tests.train.warm import until
 
 from longtail import fit_shift
 from longtail._io import read_tensors
+from longtail._ranks import Ranks
 from longtail.data import load
 from longtail.methods import METHODS
 from longtail.metrics import class_statistics, recall
 from longtail.models import build_model
-from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.checkpoint import latest_checkpoint
 from longtail.train.stored import read_statistics

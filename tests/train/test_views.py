@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.train.conftest import recipe_for
 
+from longtail._ranks import Ranks
 from longtail.data import ArrayImages, Normalisation, Split, load
 from longtail.data.augment import ColorJitter, Compose, RandAugment, RandomFlip, RandomGrey, RandomResizedCrop
 from longtail.data.sampling.samplers import Instance
-from longtail.ranks import Ranks
 from longtail.train import RunFolder, Trainer
 from longtail.train.loaders import Loaders, evaluation_view, training_views
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from longtail._ranks import Ranks
 from longtail.losses import Loss
 from longtail.metrics.statistics import wide
 from longtail.models import Outputs
-from longtail.ranks import Ranks
 
 Sums = dict[str, Tensor]
 

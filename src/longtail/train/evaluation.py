@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from longtail._progress import Phase, phase
+from longtail._ranks import Ranks
 from longtail.data import ArrayImages, Resident, Split
 from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics, class_statistics, recall
 from longtail.models import Model, Outputs
 from longtail.models.backbones import evaluation_mode
-from longtail.ranks import Ranks
 from longtail.train.drivers import seeded
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders

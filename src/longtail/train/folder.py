@@ -27,8 +27,8 @@ from longtail._io import (
     write_text,
 )
 from longtail._program import some_of
+from longtail._ranks import Ranks
 from longtail.methods import find_method
-from longtail.ranks import Ranks
 from longtail.train.cache import cache_folder
 from longtail.train.recipe import Recipe, differing_settings, recipe_in, settings_of, write_recipe
 

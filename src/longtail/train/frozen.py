@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from longtail._program import some_of
 from longtail._progress import phase
+from longtail._ranks import Ranks
 from longtail.data import FeatureVectors, FileImages, Split
 from longtail.data.datasets.feature_tables import FEATURES
 from longtail.data.datasets.features import read_features
@@ -19,7 +20,6 @@ from longtail.data.loaders.decode import UnreadableImageError
 from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode
 from longtail.models.heads import unit
-from longtail.ranks import Ranks
 from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 from longtail.train.loaders import Loaders
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from longtail._claims import LOCK_FILE
+from longtail._ranks import Ranks
 from longtail.data import CATALOG, DataSet
 from longtail.models import check_name
-from longtail.ranks import Ranks
 from longtail.train.cache import cache_folder
 from longtail.train.fitting import describe_settings
 from longtail.train.fleet import Fleet, stoppable

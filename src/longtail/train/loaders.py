@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+from longtail._ranks import Ranks
 from longtail.data import (
     ArrayImages,
     BatchPlan,
@@ -38,7 +39,6 @@ from longtail.data.augment import (
 from longtail.data.loaders.resident_files import NoRoomError
 from longtail.data.sampling.samplers import Instance, Sampler
 from longtail.models import pretrained_normalisation
-from longtail.ranks import Ranks
 from longtail.train.dataset import first_image
 from longtail.train.own import SMALL, cores
 from longtail.train.recipe import Family, Recipe

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from longtail._io import open_tensors, plain, read_tensors, reading, tensor_writer, write_tensors
+from longtail._ranks import Ranks
 from longtail.classes import Groups
 from longtail.data import Split
 from longtail.metrics import ClassStatistics, class_statistics
-from longtail.ranks import Ranks
 from longtail.train.folder import RunFolder
 from longtail.train.measures import POSTHOCS, Classifier, PostHoc, choose_posthoc, measures
 

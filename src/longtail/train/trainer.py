@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from longtail._io import write_json, write_tensors
+from longtail._ranks import Ranks
 from longtail.beta import ShiftFit
 from longtail.data import ArrayImages, DataSet, FeatureVectors
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
-from longtail.ranks import Ranks
 from longtail.train.auto_beta import FOLDS, NO_PILOTS, pooled_fit, summary
 from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (

@@ -6,9 +6,9 @@ from typing import Any
 import torch.utils.data
 
 from longtail._checks import Vector, check_integer
+from longtail._ranks import Ranks
 from longtail.data.sampling.draws import Draws
 from longtail.data.sampling.samplers import Sampler, _check_labels, shard
-from longtail.ranks import Ranks
 
 __all__ = ["EpochSampler"]
 
