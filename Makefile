@@ -145,6 +145,7 @@ dist: $(VENV)/.dev  ## Build sdist and wheel in dist/, and check them
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
+	test -z "$$(find dist -name '*.whl' -size +2M)"
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .venv-floor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from html.parser import HTMLParser
 
 import torch
+from IPython.core.formatters import HTMLFormatter
 
 import longtail
 from longtail.data import ArrayImages, DataSet, Normalisation, Split, describe_dataset
@@ -36,7 +37,7 @@ def test_description():
     split = Split(ArrayImages(torch.cat([pixels, pixels[:1]])), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1]))
     data = DataSet(f"name {BAD}", (BAD, "oak & elm"), split, normalisation=Normalisation((0.5,) * 3, (0.5,) * 3))
     found = describe_dataset(data)
-    shown = Tags(found._repr_html_())
+    shown = Tags(HTMLFormatter()(found))
     assert "script" not in shown.tags
     assert f"{BAD}5" in shown.text.replace("\n", "")
     assert "oak & elm3" in shown.text.replace("\n", "")
@@ -47,7 +48,7 @@ def test_description():
 def test_diagnosis():
     test = {"labels": [0, 0, 0, 1, 1, 1], "predicted": [0, 0, 0, 0, 0, 1]}
     found = longtail.diagnose(test, counts={BAD: 500, "fox": 5})
-    shown = Tags(found._repr_html_())
+    shown = Tags(HTMLFormatter()(found))
     assert "script" not in shown.tags
     rows = shown.text.split()
     assert rows[rows.index("test100.033.366.7") :] != []

@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(
         ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md", "results/natural.md")
+        for name in (
+            *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+            *("results/README.md", "results/natural.md", "reproduction/README.md"),
+        )
     ),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
@@ -63,6 +66,24 @@ def site(tmp_path_factory):
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr, built.stderr
     return {file.relative_to(folder): Links(file.read_text("utf-8")) for file in folder.rglob("*.html")}, folder
+
+
+def test_nothing_is_loaded_from_the_network(site):
+    """Besides what tags load: diagrams and the repository's stars, which the theme's script would fetch, and styles."""
+    pages, folder = site
+    for page in pages:
+        text = (folder / page).read_text("utf-8")
+        assert 'class="mermaid"' not in text
+        assert 'data-md-component="source"' not in text
+    for style in folder.rglob("*.css"):
+        assert not re.search(r"(@import|url\()[^;)]{0,9}(https?:)?//", style.read_text("utf-8")), style
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for page in PAGES:
+        used = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9-]+)", page.read_text("utf-8"), re.MULTILINE))
+        assert used <= targets, page
 
 
 def test_links_and_loaded_files_are_in_the_site(site):
