@@ -56,7 +56,7 @@ def test_list_with_groups_and_test_data_held_out(run, tmp_path):
     assert result["splits"]["val"]["samples"] == 7  # one of the other eight
     assert result["counts"] == [7, 14, 28]
     code, _, err = run("train", "photos", "--split-by", "day")
-    assert one_sentence(err).startswith("Expected --split-by folder for ")
+    assert one_sentence(err).startswith("Expected --split-by for ")
 
 
 def test_ignored_files_are_said_once(run, tmp_path):
