@@ -16,7 +16,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 20
 
-demo: $(VENV)/.demo  ## Compare softmax, Balanced Softmax and CBS on long-tailed digits, and write a report: about three minutes
+demo: $(VENV)/.demo  ## Compare softmax, Balanced Softmax and CBS on long-tailed digits, and write a report: about a minute
 	OMP_NUM_THREADS=1 $(BIN)/longtail demo
 
 test: lint types unit  ## Run lint, type checks, doctests and tests
