@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -101,10 +101,10 @@ def read_features(
 def has_groups(path: Path | str) -> bool:
     """Whether a file of features has an array ``group``, as ``longtail embed --split-by`` writes."""
     path = Path(path)
-    if path.suffix.lower() == ".safetensors" and path.is_file():
-        with open_tensors(path) as tensors:
-            return GROUP in tensors.keys()  # noqa: SIM118 - not a dictionary
-    with suppress(OSError, BadZipFile):
+    with suppress(Exception):  # reading the file says what is wrong with it
+        if path.suffix.lower() == ".safetensors":
+            with open_tensors(path) as tensors:
+                return GROUP in tensors.keys()  # noqa: SIM118 - not a dictionary
         if path.suffix.lower() == ".npz":
             with ZipFile(path) as file:
                 return f"{GROUP}.npy" in file.namelist()
