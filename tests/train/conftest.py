@@ -12,7 +12,7 @@ from tests.train.feeding import BAD
 from tests.train.warm import Warm
 
 from longtail.data import FileImages, Split
-from longtail.train import RunFolder, Trainer, defaults
+from longtail.train import RunFolder, StoppedError, Trainer, defaults
 
 
 def mostly_slow(values, fast):
@@ -49,6 +49,18 @@ def assert_same_run(folder, reference):
         assert (folder.path / name).read_bytes() == content, name
     assert logged(folder) == logged(reference)
     assert not list(folder.path.rglob("*.part"))
+
+
+def stop_and_resume(recipe, folder, *after):
+    """Train a run that stops after each of these numbers of steps and resumes; return the trainer that ends it."""
+    for steps in (*after, None):
+        trainer = Trainer(recipe, folder)
+        try:
+            for number, _ in enumerate(trainer.steps(), 1):
+                trainer.stop_requested = number == steps
+        except StoppedError:
+            continue
+    return trainer
 
 
 def is_locked(folder):

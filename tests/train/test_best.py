@@ -1,9 +1,9 @@
 """`best_epoch`: the weights of the best epoch on validation data, and early stopping."""
 
 import pytest
-from tests.train.conftest import assert_same_run, logged, recipe_for, trained
+from tests.train.conftest import assert_same_run, logged, recipe_for, stop_and_resume, trained
 
-from longtail.train import RunFolder, StoppedError, Trainer, evaluate_run
+from longtail.train import RunFolder, Trainer, evaluate_run
 
 SETTINGS = {"validation": 0.3, "best_epoch": True, "epochs": 5, "lr": 0.3, "warmup": 0, "schedule": "constant"}
 
@@ -41,13 +41,7 @@ def test_stopped_run_ends_like_an_undisturbed_one(tmp_path):
     settings = SETTINGS | {"patience": 2, "checkpoint_epochs": 3}
     reference, _ = trained(tmp_path / "reference", "cbs", **settings)
     folder = RunFolder(tmp_path / "stopped")
-    for steps in (2, 9, 11, 6, 1, 1000):
-        trainer = Trainer(recipe_for("cbs", **settings), folder)
-        try:
-            for number, _ in enumerate(trainer.steps(), 1):
-                trainer.stop_requested = number == steps
-        except StoppedError:
-            continue
+    stop_and_resume(recipe_for("cbs", **settings), folder, 2, 9, 11, 6, 1)
     assert folder.done
     assert_same_run(folder, reference)
 

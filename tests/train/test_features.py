@@ -11,13 +11,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
-from tests.train.conftest import assert_same_run, one_sentence
+from tests.train.conftest import assert_same_run, one_sentence, stop_and_resume
 
 import longtail
 from longtail.data import open_path
 from longtail.inference import evaluate_on
 from longtail.methods import METHODS
-from longtail.train import RunFolder, StoppedError, Trainer, defaults
+from longtail.train import RunFolder, Trainer, defaults
 from longtail.train.optimizer import make_optimizer
 
 
@@ -78,13 +78,7 @@ def test_stopped_run_ends_like_an_undisturbed_one(gaussians, tmp_path, optimizer
     reference = RunFolder(tmp_path / "reference")
     Trainer(recipe(gaussians, **settings), reference).run()
     folder = RunFolder(tmp_path / "stopped")
-    for steps in (5, 4, 9, 1000):
-        trainer = Trainer(recipe(gaussians, **settings), folder)
-        try:
-            for number, _ in enumerate(trainer.steps(), 1):
-                trainer.stop_requested = number == steps
-        except StoppedError:
-            continue
+    stop_and_resume(recipe(gaussians, **settings), folder, 5, 4, 9)
     assert_same_run(folder, reference)
 
 

@@ -11,13 +11,13 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tests.train.conftest import assert_same_run, logged, recipe_for
+from tests.train.conftest import assert_same_run, logged, recipe_for, stop_and_resume
 
 import longtail
 from longtail.data import FeatureVectors, Split, load
 from longtail.inference import evaluate_on
 from longtail.methods import METHODS
-from longtail.train import RunFolder, StoppedError, Trainer, defaults, train
+from longtail.train import RunFolder, Trainer, defaults, train
 from longtail.train.fitting import fitting_settings
 from longtail.train.own import OwnImages
 
@@ -264,13 +264,7 @@ def test_stopped_run_ends_like_an_undisturbed_one(weights, tmp_path, case):
     settings = CASES[case] | {"evaluate_every": 1, "train_stats": "paper"}
     reference, _ = finished(tmp_path / "reference", weights, **settings)
     folder = RunFolder(tmp_path / "stopped")
-    for steps in (2, 5, 3, 1000):
-        trainer = Trainer(recipe_with(weights, **settings), folder)
-        try:
-            for number, _ in enumerate(trainer.steps(), 1):
-                trainer.stop_requested = number == steps
-        except StoppedError:
-            continue
+    stop_and_resume(recipe_with(weights, **settings), folder, 2, 5, 3)
     assert folder.done
     assert_same_run(folder, reference)
 

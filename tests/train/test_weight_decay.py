@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sklearn.metrics import balanced_accuracy_score
-from tests.train.conftest import assert_same_run
+from tests.train.conftest import assert_same_run, stop_and_resume
 
-from longtail.train import RunFolder, StoppedError, Trainer, defaults
+from longtail.train import RunFolder, Trainer, defaults
 from longtail.train.weight_decay import DECAYS
 
 
@@ -66,13 +66,7 @@ def test_a_run_that_is_stopped_in_its_pilots_ends_like_an_undisturbed_one(featur
     reference, folder = RunFolder(tmp_path / "reference"), RunFolder(tmp_path / "stopped")
     settings = {"epochs": 3, "validation": 0.2}
     Trainer(recipe(features, **settings), reference).run()
-    for steps in (5, 20, 30, 1000):
-        trainer = Trainer(recipe(features, **settings), folder)
-        try:
-            for number, _ in enumerate(trainer.steps(), 1):
-                trainer.stop_requested = number == steps
-        except StoppedError:
-            continue
+    trainer = stop_and_resume(recipe(features, **settings), folder, 5, 20, 30)
     assert_same_run(folder, reference)
     assert trainer.steps_done == trainer.steps_total
 

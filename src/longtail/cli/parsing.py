@@ -192,7 +192,7 @@ def open_given(data: str, given: argparse.Namespace) -> DataSet:
 
 
 def open_texts(data: str, given: argparse.Namespace) -> Rows[Texts]:
-    """Return the rows of one's own table of texts, opened as ``--text`` and the flags of :func:`add_opening` say."""
+    """Return the rows of your own table of texts, opened as ``--text`` and the flags of :func:`add_opening` say."""
     if data in CATALOG:
         raise ValueError(f"Expected no --text for {data}, a data set by name, but got {given.text}.")
     for name in ("image_root", "path_column"):
