@@ -181,12 +181,20 @@ def test_runs_share_features_until_an_image_changes(weights, pictures, tmp_path)
 def test_a_file_that_is_no_image_is_named_with_a_remedy_that_works(weights, pictures, tmp_path):
     (pictures / "a/3.png").write_bytes(b"<html>")
     given = {"model": "timm:test_vit", "weights": str(weights), "recipe": "probe", "image_size": 32, "device": "cpu"}
-    recipe = defaults(str(pictures), "softmax", given=given).changed(**given, epochs=1, workers=0)
-    with pytest.raises(ValueError, match=r"a/3\.png.*move it elsewhere") as caught:
+    given |= {"test": 0.3, "weight_decay": 1.0}  # one of 40 files is damaged
+    recipe = defaults(str(pictures), "softmax", given=given).changed(**given, epochs=2, workers=0, checkpoint_epochs=1)
+    with pytest.raises(ValueError, match=r"a/3\.png.*`bad_images` = skip"):
         train(recipe, tmp_path / "run")
-    assert "skip" not in str(caught.value)  # which --train head refuses
-    (pictures / "a/3.png").rename(tmp_path / "3.png")
-    assert train([recipe], tmp_path / "other")[0].done
+    skipping = recipe.changed(bad_images="skip")
+    skipped, again = (train([skipping], tmp_path / name)[0] for name in ("skipped", "skipped again"))
+    for folder in (skipped, again):  # the features of the second one come from the cache
+        assert set(json.loads(folder.unreadable_file.read_text())) == {str(pictures / "a/3.png")}
+        read = {name: one["samples"] for name, one in folder.result()["splits"].items()}
+        assert read == {"train": 25, "train_paper": 25, "val": 3, "test": 11}
+    assert_same_run(again, skipped)
+    stopped = RunFolder(tmp_path / "stopped")
+    stop_and_resume(skipping, stopped, 1, 2)
+    assert_same_run(stopped, skipped)
 
 
 def test_a_head_from_class_means_predicts_the_nearest_one(weights, tmp_path):

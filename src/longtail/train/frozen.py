@@ -3,7 +3,8 @@
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from longtail._ranks import Ranks
 from longtail.data import FeatureVectors, FileImages, Split
 from longtail.data.datasets.feature_tables import FEATURES
 from longtail.data.datasets.features import read_features
-from longtail.data.loaders.decode import UnreadableImageError
+from longtail.data.loaders.decode import UnreadableImageError, decode
 from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode
 from longtail.models.heads import unit
@@ -36,11 +37,12 @@ class Sample:
 def frozen_features(
     backbone: Backbone, loaders: Loaders, cache: Path | None, sample: Sample | None = None
 ) -> dict[Split, Split]:
-    """The features of the images of each split, without augmentation, as a split of vectors.
+    """The features of the images of each split that can be read, without augmentation, as a split of vectors.
 
     Features of image files are kept in the folder ``cache``, under a name made of all files (name, size, time, inode),
     of the weights and of how images are resized and normalised. Splits and seeds do not matter, so the runs of a study
-    share them. Those of a ``sample`` are not kept.
+    share them. Those of a ``sample`` are not kept. Files that cannot be read are added to ``loaders.unreadable``, or
+    raise an error, as ``bad_images`` says.
     """
     splits = list(loaders.dataset.splits.values())
     if not all(isinstance(split.images, FileImages) for split in splits):
@@ -55,17 +57,22 @@ def frozen_features(
         kept = {"features": _features(backbone, loaders, everything, sample)}
         if file is not None and sample is None and loaders.ranks.first:
             write_cache(file, key, kept)
+    unread = kept["features"][:, 0].isnan().nonzero().flatten().tolist()
+    _report_unreadable([files[row] for row in unread], loaders)
     place = {file: number for number, file in enumerate(files)}
     return {split: _with(split, kept["features"][[place[path] for path in paths[split]]]) for split in splits}
 
 
 def _with(split: Split, vectors: Tensor) -> Split:
-    return Split(FeatureVectors(vectors), split.labels, split.groups)
+    read = (~vectors[:, 0].isnan()).nonzero().flatten()
+    if not len(read):
+        raise ValueError(f"Expected an image that can be read in a split of {len(split):,}, but there is none.")
+    return Split(FeatureVectors(vectors), split.labels, split.groups).subset(read)
 
 
 @torch.no_grad()
 def _features(backbone: Backbone, loaders: Loaders, split: Split, sample: Sample | None) -> Tensor:
-    """Float32 ``(N, D)``, on the CPU; every rank computes all of them."""
+    """Float32 ``(N, D)``, on the CPU, NaN for images that cannot be read; every rank computes all of them."""
     assert isinstance(backbone, nn.Module)
     if sample is not None and sample.number < len(split):
         begin, few = time.perf_counter(), split.subset(torch.arange(sample.number))
@@ -73,29 +80,42 @@ def _features(backbone: Backbone, loaders: Loaders, split: Split, sample: Sample
         sample.seconds += (time.perf_counter() - begin) * len(split) / sample.number
         return vectors[torch.arange(len(split)) % sample.number]
     alone = Loaders(loaders.recipe.changed(bad_images="skip"), loaders.dataset, loaders.device, Ranks())
-    found = []
+    vectors = torch.full((len(split), backbone.num_features), torch.nan)
     cast = torch.autocast(loaders.device.type, torch.bfloat16, enabled=loaders.recipe.precision == "bf16")
     with evaluation_mode(backbone), cast, phase("Computing features", len(split)) as progress:
         for batch in alone.evaluation(split).evaluation():
-            _check_readable(alone.unreadable)
-            found.append(backbone(batch.views[0]).float().cpu())
+            found = backbone(batch.views[0]).float().cpu()
+            if not found.isfinite().all():
+                raise ValueError(f"Expected finite features of {loaders.recipe.model}, but got infinity or NaN.")
+            vectors[batch.indices.cpu()] = found
             progress.advance(len(batch.labels))
-    _check_readable(alone.unreadable)
-    return torch.cat(found)
+            if loaders.recipe.bad_images == "error":
+                _report_unreadable(alone.unreadable, loaders)
+    return vectors
 
 
-def _check_readable(unreadable: Mapping[str, str]) -> None:
-    """Raise an error for images that cannot be read: `bad_images` = skip cannot leave them out here."""
-    for path, reason in unreadable.items():
-        remedy = "move it elsewhere, as features need every image (`longtail data describe` lists all such files)"
-        raise UnreadableImageError(path, f"{reason}; {remedy}")
+def _report_unreadable(files: Iterable[str], loaders: Loaders) -> None:
+    """Add files to those that were skipped, or raise an error, as ``bad_images`` says."""
+    errors = []
+    for file in files:
+        try:
+            decode(Path(file))
+            errors.append(UnreadableImageError(file, "it could not be read when its features were computed"))
+        except UnreadableImageError as error:
+            errors.append(error)
+    if errors and loaders.recipe.bad_images == "error":
+        raise UnreadableImageError.of_several(errors, "so far")
+    loaders.unreadable.update({str(error.path): error.reason for error in errors})
 
 
 def _key(backbone: Backbone, loaders: Loaders, files: list[str]) -> str:
     assert isinstance(backbone, nn.Module)
     found = hashlib.blake2b(digest_size=16)
     for file in files:
-        found.update(str(stamp_of(file)).encode("utf-8", "surrogateescape"))
+        stamp: object = file
+        with suppress(OSError):  # it does not exist: the loader says so
+            stamp = stamp_of(file)
+        found.update(str(stamp).encode("utf-8", "surrogateescape"))
     for name, value in backbone.state_dict().items():
         found.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
     recipe = loaders.recipe

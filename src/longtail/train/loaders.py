@@ -80,7 +80,7 @@ class Loaders:
     @property
     def steps_per_epoch(self) -> int:
         """Steps per training epoch."""
-        recipe, samples = self.recipe, len(self.dataset.train)
+        recipe, samples = self.recipe, len(self.features.get(self.dataset.train, self.dataset.train))
         return samples // recipe.batch_size if recipe.drop_last else -(-samples // recipe.batch_size)
 
     @cached_property

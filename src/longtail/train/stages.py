@@ -98,7 +98,7 @@ class Stages:
             )
         if recipe.train != "head":
             return
-        unused = {"mixup": 0, "cutmix": 0, "bad_images": "error", "drop_path": None, "backbone_lr": 1, "layer_decay": 1}
+        unused = {"mixup": 0, "cutmix": 0, "drop_path": None, "backbone_lr": 1, "layer_decay": 1}
         for name, off in unused.items():
             if getattr(recipe, name) != off:
                 raise ValueError(

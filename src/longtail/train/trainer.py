@@ -244,12 +244,12 @@ class Trainer:
         data = fingerprint(self.dataset, self.recipe)
         state: dict[str, Tensor] | None = None
         latest = latest_checkpoint(self.folder.checkpoints)
-        if latest is not None:
-            steps, log = self.loaders.steps_per_epoch, self.folder.log_file
-            self.position, state = load_checkpoint(latest, data, epochs=self.epochs, steps=steps, log=log)
         torch.backends.cudnn.benchmark = True
         try:
-            model = self.stages.build(fresh=state is None)
+            model = self.stages.build(fresh=latest is None)
+            if latest is not None:
+                steps, log = self.loaders.steps_per_epoch, self.folder.log_file
+                self.position, state = load_checkpoint(latest, data, epochs=self.epochs, steps=steps, log=log)
             self._check_posthoc(model)
             yield from self._all_stages(model, state, data)
         except ValueError:  # skipped images may be the reason
