@@ -11,7 +11,6 @@ from longtail._io import map_files
 from longtail._program import count
 from longtail.classes import describe_groups
 from longtail.methods import default_reference
-from longtail.study.planning import takes_imbalance
 from longtail.study.record import STUDY_FILE, Choice, missing_of, read_search, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out, ordered
 
@@ -169,7 +168,7 @@ def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
         each = describe_groups(groups, cell.runs[0].result.get("counts"))
         parts.append(f"{text} ({made}; {each})" if made else text)
     parts.append(how_measured(cells))
-    subsets = [cell.recipe for cell in cells if takes_imbalance(cell.recipe.data)]
+    subsets = [cell.recipe for cell in cells if cell.recipe.imbalance is not None]
     if subsets:
         own = "drawn with the seed of each run"
         drawn = {own if recipe.subset_seed == "run" else f"seed {recipe.subset_seed}" for recipe in subsets}

@@ -148,8 +148,8 @@ def takes_beta(method: str) -> bool:
 
 
 def takes_imbalance(data: str) -> bool:
-    """Whether a data set is made long-tailed by us, with any imbalance factor."""
-    return data in CATALOG and CATALOG[data].imbalance is not None
+    """Whether a data set can be made long-tailed here, with any imbalance factor: your own, and some by name."""
+    return data not in CATALOG or CATALOG[data].imbalance is not None
 
 
 def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
@@ -249,7 +249,7 @@ def _check_data(plan: StudyPlan) -> None:
         raise ValueError(f"Expected `imbalance` with a data set that takes one, but got {plan.data[0]}.")
     for factor in plan.imbalance:
         check_number("imbalance", factor, minimum=1)
-        for name in made:
+        for name in CATALOG.keys() & made:
             counts = CATALOG[name].train_counts(factor, plan.recipe.get("profile", "exp"))
             if counts is not None and not counts.all():
                 raise ValueError(f"Expected `imbalance` to leave {name} an image of each class, but got {factor:g}.")
