@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import warnings
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -12,13 +13,14 @@ import torch
 from safetensors.torch import load_file
 from scipy.optimize import minimize
 from scipy.special import logsumexp
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from tests.train.conftest import assert_same_run, logged, recipe_for, trained
 
 import longtail
 from longtail.data import ArrayImages, DataSet, Split, load
 from longtail.study import Results
 from longtail.train import RunFolder, StoppedError, Trainer
-from longtail.train.auto_beta import pilots_needed
+from longtail.train.auto_beta import describe_beta, pilots_needed
 from longtail.train.measures import PostHoc
 
 EPOCHS = 8
@@ -76,6 +78,25 @@ def test_beta_is_measured_on_the_held_out_images_of_pilots(auto):
     assert found["temperature"] == pytest.approx(temperature, abs=1e-5)
     posthoc = PostHoc.parse(result["posthoc"])
     assert (posthoc.kind, posthoc.strength) == ("adjust", pytest.approx(found["beta"] - 1, abs=1e-9))
+
+
+def test_the_effect_on_held_out_images_is_reported(auto):
+    folder, result = auto
+    found = result["auto_beta"]
+    logits, labels = map(np.concatenate, zip(*(held_out(folder.pilot(n)) for n in range(found["pilots"])), strict=True))
+    shift = np.log(load("digits-lt", imbalance=50).counts.numpy() - np.bincount(held_out(folder.pilot(0))[1]))
+    for place, tau in enumerate((0, found["beta"] - 1)):
+        predicted = (logits - tau * shift).argmax(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # classes without held-out images are predicted
+            assert found["held_out"]["recall"][place] == pytest.approx(balanced_accuracy_score(labels, predicted))
+        assert found["held_out"]["accuracy"][place] == pytest.approx(accuracy_score(labels, predicted))
+    text = describe_beta(found | {"held_out": {"recall": [0.5, 0.489], "accuracy": [0.7, 0.6]}})
+    assert "from 50.0 to 48.9 %" in text
+    assert "before you use it" in text
+    assert "before you use it" not in describe_beta(
+        found | {"held_out": {"recall": [0.5, 0.6], "accuracy": [0.7, 0.6]}}
+    )
 
 
 def test_the_measured_shift_is_subtracted(auto):

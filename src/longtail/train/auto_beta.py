@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail.beta import ShiftFit, fit_shift
+from longtail.posthoc import adjust_logits
 
 FOLDS = 10
 """A pilot holds out one of so many parts of the images."""
@@ -53,11 +54,27 @@ def _even_samples(counts: Tensor, held: Tensor) -> float:
     return float(found.nan_to_num())  # NaN if all counts are the same
 
 
-def pooled_fit(rows: Sequence[Rows], counts: Tensor) -> ShiftFit:
-    """The shift that held-out logits need, all rows together; a label below 0 marks an image that was not read."""
+def pooled(rows: Sequence[Rows]) -> Rows:
+    """All held-out rows together, without images that were not read, whose label is below 0."""
     logits, labels = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    read = labels >= 0
-    return fit_shift(logits[read], labels[read], counts)
+    return logits[labels >= 0], labels[labels >= 0]
+
+
+def pooled_fit(rows: Sequence[Rows], counts: Tensor) -> ShiftFit:
+    """The shift that held-out logits need, all rows together."""
+    return fit_shift(*pooled(rows), counts)
+
+
+def effect(rows: Sequence[Rows], counts: Tensor, tau: float) -> dict[str, list[float]]:
+    """Recall over all classes and accuracy on the held-out rows, before and after the shift is subtracted."""
+    logits, labels = pooled(rows)
+    found: dict[str, list[float]] = {"recall": [], "accuracy": []}
+    for strength in (0.0, tau):
+        right = (adjust_logits(logits, counts, strength).argmax(1) == labels).double()
+        samples = labels.bincount()
+        found["recall"].append(float((labels.bincount(right) / samples)[samples > 0].mean()))
+        found["accuracy"].append(float(right.mean()))
+    return found
 
 
 def summary(fit: ShiftFit) -> dict[str, Any]:
@@ -75,4 +92,13 @@ def describe_beta(found: Mapping[str, Any]) -> str:
     if found["pilots"]:
         where.append(f"the held-out samples of {found['pilots']} pilot run{'s' * (found['pilots'] > 1)}")
     measured = f"{found['measured']:.2f} ± {found['std_error']:.2f} measured on {' and '.join(where)}"
-    return f"beta = {found['beta']:.2f}, shrunk towards 1 from {measured}"
+    text = f"beta = {found['beta']:.2f}, shrunk towards 1 from {measured}"
+    if "held_out" in found:
+        recall, accuracy = ([100 * value for value in found["held_out"][name]] for name in ("recall", "accuracy"))
+        text += (
+            f"; on these samples it changes recall over all classes from {recall[0]:.1f} to {recall[1]:.1f} % and "
+            f"accuracy from {accuracy[0]:.1f} to {accuracy[1]:.1f} %"
+        )
+        if recall[1] < recall[0] - 1:
+            text += "; as recall falls, compare it with balanced-softmax (`longtail study`) before you use it"
+    return text

@@ -55,7 +55,13 @@ _RESULT = {
     "held_out?": {str: NUMBER},
     "groups_from?": str,
     "counts?": [int],
-    "auto_beta?": {**_AUTO_BETA, "validation": bool, "pilots": int, "trace": [{"epoch": int, **_AUTO_BETA}]},
+    "auto_beta?": {
+        **_AUTO_BETA,
+        "held_out?": {str: [_NUMBER]},
+        "validation": bool,
+        "pilots": int,
+        "trace": [{"epoch": int, **_AUTO_BETA}],
+    },
     "splits": {
         str: {
             "recall": _BY_GROUP,

@@ -18,7 +18,7 @@ from longtail.data import ArrayImages, DataSet, FeatureVectors
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
-from longtail.train.auto_beta import FOLDS, NO_PILOTS, pooled_fit, summary
+from longtail.train.auto_beta import FOLDS, NO_PILOTS, effect, pooled_fit, summary
 from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
@@ -544,6 +544,7 @@ class Trainer:
                 found = summary(fit)
                 if fit.problem is None:
                     found["temperature"] = temperature = fit.temperature
+                    found["held_out"] = effect(rows, measured.dataset.counts, fit.tau)
             lines = enumerate(measured.folder.log_lines(), 1)
             trace = [{"epoch": epoch, **line["auto_beta"]} for epoch, line in lines if "auto_beta" in line]
             found |= {"validation": validated, "pilots": len(pilots), "trace": trace}
