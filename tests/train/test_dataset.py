@@ -65,6 +65,18 @@ def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     assert (in_memory(dataset) is not None) is small
 
 
+def test_added_images_and_changed_labels_are_noticed(tmp_path):
+    path = folder(tmp_path / "pets", (32, 32))
+    assert measure_path(path).number == 16
+    Image.new("RGB", (32, 32)).save(path / "a" / "new.png")
+    assert measure_path(path).number == 17
+    np.save(tmp_path / "f.npy", np.ones((8, 3), dtype=np.float32))
+    for names in ("ab", "wxyz"):
+        np.save(tmp_path / "labels.npy", np.repeat(list(names), 8 // len(names)))
+        assert open_own(tmp_path / "f.npy").class_names == tuple(names)
+        assert measure_path(tmp_path / "f.npy").classes == len(names)
+
+
 def test_pixels_that_memory_does_not_hold_stay_in_their_files(tmp_path, monkeypatch):
     path = folder(tmp_path / "pets", (16, 16), (16, 16))
     whole = in_memory(open_own(path))
