@@ -188,7 +188,7 @@ RECIPE_SETTINGS = frozenset(
     validation folds fold groups recipe method params model pretrained weights train rank drop_path head
     head_init sampler correct_twice augment image_size mixup cutmix label_smoothing epochs batch_size accumulate
     drop_last lr schedule milestones decay warmup warmup_steps optimizer momentum nesterov weight_decay backbone_lr
-    layer_decay clip_grad ema seed device precision channels_last kernels compile workers cache loading bad_images
+    layer_decay clip_grad ema seed device precision channels_last kernels compile workers cache bad_images
     best_epoch patience train_stats evaluate_every checkpoint_epochs checkpoint_minutes keep tensorboard
     wandb mlflow
     """.split()  # noqa: SIM905 - forty quoted names are harder to read

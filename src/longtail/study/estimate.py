@@ -89,7 +89,7 @@ def estimate(
 def _kind(recipe: Recipe) -> Hashable:
     """What the speed of a run depends on."""
     data = ("data", "imbalance", "image_size", "folds", "validation", "test", *OPENING)
-    loading = ("augment", "mixup", "cutmix", "loading", "workers", "sampler")
+    loading = ("augment", "mixup", "cutmix", "workers", "sampler")
     model = ("method", "model", "train", "precision", "channels_last", "kernels", "compile")
     steps = ("batch_size", "accumulate", "optimizer", "clip_grad", "ema", "best_epoch")
     return tuple(getattr(recipe, name) for name in (*data, *loading, *model, *steps))

@@ -229,9 +229,6 @@ class Recipe:
         "keep the pixels of small image files, and the features of a frozen backbone, in the folder `image-cache` of "
         "the runs",
     )
-    loading: Literal["streaming", "resident"] = param(
-        "streaming", "image files: read in every epoch, or kept on the device, resized to a short side of 256"
-    )
     bad_images: Literal["error", "skip"] = param(
         "error",
         "an unreadable image stops the run (error), or is skipped and listed in `unreadable.json` (skip); "
