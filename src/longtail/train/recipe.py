@@ -22,6 +22,7 @@ from longtail.data.datasets.features import GROUP, has_groups
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
+from longtail.methods.base import reserve_settings
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 from longtail.train.fitting import fitting_settings
@@ -42,6 +43,7 @@ OPENING = ("image_root", "path_column", "label_column", "split_by")
 HELD_OUT = 0.1
 """The fraction of the training data on which the strength of a post-hoc step is chosen by default."""
 
+_FILES = resources.files("longtail").joinpath("recipes")
 _NONE = "none"  # how a file and the command line write None
 
 Family = Literal["cifar", "imagenet", "imagenet-plain", "shift", "none"]
@@ -93,7 +95,7 @@ class Recipe:
         below=2**32,
     )
     imbalance: float | None = param(None, "imbalance factor of a data set that is made long-tailed here")
-    profile: Profile = param("exp", "how class counts fall: exp, step or pareto")
+    profile: Profile = param("exp", "shape of the class counts: exp, step or pareto")
     subset_seed: int | Literal["run"] = param(
         0,
         "seed of the long-tailed subset: 0 as in the literature, `run`: that of the run, as the paper's authors did",
@@ -185,11 +187,11 @@ class Recipe:
     warmup: int = param(5, "epochs of warm-up", at_least=0)
     warmup_steps: int = param(0, "steps of warm-up, instead of epochs; 0: `warmup` epochs", at_least=0)
     optimizer: str = param("sgd", "sgd, adamw, or one of timm's, for example lion, lamb or adamp")
-    momentum: float = param(0.9, "of SGD, and of optimisers of timm that have one", at_least=0, below=1)
+    momentum: float = param(0.9, "momentum of SGD, and of timm optimisers that support it", at_least=0, below=1)
     nesterov: bool = param(False, "Nesterov momentum")
     weight_decay: float | Literal["auto"] = param(
         5e-4,
-        "of the optimiser; only SGD's includes biases and norms; auto: of 0.01, 0.1, 1 and 3 the one with the highest "
+        "weight decay; with SGD also applied to biases and norms; auto: of 0.01, 0.1, 1 and 3 the one with the highest "
         "recall over all classes on validation data, each tried in a run of its own",
         at_least=0,
     )
@@ -211,16 +213,17 @@ class Recipe:
         below=1,
     )
 
-    seed: int = param(0, "of weights, sample order and augmentation", at_least=0, below=2**32)
+    seed: int = param(0, "seed of weights, sample order and augmentation", at_least=0, below=2**32)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
     precision: Literal["auto", "fp32", "bf16"] = param(
         "fp32",
-        "of the forward pass; auto: bf16 with channels_last on a GPU, for small images only where our kernels were "
-        "verified; fp32 with channels_last on a CPU; else fp32",
+        "precision of the forward pass; auto: bf16 with channels_last on a GPU, for small images only where our "
+        "kernels were verified; fp32 with channels_last on a CPU; else fp32",
     )
     channels_last: bool = param(False, "memory format of images and weights")
     kernels: Literal["auto", "torch", "triton"] = param(
-        "auto", "of the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified"
+        "auto",
+        "kernels for the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified",
     )
     compile: bool = param(False, "torch.compile the model")
     workers: int = param(4, "processes or threads that read files, at most one per core", at_least=0)
@@ -438,6 +441,9 @@ def _fields() -> dict[str, Parameter]:
     return {name: one for name, one in parameters_of(Recipe).items() if name != "params"}
 
 
+reserve_settings((*_fields(), "params"))
+
+
 def _all_parameters() -> dict[str, list[str]]:
     # With the methods that have each.
     found: dict[str, list[str]] = {}
@@ -505,9 +511,16 @@ def _shipped(name: str) -> dict[str, Any]:
     return _first_file(name, name.removesuffix("-lt"), "own")
 
 
+def settings_of_data() -> set[str]:
+    """Settings whose defaults depend on the data set: those that its recipe or its entry in the catalog may have."""
+    files = [file for file in _FILES.iterdir() if file.name.removesuffix(".toml") not in get_args(Named)]
+    recipes = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {"data", "imbalance", "beta"} | {name for one in recipes for name in one if name != "method"}
+
+
 def _first_file(*names: str) -> dict[str, Any]:
     """The content of the first of our recipes that exists."""
-    files = (resources.files("longtail").joinpath("recipes").joinpath(f"{name}.toml") for name in names)
+    files = (_FILES.joinpath(f"{name}.toml") for name in names)
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
