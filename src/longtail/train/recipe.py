@@ -557,30 +557,32 @@ def defaults(
     given = given or {}
     check_type("recipe", given.get("recipe"), Named | None)
     named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_first_file(given["recipe"])}
-    fitted: dict[str, Any] = {}
     own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
     if own == "features" and "split_by" not in opening and has_groups(data):
         opening = {**opening, "split_by": GROUP}
     fits = listed_images(data)
     if data not in CATALOG and small is None:
         fits = measure_path(data, **opening) if images is None else images
+    fitted: dict[str, Any] = {}
     if fits is not None:
         wanted = {name: value for name, value in named.items() if name in {"train", "optimizer"}}
         fitted = fitting_settings(fits, {**wanted, **given})
         small = fits.small or fitted.get("augment") == "cifar"
     content = _shipped(data if data in CATALOG and fits is None else "own-small" if small else own)
-    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    settings |= {name: value for name, value in named.items() if not isinstance(value, dict)} | fitted
     # What a data set's recipe says about a method is for the network and optimiser of that recipe.
     special = (named or content).get("method", {}).get(method, {})
-    settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
-    if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
+    if imbalance is None and data in CATALOG:
         imbalance = CATALOG[data].imbalance
+    settings: dict[str, Any] = {**_flat(content), **_flat(named), **fitted, **_flat(special)}  # later ones win
     if imbalance is not None:
-        settings |= special.get("imbalance", {}).get(f"{imbalance:g}", {})
-        settings["imbalance"] = float(imbalance)
-    settings |= opening | ({"data": data} if method is None else {"data": data, "method": method})
+        settings |= {**special.get("imbalance", {}).get(f"{imbalance:g}", {}), "imbalance": float(imbalance)}
+    settings |= {**opening, "data": data} if method is None else {**opening, "data": data, "method": method}
     return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
+
+
+def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a table in a file, without the tables in it."""
+    return {name: value for name, value in content.items() if not isinstance(value, dict)}
 
 
 def usual_recipe(

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ class Trainer:
         """The stream on which the steps of this stage are replayed, if they are."""
         self.on_log = on_log
         self._listed = 0
+        self._saved = 0.0  # when the last checkpoint was written
         self._loggers = open_loggers(recipe, self.folder) if self.ranks.first else []
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
@@ -299,7 +301,7 @@ class Trainer:
         number, begin = self.position.stage, self.position.epoch
         best = self._best if number + 1 == len(self.epochs) else None
         self.stream = running.driver.stream
-        saved = time.monotonic()
+        self._saved = time.monotonic()
         for epoch in range(begin, running.epochs):
             if best is not None and best.stops_before(epoch):
                 break
@@ -312,27 +314,14 @@ class Trainer:
             if start == 0:
                 running.step.taken.zero_()
                 running.step.loss_sum.zero_()
-            began = checked = time.monotonic()
-            steps = running.driver.epoch(self.recipe.seed, running.first_epoch + epoch, start)
-            for taken, _ in enumerate(steps, start + 1):
-                self.position = Position(number, epoch, taken)
-                if time.monotonic() - checked > _CHECK_SECONDS:
-                    self._check_finite(running, epoch, lr)
-                    self._update_live(running, epoch, lr, (taken - start) / (time.monotonic() - began))
-                    checked = time.monotonic()
-                due = time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes
-                if self.ranks.any(self.stop_requested or due):
-                    self._save(running, model, data, epoch, lr)
-                    saved = time.monotonic()
-                    if self.ranks.any(self.stop_requested):
-                        raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
-                self._warm_up(running, epoch, taken)
-                yield
+            began = time.monotonic()
+            yield from self._take_steps(running, partial(self._save, running, model, data, epoch, lr), epoch, start, lr)
             self._check_finite(running, epoch, lr)
             running.objective.end_epoch()
             seconds = time.monotonic() - began
             self._update_live(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
             average = running.step.ema
+            # Other members of a fleet take steps while the evaluation waits for the device; this model does not change.
             with nullcontext() if average is None else average.in_model():
                 recalls, fit = yield from self._evaluate(running, model, epoch, best)
             self._log(running, seconds, recalls, fit)
@@ -341,7 +330,26 @@ class Trainer:
             last = epoch + 1 == running.epochs or (best is not None and best.stops_before(epoch + 1))
             if last or (every and (epoch + 1) % every == 0):
                 self._save(running, model, data, epoch, lr)
-                saved = time.monotonic()
+
+    def _take_steps(
+        self, running: Running, save: Callable[[], None], epoch: int, start: int, lr: float
+    ) -> Iterator[None]:
+        """Take the steps of an epoch; save now and then, and before stopping."""
+        began = checked = time.monotonic()
+        steps = running.driver.epoch(self.recipe.seed, running.first_epoch + epoch, start)
+        for taken, _ in enumerate(steps, start + 1):
+            self.position = Position(self.position.stage, epoch, taken)
+            if time.monotonic() - checked > _CHECK_SECONDS:
+                self._check_finite(running, epoch, lr)
+                self._update_live(running, epoch, lr, (taken - start) / (time.monotonic() - began))
+                checked = time.monotonic()
+            due = time.monotonic() - self._saved > 60 * self.recipe.checkpoint_minutes
+            if self.ranks.any(self.stop_requested or due):
+                save()
+                if self.ranks.any(self.stop_requested):
+                    raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
+            self._warm_up(running, epoch, taken)
+            yield
 
     def _evaluate(
         self, running: Running, model: Model, epoch: int, best: BestEpoch | None
@@ -375,6 +383,7 @@ class Trainer:
                 self.folder.checkpoints, position, running.step, model, data=data, keep=self.recipe.keep, more=more
             )
         self.ranks.wait()
+        self._saved = time.monotonic()
 
     def _check_finite(self, running: Running, epoch: int, lr: float) -> None:
         running.driver.settle()
