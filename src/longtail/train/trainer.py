@@ -347,7 +347,7 @@ class Trainer:
             if self.ranks.any(self.stop_requested or due):
                 save()
                 if self.ranks.any(self.stop_requested):
-                    raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
+                    raise StoppedError(f"Stopped in epoch {epoch + 1} after step {taken}.")
             self._warm_up(running, epoch, taken)
             yield
 
@@ -396,8 +396,8 @@ class Trainer:
             found = {"stage": self.position.stage, "epoch": epoch, "step": bad, "lr": lr}
             write_json(self.folder.path / "not_finite.json", {**found, "labels": labels, "samples": indices})
         raise NotFiniteError(
-            f"Expected a finite loss, but in epoch {epoch}, step {bad}, at learning rate {lr:g}, it was not; that "
-            f"batch's labels are in {self.folder.path / 'not_finite.json'}."
+            f"Expected a finite loss, but in epoch {epoch + 1}, step {bad + 1}, at learning rate {lr:g}, it was not; "
+            f"the labels of that batch are in {self.folder.path / 'not_finite.json'}."
         )
 
     def _samples(self, running: Running, epoch: int, step: int) -> Tensor:
