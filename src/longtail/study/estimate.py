@@ -15,9 +15,9 @@ from longtail.study.planning import PlannedRun
 from longtail.train.fleet import at_a_time
 from longtail.train.frozen import Sample
 from longtail.train.loggers import LOGGERS
+from longtail.train.pilots import DECAYS
 from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
-from longtail.train.weight_decay import DECAYS
 
 _SECONDS = 5.0  # of measuring, for all kinds of runs together
 _FEWEST = 3  # steps that are measured

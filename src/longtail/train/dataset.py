@@ -19,10 +19,9 @@ from longtail.data import (
 from longtail.data.datasets.inspection import groups_in_several_splits
 from longtail.data.datasets.own import empty_folders
 from longtail.data.loaders.decode import UnreadableImageError
-from longtail.train.auto_beta import pilots_needed
 from longtail.train.own import check_no_texts, in_memory, open_own, without_empty_splits
+from longtail.train.pilots import DECAYS, pilots_needed
 from longtail.train.recipe import Recipe
-from longtail.train.weight_decay import DECAYS
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:

@@ -27,12 +27,12 @@ from longtail.models import (
 )
 from longtail.models.tuning import add_adapters, add_lora, check_means, merge_lora, use_class_means
 from longtail.train.drivers import Captured, Driver, Eager, Fed
-from longtail.train.ema import MovingAverage
 from longtail.train.frozen import Sample, class_means, embeddings_as_means, frozen_features, read_class_embeddings
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
+from longtail.train.pilots import DECAYS
 from longtail.train.step import Step
-from longtail.train.weight_decay import DECAYS
+from longtail.train.weights import MovingAverage
 
 
 @dataclass(frozen=True, eq=False)

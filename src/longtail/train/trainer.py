@@ -19,8 +19,6 @@ from longtail.data import ArrayImages, DataSet, FeatureVectors
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
-from longtail.train.auto_beta import FOLDS, NO_PILOTS, pooled_fit, summary
-from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
     fingerprint,
@@ -35,10 +33,11 @@ from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
 from longtail.train.loggers import LOGGERS, open_loggers
 from longtail.train.measures import POSTHOCS, Classifier, PostHoc, measures
+from longtail.train.pilots import DECAYS, FOLDS, NO_PILOTS, choose_decay, pooled_fit, summary
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import stored_batches, write_statistics
-from longtail.train.weight_decay import DECAYS, choose_decay
+from longtail.train.weights import BestEpoch
 
 _CHECK_SECONDS = 10.0  # between checks that the loss is finite, for which the host waits for the device
 
