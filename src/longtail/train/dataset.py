@@ -60,9 +60,9 @@ def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = N
 
 
 def data_notes(recipes: Iterable[Recipe]) -> list[str]:
-    """What should be known about the data of recipes before they are trained: ignored files, test data held out.
+    """Notes about the data of recipes: ignored files, test data held out, pilots.
 
-    Wrong data raises here, before the first run begins.
+    Raises an error for wrong data before the first run starts.
     """
     first: dict[tuple[object, ...], Recipe] = {}
     for recipe in recipes:
@@ -155,10 +155,10 @@ def _check_classes(dataset: DataSet, path: str | None) -> None:
 
 def first_image(images: Images) -> Tensor:
     """The first image that can be read."""
-    refused: UnreadableImageError | None = None
+    first: UnreadableImageError | None = None
     for place in range(len(images)):
         try:
             return images[place]
         except UnreadableImageError as error:  # treated as `bad_images` says
-            refused = refused or error
-    raise refused or ValueError("Expected a training image, but there is none.")
+            first = first or error
+    raise first or ValueError("Expected a training image, but there is none.")

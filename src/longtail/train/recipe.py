@@ -484,7 +484,7 @@ def setting_help(name: str) -> str:
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings from a file, with ``none`` as ``None`` and lists as tuples; unknown names and types are refused."""
+    """Settings from a file, with ``none`` as ``None`` and lists as tuples; unknown names and types raise an error."""
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     hints = setting_types()
     method = found.get("method", Recipe.method)
@@ -542,7 +542,7 @@ def defaults(
         imbalance: the recipe may have special settings for it.
         small: of your own data: images are small, and all have one size. If ``data`` is only a name, because you pass
             a ``dataset`` to the trainer, give this or ``images``; with this alone, nothing is fitted.
-        images: what the settings for your own data fit; default: :func:`measure_path` looks it up in the files.
+        images: what the settings for your own data fit; default: read from the files by :func:`measure_path`.
         given: settings that you will change afterwards; the others for your own data fit them, and ``recipe`` names a
             recipe for pretrained networks.
         **opening: of your own data: options of :func:`longtail.data.open_path`, which are settings of the recipe.
@@ -590,7 +590,7 @@ def usual_recipe(
 ) -> Recipe:
     """The recipe that ships with the data set of another recipe, or with other data, for a method.
 
-    For the same images, the augmentation tells whether they are small: they need not be read, and may be gone.
+    For the same images, the augmentation says whether they are small, so they are not read.
     """
     data, imbalance = (recipe.data, recipe.imbalance) if data is None else (data, imbalance)
     known = data not in CATALOG and data == recipe.data
@@ -656,7 +656,7 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
     Args:
         name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"``: CUDA if torch finds it, else the CPU. Apple's
-            ``"mps"`` is refused: it has no float64, which sums and measures need.
+            ``"mps"`` raises an error: it has no float64, which sums and measures need.
         local_rank: the GPU that ``"auto"`` takes.
     """
     # The number of queues of a GPU, read when CUDA starts. With the default of 8, streams share queues, and loading and

@@ -62,7 +62,7 @@ class Trainer:
 
     :meth:`run` trains to the end. ``for _ in trainer.steps(): …`` does the same one step at a time. A stopped run
     continues from its last checkpoint. A folder in which another process trains, or that holds a run of another
-    recipe, is refused.
+    recipe, raises an error.
 
     Args:
         recipe: every setting.
