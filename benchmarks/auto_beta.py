@@ -53,8 +53,8 @@ from longtail import adjust_logits
 from longtail._io import write_json
 from longtail.study.figures.style import style
 from longtail.train import Recipe, RunFolder, defaults, train
-from longtail.train.auto_beta import FOLDS, pilots_needed, pooled_fit
 from longtail.train.dataset import open_data
+from longtail.train.pilots import FOLDS, pilots_needed, pooled_fit
 from longtail.train.stored import stored_batches
 
 BETAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5)

@@ -3,11 +3,11 @@
 Goals for CIFAR's size with crop and flip: resident images at least 20 times as fast as a PIL DataLoader with 8 workers
 on an H200, 3 times as fast as one with 2 workers on two CPU cores. Goals for ImageNet's size (``--large``, on a GPU),
 into augmented 224 x 224 bf16 batches: at least 6,000 images/s from 500 x 375 JPEG files (the PIL loader with 16 workers
-reaches 3,500 to 5,300), at least 20,000 from resident files (decoded once, short side 256).
+reaches 3,500 to 5,300).
 
 First, resident batches are checked to be normalised crops of the padded images. Then both loaders run whole epochs of
 batches of 128 in turn, and the table shows medians. Pixels are random. With ``--large``, batches on the GPU are
-compared with those of the same loaders on the CPU, for training and for evaluation, on photographs with colours of full
+compared with those of the same loader on the CPU, for training and for evaluation, on photographs with colours of full
 resolution; problems are printed and recorded. Then N photographs, 256 different files, are loaded: four epochs per
 loader, the median of the last three. It takes about two minutes with 12288. Parts that are left out keep their
 committed results.
@@ -32,15 +32,14 @@ from timing import DEVICE, synchronise
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from longtail.data import ArrayImages, BatchPlan, Resident, ResidentFiles, Split, Streaming
+from longtail.data import ArrayImages, BatchPlan, Resident, Split, Streaming
 from longtail.data.augment import CentreCrop, Compose, Normalise, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 
 BATCH = 128
 GOAL = {"cuda": 20.0, "cpu": 3.0}
 WORKERS = {"cuda": 8, "cpu": 2}
-STREAMED, RESIDENT = "JPEG files, decoded on the GPU", "resident from files, short side 256"
-PACKED = "packing the resident files, once"
-LARGE_GOALS = {STREAMED: 6_000, RESIDENT: 20_000}
+STREAMED = "JPEG files, decoded on the GPU"
+LARGE_GOALS = {STREAMED: 6_000}
 TRAINED = Compose((RandomResizedCrop(224), RandomFlip(), Normalise(MEAN, STD, torch.bfloat16)))
 TESTED = Compose((Resize(256), CentreCrop(224), Normalise(MEAN, STD, torch.bfloat16)))
 
@@ -129,10 +128,9 @@ def small(arguments: argparse.Namespace, device: str) -> Iterator[dict[str, Any]
 
 
 def check_large(folder: Path, device: str, number: int = 32) -> dict[str, Any]:
-    """Mean difference, in levels of 255, between batches on the device and on the CPU, for each loader."""
+    """Mean difference, in levels of 255, between batches on the device and on the CPU."""
     split = write_photographs(folder, number, subsampling=0)
     trained, tested = (BatchPlan(split.labels, (view,), 16) for view in (TRAINED, TESTED))
-    packed = [ResidentFiles(split, trained, where, short_side=256, workers=2) for where in (device, "cpu")]
 
     def files(plan: BatchPlan) -> tuple[Streaming, Streaming]:
         there = Streaming(split, plan, "cpu")  # decoded and resized one by one
@@ -142,8 +140,6 @@ def check_large(folder: Path, device: str, number: int = 32) -> dict[str, Any]:
     for name, (here, there) in {
         "files": (one.training(3, 1) for one in files(trained)),
         "files, for evaluation": (one.evaluation() for one in files(tested)),
-        "resident": (one.training(3, 1) for one in packed),
-        "resident, for evaluation": (one.with_plan(tested).evaluation() for one in packed),
     }.items():
         levels[name], found = compare(name, here, there, torch.tensor(STD).view(3, 1, 1))
         wrong += found
@@ -169,10 +165,6 @@ def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iter
     with tempfile.TemporaryDirectory() as folder:
         split = write_photographs(Path(folder), number)
         plan = BatchPlan(split.labels, (TRAINED,), 256)
-        start = time.perf_counter()
-        resident = ResidentFiles(split, plan, device, short_side=256, workers=workers)
-        synchronise()
-        yield row(PACKED, time.perf_counter() - start)
         streaming = Streaming(split, plan, device, workers=workers, decode_in="device")
         tested = Streaming(split, BatchPlan(split.labels, (TESTED,), 256), device, workers=workers, decode_in="device")
         usual = DataLoader(
@@ -180,7 +172,6 @@ def large(arguments: argparse.Namespace, device: str, workers: int = 16) -> Iter
         )
         for name, epoch in (
             (STREAMED, lambda e: ((b.views[0], b.labels) for b in streaming.training(0, e))),
-            (RESIDENT, lambda e: ((b.views[0], b.labels) for b in resident.training(0, e))),
             (f"{STREAMED}, for evaluation", lambda _: ((b.views[0], b.labels) for b in tested.evaluation())),
             (f"JPEG files, PIL DataLoader, {workers} workers", lambda _: usual),
         ):

@@ -70,7 +70,7 @@ from torch.nn.functional import cross_entropy
 from longtail.data import DataSet, Split, hold_out_fold, long_tail_counts
 from longtail.losses import class_shift
 from longtail.study.figures.style import legend_below, marks_of, panels, save_figure, style
-from longtail.train.auto_beta import FOLDS, pilots_needed, pooled_fit
+from longtail.train.pilots import FOLDS, pilots_needed, pooled_fit
 
 CLASSES = 10
 RADIUS = 3.0

@@ -1,17 +1,17 @@
 """Training of ImageNet's size: ResNet-50, batches of 256 at 224 pixels, bf16, channels_last, compiled.
 
-Goals on one H200: from JPEG files and from resident files at least 90 % of the images/s of the same step on a batch
-that is already in GPU memory, so that an ImageNet-LT epoch of 115,846 images takes under 20 s.
+Goals on one H200: from JPEG files at least 90 % of the images/s of the same step on a batch that is already in GPU
+memory, so that an ImageNet-LT epoch of 115,846 images takes under 20 s.
 
-First, batches on the GPU are compared with those of the same loaders on the CPU, on photographs with colours of full
+First, batches on the GPU are compared with those of the same loader on the CPU, on photographs with colours of full
 resolution (decoders spread colours of half the resolution differently). Then one model and one step, with the recipe of
-ImageNet-LT, are driven from each source in turn: a batch in memory (with learning rate 0), 500 x 375 JPEGs decoded on
-the GPU, and the same files resident (short side 256). Each turn is an epoch of N photographs, 256 different files; its
-first steps fill the pipeline and are timed separately. The loss must fall. Problems are printed and recorded, and the
+ImageNet-LT, are driven from each source in turn: a batch in memory (with learning rate 0), and 500 x 375 JPEGs decoded
+on the GPU. Each turn is an epoch of N photographs, 256 different files; its first steps fill the pipeline and are timed
+separately. The loss must fall. Problems are printed and recorded, and the
 timing goes on. ``imagenet`` augments like the recipe (resized crop, flip, colours), ``imagenet-plain`` without colours.
 It takes about 100 s, most of it for compilation; results are saved after each round.
 
-    python benchmarks/imagenet.py [--only check files resident] [--augment imagenet imagenet-plain] [--out out.json]
+    python benchmarks/imagenet.py [--only check files] [--augment imagenet imagenet-plain] [--out out.json]
 """
 
 import argparse
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from longtail._ranks import Ranks
 from longtail.classes import Groups
-from longtail.data import BatchPlan, DataSet, ResidentFiles, Split, Streaming
+from longtail.data import BatchPlan, DataSet, Split, Streaming
 from longtail.data.sampling.batch_plan import Batch
 from longtail.data.sampling.samplers import Instance
 from longtail.train import Recipe, defaults
@@ -41,10 +41,10 @@ from longtail.train.loaders import Loader, Loaders
 from longtail.train.stages import Running, Stages
 
 DEVICE = torch.device(KIND)
-PARTS = ("check", "files", "resident")
+PARTS = ("check", "files")
 SHARE, SECONDS, EPOCH = 0.9, 20.0, 115_846
 FIXED = "a batch in GPU memory"
-NAMES = {"files": "JPEG files, decoded on the GPU", "resident": "resident from files, short side 256"}
+FILES = "JPEG files, decoded on the GPU"
 FILL = 8  # steps until the pipeline is full
 
 
@@ -85,19 +85,17 @@ def recipe_of(given: argparse.Namespace, augment: str) -> Recipe:
 
 
 def check(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Mean difference, in levels of 255, between batches on the device and on the CPU, for both loaders."""
+    """Mean difference, in levels of 255, between batches on the device and on the CPU."""
     small = write_photographs(folder, min(32, given.images), subsampling=0)
     loaders = Loaders(recipe_of(given, "imagenet-plain"), data_of(small), DEVICE, Ranks())
     view = loaders.training(("weak",), Instance(), drop_last=False).plan.views[0]
     plan = BatchPlan(small.labels, (view,), 16)
-    levels, wrong = {}, []
-    for name, made in (
-        ("files", lambda device: Streaming(small, plan, device, workers=2, decode_in="device")),
-        ("resident", lambda device: ResidentFiles(small, plan, device, workers=2)),
-    ):
-        here, there = (made(device).training(3, 1) for device in (DEVICE, torch.device("cpu")))
-        levels[name], found = compare(name, here, there, 0.225)
-        wrong += found
+    here, there = (
+        Streaming(small, plan, device, workers=2, decode_in="device").training(3, 1)
+        for device in (DEVICE, torch.device("cpu"))
+    )
+    level, wrong = compare("files", here, there, 0.225)
+    levels = {"files": level}
     show_levels(levels)
     warn(wrong)
     return {"levels": levels, "wrong": wrong}
@@ -110,17 +108,17 @@ class Bench:
         self.given, self.dataset = given, dataset
         self.epoch = 0
         torch.backends.cudnn.benchmark = True
-        stages = Stages(self.loaders("imagenet-plain", "streaming"))
+        stages = Stages(self.loaders("imagenet-plain"))
         model = stages.build()
         self.running: Running = stages.start(model, 0)
         model.train()
         self.step = self.running.step
 
-    def recipe_of(self, augment: str, loading: str) -> Recipe:
-        return replace(recipe_of(self.given, augment), loading=loading)
+    def recipe_of(self, augment: str) -> Recipe:
+        return recipe_of(self.given, augment)
 
-    def loaders(self, augment: str, loading: str) -> Loaders:
-        return Loaders(self.recipe_of(augment, loading), self.dataset, DEVICE, Ranks())
+    def loaders(self, augment: str) -> Loaders:
+        return Loaders(self.recipe_of(augment), self.dataset, DEVICE, Ranks())
 
     def turn(self, loader: Loader | Fixed) -> dict[str, float]:
         """Run an epoch: seconds until the pipeline is full, and images/s from then on.
@@ -154,34 +152,21 @@ class Bench:
         }
 
 
-def loaders_of(bench: Bench, given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
-    """The sources by name, the batch in memory first, and images/s of packing the resident files."""
-    loaders: dict[str, Any] = {}
-    packing = {}
-    packed: ResidentFiles | None = None
-    for augment in given.augment:
-        for part in ("files", "resident"):
-            if part not in given.only:
-                continue
-            made = bench.loaders(augment, "resident" if part == "resident" else "streaming")
-            if packed is not None and part == "resident":
-                made._held[bench.dataset.train] = packed  # packed once for all augmentations
-            begin = time.perf_counter()
-            loader = made.training(("weak",), Instance(), drop_last=True)
-            if isinstance(loader, ResidentFiles) and packed is None:
-                packed = loader
-                packing = {"images_per_second": len(bench.dataset.train) / (time.perf_counter() - begin)}
-                print(f"packing: {packing['images_per_second']:,.0f} images/s", flush=True)
-            loaders[f"{NAMES[part]}, {augment}"] = loader
+def loaders_of(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
+    """The sources by name, the batch in memory first."""
+    loaders: dict[str, Any] = {
+        f"{FILES}, {augment}": bench.loaders(augment).training(("weak",), Instance(), drop_last=True)
+        for augment in given.augment
+    }
     first = next(iter(loaders.values()))
     batch = next(iter(first.training(0, 0)))
     fixed = Fixed(batch, Steps(first.plan.steps, first.plan.batch_size, first.plan.labels))
-    return {FIXED: fixed, **loaders}, packing
+    return {FIXED: fixed, **loaders}
 
 
 def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run all sources in turn, and yield the results after each round."""
-    loaders, packing = loaders_of(bench, given)
+    loaders = loaders_of(bench, given)
     batch = loaders[FIXED].batch
     begin = time.perf_counter()
     bench.turn(Fixed(batch, replace(loaders[FIXED].plan, steps=3)))
@@ -195,8 +180,7 @@ def measure(bench: Bench, given: argparse.Namespace) -> Iterator[dict[str, Any]]
             print(f"round {number}, {name}: {found['rate']:,.0f} images/s, loss {found['loss']:.3f}", flush=True)
         if number:  # the first one is warm-up
             yield {
-                "rows": rows_of(turns), "rounds": number, "packing": packing, "ready_seconds": ready,
-                "wrong": wrong_turns(turns),
+                "rows": rows_of(turns), "rounds": number, "ready_seconds": ready, "wrong": wrong_turns(turns),
             }  # fmt: skip
 
 
@@ -259,7 +243,7 @@ def main() -> None:
         if "check" in given.only:
             parts["check"] = check(Path(checked), given)
             save(given.out, parts)
-        if {"files", "resident"} & set(given.only):
+        if "files" in given.only:
             split = write_photographs(Path(folder), given.images)
             print(f"written after {time.perf_counter() - began:.0f} s", flush=True)
             for part in measure(Bench(given, data_of(split)), given):

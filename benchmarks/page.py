@@ -135,8 +135,6 @@ def imagenet(results: Results) -> str | None:
         for name, row in found["rows"].items()
     ]
     text = table(["source", "images/s", "share", "ImageNet-LT epoch"], rows, found)
-    if packing := found.get("packing"):
-        text += f"\n\nPacking resident files, once: {packing['images_per_second']:,.0f} images/s."
     return text + problems(results.part("imagenet", "check"), found)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from imagenet import FILL, FIXED, NAMES, Bench, Fixed, Steps, data_of, wrong_turns
+from imagenet import FILES, FILL, FIXED, Bench, Fixed, Steps, data_of, wrong_turns
 from photographs import write_photographs
 from record import device_name, save, verdict, warn
 from safetensors.torch import save_file
@@ -45,7 +45,7 @@ from longtail.train import Recipe, RunFolder, defaults, measure_images
 CLASSES, FEATURES, IMBALANCE = 1000, 768, 100
 TEST = 20  # samples per class
 GOAL = 0.95
-OURS = "longtail, " + NAMES["files"]
+OURS = "longtail, " + FILES
 TIMM = "timm's step, " + FIXED
 
 
@@ -134,8 +134,8 @@ class FineTuning(Bench):
         )  # fmt: skip
         super().__init__(given, dataset)
 
-    def recipe_of(self, augment: str, loading: str) -> Recipe:
-        return replace(self.recipe, augment=augment, loading=loading)
+    def recipe_of(self, augment: str) -> Recipe:
+        return replace(self.recipe, augment=augment)
 
 
 class Reference:
@@ -178,7 +178,7 @@ def finetune(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
     for model in given.models:
         (folder / model).mkdir()
         bench = FineTuning(given, model, folder / model)
-        loader = bench.loaders("imagenet", "streaming").training(("weak",), Instance(), drop_last=True)
+        loader = bench.loaders("imagenet").training(("weak",), Instance(), drop_last=True)
         plan = Steps(loader.plan.steps, loader.plan.batch_size, loader.plan.labels)
         batch = next(iter(loader.training(0, 0)))
         reference = Reference(model, bench.recipe, batch)

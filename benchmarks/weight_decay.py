@@ -21,7 +21,7 @@ from sklearn.datasets import make_classification
 from longtail._io import write_json
 from longtail.data import open_path
 from longtail.train import defaults, train
-from longtail.train.weight_decay import DECAYS, choose_decay
+from longtail.train.pilots import DECAYS, choose_decay
 
 METHODS = ("softmax", "balanced-softmax")
 

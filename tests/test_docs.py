@@ -112,9 +112,8 @@ def test_training_page(here, capsys):
     section = (DOCS / "training.md").read_text(encoding="utf-8").partition("## Files in a run folder")[2]
     table = re.findall(r"^\| `([\w./]+?)/?` \|", section, re.MULTILINE)
     found = [path.name for path in (here / "runs/softmax").iterdir() if path.name[0] != "."]
-    assert sorted(table) == sorted(
-        [*found, "pilot0", "unreadable.json"]
-    )  # every image could be read here, and beta is fixed
+    # Every image could be read here, all losses were finite, and beta is fixed.
+    assert sorted(table) == sorted([*found, "not_finite.json", "pilot0", "unreadable.json"])
     # The post-hoc step is chosen on validation data.
     chosen = json.loads((here / "tau.json").read_text())
     assert chosen["posthoc"].startswith("tau=")

@@ -76,7 +76,7 @@ def test_training_of_imagenets_size(tmp_path):
     assert max(parts["check"]["levels"].values()) < 0.01  # a CPU against itself
     assert parts["check"]["wrong"] == parts["training"]["wrong"] == []
     rows = parts["training"]["rows"]
-    assert len(rows) == 3
+    assert len(rows) == 2
     assert rows["a batch in GPU memory"]["share"] == 1
     assert all(row["share"] > 0 and row["epoch_seconds"] > 0 for row in rows.values())
     assert all(name in printed for name in rows)
@@ -88,23 +88,11 @@ def tiny_imagenet(**more):
     return SimpleNamespace(**settings, images=8, only=["check", "files"], augment=["imagenet-plain"], rounds=2, **more)
 
 
-def test_resident_images_are_packed_once_for_all_augmentations(load, tmp_path):
-    module = load("imagenet")
-    given = tiny_imagenet()
-    given.only, given.augment, given.workers = ["files", "resident"], ["imagenet-plain", "imagenet"], 0
-    bench = module.Bench(given, module.data_of(load("photographs").write_photographs(tmp_path, 8)))
-    loaders, _ = module.loaders_of(bench, given)
-    kinds = {name: type(loader).__name__ for name, loader in loaders.items()}
-    assert list(kinds.values()) == ["Fixed", "Streaming", "ResidentFiles", "Streaming", "ResidentFiles"]
-    first, second = (loader for loader in loaders.values() if type(loader).__name__ == "ResidentFiles")
-    assert first.images.pixels is second.images.pixels
-
-
 def test_turn_resets_the_momentum(load, tmp_path):
     module = load("imagenet")
     given = tiny_imagenet()
     bench = module.Bench(given, module.data_of(load("photographs").write_photographs(tmp_path, 8)))
-    loaders, _ = module.loaders_of(bench, given)
+    loaders = module.loaders_of(bench, given)
     fixed, loader = loaders.values()
     weight = next(bench.step.model.parameters())
     before = weight.detach().clone()
@@ -121,7 +109,7 @@ def test_wrong_images_are_reported(load, tmp_path, monkeypatch, capsys):
     module = load("imagenet")
     monkeypatch.setattr(load("photographs"), "LEVELS", 0.0)
     found = module.check(tmp_path, tiny_imagenet())
-    assert [sentence[:11] for sentence in found["wrong"]] == ["images from"] * 2
+    assert [sentence[:11] for sentence in found["wrong"]] == ["images from"]
     assert "WRONG: images from files differ by 0.00 levels" in capsys.readouterr().out
 
 
@@ -149,8 +137,8 @@ def test_large_images_are_checked_and_timed(load, monkeypatch, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no pinned memory without a GPU
         *_, part = module.large(SimpleNamespace(large=4), "cpu", workers=1)
-    assert len(part["rows"]) == 5
-    assert list(part["levels"]) == ["files", "files, for evaluation", "resident", "resident, for evaluation"]
+    assert len(part["rows"]) == 3
+    assert list(part["levels"]) == ["files", "files, for evaluation"]
     assert max(part["levels"].values()) < 0.01  # the CPU against itself
     assert part["wrong"] == []
     assert "WRONG" not in capsys.readouterr().out

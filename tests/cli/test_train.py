@@ -78,12 +78,12 @@ def test_folder_of_small_images_with_a_method_of_each_kind(run, tmp_path):
         assert not (tmp_path / method / "image-cache").exists()
 
 
-@pytest.mark.parametrize(("loading", "bad"), [("streaming", "blue/0.jpg"), ("resident", "red/3.jpg")])
-def test_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, loading, bad):
+@pytest.mark.parametrize("bad", ["blue/0.jpg", "red/3.jpg"])
+def test_folder_of_larger_images_with_an_unreadable_one(run, tmp_path, bad):
     pictures(tmp_path / "photos", COLOURS, lambda g: (int(g.integers(70, 90)), int(g.integers(66, 99))), "jpg")
     (tmp_path / "photos" / bad).write_bytes(b"not a picture")
     settings = ["--model", "timm:resnet10t", "--image-size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 0]
-    settings += ["--method", "balanced-softmax", "--loading", loading]
+    settings += ["--method", "balanced-softmax"]
     code, _, err = run("train", "photos", *settings, "--out", "a", "--validation", 0)
     assert code == 2
     assert f"photos/{bad}" in one_sentence(err)

@@ -17,7 +17,6 @@ from longtail.data import (
     FileImages,
     Instance,
     Resident,
-    ResidentFiles,
     Split,
     Streaming,
     UnreadableImageError,
@@ -164,7 +163,6 @@ def test_a_gpu_gives_the_batches_of_the_cpu(memory, files, photographs, labels):
         Resident(memory, plan(labels), "cuda"),
         Streaming(files, plan(labels), "cuda"),
         Streaming(files, plan(labels), "cuda", decode_in="device"),
-        ResidentFiles(files, plan(labels), "cuda"),
     ):
         # Small windows have many halves: the kernel rounds them to even, torch by the error of its sum.
         assert_close(list(loader.training(seed=5, epoch=2)), expected, share=0.03)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile, ImageOps
 
-from longtail.data import BatchPlan, FileImages, ResidentFiles, Split, Streaming
+from longtail.data import BatchPlan, FileImages, Split, Streaming
 from longtail.data.augment import Compose, Resize
 from longtail.data.datasets import image_files
 from longtail.data.loaders import decode as module
@@ -75,7 +75,6 @@ def test_all_loaders_see_the_same_pixels(tmp_path):
     loaders = [
         Streaming(split, plan),
         Streaming(split, plan, decode_in="device", workers=1),
-        ResidentFiles(split, plan, workers=1),
     ]
     for loader in loaders:
         (batch,) = loader.evaluation()

@@ -4,7 +4,7 @@ import torch
 from tests.contract import METHODS, Task, head_of, params_of
 
 from longtail.classes import Groups
-from longtail.data import BatchPlan, ResidentFiles, Streaming
+from longtail.data import BatchPlan, Streaming
 from longtail.data.augment import Compose, Normalise, RandomResizedCrop
 from longtail.models import build_model
 from longtail.train.drivers import Eager, Fed
@@ -16,12 +16,10 @@ BAD = 17
 KINDS = {"fed": Fed, "eager": Eager}
 
 
-def loader_of(split, how="streaming", device="cpu", *, views=1, bad_images="skip", **plan):
+def loader_of(split, device="cpu", *, views=1, bad_images="skip", **plan):
     """Batches of twelve: three that are full and one of four, one of which has lost a picture."""
     view = Compose((RandomResizedCrop(16), Normalise((0.5,) * 3, (0.3,) * 3)))
     plan = BatchPlan(split.labels, (view,) * views, **{"batch_size": 12, **plan})
-    if how == "resident":
-        return ResidentFiles(split, plan, device, bad_images=bad_images)
     return Streaming(split, plan, device, decode_in="device", bad_images=bad_images)
 
 

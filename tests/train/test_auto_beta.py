@@ -20,8 +20,8 @@ import longtail
 from longtail.data import ArrayImages, DataSet, Split, load
 from longtail.study import Results
 from longtail.train import RunFolder, StoppedError, Trainer
-from longtail.train.auto_beta import describe_beta, pilots_needed
 from longtail.train.measures import PostHoc
+from longtail.train.pilots import describe_beta, pilots_needed
 
 EPOCHS = 8
 

@@ -16,14 +16,11 @@ from longtail._ranks import Ranks
 from longtail.data import (
     DataSet,
     FileImages,
-    Instance,
     Resident,
-    ResidentFiles,
     Split,
     Streaming,
     from_dataset,
 )
-from longtail.data.loaders import resident_files
 from longtail.data.loaders.decode import decode
 from longtail.study.planning import make_plan
 from longtail.train import RunFolder, Trainer
@@ -63,6 +60,18 @@ def test_small_is_square_and_of_one_size(tmp_path, sizes, small):
     assert recipe.image_size is None if small else recipe.image_size % 16 == 0
     dataset = open_data(replace(recipe, validation=0.0))
     assert (in_memory(dataset) is not None) is small
+
+
+def test_added_images_and_changed_labels_are_noticed(tmp_path):
+    path = folder(tmp_path / "pets", (32, 32))
+    assert measure_path(path).number == 16
+    Image.new("RGB", (32, 32)).save(path / "a" / "new.png")
+    assert measure_path(path).number == 17
+    np.save(tmp_path / "f.npy", np.ones((8, 3), dtype=np.float32))
+    for names in ("ab", "wxyz"):
+        np.save(tmp_path / "labels.npy", np.repeat(list(names), 8 // len(names)))
+        assert open_own(tmp_path / "f.npy").class_names == tuple(names)
+        assert measure_path(tmp_path / "f.npy").classes == len(names)
 
 
 def test_pixels_that_memory_does_not_hold_stay_in_their_files(tmp_path, monkeypatch):
@@ -126,34 +135,6 @@ def test_an_empty_class_folder_is_named(tmp_path):
         open_data(defaults(str(path), "balanced-softmax"))
 
 
-def test_where_only_the_training_images_fit_the_others_are_read_from_files(tmp_path, monkeypatch):
-    """Found out in the first evaluation, when it is too late to choose anything else."""
-    folder(tmp_path / "photos" / "train", (90, 80))
-    folder(tmp_path / "photos" / "test", (90, 80))
-    recipe = replace(
-        defaults(str(tmp_path / "photos"), "balanced-softmax"),
-        loading="resident",
-        image_size=32,
-        workers=0,
-        device="cpu",
-    )
-    recipe = replace(recipe, validation=0.0)
-    asked = []
-
-    def free(_):
-        asked.append(1)
-        return 10**9 if len(asked) == 1 else 10
-
-    monkeypatch.setattr(resident_files, "_free_bytes", free)
-    dataset = open_data(recipe)
-    loaders = Loaders(recipe, dataset, torch.device("cpu"), Ranks())
-    assert isinstance(loaders.training(("weak",), Instance(), drop_last=False), ResidentFiles)
-    assert isinstance(loaders.evaluation(dataset.train), ResidentFiles)
-    assert isinstance(loaders.evaluation(dataset.test), Streaming)
-    with pytest.raises(ValueError, match="Streaming reads them from files"):
-        Loaders(recipe, dataset, torch.device("cpu"), Ranks()).evaluation(dataset.train)
-
-
 def test_runs_share_small_images_until_a_file_changes(tmp_path):
     path = folder(tmp_path / "pets", (32, 32))
     recipe = replace(defaults(str(path), "balanced-softmax"), validation=0.0)
@@ -165,22 +146,19 @@ def test_runs_share_small_images_until_a_file_changes(tmp_path):
     assert int(changed[0].min()) == 255
 
 
-@pytest.mark.parametrize(("side", "held"), [(32, Resident), (90, ResidentFiles)])
-def test_a_split_is_held_once_and_released_when_the_run_is_done(tmp_path, monkeypatch, side, held):
+def test_a_split_is_held_once_and_released_when_the_run_is_done(tmp_path, monkeypatch):
     """The trainers of a study's runs all stay until the last is done; their images may not."""
-    path = folder(tmp_path / "photos", (side, side))
+    path = folder(tmp_path / "photos", (32, 32))
     settings = {"model": "small-cnn", "epochs": 1, "batch_size": 8, "image_size": 16, "workers": 0, "device": "cpu"}
-    recipe = replace(
-        defaults(str(path), "balanced-softmax", small=side == 32), **settings, loading="resident", evaluate_every=1
-    )
+    recipe = replace(defaults(str(path), "balanced-softmax", small=True), **settings, evaluate_every=1)
     made = []
-    begin = held.__init__
+    begin = Resident.__init__
 
     def seen(self, split, *rest, **named):
         begin(self, split, *rest, **named)
-        made.append((split, weakref.ref((self.images if held is ResidentFiles else self).pixels)))
+        made.append((split, weakref.ref(self.pixels)))
 
-    monkeypatch.setattr(held, "__init__", seen)
+    monkeypatch.setattr(Resident, "__init__", seen)
     trainer = Trainer(recipe, RunFolder(tmp_path / "run"))
     trainer.run()
     splits = [split for split, _ in made]

@@ -11,7 +11,7 @@ from tests.train.feeding import weights_of
 
 from longtail._ranks import Ranks
 from longtail.classes import Groups
-from longtail.data import BatchPlan, DataSet, Draws, FileImages, Resident, ResidentFiles, Split, Streaming, load
+from longtail.data import BatchPlan, DataSet, Draws, FileImages, Resident, Split, Streaming, load
 from longtail.data.augment import Compose, Normalise, RandomCrop
 from longtail.data.sampling.samplers import ClassAware, Progressive
 from longtail.methods import Objective
@@ -198,16 +198,12 @@ def pictures(tmp_path_factory):
     [
         ("cpu", Resident, 1, 1, "Eager"),
         ("cpu", Streaming, 1, 1, "Eager"),
-        ("cpu", ResidentFiles, 1, 1, "Eager"),
         ("cuda", Resident, 1, 1, "Captured"),
         ("cuda", Streaming, 1, 1, "Fed"),
-        ("cuda", ResidentFiles, 1, 1, "Fed"),
         ("cuda", Resident, 2, 1, "Eager"),
         ("cuda", Streaming, 2, 1, "Eager"),
-        ("cuda", ResidentFiles, 2, 1, "Eager"),
         ("cuda", Resident, 1, 2, "Eager"),
         ("cuda", Streaming, 1, 2, "Eager"),
-        ("cuda", ResidentFiles, 1, 2, "Eager"),
     ],
 )
 def test_which_driver_a_stage_has(pictures, monkeypatch, *, device, held, accumulate, world, expected):
@@ -217,7 +213,7 @@ def test_which_driver_a_stage_has(pictures, monkeypatch, *, device, held, accumu
     for name in ("Eager", "Captured", "Fed"):
         monkeypatch.setattr(stages, name, lambda *given, name=name, **more: (name, *given, *more.items()))
     settings = {"batch_size": 4, "accumulate": accumulate, "mixup": 0.3, "augment": "imagenet", "image_size": 16}
-    recipe = recipe_for("cbs", loading="resident" if held is ResidentFiles else "streaming", **settings)
+    recipe = recipe_for("cbs", **settings)
     dataset = load("digits-lt") if held is Resident else pictures
     ranks = Ranks(0, world)
     loaders = Loaders(recipe, dataset, torch.device("cpu"), ranks)

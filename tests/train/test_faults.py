@@ -364,7 +364,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path):
     # At first the model is fine; the first step, at half of 1e30 in the warm-up of two epochs, ruins it.
     assert (found["stage"], found["epoch"], found["step"]) == (0, 0, 1)
     assert found["lr"] == pytest.approx(5e29)
-    assert "epoch 0, step 1, at learning rate 5e+29" in said
+    assert "epoch 1, step 2, at learning rate 5e+29" in said
     assert "not_finite.json" in said
     train = load("digits-lt").train
     second = Draws(0, 0).permutation(len(train))[64:128]
@@ -405,7 +405,7 @@ def stopped_run(path, recipe, dataset=None):
     folder = RunFolder(path)
     trainer = Trainer(recipe, folder, dataset=dataset)
     trainer.stop_requested = True
-    with pytest.raises(StoppedError, match=r"Stopped in epoch 0 after step 1\."):
+    with pytest.raises(StoppedError, match=r"Stopped in epoch 1 after step 1\."):
         trainer.run()
     assert newest(folder)
     return folder

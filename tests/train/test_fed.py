@@ -44,7 +44,6 @@ def three_epochs(driver, step):
         step.objective.end_epoch()
 
 
-@pytest.mark.parametrize("how", ["streaming", "resident"])
 @pytest.mark.parametrize(
     "case",
     mostly_slow(
@@ -52,11 +51,11 @@ def three_epochs(driver, step):
         [("ldam-drw", 0.3), ("proco", 0.0)],
     ),
 )
-def test_replayed_steps_are_exactly_the_plain_ones(gpu, photographs, case, how):
+def test_replayed_steps_are_exactly_the_plain_ones(gpu, photographs, case):
     """Three epochs; in one of them the last batch lacks an image, and that one is stopped and continued."""
     method, mixup = case
     step, other = step_of(method), step_of(method)
-    loader = loader_of(photographs, how, views=len(step.objective.views))
+    loader = loader_of(photographs, views=len(step.objective.views))
     before = copy_of(state_of(step))
     three_epochs(Eager(other, loader, mixup=mixup), other)
     driver, sizes = Fed(step, loader, mixup), []

@@ -18,12 +18,11 @@ from longtail.train.graphs import StepGraphs
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixup", [0.0, 0.3])
-@pytest.mark.parametrize("how", ["resident", "streaming"])
-def test_steps_that_are_fed_are_the_plain_ones(how, mixup, photographs):
+def test_steps_that_are_fed_are_the_plain_ones(mixup, photographs):
     """Two epochs, the second from its middle on, while threads load."""
     found = []
     for kind in ("fed", "eager"):
-        loader, step = loader_of(photographs, how, "cuda"), step_of(device="cuda")
+        loader, step = loader_of(photographs, "cuda"), step_of(device="cuda")
         driver = KINDS[kind](step, loader, mixup=mixup)
         sizes = []
         for epoch, start in ((0, 0), (1, 1)):
@@ -69,7 +68,7 @@ def test_a_step_that_cannot_be_captured_is_taken_plainly(photographs):
     for kind in ("eager", "fed"):
         before = bytes_reserved()
         step = step_of(device="cuda")
-        driver = KINDS[kind](step, loader_of(photographs, "streaming", "cuda"))
+        driver = KINDS[kind](step, loader_of(photographs, "cuda"))
         asking(step)
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -96,7 +95,7 @@ def test_a_step_that_cannot_be_captured_is_taken_plainly(photographs):
 @pytest.mark.gpu
 def test_a_model_that_draws_numbers_trains_on_after_its_capture_has_failed(photographs):
     step = step_of(device="cuda")
-    driver = Fed(step, loader_of(photographs, "streaming", "cuda"))
+    driver = Fed(step, loader_of(photographs, "cuda"))
     asking(step, change=lambda images: torch.nn.functional.dropout(images, 0.1))
     before = weights_of(step)
     with pytest.warns(UserWarning, match="cannot be captured"):

@@ -187,7 +187,7 @@ def test_not_finite_on_two_ranks(warm, tmp_path):
     folder = RunFolder(tmp_path / "run")
     ranks = warm.start_two("train", *SHORT, "--method", "balanced-softmax", "--lr", 1e30, "--out", folder.path)
     assert [rank.wait().code for rank in ranks] == [1, 1]
-    assert "epoch 0, step 1" in one_sentence(ranks[0].said)
+    assert "epoch 1, step 2" in one_sentence(ranks[0].said)
     assert ranks[1].said == ""
     found = json.loads((folder.path / "not_finite.json").read_text())
     assert len(found["labels"]) == 64  # the whole batch's, not this rank's

@@ -7,7 +7,7 @@ from sklearn.metrics import balanced_accuracy_score
 from tests.train.conftest import assert_same_run, stop_and_resume
 
 from longtail.train import RunFolder, Trainer, defaults
-from longtail.train.weight_decay import DECAYS
+from longtail.train.pilots import DECAYS
 
 
 @pytest.fixture(scope="module")

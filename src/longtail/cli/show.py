@@ -19,9 +19,8 @@ from rich.text import Text
 
 from longtail._program import printable, some_of
 from longtail._progress import Phase, listening
-from longtail.train.auto_beta import describe_beta
 from longtail.train.measures import predicted_classes, why_no_level
-from longtail.train.weight_decay import describe_decay
+from longtail.train.pilots import describe_beta, describe_decay
 
 if TYPE_CHECKING:
     from longtail.train.fleet import Fleet

@@ -22,7 +22,7 @@ from longtail.methods import METHODS, find_method
 from longtail.train.dataset import data_notes
 from longtail.train.folder import RunFolder
 from longtail.train.launch import FailedRunsError, describe_fit, make_recipe, resume, run_folders, train
-from longtail.train.recipe import Recipe, read_recipe
+from longtail.train.recipe import Recipe, read_recipe, settings_of_data
 from longtail.train.trainer import NotFiniteError, StoppedError
 
 _ABOUT = """Train a model and write a run folder. Several values of a flag, as in
@@ -33,12 +33,6 @@ Finished runs are skipped; after a stop, the same command continues.
 `longtail train --resume RUN` resumes a stopped run. --device, --workers, --root,
 --together and settings of logs and checkpoints can be changed with it."""
 
-_OF_DATA = (
-    *("data", "imbalance", "subset_seed", "validation", "model", "augment", "image_size", "epochs", "batch_size", "lr"),
-    *("schedule", "milestones", "decay", "warmup", "weight_decay", "precision", "channels_last", "compile", "workers"),
-    *("train_stats", "beta", "checkpoint_epochs"),
-)
-"""Settings whose defaults depend on the data set."""
 _NO_DATA = "\n\nDefaults that depend on the data are shown by `longtail train DATA --help`."
 _NAMED = 5  # skipped files that are named
 _DISK_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -133,12 +127,12 @@ def _shown_defaults(words: Sequence[str]) -> tuple[dict[str, Any], str]:
     given = _parser().read(word for word in words if word not in {"-h", "--help"})
     settings = {name: values[0] for name, values in read_settings(given).items()}
     if given.source is None and "data" not in settings:
-        return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
+        return Recipe().settings() | dict.fromkeys(settings_of_data()), _NO_DATA
     try:
         one_each = {name: [value] for name, value in settings.items()}
         (recipe,), _ = make_recipes(given.source, one_each, quick=True)
     except (ValueError, OSError):  # the command itself will say what is wrong
-        return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
+        return Recipe().settings() | dict.fromkeys(settings_of_data()), _NO_DATA
     shown = Path(recipe.data).name or recipe.data
     return recipe.settings(), f"\n\nDefaults are those of {recipe.method} on {shown}."
 

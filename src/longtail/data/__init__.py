@@ -20,7 +20,6 @@ from longtail.data.datasets.splits import (
 )
 from longtail.data.loaders.decode import UnreadableImageError, decode
 from longtail.data.loaders.resident import Resident
-from longtail.data.loaders.resident_files import ResidentFiles
 from longtail.data.loaders.streamed_files import Streaming
 from longtail.data.sampling.batch_plan import Batch, BatchPlan
 from longtail.data.sampling.draws import Draws
@@ -46,7 +45,6 @@ __all__ = [
     "BatchPlan",
     "Progressive",
     "Resident",
-    "ResidentFiles",
     "Sampler",
     "Split",
     "SquareRoot",

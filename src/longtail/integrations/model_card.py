@@ -14,9 +14,9 @@ from longtail.data import CATALOG
 from longtail.metrics import ClassStatistics
 from longtail.study.captions import recorded_for
 from longtail.study.runs import HELD_WORDS, Run, read_run
-from longtail.train.auto_beta import describe_beta
 from longtail.train.folder import RunFolder
 from longtail.train.measures import predicted_classes, why_no_level
+from longtail.train.pilots import describe_beta
 from longtail.train.recipe import HOUSEKEEPING
 from longtail.train.stored import read_statistics
 

@@ -19,7 +19,7 @@ from longtail._checks import check_integer, check_number
 from longtail._io import import_extra, stop_signals, write_bytes
 from longtail._program import sentence_of
 from longtail._registry import load_plugins
-from longtail.models import SMALL_MODELS, is_feature_model
+from longtail.models import is_small
 from longtail.study.conduct import More, OnRound, Outcome, done_of
 from longtail.study.execute import execute
 from longtail.study.planning import PlannedRun, StudyPlan
@@ -249,7 +249,7 @@ class _Crew:
 
     def _size(self, run: PlannedRun) -> int:
         """How many runs a task gets: those that a GPU trains at a time."""
-        small = run.recipe.model in SMALL_MODELS or is_feature_model(run.recipe.model)
+        small = is_small(run.recipe.model)
         return self.together or (TOGETHER if small and self.options["num_gpus"] else 1)
 
     def _start(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,6 +1,6 @@
 """A method as data: title, parameters, stages, head, beta and post-hoc step. Nothing else knows a method by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, make_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -182,18 +182,20 @@ class Method:
 METHODS: Registry[Method] = Registry("method")
 """All methods by name, in the order of ``longtail methods``."""
 
-RECIPE_SETTINGS = frozenset(
-    """
-    data root image_root path_column label_column split_by test test_seed imbalance profile subset_seed
-    validation folds fold groups recipe method params model pretrained weights train rank drop_path head
-    head_init sampler correct_twice augment image_size mixup cutmix label_smoothing epochs batch_size accumulate
-    drop_last lr schedule milestones decay warmup warmup_steps optimizer momentum nesterov weight_decay backbone_lr
-    layer_decay clip_grad ema seed device precision channels_last kernels compile workers cache loading bad_images
-    best_epoch patience train_stats evaluate_every checkpoint_epochs checkpoint_minutes keep tensorboard
-    wandb mlflow
-    """.split()  # noqa: SIM905 - forty quoted names are harder to read
-)
-"""The fields of ``longtail.train.Recipe``."""
+_SETTINGS: set[str] = set()  # names of the settings that every recipe has
+
+
+def reserve_settings(names: Iterable[str]) -> None:
+    """Refuse parameters of methods with these names, those of the settings of every recipe."""
+    _SETTINGS.update(names)
+    for method in METHODS.values():
+        _check_names(method)
+
+
+def _check_names(method: Method) -> None:
+    for name in method.parameters:
+        if name in _SETTINGS:
+            raise ValueError(f"Expected parameters of {method.name} not named like a setting, but got `{name}`.")
 
 
 def register_method(method: Method) -> Method:
@@ -202,9 +204,7 @@ def register_method(method: Method) -> Method:
     Its name must be new. Its parameters become settings of a recipe and flags of the command line, so they must not
     have the name of a setting that every recipe has.
     """
-    taken = next((name for name in method.parameters if name in RECIPE_SETTINGS), None)
-    if taken is not None:
-        raise ValueError(f"Expected parameters of {method.name} not named like a setting, but got `{taken}`.")
+    _check_names(method)
     return METHODS.register(method.name, method)
 
 

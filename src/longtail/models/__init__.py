@@ -15,10 +15,10 @@ from longtail.models.heads import (
 )
 from longtail.models.libraries import (
     CIFAR_RESNETS,
-    SMALL_MODELS,
     build_backbone,
     check_name,
     is_feature_model,
+    is_small,
     pretrained_normalisation,
 )
 from longtail.models.model import Model, Projector, build_model, check_takes, replace_head
@@ -26,7 +26,6 @@ from longtail.models.model import Model, Projector, build_model, check_takes, re
 __all__ = [
     "CIFAR_RESNETS",
     "HEADS",
-    "SMALL_MODELS",
     "Backbone",
     "CifarResNet",
     "ClassScaledHead",
@@ -46,6 +45,7 @@ __all__ = [
     "check_name",
     "check_takes",
     "is_feature_model",
+    "is_small",
     "pretrained_normalisation",
     "register_head",
     "replace_head",

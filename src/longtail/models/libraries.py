@@ -25,6 +25,11 @@ SMALL_MODELS = (*CIFAR_RESNETS, _SMALL)
 _MLP = re.compile(r"linear|mlp|mlp(-[1-9]\d*)+")
 
 
+def is_small(name: str) -> bool:
+    """Whether a model is one of ours: a CIFAR ResNet, the small CNN, or a model of features."""
+    return name in SMALL_MODELS or is_feature_model(name)
+
+
 def is_feature_model(name: str) -> bool:
     """Whether a backbone reads feature vectors: ``linear``, ``mlp`` (one hidden layer of 512), ``mlp-256-128``."""
     return _MLP.fullmatch(name) is not None
@@ -62,7 +67,7 @@ def build_backbone(
         raise TypeError(f"Expected `name` to be the name of a backbone, but got {describe(name)}.")
     if not isinstance(pretrained, bool | str | PathLike):
         raise TypeError(f"Expected `pretrained` to be False, True or a file, but got {describe(pretrained)}.")
-    if drop_path is not None and (is_feature_model(name) or name in SMALL_MODELS):
+    if drop_path is not None and is_small(name):
         raise _no_drop_path(name, drop_path)
     if is_feature_model(name):
         hidden = {"linear": (), "mlp": (512,)}.get(name) if "-" not in name else map(int, name.split("-")[1:])
@@ -80,7 +85,7 @@ def build_backbone(
 
 def check_name(name: str) -> None:
     """Raise if no backbone has this name, without building one; the error is about the setting ``model``."""
-    if name not in SMALL_MODELS and not is_feature_model(name):
+    if not is_small(name):
         try:
             _find(name)
         except ValueError as error:

@@ -15,9 +15,9 @@ from longtail.study.planning import PlannedRun
 from longtail.train.fleet import at_a_time
 from longtail.train.frozen import Sample
 from longtail.train.loggers import LOGGERS
+from longtail.train.pilots import DECAYS
 from longtail.train.recipe import OPENING, Recipe
 from longtail.train.trainer import Trainer
-from longtail.train.weight_decay import DECAYS
 
 _SECONDS = 5.0  # of measuring, for all kinds of runs together
 _FEWEST = 3  # steps that are measured
@@ -89,7 +89,7 @@ def estimate(
 def _kind(recipe: Recipe) -> Hashable:
     """What the speed of a run depends on."""
     data = ("data", "imbalance", "image_size", "folds", "validation", "test", *OPENING)
-    loading = ("augment", "mixup", "cutmix", "loading", "workers", "sampler")
+    loading = ("augment", "mixup", "cutmix", "workers", "sampler")
     model = ("method", "model", "train", "precision", "channels_last", "kernels", "compile")
     steps = ("batch_size", "accumulate", "optimizer", "clip_grad", "ema", "best_epoch")
     return tuple(getattr(recipe, name) for name in (*data, *loading, *model, *steps))

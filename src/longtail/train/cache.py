@@ -42,17 +42,17 @@ def read_cache(file: Path, key: str) -> dict[str, Tensor] | None:
         problem = "its checksum differs"
     except (OSError, ValueError) as error:
         problem = str(error)
-    note(f"The cache {file} is damaged ({problem.rstrip('.')}); it is made again.")
+    note(f"The cache {file} is damaged ({problem.rstrip('.')}); it will be rebuilt.")
     return None
 
 
 def write_cache(file: Path, key: str, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors with their key; a full disk or a folder without permission only costs the next start its time."""
+    """Write tensors with their key; errors are only noted, and the next start takes as long."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(file, tensors, {"key": key, "checksum": _checksum(tensors)})
     except OSError as error:
-        note(f"The cache {file} cannot be written ({error.strerror or error}); the next start works as long again.")
+        note(f"The cache {file} cannot be written ({error.strerror or error}); the next start will take as long.")
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

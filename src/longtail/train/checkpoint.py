@@ -100,7 +100,7 @@ def latest_checkpoint(folder: Path, before: Path | None = None) -> Path | None:
 def load_checkpoint(
     path: Path, data: Mapping[str, Any], *, epochs: Sequence[int], steps: int, log: Path
 ) -> tuple[Position, Tensors]:
-    """Read a checkpoint; a damaged one, one of another run, or one that is ahead of the log is refused.
+    """Read a checkpoint; one that is damaged, of another run, or ahead of the log raises an error.
 
     Args:
         path: the checkpoint.

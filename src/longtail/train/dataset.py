@@ -19,10 +19,9 @@ from longtail.data import (
 from longtail.data.datasets.inspection import groups_in_several_splits
 from longtail.data.datasets.own import empty_folders
 from longtail.data.loaders.decode import UnreadableImageError
-from longtail.train.auto_beta import pilots_needed
 from longtail.train.own import check_no_texts, in_memory, open_own, without_empty_splits
+from longtail.train.pilots import DECAYS, pilots_needed
 from longtail.train.recipe import Recipe
-from longtail.train.weight_decay import DECAYS
 
 
 def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = None) -> DataSet:
@@ -61,9 +60,9 @@ def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = N
 
 
 def data_notes(recipes: Iterable[Recipe]) -> list[str]:
-    """What should be known about the data of recipes before they are trained: ignored files, test data held out.
+    """Notes about the data of recipes: ignored files, test data held out, pilots.
 
-    Wrong data raises here, before the first run begins.
+    Raises an error for wrong data before the first run starts.
     """
     first: dict[tuple[object, ...], Recipe] = {}
     for recipe in recipes:
@@ -156,10 +155,10 @@ def _check_classes(dataset: DataSet, path: str | None) -> None:
 
 def first_image(images: Images) -> Tensor:
     """The first image that can be read."""
-    refused: UnreadableImageError | None = None
+    first: UnreadableImageError | None = None
     for place in range(len(images)):
         try:
             return images[place]
         except UnreadableImageError as error:  # treated as `bad_images` says
-            refused = refused or error
-    raise refused or ValueError("Expected a training image, but there is none.")
+            first = first or error
+    raise first or ValueError("Expected a training image, but there is none.")

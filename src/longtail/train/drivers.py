@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from longtail._gpu import is_checked
-from longtail.data import Draws, Resident, ResidentFiles, Streaming
+from longtail.data import Draws, Resident, Streaming
 from longtail.data.sampling.batch_plan import Batch, PlannedBatch
 from longtail.train.graphs import StepGraphs, warn_not_captured
 from longtail.train.mixing import mixed_rows
@@ -33,7 +33,7 @@ class Eager:
     def __init__(
         self,
         step: Step,
-        loader: Resident | ResidentFiles | Streaming,
+        loader: Resident | Streaming,
         accumulate: int = 1,
         mixup: float = 0.0,
         cutmix: float = 0.0,
@@ -67,7 +67,7 @@ class Fed:
     cannot be captured, for example because the model reads a value from the GPU.
     """
 
-    def __init__(self, step: Step, loader: ResidentFiles | Streaming, mixup: float = 0.0, cutmix: float = 0.0) -> None:
+    def __init__(self, step: Step, loader: Streaming, mixup: float = 0.0, cutmix: float = 0.0) -> None:
         self.step, self.loader, self.mixup, self.cutmix = step, loader, mixup, cutmix
         self.graphs = StepGraphs(step)
         self.stream = self.graphs.stream

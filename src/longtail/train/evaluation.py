@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from longtail.train.drivers import seeded
 from longtail.train.graphs import ReplayedForward, forward_eval
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.measures import Classifier, PostHoc, choose_posthoc
-from longtail.train.stored import NO_LABEL, WriteRows, kept_splits, predictions_writer
+from longtail.train.stored import NO_LABEL, kept_splits, predictions_writer
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From images to plain logits and features, without gradients."""
@@ -165,26 +165,22 @@ class Evaluator:
         splits, classes = self.dataset.splits, self.dataset.num_classes
         kept = kept_splits(splits, classes)
         waits = self.replays and sum(len(splits[name]) for name in kept) * classes < _WAITING
-        waiting: list[tuple[str, Tensor, Tensor, Tensor]] = []
+        add = partial(add_statistics, ranks=self.ranks, shift=shift, change=change)
         found: dict[str, ClassStatistics] = {}
+        waiting: list[tuple[str, Tensor, Tensor, Tensor]] = []
 
-        def evaluate_splits(write: WriteRows) -> None:
-            with phase("Evaluating", sum(map(len, splits.values())), in_logs=False) as progress:
-                for name in splits:
-                    to = partial(write, name) if name in kept else None
-                    with self._pass(model, name) as (forward, batches):
-                        checked = _before_each(batches, check_stopped, progress)
-                        found[name] = add_statistics(
-                            forward, checked, ranks=self.ranks, shift=shift, change=change, write=to
-                        )
+        def keep(name: str, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+            waiting.append((name, rows, logits.clone(), labels))
 
-        if waits:
-            evaluate_splits(lambda name, rows, logits, labels: waiting.append((name, rows, logits.clone(), labels)))
-        else:
-            with predictions_writer(file, splits, classes, self.ranks) as write:
-                evaluate_splits(write)
+        with ExitStack() as stack:
+            write = keep if waits else stack.enter_context(predictions_writer(file, splits, classes, self.ranks))
+            progress = stack.enter_context(phase("Evaluating", sum(map(len, splits.values())), in_logs=False))
+            for name in splits:
+                with self._pass(model, name) as (forward, batches):
+                    checked = _before_each(batches, check_stopped, progress)
+                    found[name] = add(forward, checked, write=partial(write, name) if name in kept else None)
         with self._pass(model, "train_paper", epoch) as (forward, batches):
-            found["train_paper"] = add_statistics(forward, batches, ranks=self.ranks, shift=shift, change=change)
+            found["train_paper"] = add(forward, batches)
         if self.replays:
             yield
             check_stopped()

@@ -10,7 +10,7 @@ import torch
 from longtail._checks import check_integer
 from longtail._io import stop_signals
 from longtail.data import ArrayImages, DataSet
-from longtail.models import SMALL_MODELS, is_feature_model
+from longtail.models import is_small
 from longtail.train.graphs import join_streams
 from longtail.train.recipe import Recipe
 from longtail.train.trainer import NotFiniteError, StoppedError, Trainer
@@ -37,8 +37,7 @@ def keep_in_step(members: Iterable[Trainer]) -> None:
 def at_a_time(recipe: Recipe, dataset: DataSet, device: torch.device) -> int:
     """How many runs like this one a device trains at a time: several small models with images in memory on a GPU."""
     # Micro-batches are not captured.
-    network = recipe.model in SMALL_MODELS or is_feature_model(recipe.model)
-    small = network and isinstance(dataset.train.images, ArrayImages) and recipe.accumulate == 1
+    small = is_small(recipe.model) and isinstance(dataset.train.images, ArrayImages) and recipe.accumulate == 1
     return TOGETHER if small and device.type == "cuda" else 1
 
 

@@ -97,14 +97,14 @@ def _check_sizes(result: dict[str, Any]) -> None:
     classes = len(result["classes"])
     auto = result.get("auto_beta", {"problem": ""}).keys()
     if not ("problem" in auto or {"measured", "std_error"} <= auto):
-        raise ValueError("Expected `auto_beta` to have `measured` and `std_error`, but it has not.")
+        raise ValueError("Expected `auto_beta` to have `measured` and `std_error`, but they are missing.")
     if sorted(c for members in result["groups"].values() for c in members) != list(range(classes)):
         raise ValueError(f"Expected `groups` to have each of the {classes} classes once, but they do not.")
     lists = [("counts", result.get("counts"))]
     for split in result["splits"].values():
         lists += [(name, split.get(name)) for name in ("recall_per_class", "probability")]
         if "all" not in split["recall"]:
-            raise ValueError("Expected `recall` to have `all`, but it has not.")
+            raise ValueError("Expected `recall` to have `all`, but it is missing.")
         if any(not 0 <= c < classes for c in split.get("absent_classes") or ()):
             raise ValueError(f"Expected `absent_classes` to be in 0…{classes - 1}, but got others.")
     for name, values in lists:
@@ -331,13 +331,13 @@ def check_same_folders(folders: Sequence[RunFolder], ranks: Ranks) -> None:
 def lock_folders(folders: Sequence[RunFolder], ranks: Ranks) -> Iterator[None]:
     """Lock run folders on the first rank; if that fails, all ranks raise an error."""
     with ExitStack() as locks:
-        refused: OSError | None = None
+        locked: OSError | None = None
         if ranks.first:
             try:
                 for folder in folders:
                     locks.enter_context(folder.lock())
             except OSError as error:
-                refused = error
-        if ranks.any(refused is not None):
-            raise refused or BlockingIOError("Expected free run folders, but the first process could not lock one.")
+                locked = error
+        if ranks.any(locked is not None):
+            raise locked or BlockingIOError("Expected free run folders, but the first process could not lock one.")
         yield

@@ -27,7 +27,7 @@ from longtail.train.loaders import Loaders
 
 @dataclass
 class Sample:
-    """A few images whose features, repeated, stand for those of all, to measure how long a run takes."""
+    """A sample of images used to estimate the time of a run; their features, repeated, replace those of all."""
 
     number: int = 64
     seconds: float = 0.0

@@ -40,7 +40,7 @@ def make_recipe(settings: Mapping[str, Any], out: Path | str | None = None, *, q
     Args:
         settings: values by name.
         out: the folder of the runs; the pixels of small images are cached there.
-        quick: look only at some of the images, as for a help text.
+        quick: read only some of the images, as for a help text.
 
     Example:
         >>> make_recipe({"data": "digits-lt", "method": "cbs", "epochs": 3}).epochs
@@ -157,7 +157,7 @@ def _train(
             check_name(recipe.model)
         waiting = [(recipe, folder) for recipe, folder in runs if not folder.done]
         stack.enter_context(_removed_if_nothing_began([folder for _, folder in waiting if not folder.path.exists()]))
-        for _, folder in waiting:  # refuse before anything is trained; a run is locked again while it is trained
+        for _, folder in waiting:  # raise before anything is trained; a run is locked again while it is trained
             with lock_folders([folder], ranks):
                 pass
         with stoppable(members) as received:

@@ -16,7 +16,6 @@ from longtail.data import (
     Images,
     Normalisation,
     Resident,
-    ResidentFiles,
     Split,
     Streaming,
 )
@@ -36,14 +35,13 @@ from longtail.data.augment import (
     Resize,
     Unchanged,
 )
-from longtail.data.loaders.resident_files import NoRoomError
 from longtail.data.sampling.samplers import Instance, Sampler
 from longtail.models import pretrained_normalisation
 from longtail.train.dataset import first_image
 from longtail.train.own import SMALL, cores
 from longtail.train.recipe import Family, Recipe
 
-Loader = Resident | ResidentFiles | Streaming
+Loader = Resident | Streaming
 
 _LARGE = 224  # size of images that are not small
 _EVALUATION_PIXELS = {"cuda": 2**24, "cpu": 2**20}  # of an evaluation batch; a CPU is slower beyond its caches
@@ -61,7 +59,7 @@ class Loaders:
     """Files of all splits that were skipped so far, and why."""
     features: dict[Split, Split] = field(default_factory=dict)
     """Splits of images whose loaders yield features of a frozen backbone instead."""
-    _held: dict[Split, Resident | ResidentFiles] = field(default_factory=dict)
+    _held: dict[Split, Resident] = field(default_factory=dict)
     """Splits that are on the device, once for all their loaders."""
 
     @property
@@ -153,8 +151,6 @@ class Loaders:
         recipe = self.recipe
         if split not in self._held and isinstance(split.images, ArrayImages):
             self._held[split] = Resident(split, plan, self.device)
-        elif split not in self._held and recipe.loading == "resident" and isinstance(split.images, FileImages):
-            self._hold_files(split, plan)
         if split in self._held:
             return self._held[split].with_plan(plan)
         on_device = self.device.type == "cuda" and _are_jpegs(split.images)
@@ -168,16 +164,6 @@ class Loaders:
         )
         streaming.unreadable = self.unreadable
         return streaming
-
-    def _hold_files(self, split: Split, plan: BatchPlan) -> None:
-        """Keep the files of a split on the device; splits other than the training split only if they fit."""
-        workers, bad_images = max(self.recipe.workers, 1), self.recipe.bad_images
-        try:
-            self._held[split] = packed = ResidentFiles(split, plan, self.device, workers=workers, bad_images=bad_images)
-            self.unreadable.update(packed.unreadable)
-        except NoRoomError:
-            if split is self.dataset.train:
-                raise
 
 
 def _are_jpegs(images: Images) -> bool:

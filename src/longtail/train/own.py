@@ -52,13 +52,21 @@ def open_own(path: Path | str, **opening: Any) -> DataSet:
             "continues the run."
         )
     if is_features(path) and Path(path).is_file():
-        return _open_features(Path(path).resolve(), Path(path).stat().st_mtime_ns, **opening)
+        return _open_features(Path(path).resolve(), _times(Path(path)), **opening)
     return without_empty_splits(open_path(path, **opening))
 
 
 @lru_cache(maxsize=1)  # the runs of a study share the features
-def _open_features(path: Path, modified: int, **opening: Any) -> DataSet:  # noqa: ARG001 - a key of the cache
+def _open_features(path: Path, times: tuple[int, ...], **opening: Any) -> DataSet:  # noqa: ARG001 - a key of the cache
     return without_empty_splits(open_path(path, **opening))
+
+
+def _times(path: Path) -> tuple[int, ...]:
+    """When a list or a folder, its subfolders, the files directly in it, and labels beside features were changed."""
+    found = [path, *([path.with_suffix(".labels.npy"), path.with_name("labels.npy")] if path.is_file() else [])]
+    for folder, folders, files in os.walk(path):
+        found += [Path(folder, name) for name in (folders + files if Path(folder) == path else folders)]
+    return tuple(one.stat().st_mtime_ns for one in found if one.exists())
 
 
 def without_empty_splits(dataset: DataSet) -> DataSet:
@@ -115,7 +123,7 @@ def listed_images(name: str) -> OwnImages | None:
 def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = False, **opening: Any) -> OwnImages:
     """What the defaults for the images in a folder or a list depend on.
 
-    Files are read once per process, and again if the folder or the list has changed.
+    Files are read once per process, and again if the list, the folder or one of its subfolders has changed.
 
     Args:
         path: the folder or the list.
@@ -129,7 +137,7 @@ def measure_path(path: Path | str, cache: Path | None = None, *, quick: bool = F
         raise ValueError(
             f"Expected a data set that `longtail data list` shows, or a path, but {str(path)!r} does not exist{near}."
         )
-    key = (str(found.resolve()), found.stat().st_mtime_ns, quick, *opening.items())
+    key = (str(found.resolve()), _times(found), quick, *opening.items())
     if key not in _described:
         _described[key] = measure_images(open_own(found.resolve(), **opening), cache, quick=quick)
     return _described[key]

@@ -22,6 +22,7 @@ from longtail.data.datasets.features import GROUP, has_groups
 from longtail.data.datasets.long_tail import Profile
 from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
+from longtail.methods.base import reserve_settings
 from longtail.methods.params import Parameter, check_type, param, parameters_of
 from longtail.models import HEADS
 from longtail.train.fitting import fitting_settings
@@ -42,6 +43,7 @@ OPENING = ("image_root", "path_column", "label_column", "split_by")
 HELD_OUT = 0.1
 """The fraction of the training data on which the strength of a post-hoc step is chosen by default."""
 
+_FILES = resources.files("longtail").joinpath("recipes")
 _NONE = "none"  # how a file and the command line write None
 
 Family = Literal["cifar", "imagenet", "imagenet-plain", "shift", "none"]
@@ -93,7 +95,7 @@ class Recipe:
         below=2**32,
     )
     imbalance: float | None = param(None, "imbalance factor of a data set that is made long-tailed here")
-    profile: Profile = param("exp", "how class counts fall: exp, step or pareto")
+    profile: Profile = param("exp", "shape of the class counts: exp, step or pareto")
     subset_seed: int | Literal["run"] = param(
         0,
         "seed of the long-tailed subset: 0 as in the literature, `run`: that of the run, as the paper's authors did",
@@ -185,11 +187,11 @@ class Recipe:
     warmup: int = param(5, "epochs of warm-up", at_least=0)
     warmup_steps: int = param(0, "steps of warm-up, instead of epochs; 0: `warmup` epochs", at_least=0)
     optimizer: str = param("sgd", "sgd, adamw, or one of timm's, for example lion, lamb or adamp")
-    momentum: float = param(0.9, "of SGD, and of optimisers of timm that have one", at_least=0, below=1)
+    momentum: float = param(0.9, "momentum of SGD, and of timm optimisers that support it", at_least=0, below=1)
     nesterov: bool = param(False, "Nesterov momentum")
     weight_decay: float | Literal["auto"] = param(
         5e-4,
-        "of the optimiser; only SGD's includes biases and norms; auto: of 0.01, 0.1, 1 and 3 the one with the highest "
+        "weight decay; with SGD also applied to biases and norms; auto: of 0.01, 0.1, 1 and 3 the one with the highest "
         "recall over all classes on validation data, each tried in a run of its own",
         at_least=0,
     )
@@ -211,16 +213,17 @@ class Recipe:
         below=1,
     )
 
-    seed: int = param(0, "of weights, sample order and augmentation", at_least=0, below=2**32)
+    seed: int = param(0, "seed of weights, sample order and augmentation", at_least=0, below=2**32)
     device: str = param("auto", "auto (CUDA if available, else the CPU), cpu, cuda, cuda:1")
     precision: Literal["auto", "fp32", "bf16"] = param(
         "fp32",
-        "of the forward pass; auto: bf16 with channels_last on a GPU, for small images only where our kernels were "
-        "verified; fp32 with channels_last on a CPU; else fp32",
+        "precision of the forward pass; auto: bf16 with channels_last on a GPU, for small images only where our "
+        "kernels were verified; fp32 with channels_last on a CPU; else fp32",
     )
     channels_last: bool = param(False, "memory format of images and weights")
     kernels: Literal["auto", "torch", "triton"] = param(
-        "auto", "of the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified"
+        "auto",
+        "kernels for the CIFAR ResNets in bf16 on a GPU: torch, or ours in Triton; auto: ours where they were verified",
     )
     compile: bool = param(False, "torch.compile the model")
     workers: int = param(4, "processes or threads that read files, at most one per core", at_least=0)
@@ -228,9 +231,6 @@ class Recipe:
         True,
         "keep the pixels of small image files, and the features of a frozen backbone, in the folder `image-cache` of "
         "the runs",
-    )
-    loading: Literal["streaming", "resident"] = param(
-        "streaming", "image files: read in every epoch, or kept on the device, resized to a short side of 256"
     )
     bad_images: Literal["error", "skip"] = param(
         "error",
@@ -441,6 +441,9 @@ def _fields() -> dict[str, Parameter]:
     return {name: one for name, one in parameters_of(Recipe).items() if name != "params"}
 
 
+reserve_settings((*_fields(), "params"))
+
+
 def _all_parameters() -> dict[str, list[str]]:
     # With the methods that have each.
     found: dict[str, list[str]] = {}
@@ -481,7 +484,7 @@ def setting_help(name: str) -> str:
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings from a file, with ``none`` as ``None`` and lists as tuples; unknown names and types are refused."""
+    """Settings from a file, with ``none`` as ``None`` and lists as tuples; unknown names and types raise an error."""
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     hints = setting_types()
     method = found.get("method", Recipe.method)
@@ -508,9 +511,16 @@ def _shipped(name: str) -> dict[str, Any]:
     return _first_file(name, name.removesuffix("-lt"), "own")
 
 
+def settings_of_data() -> set[str]:
+    """Settings whose defaults depend on the data set: those that its recipe or its entry in the catalog may have."""
+    files = [file for file in _FILES.iterdir() if file.name.removesuffix(".toml") not in get_args(Named)]
+    recipes = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {"data", "imbalance", "beta"} | {name for one in recipes for name in one if name != "method"}
+
+
 def _first_file(*names: str) -> dict[str, Any]:
     """The content of the first of our recipes that exists."""
-    files = (resources.files("longtail").joinpath("recipes").joinpath(f"{name}.toml") for name in names)
+    files = (_FILES.joinpath(f"{name}.toml") for name in names)
     return tomllib.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
@@ -532,7 +542,7 @@ def defaults(
         imbalance: the recipe may have special settings for it.
         small: of your own data: images are small, and all have one size. If ``data`` is only a name, because you pass
             a ``dataset`` to the trainer, give this or ``images``; with this alone, nothing is fitted.
-        images: what the settings for your own data fit; default: :func:`measure_path` looks it up in the files.
+        images: what the settings for your own data fit; default: read from the files by :func:`measure_path`.
         given: settings that you will change afterwards; the others for your own data fit them, and ``recipe`` names a
             recipe for pretrained networks.
         **opening: of your own data: options of :func:`longtail.data.open_path`, which are settings of the recipe.
@@ -547,30 +557,32 @@ def defaults(
     given = given or {}
     check_type("recipe", given.get("recipe"), Named | None)
     named = {} if given.get("recipe") is None else {"recipe": given["recipe"], **_first_file(given["recipe"])}
-    fitted: dict[str, Any] = {}
     own = "features" if data not in CATALOG and (is_features(data) if images is None else images.features) else "own"
     if own == "features" and "split_by" not in opening and has_groups(data):
         opening = {**opening, "split_by": GROUP}
     fits = listed_images(data)
     if data not in CATALOG and small is None:
         fits = measure_path(data, **opening) if images is None else images
+    fitted: dict[str, Any] = {}
     if fits is not None:
         wanted = {name: value for name, value in named.items() if name in {"train", "optimizer"}}
         fitted = fitting_settings(fits, {**wanted, **given})
         small = fits.small or fitted.get("augment") == "cifar"
     content = _shipped(data if data in CATALOG and fits is None else "own-small" if small else own)
-    settings: dict[str, Any] = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    settings |= {name: value for name, value in named.items() if not isinstance(value, dict)} | fitted
     # What a data set's recipe says about a method is for the network and optimiser of that recipe.
     special = (named or content).get("method", {}).get(method, {})
-    settings |= {name: value for name, value in special.items() if not isinstance(value, dict)}
-    if imbalance is None and CATALOG.get(data) and CATALOG[data].imbalance is not None:
+    if imbalance is None and data in CATALOG:
         imbalance = CATALOG[data].imbalance
+    settings: dict[str, Any] = {**_flat(content), **_flat(named), **fitted, **_flat(special)}  # later ones win
     if imbalance is not None:
-        settings |= special.get("imbalance", {}).get(f"{imbalance:g}", {})
-        settings["imbalance"] = float(imbalance)
-    settings |= opening | ({"data": data} if method is None else {"data": data, "method": method})
+        settings |= {**special.get("imbalance", {}).get(f"{imbalance:g}", {}), "imbalance": float(imbalance)}
+    settings |= {**opening, "data": data} if method is None else {**opening, "data": data, "method": method}
     return Recipe.from_settings(check_settings(settings, f"the recipe of {data}"))
+
+
+def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a table in a file, without the tables in it."""
+    return {name: value for name, value in content.items() if not isinstance(value, dict)}
 
 
 def usual_recipe(
@@ -578,7 +590,7 @@ def usual_recipe(
 ) -> Recipe:
     """The recipe that ships with the data set of another recipe, or with other data, for a method.
 
-    For the same images, the augmentation tells whether they are small: they need not be read, and may be gone.
+    For the same images, the augmentation says whether they are small, so they are not read.
     """
     data, imbalance = (recipe.data, recipe.imbalance) if data is None else (data, imbalance)
     known = data not in CATALOG and data == recipe.data
@@ -644,7 +656,7 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
     Args:
         name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"``: CUDA if torch finds it, else the CPU. Apple's
-            ``"mps"`` is refused: it has no float64, which sums and measures need.
+            ``"mps"`` raises an error: it has no float64, which sums and measures need.
         local_rank: the GPU that ``"auto"`` takes.
     """
     # The number of queues of a GPU, read when CUDA starts. With the default of 8, streams share queues, and loading and

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, S
 from longtail.kernels import use_kernels
 from longtail.methods import Objective, Stage, Task
 from longtail.models import (
-    SMALL_MODELS,
     Backbone,
     FeatureNet,
     HeadSpec,
@@ -22,16 +22,17 @@ from longtail.models import (
     build_model,
     check_takes,
     is_feature_model,
+    is_small,
     replace_head,
 )
 from longtail.models.tuning import add_adapters, add_lora, check_means, merge_lora, use_class_means
 from longtail.train.drivers import Captured, Driver, Eager, Fed
-from longtail.train.ema import MovingAverage
 from longtail.train.frozen import Sample, class_means, embeddings_as_means, frozen_features, read_class_embeddings
 from longtail.train.loaders import Loader, Loaders
 from longtail.train.optimizer import CAPTURED, check_optimizer, learning_rate, make_optimizer, parameter_groups
+from longtail.train.pilots import DECAYS
 from longtail.train.step import Step
-from longtail.train.weight_decay import DECAYS
+from longtail.train.weights import MovingAverage
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class Stages:
         self.epochs = self.recipe.stage_epochs
         self.precision = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
         check_optimizer(self.recipe.optimizer)
-        self._check_tuning()
+        self._check_settings()
         twice = self.recipe.sampler not in {None, "instance"} and not self.recipe.correct_twice
         if twice and self._objective(self.method.stages[0], self.epochs[0]).rebalances:
             raise ValueError(
@@ -88,23 +89,30 @@ class Stages:
         own = stage.head_of(self.params)
         return HeadSpec(self.recipe.head) if self.recipe.head is not None and own == HeadSpec("linear") else own
 
-    def _check_tuning(self) -> None:
-        """Raise an error for settings of pretrained networks that do not fit the others."""
+    def _check_settings(self) -> None:
+        """Raise an error for settings of the model that do not fit the data or each other."""
         recipe = self.recipe
+        features = isinstance(self.loaders.dataset.train.images, FeatureVectors)
+        if is_feature_model(recipe.model) != features:
+            kind, wanted = ("features", "linear or mlp") if features else ("images", "a network")
+            raise ValueError(f"Expected `model` to be {wanted} for {kind}, but got {recipe.model}.")
+        if features:
+            of_images = {"pretrained": False, "weights": None, "channels_last": False, "image_size": None}
+            self._check_off("for features", **of_images, augment="none", cutmix=0, drop_path=None)
         if (recipe.train != "all" or recipe.recipe) and not (recipe.weights or recipe.pretrained):
             why = f"`train` = {recipe.train}" if recipe.train != "all" else f"`recipe` = {recipe.recipe}"
             raise ValueError(
                 f"Expected `weights` or `pretrained` with {why}, which starts from a trained network, but got neither."
             )
-        if recipe.train != "head":
-            return
-        unused = {"mixup": 0, "cutmix": 0, "drop_path": None, "backbone_lr": 1, "layer_decay": 1}
-        for name, off in unused.items():
-            if getattr(recipe, name) != off:
-                raise ValueError(
-                    f"Expected `{name}` = {off} with `train` = head, whose features are computed once, but got "
-                    f"{getattr(recipe, name)}."
-                )
+        if recipe.train == "head":
+            why = "with `train` = head, whose features are computed once"
+            self._check_off(why, mixup=0, cutmix=0, drop_path=None, backbone_lr=1, layer_decay=1)
+
+    def _check_off(self, why: str, **settings: Any) -> None:
+        """Raise an error for settings that do not have these values."""
+        for name, off in settings.items():
+            if getattr(self.recipe, name) != off:
+                raise ValueError(f"Expected `{name}` = {off} {why}, but got {getattr(self.recipe, name)}.")
 
     def build(self, *, fresh: bool = True) -> Model:
         """The model of the first stage, on the device.
@@ -113,24 +121,6 @@ class Stages:
             fresh: whether the run starts; the head of a run that continues comes from its checkpoint.
         """
         method, recipe, train = self.method, self.recipe, self.loaders.dataset.train.images
-        if is_feature_model(recipe.model) != isinstance(train, FeatureVectors):
-            kind, wanted = (
-                ("features", "linear or mlp") if isinstance(train, FeatureVectors) else ("images", "a network")
-            )
-            raise ValueError(f"Expected `model` to be {wanted} for {kind}, but got {recipe.model}.")
-        if isinstance(train, FeatureVectors):
-            usual = {
-                "pretrained": False,
-                "weights": None,
-                "channels_last": False,
-                "image_size": None,
-                "augment": "none",
-                "cutmix": 0,
-                "drop_path": None,
-            }
-            for name, value in usual.items():
-                if getattr(recipe, name) != value:
-                    raise ValueError(f"Expected no `{name}` for features, but got {getattr(recipe, name)}.")
         model = build_model(
             recipe.model,
             self.loaders.dataset.num_classes,
@@ -154,7 +144,7 @@ class Stages:
         elif not recipe.compile:
             use_kernels(model, self.loaders.device, self.precision, recipe.kernels)
         model = model.to(self.loaders.device)
-        if recipe.model not in SMALL_MODELS and not is_feature_model(recipe.model):
+        if not is_small(recipe.model):
             check_takes(model, recipe.model, self.loaders.channels, self.loaders.image_size)
         model = model.to(memory_format=torch.channels_last) if recipe.channels_last else model
         if recipe.train == "head":

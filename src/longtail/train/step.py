@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from longtail.data.sampling.batch_plan import Batch
 from longtail.methods.objective import Objective, Sums
 from longtail.models import Outputs
-from longtail.train.ema import MovingAverage
 from longtail.train.mixing import mix_images, share_of
 from longtail.train.optimizer import load_optimizer, optimizer_tensors
+from longtail.train.weights import MovingAverage
 
 
 class Step:

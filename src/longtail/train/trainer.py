@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,6 @@ from longtail.data import ArrayImages, DataSet, FeatureVectors
 from longtail.data.sampling.samplers import Instance
 from longtail.metrics import ClassStatistics
 from longtail.models import Model
-from longtail.train.auto_beta import FOLDS, NO_PILOTS, effect, pooled_fit, summary
-from longtail.train.best import BestEpoch
 from longtail.train.checkpoint import (
     Position,
     fingerprint,
@@ -34,10 +33,11 @@ from longtail.train.folder import RunFolder, check_same_folders, lock_folders
 from longtail.train.loaders import Loaders
 from longtail.train.loggers import LOGGERS, open_loggers
 from longtail.train.measures import POSTHOCS, Classifier, PostHoc, measures
+from longtail.train.pilots import DECAYS, FOLDS, NO_PILOTS, choose_decay, effect, pooled_fit, summary
 from longtail.train.recipe import Recipe, pick_device, with_precision
 from longtail.train.stages import Running, Stages
 from longtail.train.stored import stored_batches, write_statistics
-from longtail.train.weight_decay import DECAYS, choose_decay
+from longtail.train.weights import BestEpoch
 
 _CHECK_SECONDS = 10.0  # between checks that the loss is finite, for which the host waits for the device
 
@@ -62,7 +62,7 @@ class Trainer:
 
     :meth:`run` trains to the end. ``for _ in trainer.steps(): …`` does the same one step at a time. A stopped run
     continues from its last checkpoint. A folder in which another process trains, or that holds a run of another
-    recipe, is refused.
+    recipe, raises an error.
 
     Args:
         recipe: every setting.
@@ -104,6 +104,7 @@ class Trainer:
         """The stream on which the steps of this stage are replayed, if they are."""
         self.on_log = on_log
         self._listed = 0
+        self._saved = 0.0  # when the last checkpoint was written
         self._loggers = open_loggers(recipe, self.folder) if self.ranks.first else []
         if recipe.bad_images == "skip" and self.ranks.world > 1:
             raise ValueError(
@@ -299,7 +300,7 @@ class Trainer:
         number, begin = self.position.stage, self.position.epoch
         best = self._best if number + 1 == len(self.epochs) else None
         self.stream = running.driver.stream
-        saved = time.monotonic()
+        self._saved = time.monotonic()
         for epoch in range(begin, running.epochs):
             if best is not None and best.stops_before(epoch):
                 break
@@ -312,27 +313,14 @@ class Trainer:
             if start == 0:
                 running.step.taken.zero_()
                 running.step.loss_sum.zero_()
-            began = checked = time.monotonic()
-            steps = running.driver.epoch(self.recipe.seed, running.first_epoch + epoch, start)
-            for taken, _ in enumerate(steps, start + 1):
-                self.position = Position(number, epoch, taken)
-                if time.monotonic() - checked > _CHECK_SECONDS:
-                    self._check_finite(running, epoch, lr)
-                    self._update_live(running, epoch, lr, (taken - start) / (time.monotonic() - began))
-                    checked = time.monotonic()
-                due = time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes
-                if self.ranks.any(self.stop_requested or due):
-                    self._save(running, model, data, epoch, lr)
-                    saved = time.monotonic()
-                    if self.ranks.any(self.stop_requested):
-                        raise StoppedError(f"Stopped in epoch {epoch} after step {taken}.")
-                self._warm_up(running, epoch, taken)
-                yield
+            began = time.monotonic()
+            yield from self._take_steps(running, partial(self._save, running, model, data, epoch, lr), epoch, start, lr)
             self._check_finite(running, epoch, lr)
             running.objective.end_epoch()
             seconds = time.monotonic() - began
             self._update_live(running, epoch, lr, (int(running.step.taken) - start) / max(seconds, 1e-9))
             average = running.step.ema
+            # Other members of a fleet take steps while the evaluation waits for the device; this model does not change.
             with nullcontext() if average is None else average.in_model():
                 recalls, fit = yield from self._evaluate(running, model, epoch, best)
             self._log(running, seconds, recalls, fit)
@@ -341,7 +329,26 @@ class Trainer:
             last = epoch + 1 == running.epochs or (best is not None and best.stops_before(epoch + 1))
             if last or (every and (epoch + 1) % every == 0):
                 self._save(running, model, data, epoch, lr)
-                saved = time.monotonic()
+
+    def _take_steps(
+        self, running: Running, save: Callable[[], None], epoch: int, start: int, lr: float
+    ) -> Iterator[None]:
+        """Take the steps of an epoch; save now and then, and before stopping."""
+        began = checked = time.monotonic()
+        steps = running.driver.epoch(self.recipe.seed, running.first_epoch + epoch, start)
+        for taken, _ in enumerate(steps, start + 1):
+            self.position = Position(self.position.stage, epoch, taken)
+            if time.monotonic() - checked > _CHECK_SECONDS:
+                self._check_finite(running, epoch, lr)
+                self._update_live(running, epoch, lr, (taken - start) / (time.monotonic() - began))
+                checked = time.monotonic()
+            due = time.monotonic() - self._saved > 60 * self.recipe.checkpoint_minutes
+            if self.ranks.any(self.stop_requested or due):
+                save()
+                if self.ranks.any(self.stop_requested):
+                    raise StoppedError(f"Stopped in epoch {epoch + 1} after step {taken}.")
+            self._warm_up(running, epoch, taken)
+            yield
 
     def _evaluate(
         self, running: Running, model: Model, epoch: int, best: BestEpoch | None
@@ -375,6 +382,7 @@ class Trainer:
                 self.folder.checkpoints, position, running.step, model, data=data, keep=self.recipe.keep, more=more
             )
         self.ranks.wait()
+        self._saved = time.monotonic()
 
     def _check_finite(self, running: Running, epoch: int, lr: float) -> None:
         running.driver.settle()
@@ -387,8 +395,8 @@ class Trainer:
             found = {"stage": self.position.stage, "epoch": epoch, "step": bad, "lr": lr}
             write_json(self.folder.path / "not_finite.json", {**found, "labels": labels, "samples": indices})
         raise NotFiniteError(
-            f"Expected a finite loss, but in epoch {epoch}, step {bad}, at learning rate {lr:g}, it was not; that "
-            f"batch's labels are in {self.folder.path / 'not_finite.json'}."
+            f"Expected a finite loss, but in epoch {epoch + 1}, step {bad + 1}, at learning rate {lr:g}, it was not; "
+            f"the labels of that batch are in {self.folder.path / 'not_finite.json'}."
         )
 
     def _samples(self, running: Running, epoch: int, step: int) -> Tensor:

@@ -35,7 +35,7 @@ class Resident:
         if not isinstance(split.images, ArrayImages):
             raise TypeError(
                 "Expected `split` to have its images in memory, all of one size, "
-                f"but got {type(split.images).__name__}; use ResidentFiles or Streaming for image files."
+                f"but got {type(split.images).__name__}; use Streaming for image files."
             )
         self.plan = plan
         self.pixels = split.images.pixels.to(device)

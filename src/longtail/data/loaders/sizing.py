@@ -60,10 +60,6 @@ class PackedImages:
         start, height, width = (int(values[index]) for values in (self.starts, self.heights, self.widths))
         return self.pixels[start : start + 3 * height * width].view(3, height, width)
 
-    def subset(self, indices: Tensor) -> "PackedImages":
-        """Return the images at these indices, in this order; the pixels are shared."""
-        return PackedImages(self.pixels, self.starts[indices], self.heights[indices], self.widths[indices])
-
 
 def to_size(images: PackedImages, sized: Compose, uniforms: Tensor) -> Tensor:
     """Bring images to one size with the first part of a view (:func:`split_view`) and its drawn numbers on the CPU.

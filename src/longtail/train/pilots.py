@@ -1,7 +1,11 @@
-"""``beta = "auto"``: train with beta = 1, measure the shift that held-out data still needs, and subtract it.
+"""What pilots, runs that are trained before a run, are for: to choose the weight decay, and to measure beta.
 
-Held-out data is the validation split. If there is none, or if it is small, pilots are trained before the run: each
-holds out another tenth of the images. All held-out logits are pooled.
+``beta = "auto"`` trains with beta = 1, measures the shift that held-out data still needs, and subtracts it. Held-out
+data is the validation split. If there is none, or if it is small, pilots are trained: each holds out another tenth of
+the images. All held-out logits are pooled.
+
+``weight_decay = "auto"`` trains a pilot with each of a few, and uses the one with the highest recall over all classes
+on held-out data.
 """
 
 import math
@@ -14,8 +18,10 @@ from torch import Tensor
 from longtail.beta import ShiftFit, fit_shift
 from longtail.posthoc import adjust_logits
 
+DECAYS = (1.0, 0.1, 3.0, 0.01)
+"""What is tried, each in a pilot; of equally good ones the first is used."""
 FOLDS = 10
-"""A pilot holds out one of so many parts of the images."""
+"""Number of folds. Each pilot holds out one."""
 NO_PILOTS = "all classes that have two images or more have the same count"
 """Why no pilot is trained."""
 _MOST = 5  # pilots
@@ -102,3 +108,23 @@ def describe_beta(found: Mapping[str, Any]) -> str:
         if recall[1] < recall[0] - 1:
             text += "; as recall falls, compare it with balanced-softmax (`longtail study`) before you use it"
     return text
+
+
+def choose_decay(recalls: Sequence[float]) -> dict[str, Any]:
+    """The weight decay with the highest recall on held-out data, and all recalls, as a result records them.
+
+    Args:
+        recalls: over all classes, in the order of :data:`DECAYS`.
+
+    Example:
+        >>> choose_decay([0.5, 0.6, 0.4, 0.6])["chosen"]
+        0.1
+    """
+    found = dict(zip(DECAYS, recalls, strict=True))
+    return {"chosen": max(found, key=found.__getitem__), "recall": {f"{one:g}": found[one] for one in sorted(found)}}
+
+
+def describe_decay(found: Mapping[str, Any]) -> str:
+    """How the weight decay was chosen, in words, from the ``auto_weight_decay`` of a result."""
+    each = ", ".join(f"{decay}: {100 * recall:.1f}" for decay, recall in found["recall"].items())
+    return f"weight decay {found['chosen']:g}, chosen by recall on held-out data ({each} %)"
