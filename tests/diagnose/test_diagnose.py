@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from tests.diagnose.predictions import COUNTS, make, write_columns
 
+from longtail import fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis import diagnose
 from longtail.metrics import preference_scores, recall
@@ -125,9 +126,18 @@ def test_shift_is_the_optimum_of_scipy(files):
         return np.mean(logsumexp(u, axis=1) - u[np.arange(len(u)), labels])
 
     a, b = minimize(loss, [1.0, 0.0]).x
-    assert diagnose(files["test"], val=files["val"], counts=files["counts"]).shift.tau == pytest.approx(
-        b / a, abs=0.006
-    )
+    found = diagnose(files["test"], val=files["val"], counts=files["counts"]).shift
+    assert found.delta == pytest.approx(b / a, abs=0.001)
+
+
+def test_recommended_shift_is_that_of_the_fit():
+    """With few samples tau is clearly smaller than the estimate."""
+    (val, counts), (test, _) = (gaussian(seed, 8, 0.3) for seed in (0, 1))
+    fit = fit_shift(val["logits"], val["labels"], counts)
+    assert 2 * fit.std_error < fit.delta < 4 * fit.std_error
+    shift = diagnose(test, val=val, counts=counts).shift
+    assert shift.tau == pytest.approx(fit.tau, abs=0.005)
+    assert (shift.delta, shift.clear) == (fit.delta, True)
 
 
 def advice(val, test, counts):

@@ -132,10 +132,11 @@ def _posthoc(found: "Diagnosis") -> str:
     )
     val, val_after = (recalls["val"]["all"] for recalls in (shift.before, shift.after))
     if not shift.recommended:
-        text = f"No post-hoc shift is recommended: τ = {shift.tau:z.2f}, {fitted}, "
-        if not shift.clear:
-            return f"{text}is less than two standard errors from zero."
-        return f"{text}does not raise recall over all classes there ({val:.1f} % before, {val_after:.1f} % after)."
+        why = f"the estimate, {shift.delta:z.2f}, {fitted}, is less than two standard errors from zero"
+        if shift.clear:
+            why = f"τ = {shift.tau:z.2f}, {fitted}, does not raise recall over all classes there "
+            why += f"({val:.1f} % before, {val_after:.1f} % after)"
+        return f"No post-hoc shift is recommended: {why}."
     test, test_after = (recalls["test"]["all"] for recalls in (shift.before, shift.after))
     text = "" if shift.tau > 0 else "The model prefers rare classes too much. "
     text += f"Apply a post-hoc shift, without training again: `{found.correction}`, {fitted}. Recall over all classes "
@@ -211,7 +212,7 @@ def _same_in_training(found: "Diagnosis") -> str:
     text = "To train again without a post-hoc shift, "
     if tau < 0:
         return f"{text}lower the beta or tau of the loss by {-tau:.2f}."
-    one = found.shift is not None and abs(tau - 1) < 2 * found.shift.std_error
+    one = found.shift is not None and abs(adjusted + found.shift.delta - 1) < 2 * found.shift.std_error
     same = " (1, Balanced Softmax, is within two standard errors)" if one else ""
     return (
         f"{text}replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={tau:.2f}){same}, or add "

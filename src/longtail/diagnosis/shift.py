@@ -25,9 +25,12 @@ class Shift:
     """A shift ``z - tau log N`` of the logits, fitted on validation data; recalls are in per cent per group."""
 
     tau: float
-    """Rounded to two decimals. Positive: the model prefers frequent classes; negative: it prefers rare ones."""
+    """:attr:`ShiftFit.tau <longtail.ShiftFit>`, rounded to two decimals. Positive: the model prefers frequent classes;
+    negative: it prefers rare ones."""
+    delta: float
+    """The estimate; tau is nearer to zero by its uncertainty."""
     std_error: float
-    """Standard error of tau."""
+    """Standard error of delta."""
     samples: int
     """Validation samples that it was fitted on."""
     left_out: int
@@ -41,8 +44,8 @@ class Shift:
 
     @property
     def clear(self) -> bool:
-        """Whether tau differs from zero by more than two standard errors."""
-        return abs(self.tau) > 2 * self.std_error
+        """Whether delta differs from zero by more than two standard errors."""
+        return abs(self.delta) > 2 * self.std_error
 
     @property
     def recommended(self) -> bool:
@@ -51,8 +54,8 @@ class Shift:
 
     @property
     def small(self) -> bool:
-        """Whether tau is small even two standard errors away from zero."""
-        return abs(self.tau) + 2 * self.std_error < _SMALL
+        """Whether the shift is small even if delta is wrong by two standard errors."""
+        return abs(self.delta) + 2 * self.std_error < _SMALL
 
     def change(self, split: str, group: str) -> float:
         """Return the effect of the shift on a group, in points."""
@@ -62,8 +65,8 @@ class Shift:
 def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, groups: Groups) -> tuple[Shift | None, str]:
     r"""Fit a shift on validation data and measure it on validation and test data; without a shift, say why.
 
-    The shift is :func:`longtail.beta.fit_shift`. In the fit, a probability of 0 counts as half the smallest positive
-    one, because it may be rounded.
+    The shift is ``tau`` of :func:`longtail.beta.fit_shift`. In the fit, a probability of 0 counts as half the smallest
+    positive one, because it may be rounded.
     """
     problem = _missing(splits)
     if problem:
@@ -77,10 +80,11 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
     if fit.problem is not None:
         useless = fit.temperature <= 0 or math.isnan(fit.std_error)  # NaN: the scores of every sample are all the same
         return None, USELESS if useless else f"No post-hoc shift is recommended: {fit.problem}."
-    tau, test = round(fit.delta, 2), splits["test"]
+    tau, test = round(fit.tau, 2), splits["test"]
     measured = {"val": val, "test": test}
     shift = Shift(
         tau,
+        fit.delta,
         fit.std_error,
         int(trained.sum()),
         int((~trained).sum()),
