@@ -45,8 +45,8 @@ groups = Groups.from_quantiles(counts)
 
 # ## Training
 #
-# The second run also has `compute_loss_func`. It accumulates two batches and smooths labels, as the first does. For beta
-# found during training, add `AutoBetaCallback(loss)` and a validation set.
+# The second run also has `compute_loss_func`. It accumulates two batches and smooths labels, as the first does. For
+# beta found during training, add `AutoBetaCallback(loss)` and a validation set.
 
 
 def metrics_of(beta: float | None = None) -> dict[str, float]:
