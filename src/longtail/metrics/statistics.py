@@ -34,35 +34,25 @@ class ClassStatistics:
         ClassStatistics(2 classes, 3 samples)
     """
 
+    samples: Tensor
+    correct: Tensor
+    predicted: Tensor
+    probability_sum: Tensor
+    target_probability_sum: Tensor
+    bin_samples: Tensor
+    bin_correct: Tensor
+    bin_confidence: Tensor
+    bias_reward: Tensor
+    bias_penalty: Tensor
+    weight_reward: Tensor | None = None
+    weight_penalty: Tensor | None = None
+
     # Not a dataclass, because torchmetrics squeezes one-element vectors in dataclasses that a metric returns.
-    def __init__(
-        self,
-        *,
-        samples: Tensor,
-        correct: Tensor,
-        predicted: Tensor,
-        probability_sum: Tensor,
-        target_probability_sum: Tensor,
-        bin_samples: Tensor,
-        bin_correct: Tensor,
-        bin_confidence: Tensor,
-        bias_reward: Tensor,
-        bias_penalty: Tensor,
-        weight_reward: Tensor | None = None,
-        weight_penalty: Tensor | None = None,
-    ) -> None:
-        self.samples = samples
-        self.correct = correct
-        self.predicted = predicted
-        self.probability_sum = probability_sum
-        self.target_probability_sum = target_probability_sum
-        self.bin_samples = bin_samples
-        self.bin_correct = bin_correct
-        self.bin_confidence = bin_confidence
-        self.bias_reward = bias_reward
-        self.bias_penalty = bias_penalty
-        self.weight_reward = weight_reward
-        self.weight_penalty = weight_penalty
+    def __init__(self, **sums: Tensor) -> None:
+        wrong = sorted({"samples", "correct", "predicted"} - sums.keys() | sums.keys() - self.__annotations__.keys())
+        if wrong:
+            raise TypeError(f"Expected the sums of class statistics, but `{wrong[0]}` is missing or unknown.")
+        vars(self).update(sums)
 
     @property
     def num_classes(self) -> int:
@@ -71,7 +61,7 @@ class ClassStatistics:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all sums by name; those of the weight only if features were given."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return dict(vars(self))
 
     def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
         if not isinstance(other, ClassStatistics):
@@ -143,10 +133,7 @@ def class_statistics(
     gradient = p if shift is None else F.softmax(z + shift, 1)
     others = gradient.scatter(1, label[:, None], 0.0) * valid[:, None]
     bias_reward, bias_penalty = _reward_and_penalty(others, label)
-    weight_reward, weight_penalty = (
-        (None, None) if features is None else _reward_and_penalty(others, label, _rows(features, valid))
-    )
-    return ClassStatistics(
+    found = ClassStatistics(
         samples=by_class(counted),
         correct=by_class(right),
         predicted=by_class(predicts.long(), prediction),
@@ -157,9 +144,10 @@ def class_statistics(
         bin_confidence=by_class(confidence.to(dtype) * valid, cell, num_classes * bins).view(num_classes, bins),
         bias_reward=bias_reward,
         bias_penalty=bias_penalty,
-        weight_reward=weight_reward,
-        weight_penalty=weight_penalty,
     )
+    if features is not None:
+        found.weight_reward, found.weight_penalty = _reward_and_penalty(others, label, _rows(features, valid))
+    return found
 
 
 def _check_batch(logits: Tensor, target: Tensor, features: Tensor | None, shift: Tensor | None) -> None:
