@@ -30,7 +30,7 @@ def test_measures_are_those_of_the_library(files):
             labels, predicted = torch.from_numpy(file["labels"]), torch.from_numpy(file["logits"]).argmax(1)
         right = torch.bincount(labels[labels == predicted], minlength=4)
         recalls[split] = recall(right, torch.bincount(labels, minlength=4), groups)
-        assert found.recall_of(split).groups == recalls[split].groups
+        assert found.recalls[split].groups == recalls[split].groups
     expected = preference_scores(recalls["train"].per_class, recalls["test"].per_class, groups)
     assert found.preference.level == pytest.approx(expected.level)
     assert found.upwards > 90
@@ -316,7 +316,7 @@ def test_recall_per_class_has_a_panel_per_split(files):
     assert [axes.get_title(loc="left") for axes in panels] == ["test", "training"]
     for axes, split in zip(panels, ("test", "train"), strict=True):
         order = sorted(range(len(COUNTS)), key=lambda c: -COUNTS[c])
-        expected = [100 * float(found.recall_of(split).per_class[c]) for c in order]
+        expected = [100 * float(found.recalls[split].per_class[c]) for c in order]
         assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
 
 
@@ -341,7 +341,7 @@ def test_arrays_are_like_files_and_names_are_escaped(files):
     page = found.report().html
     assert "&lt;b&gt;" in page
     assert "<b><" not in page
-    assert f"<dt>Tail recall</dt><dd><strong>{100 * found.recall_of('test').groups['tail']:.1f}\u00a0%" in page
+    assert f"<dt>Tail recall</dt><dd><strong>{100 * found.recalls['test'].groups['tail']:.1f}\u00a0%" in page
     with pytest.raises(ValueError, match="the same predictions for `train` and `test`"):
         diagnose(arrays["test"], arrays["test"])
     with pytest.raises(TypeError, match=r"^Expected `test` to be a file, .* a mapping .* of type tuple\.$"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from longtail.classes import describe_groups
 from longtail.diagnosis.shift import USELESS
 from longtail.methods import METHODS, Method
+from longtail.train.measures import learns_little
 
 if TYPE_CHECKING:
     from longtail.diagnosis.diagnosis import Diagnosis
@@ -29,7 +30,7 @@ def findings(found: "Diagnosis") -> list[str]:
     counts, first, last = found.counts.tolist(), found.commonest, found.rarest
     sizes = describe_groups({name: found.groups.members(name) for name in found.filled}, counts)
     lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,} ({sizes})."]
-    test, over_all = found.recall_of("test").groups, found.recall_of("test").all
+    test, over_all = found.recalls["test"].groups, found.recalls["test"].all
     each = ", ".join(f"{name} {100 * value:.1f} %" for name, value in test.items())
     each = f" ({each})" if len(test) > 1 else ""
     lines.append(f"On test data, recall over all classes is {100 * over_all:.1f} %{each}.")
@@ -38,7 +39,7 @@ def findings(found: "Diagnosis") -> list[str]:
         same = f"On test data, recall is the same on the {last} and the {first}."
         lines.append(f"On test data, recall is {side} on the {last} than on the {first}." if found.gap else same)
     if found.preference is not None:
-        train = found.recall_of("train").groups
+        train = found.recalls["train"].groups
         if last in train and last in test:
             lost = 100 * (train[last] - test[last])
             verdict = f"it loses {lost:.1f} points"
@@ -66,7 +67,7 @@ def findings(found: "Diagnosis") -> list[str]:
 
 def _confidence(found: "Diagnosis") -> list[str]:
     """A sentence on the rarest group's probabilities, if they are clearly off."""
-    if "test" not in found.statistics:
+    if found.splits["test"].logits is None:
         return []
     one, rare = found.statistics["test"], list(found.groups.members(found.rarest))
     samples = max(1, int(one.samples[rare].sum()))
@@ -82,7 +83,7 @@ def _confidence(found: "Diagnosis") -> list[str]:
 
 def next_steps(found: "Diagnosis") -> list[str]:
     """Return what to try, the cheapest first, with the evidence for it."""
-    last, test = found.rarest, found.recall_of("test").groups
+    last, test = found.rarest, found.recalls["test"].groups
     if found.why_no_shift == USELESS:
         return [USELESS]
     underfitted = _underfitted(found)
@@ -90,7 +91,7 @@ def next_steps(found: "Diagnosis") -> list[str]:
         return [underfitted, _posthoc(found)]
     use = found.shift is not None and found.shift.recommended
     lines = [_posthoc(found), _same_in_training(found) if use else _in_training(found)]
-    train = found.recall_of("train").groups if "train" in found.splits else {}
+    train = found.recalls["train"].groups if "train" in found.splits else {}
     if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
             f"The {last} is memorised ({100 * train[last]:.0f} % on training data, {100 * test[last]:.0f} % on test "
@@ -109,15 +110,15 @@ def headline(found: "Diagnosis") -> str:
 def _underfitted(found: "Diagnosis") -> str:
     """Advice for a model that has learnt less than half of the training data and never predicts some classes."""
     learnt = math.nan if found.run is None else found.run.recall(part="train") / 100
-    learnt = found.recall_of("train").all if "train" in found.splits else learnt
-    size, test = len(found.names), found.splits["test"]
-    present = set(test.labels.tolist())
-    never = present - set(test.predicted.tolist())
-    if not never or not (learnt - 1 / size) / (1 - 1 / size) < 0.5:
+    learnt = found.recalls["train"].all if "train" in found.splits else learnt
+    test = found.statistics["test"]
+    present = test.samples > 0
+    never = int((present & (test.predicted == 0)).sum())
+    if not never or not learns_little(learnt, len(found.names)):
         return ""
     return (
         f"Train for longer first: recall over all classes on training data is only {100 * learnt:.1f} %, and "
-        f"{len(never):,} of {len(present):,} classes are never predicted."
+        f"{never:,} of {int(present.sum()):,} classes are never predicted."
     )
 
 
@@ -158,7 +159,7 @@ def _in_training(found: "Diagnosis") -> str:
     if first == last:
         return _one_group(found)
     if gap is None:
-        unseen = last if last not in found.recall_of("test").groups else first
+        unseen = last if last not in found.recalls["test"].groups else first
         return f"There are no test samples of the {unseen}, so the effect of a shift on the {last} is unknown."
     if gap > _BEHIND and (small or found.upwards <= _UPWARDS):
         few = f"Only {found.upwards:.0f} % of the errors on the {last} go to more frequent classes"

@@ -10,7 +10,8 @@ from torch import Tensor
 from longtail.beta import fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis.inputs import LOG_ZERO, SplitPredictions
-from longtail.metrics import recall
+from longtail.metrics import ClassStatistics, recall
+from longtail.posthoc import adjust_logits
 
 USELESS = (
     "The scores predict the classes of the validation data no better than guessing, so neither a shift nor another "
@@ -80,17 +81,20 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
     if fit.problem is not None:
         useless = fit.temperature <= 0 or math.isnan(fit.std_error)  # NaN: the scores of every sample are all the same
         return None, USELESS if useless else f"No post-hoc shift is recommended: {fit.problem}."
-    tau, test = round(fit.tau, 2), splits["test"]
-    measured = {"val": val, "test": test}
+    tau, measured = round(fit.tau, 2), {name: splits[name] for name in ("val", "test")}
+    before = {
+        name: ClassStatistics.from_predictions(one.labels, one.predicted, len(counts)) for name, one in measured.items()
+    }
+    after = {name: shifted(one, tau, counts) for name, one in measured.items()}
     shift = Shift(
         tau,
         fit.delta,
         fit.std_error,
         int(trained.sum()),
         int((~trained).sum()),
-        before={name: _recalls(one.labels, one.predicted, groups) for name, one in measured.items()},
-        after={name: shifted_recalls(one, tau, counts, groups) for name, one in measured.items()},
-        accuracy=(_accuracy(test.labels, test.predicted), _accuracy(test.labels, _shifted(test, tau, counts))),
+        before={name: recall_per_group(one, groups) for name, one in before.items()},
+        after={name: recall_per_group(one, groups) for name, one in after.items()},
+        accuracy=(100 * before["test"].accuracy, 100 * after["test"].accuracy),
     )
     return (shift, "") if shift.after["val"]["all"] > 100 * _guessing(val.labels) else (None, USELESS)
 
@@ -122,19 +126,17 @@ def _guessing(labels: Tensor) -> float:
     return chance + 2 * chance * math.sqrt(chance * (1 - chance) * float(samples.reciprocal().sum()))
 
 
-def shifted_recalls(split: SplitPredictions, tau: float, counts: Tensor, groups: Groups) -> dict[str, float]:
-    """Return recall in per cent per group and ``all`` with the shift; classes without training samples are masked."""
-    return _recalls(split.labels, _shifted(split, tau, counts), groups)
-
-
-def _shifted(split: SplitPredictions, tau: float, counts: Tensor) -> Tensor:
+def shifted(split: SplitPredictions, tau: float, counts: Tensor) -> ClassStatistics:
+    """Return the statistics of the classes predicted with the shift; those without training samples are masked."""
     assert split.logits is not None
-    shift = torch.where(counts > 0, tau * counts.double().log(), torch.inf)
-    return (split.logits - shift.to(split.logits.dtype)).argmax(1)
+    predicted = adjust_logits(split.logits, counts, tau, zero_counts="mask").argmax(1)
+    return ClassStatistics.from_predictions(split.labels, predicted, len(counts))
 
 
-def _accuracy(labels: Tensor, predicted: Tensor) -> float:
-    return 100 * float((labels == predicted).double().mean())
+def recall_per_group(found: ClassStatistics, groups: Groups) -> dict[str, float]:
+    """Return recall in per cent, per group and ``all``."""
+    recalls = recall(found.correct, found.samples, groups)
+    return {**{name: 100 * value for name, value in recalls.groups.items()}, "all": 100 * recalls.all}
 
 
 def _scores(split: SplitPredictions) -> Tensor:
@@ -144,9 +146,3 @@ def _scores(split: SplitPredictions) -> Tensor:
     return (
         split.logits.masked_fill(zero, float(split.logits[~zero].min()) - math.log(2)) if zero.any() else split.logits
     )
-
-
-def _recalls(labels: Tensor, predicted: Tensor, groups: Groups) -> dict[str, float]:
-    right = labels[labels == predicted].bincount(minlength=groups.num_classes)
-    found = recall(right, labels.bincount(minlength=groups.num_classes), groups)
-    return {**{name: 100 * value for name, value in found.groups.items()}, "all": 100 * found.all}

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._checks import check_integer, describe
+from longtail._checks import Vector, as_tensor, check_integer, describe
+from longtail.classes import class_counts
 from longtail.losses._common import check_batch
 
 
@@ -13,6 +14,8 @@ class ClassStatistics:
 
     Memory depends on the number of classes, not of samples. Rows are *true* classes, except in ``predicted`` and
     ``probability_sum``.
+
+    Predictions without logits give the first three only (:meth:`from_predictions`).
 
     Args:
         samples: samples of the class, int64 ``(C,)``.
@@ -54,10 +57,28 @@ class ClassStatistics:
             raise TypeError(f"Expected the sums of class statistics, but `{wrong[0]}` is missing or unknown.")
         vars(self).update(sums)
 
+    @classmethod
+    def from_predictions(cls, labels: Vector, predicted: Vector, num_classes: int) -> "ClassStatistics":
+        """Return only ``samples``, ``correct`` and ``predicted``, from true and predicted classes, both ``(N,)``.
+
+        Example:
+            >>> found = ClassStatistics.from_predictions([0, 0, 1], [0, 1, 1], num_classes=2)
+            >>> found.samples, found.correct, found.predicted
+            (tensor([2, 1]), tensor([1, 1]), tensor([1, 2]))
+        """
+        labels, predicted = as_tensor("labels", labels), as_tensor("predicted", predicted)
+        sums = {"samples": labels, "correct": labels[labels == predicted], "predicted": predicted}
+        return cls(**{name: class_counts(classes, num_classes) for name, classes in sums.items()})
+
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return self.samples.numel()
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the samples that are correctly predicted."""
+        return int(self.correct.sum()) / int(self.samples.sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all sums by name; those of the weight only if features were given."""

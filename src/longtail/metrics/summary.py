@@ -33,7 +33,7 @@ def summary(test: ClassStatistics, groups: Groups, train: ClassStatistics | None
     tested = recall(test.correct, test.samples, groups)
     error = expected_calibration_error(test.bin_samples, test.bin_correct, test.bin_confidence, groups)
     values = {
-        "accuracy": int(test.correct.sum()) / int(test.samples.sum()),
+        "accuracy": test.accuracy,
         "recall": tested.all,
         **{f"recall_{name}": value for name, value in tested.groups.items()},
         "calibration_error": error.all,
