@@ -13,23 +13,7 @@ class ClassStatistics:
     """Sums over the samples of one split, one row per class. Add those of batches and ranks with ``a + b``.
 
     Memory depends on the number of classes, not of samples. Rows are *true* classes, except in ``predicted`` and
-    ``probability_sum``.
-
-    Predictions without logits give the first three only (:meth:`from_predictions`).
-
-    Args:
-        samples: samples of the class, int64 ``(C,)``.
-        correct: correctly predicted samples of the class, int64 ``(C,)``.
-        predicted: samples of any class that are predicted as this class, int64 ``(C,)``.
-        probability_sum: sum of p(y=c | n) over all samples n, ``(C,)``.
-        target_probability_sum: sum of p(y=c | n) over the samples n of the class, ``(C,)``.
-        bin_samples: samples of the class by confidence, in equal bins of (0, 1], int64 ``(C, bins)``.
-        bin_correct: correctly predicted ones, int64 ``(C, bins)``.
-        bin_confidence: sum of their confidences, ``(C, bins)``.
-        bias_reward: reward in the gradient of the classifier's bias, ``(C,)``.
-        bias_penalty: penalty in it, ``(C,)``.
-        weight_reward: reward in the gradient of the classifier's weight, ``(C, D)``, if features were given.
-        weight_penalty: penalty in it, ``(C, D)``.
+    ``probability_sum``. Without logits there are only the first three sums (:meth:`from_predictions`).
 
     Example:
         >>> first = class_statistics(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
@@ -38,21 +22,34 @@ class ClassStatistics:
     """
 
     samples: Tensor
+    """Samples of the class, int64 ``(C,)``."""
     correct: Tensor
+    """Correctly predicted samples of the class, int64 ``(C,)``."""
     predicted: Tensor
+    """Samples of any class that are predicted as this class, int64 ``(C,)``."""
     probability_sum: Tensor
+    """Sum of p(y=c | n) over all samples n, ``(C,)``."""
     target_probability_sum: Tensor
+    """Sum of p(y=c | n) over the samples n of the class, ``(C,)``."""
     bin_samples: Tensor
+    """Samples of the class by confidence, in equal bins of (0, 1], int64 ``(C, bins)``."""
     bin_correct: Tensor
+    """Correctly predicted ones, int64 ``(C, bins)``."""
     bin_confidence: Tensor
+    """Sum of their confidences, ``(C, bins)``."""
     bias_reward: Tensor
+    """Reward in the gradient of the classifier's bias, ``(C,)``."""
     bias_penalty: Tensor
+    """Penalty in it, ``(C,)``."""
     weight_reward: Tensor | None = None
+    """Reward in the gradient of the classifier's weight, ``(C, D)``, if features were given."""
     weight_penalty: Tensor | None = None
+    """Penalty in it, ``(C, D)``."""
 
     # Not a dataclass, because torchmetrics squeezes one-element vectors in dataclasses that a metric returns.
     def __init__(self, **sums: Tensor) -> None:
-        wrong = sorted({"samples", "correct", "predicted"} - sums.keys() | sums.keys() - self.__annotations__.keys())
+        known, needed = ClassStatistics.__annotations__.keys(), {"samples", "correct", "predicted"}
+        wrong = sorted(needed - sums.keys() | sums.keys() - known)
         if wrong:
             raise TypeError(f"Expected the sums of class statistics, but `{wrong[0]}` is missing or unknown.")
         vars(self).update(sums)
