@@ -160,6 +160,20 @@ def as_distribution(name: str, values: object, num_classes: int | None = None, *
     return vector
 
 
+def by_class(name: str, values: Any, classes: Any) -> Any:
+    """Return ``values`` in the order of ``classes`` if a dictionary or a pandas ``Series`` has them by class."""
+    if not hasattr(values, "keys"):
+        return values
+    given = dict(values.items())
+    known = set(classes)
+    unknown = [label for label in given if label not in known]
+    missing = [label for label in classes if label not in given]
+    if unknown or missing:
+        lacks = f"lacks {shown(missing)}" if missing else f"also has {shown(unknown)}"
+        raise ValueError(f"Expected `{name}` to have the classes {shown(list(classes))}, but it {lacks}.")
+    return [given[label] for label in classes]
+
+
 def class_dim(logits: Tensor) -> int:
     """Return the dimension of the classes as in ``F.cross_entropy``: 1, or 0 for a single sample without a batch."""
     return 1 if logits.ndim > 1 else 0

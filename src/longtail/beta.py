@@ -1,9 +1,9 @@
 r"""Finding beta: the additional shift that makes a classifier treat all classes alike, estimated on held-out data.
 
 Class-Balanced Softmax trains on :math:`z_c + \beta \log N_c`. Its beta is right if no additional shift of the plain
-logits :math:`z` helps on held-out data in which every class counts the same. :func:`fit_shift` estimates the shift that
-would help, which is added to beta, or subtracted from the logits of the trained model. :class:`AutoBeta` adds it during
-training.
+logits :math:`z` helps on held-out data in which all classes have equal weight. :func:`fit_shift` estimates the shift
+that would help, which is added to beta, or subtracted from the logits of the trained model. :class:`AutoBeta` adds it
+during training.
 """
 
 import math
@@ -147,7 +147,7 @@ class Solution(NamedTuple):
     """Of a and b, ``(2, 2)``."""
     steps: Tensor
     wrong: Tensor
-    """Samples that are misclassified, without the shift or with it, whichever are more."""
+    """Number of misclassified samples, with or without the shift, whichever is larger."""
     finite: Tensor
 
     @property
@@ -207,7 +207,7 @@ class HeldOut:
             self.weights = self.weights * sample_weight[self.rows]
         self.reduce = reduce
         self.determined = len(self.present) > 1 and bool(self.log_counts.abs().max() > 1e-9)
-        """Whether counts differ at all."""
+        """Whether there are several classes, and their counts differ."""
 
     def fit(self, logits: Tensor, start: Tensor | None = None, steps: int = _STEPS) -> Solution:
         """Damped Newton steps (Levenberg-Marquardt). On a CPU they end at convergence; elsewhere nothing is read."""

@@ -119,6 +119,8 @@ class Groups:
         names = tuple(self.names)
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected `names` to be one or more different names, but got {names!r}.")
+        if "all" in names:
+            raise ValueError("Expected groups with other names than 'all', the name of the mean over all classes.")
         index = as_tensor("index", self.index, what="one group per class")
         if index.ndim != 1 or not index.numel():
             raise ValueError(f"Expected `index` to hold one group per class, but got shape {tuple(index.shape)}.")

@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
-from longtail._checks import Vector, as_counts, as_distribution, as_vector, check_integer, check_number, describe, shown
+from longtail._checks import Vector, as_counts, as_distribution, by_class, check_integer, check_number, describe, shown
 from longtail.beta import ShiftFit, fit_shift
 from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.posthoc import adjust_logits
@@ -76,7 +76,9 @@ class _BalancedPosterior(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         logits = self._balanced(X)
         logits = logits / self.temperature_
         if prior is not None:
-            frequencies = as_distribution("prior", _by_class("prior", prior, self.classes_), zeros=True)
+            frequencies = as_distribution(
+                "prior", by_class("prior", prior, self.classes_.tolist()), len(self.classes_), zeros=True
+            )
             logits = logits + frequencies.log()
         return torch.softmax(logits, 1).numpy()
 
@@ -232,7 +234,7 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
         number = len(self.classes_)
         self.counts_ = np.bincount(codes, weights, minlength=number)
         if self.counts is not None:
-            self.counts_ = as_counts(_by_class("counts", self.counts, self.classes_), number, fractions=True).numpy()
+            self.counts_ = as_counts(by_class("counts", self.counts, self.classes_), number, fractions=True).numpy()
         self.smoothing_ = epsilon or 0.0
         if beta is not None:
             self._use_beta(beta)
@@ -538,19 +540,6 @@ class _Head(nn.Module):
 
 
 _NO_FOLD = ShiftFit(math.nan, math.nan, math.inf, 0, "no class has two samples, so none can be held out")
-
-
-def _by_class(name: str, values: Any, classes: Array) -> Any:
-    """Numbers per class in the order of the classes; a dictionary or a pandas ``Series`` has them by label."""
-    if not hasattr(values, "keys"):
-        return as_vector(name, values, len(classes))
-    given = dict(values.items())
-    unknown = [label for label in given if label not in set(classes.tolist())]
-    missing = [label for label in classes.tolist() if label not in given]
-    if unknown or missing:
-        lacks = f"lacks {shown(missing)}" if missing else f"also has {shown(unknown)}"
-        raise ValueError(f"Expected `{name}` to have the labels {shown(classes.tolist())}, but it {lacks}.")
-    return [float(given[label]) for label in classes.tolist()]
 
 
 def _is_auto(name: str, value: object) -> bool:

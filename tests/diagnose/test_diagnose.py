@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from tests.diagnose.predictions import COUNTS, make, write_columns
 
+from longtail import fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis import diagnose
 from longtail.metrics import preference_scores, recall
@@ -29,7 +30,7 @@ def test_measures_are_those_of_the_library(files):
             labels, predicted = torch.from_numpy(file["labels"]), torch.from_numpy(file["logits"]).argmax(1)
         right = torch.bincount(labels[labels == predicted], minlength=4)
         recalls[split] = recall(right, torch.bincount(labels, minlength=4), groups)
-        assert found.recall_of(split).groups == recalls[split].groups
+        assert found.recalls[split].groups == recalls[split].groups
     expected = preference_scores(recalls["train"].per_class, recalls["test"].per_class, groups)
     assert found.preference.level == pytest.approx(expected.level)
     assert found.upwards > 90
@@ -125,9 +126,18 @@ def test_shift_is_the_optimum_of_scipy(files):
         return np.mean(logsumexp(u, axis=1) - u[np.arange(len(u)), labels])
 
     a, b = minimize(loss, [1.0, 0.0]).x
-    assert diagnose(files["test"], val=files["val"], counts=files["counts"]).shift.tau == pytest.approx(
-        b / a, abs=0.006
-    )
+    found = diagnose(files["test"], val=files["val"], counts=files["counts"]).shift
+    assert found.delta == pytest.approx(b / a, abs=0.001)
+
+
+def test_recommended_shift_is_that_of_the_fit():
+    """With few samples tau is clearly smaller than the estimate."""
+    (val, counts), (test, _) = (gaussian(seed, 8, 0.3) for seed in (0, 1))
+    fit = fit_shift(val["logits"], val["labels"], counts)
+    assert 2 * fit.std_error < fit.delta < 4 * fit.std_error
+    shift = diagnose(test, val=val, counts=counts).shift
+    assert shift.tau == pytest.approx(fit.tau, abs=0.005)
+    assert (shift.delta, shift.clear) == (fit.delta, True)
 
 
 def advice(val, test, counts):
@@ -306,7 +316,7 @@ def test_recall_per_class_has_a_panel_per_split(files):
     assert [axes.get_title(loc="left") for axes in panels] == ["test", "training"]
     for axes, split in zip(panels, ("test", "train"), strict=True):
         order = sorted(range(len(COUNTS)), key=lambda c: -COUNTS[c])
-        expected = [100 * float(found.recall_of(split).per_class[c]) for c in order]
+        expected = [100 * float(found.recalls[split].per_class[c]) for c in order]
         assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
 
 
@@ -331,7 +341,7 @@ def test_arrays_are_like_files_and_names_are_escaped(files):
     page = found.report().html
     assert "&lt;b&gt;" in page
     assert "<b><" not in page
-    assert f"<dt>Tail recall</dt><dd><strong>{100 * found.recall_of('test').groups['tail']:.1f}\u00a0%" in page
+    assert f"<dt>Tail recall</dt><dd><strong>{100 * found.recalls['test'].groups['tail']:.1f}\u00a0%" in page
     with pytest.raises(ValueError, match="the same predictions for `train` and `test`"):
         diagnose(arrays["test"], arrays["test"])
     with pytest.raises(TypeError, match=r"^Expected `test` to be a file, .* a mapping .* of type tuple\.$"):

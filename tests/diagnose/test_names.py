@@ -19,7 +19,7 @@ def summary(found):
     """The results of a diagnosis by class name, whatever the order of the classes."""
     measured = {}
     for split in found.splits:
-        recalls = found.recall_of(split).per_class.tolist()
+        recalls = found.recalls[split].per_class.tolist()
         measured[split] = dict(zip(found.names, recalls, strict=True))
     counts = dict(zip(found.names, found.counts.tolist(), strict=True))
     groups = {name: {found.names[c] for c in found.groups.members(name)} for name in found.groups.names}
@@ -100,7 +100,7 @@ def test_names_come_from_any_file(tmp_path, suffix):
     assert found.names == tuple(NAMES)
     assert found.notes == ()
     expected = [np.mean(logits.argmax(1)[labels == c] == c) for c in range(4)]
-    assert found.recall_of("test").per_class.tolist() == pytest.approx(expected)
+    assert found.recalls["test"].per_class.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
@@ -117,7 +117,7 @@ def test_unlisted_names_are_those_in_the_files(tmp_path, suffix):
     found = diagnose(test, train)
     assert found.names == ("cat", "emu", "yak")  # yak is predicted, but never true
     assert found.counts.tolist() == [200, 30, 0]
-    assert found.recall_of("test").per_class.tolist()[:2] == [0.5, 0.0]
+    assert found.recalls["test"].per_class.tolist()[:2] == [0.5, 0.0]
     assert found.notes == ("The classes are the 3 names in the files, sorted.",)
     assert "The classes are the 3 names in the files" in found.report().html
 
@@ -164,7 +164,7 @@ def test_predictions_of_a_run(finished):
     found = diagnose(file, file, file)
     result = json.loads((file.parent / "result.json").read_text())
     for split in ("train", "val", "test"):
-        recalls = found.recall_of(split)
+        recalls = found.recalls[split]
         assert {"all": recalls.all, **recalls.groups} == pytest.approx(result["splits"][split]["recall"])
     assert found.counts.tolist() == result["counts"]
     assert found.names == tuple(result["classes"])
@@ -202,7 +202,7 @@ def test_posthoc_step_of_the_run_is_applied(finished, tmp_path, method):
     found = diagnose(folder)
     assert f"The predictions include the post-hoc step of the run, {result['posthoc']}." in found.notes
     for split in ("train", "val", "test"):
-        recalls = found.recall_of(split)
+        recalls = found.recalls[split]
         assert {"all": recalls.all, **recalls.groups} == pytest.approx(result["splits"][split]["recall"])
     for name in ("recipe.toml", "result.json", "predictions.safetensors"):  # without what the step needs
         shutil.copy(folder / name, tmp_path)

@@ -184,7 +184,7 @@ def predictions(rng: Random, folder: Path) -> None:
     seen = expected_labels != -100
     truth, guess = expected_labels[seen], np.array([int(float(value)) for value in expected])[seen]
     recalls = recall_score(truth, guess, labels=range(classes), average=None, zero_division=0)
-    ours = found.recall_of("test").per_class
+    ours = found.recalls["test"].per_class
     present = np.bincount(truth, minlength=classes) > 0
     expect(np.allclose(np.asarray(ours, np.float64)[present], recalls[present], atol=1e-6), "the recalls are others")
 

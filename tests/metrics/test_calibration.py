@@ -79,15 +79,15 @@ def test_over_and_under_confident_groups_do_not_cancel_within_a_group_but_may_ov
 def test_classes_of_a_group_share_their_bins():
     samples, correct = torch.tensor([[10], [10]]), torch.tensor([[10], [6]])
     confidence = torch.tensor([[8.0], [8.0]], dtype=torch.float64)
-    error = expected_calibration_error(samples, correct, confidence, Groups(("all",), (0, 0)))
-    assert error.groups["all"] == error.all == pytest.approx(0.0, abs=1e-12)
+    error = expected_calibration_error(samples, correct, confidence, Groups(("one",), (0, 0)))
+    assert error.groups["one"] == error.all == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_perfectly_calibrated_model_and_a_certain_one_that_is_wrong():
     logits = torch.zeros(4, 2)
-    assert measured(logits, [0, 0, 1, 1], Groups(("all",), (0, 0))).all == 0.0  # argmax 0, right in half
+    assert measured(logits, [0, 0, 1, 1], Groups(("one",), (0, 0))).all == 0.0  # argmax 0, right in half
     certain = torch.tensor([[200.0, 0.0]]).repeat(4, 1)
-    assert measured(certain, [1, 1, 1, 1], Groups(("all",), (0, 0))).all == 1.0
+    assert measured(certain, [1, 1, 1, 1], Groups(("one",), (0, 0))).all == 1.0
 
 
 @pytest.mark.parametrize(

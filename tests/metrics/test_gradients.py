@@ -255,9 +255,9 @@ def test_all_samples_ignored_and_no_sample():
 def test_one_class_only():
     reward, penalty = gradient_sums(torch.randn(4, 1), torch.zeros(4, dtype=torch.int64), torch.randn(4, 3))
     assert reward.tolist() == penalty.tolist() == [[0.0, 0.0, 0.0]]
-    result = gradient_balance(reward, penalty, Groups(("all",), (0,)))
+    result = gradient_balance(reward, penalty, Groups(("one",), (0,)))
     assert result.undefined == (0,)
-    assert result.groups.skipped == ("all",)
+    assert result.groups.skipped == ("one",)
 
 
 @pytest.mark.parametrize("where", [(5,), (2, 3, 2)])

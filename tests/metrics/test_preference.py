@@ -142,8 +142,8 @@ def test_nothing_to_measure():
 
 
 def test_one_group_has_no_range():
-    result = preference_scores([0.5, 0.7], [0.4, 0.7], Groups(("all",), (0, 0)))
-    assert result.score == {"all": pytest.approx(40 + 100 * 0.05 / 0.6)}
+    result = preference_scores([0.5, 0.7], [0.4, 0.7], Groups(("one",), (0, 0)))
+    assert result.score == {"one": pytest.approx(40 + 100 * 0.05 / 0.6)}
     assert math.isnan(result.level)
 
 

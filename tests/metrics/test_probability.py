@@ -61,7 +61,7 @@ def test_the_fit_is_scipys(seed):
     b=st.floats(-0.9, 0.9, allow_subnormal=False).filter(lambda b: abs(b) > 1e-3),
 )
 def test_a_known_power_law_is_found_again(counts, b):
-    result = probability_shift(power_law(counts, b), counts, Groups(("all",), (0,) * len(counts)))
+    result = probability_shift(power_law(counts, b), counts, Groups(("one",), (0,) * len(counts)))
     assert result.slope == pytest.approx(b, rel=1e-5)
     assert result.r_squared == pytest.approx(1, abs=1e-6)
 
@@ -99,7 +99,7 @@ def test_a_model_that_matches_class_frequency():
 @pytest.mark.parametrize("counts", [[50, 50, 50], [7]])
 def test_no_slope_where_counts_do_not_vary(counts):
     sums = np.linspace(0.5, 1.5, len(counts)) * counts if len(counts) > 1 else np.array(counts, float)
-    result = probability_shift(sums, counts, Groups(("all",), (0,) * len(counts)))
+    result = probability_shift(sums, counts, Groups(("one",), (0,) * len(counts)))
     assert math.isnan(result.slope)
     assert math.isnan(result.r_squared)
     np.testing.assert_allclose(result.difference.numpy(), 100 * (sums / counts - 1), atol=1e-10)
@@ -166,7 +166,7 @@ GOOD = {"probability_sum": [85.0, 15.0], "counts": [90, 10], "groups": Groups.fr
         ({"counts": [90.5, 9.5]}, ValueError, r"`counts`.*whole.*90\.5"),
         ({"counts": [110, -10]}, ValueError, "`counts`.*-10"),
         ({"counts": [0, 0], "probability_sum": [0.0, 0.0]}, ValueError, "0"),
-        ({"groups": Groups(("all",), (0, 0, 0))}, ValueError, "3 classes.*2"),
+        ({"groups": Groups(("one",), (0, 0, 0))}, ValueError, "3 classes.*2"),
         ({"probability_sum": "ab"}, (TypeError, ValueError), "`probability_sum`"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_groups_recall_is_the_macro_recall_of_its_classes():
 @pytest.mark.parametrize(("samples", "confidence"), [(1, 0.95), (7, 0.5), (1000, 0.999)])
 def test_wilson_interval_equals_scipy(samples, confidence):
     correct = np.unique(np.linspace(0, samples, 9).round().astype(int))
-    groups = Groups(("all",), (0,) * correct.size)
+    groups = Groups(("one",), (0,) * correct.size)
     result = recall(correct, np.full(correct.size, samples), groups, confidence=confidence)
     for low, high, k in zip(result.low.tolist(), result.high.tolist(), correct.tolist(), strict=True):
         wanted = binomtest(k, samples).proportion_ci(confidence, method="wilson")
@@ -79,7 +79,7 @@ def test_wilson_interval_by_hand():
 
 
 def test_the_interval_is_95_per_cent_by_default():
-    default, given = (recall([3], [10], Groups(("all",), (0,)), **o) for o in ({}, {"confidence": 0.95}))
+    default, given = (recall([3], [10], Groups(("one",), (0,)), **o) for o in ({}, {"confidence": 0.95}))
     assert default.low.item() == given.low.item()
     assert default.low.item() == pytest.approx(binomtest(3, 10).proportion_ci(0.95, "wilson").low)
 
@@ -126,8 +126,8 @@ def test_a_group_without_a_class_is_skipped():
 
 def test_no_sample_at_all():
     with pytest.raises(ValueError, match=r"`samples`.*0 for every class"):
-        recall([0, 0], [0, 0], Groups(("all",), (0, 0)))
-    assert recall([0, 0], [0, 0], Groups(("all",), (0, 0)), absent="zero").all == 0.0
+        recall([0, 0], [0, 0], Groups(("one",), (0, 0)))
+    assert recall([0, 0], [0, 0], Groups(("one",), (0, 0)), absent="zero").all == 0.0
 
 
 @pytest.mark.parametrize("convert", [list, np.asarray, lambda x: torch.tensor(x).double()])
@@ -138,12 +138,12 @@ def test_counts_may_come_in_any_form(convert):
 
 
 def test_one_class_only():
-    result = recall([3], [4], Groups(("all",), (0,)))
-    assert (result.all, result.groups, result.per_class.shape) == (0.75, {"all": 0.75}, (1,))
+    result = recall([3], [4], Groups(("one",), (0,)))
+    assert (result.all, result.groups, result.per_class.shape) == (0.75, {"one": 0.75}, (1,))
 
 
 def test_large_counts_keep_their_precision():
-    result = recall([999_999_999], [1_000_000_000], Groups(("all",), (0,)))
+    result = recall([999_999_999], [1_000_000_000], Groups(("one",), (0,)))
     assert 1 - result.all == pytest.approx(1e-9, rel=1e-6)
     wanted = binomtest(999_999_999, 1_000_000_000).proportion_ci(0.95, "wilson")
     assert (result.low.item(), result.high.item()) == pytest.approx((wanted.low, wanted.high), rel=1e-12)

@@ -330,3 +330,15 @@ def test_bad_batches(change, error, message):
     """The rules are tested in test_gradients.py; here, that they are applied."""
     with pytest.raises(error, match=message):
         class_statistics(**{"logits": torch.zeros(4, 3), "target": torch.tensor([0, 1, 2, 1]), **change})
+
+
+def test_predictions_have_the_counts_of_logits():
+    logits, labels = torch.randn(50, 4), torch.randint(4, (50,))
+    whole = class_statistics(logits, labels)
+    found = ClassStatistics.from_predictions(labels, logits.argmax(1), 4)
+    assert list(found.tensors()) == ["samples", "correct", "predicted"]
+    for name, value in found.tensors().items():
+        assert torch.equal(value, getattr(whole, name))
+    assert (found + found).accuracy == whole.accuracy
+    with pytest.raises(TypeError, match="`predicted` is missing"):
+        ClassStatistics(samples=found.samples, correct=found.correct)

@@ -179,7 +179,7 @@ def test_one_class_only():
     total = metric.compute()
     assert total.samples.tolist() == [15]
     assert total.bias_reward.shape == (1,)
-    assert recall(total.correct, total.samples, Groups(("all",), (0,))).all == 1.0
+    assert recall(total.correct, total.samples, Groups(("one",), (0,))).all == 1.0
 
 
 def test_measures_of_what_it_returns():

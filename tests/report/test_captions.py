@@ -8,10 +8,9 @@ import pytest
 from tests.report.pages import Reader, changed
 
 from longtail.report import report
-from longtail.report.data_results import split_by_data
+from longtail.report.build import repeat_command
+from longtail.report.data_results import headline_cards, split_by_data
 from longtail.report.drawings import beta_drawing
-from longtail.report.headlines import headline_cards
-from longtail.report.settings import repeat_command
 from longtail.study.record import Choice, StudyRecord, write_study
 from longtail.study.runs import Run, group_runs, one_cell, read_run, read_runs
 from longtail.train import defaults
@@ -222,7 +221,7 @@ def test_many_methods_without_a_significant_difference_are_counted(study, tmp_pa
             result["splits"]["test"]["recall"]["all"] = 0.5 + 0.01 * ((3 * place + 5 * seed * (place + 1)) % 7)
             (folder / "result.json").write_text(json.dumps(result))
     text = " ".join(Reader(report(tmp_path, reference="cbs").html).text)
-    assert "All 6 others show no significant difference from CBS (β = 1)." in text
+    assert "Of the other 6 rows, 0 differ significantly from CBS (β = 1); see the table." in text
     assert "1 method in 7 variants, 14 runs." in text
     assert "CBS on digits-lt 50" in text  # and the heading counts the same
 

@@ -14,9 +14,9 @@ from tests.report.pages import Reader, changed
 from longtail.cli.train import read_recipes
 from longtail.report import page as report_page
 from longtail.report import report
+from longtail.report.build import repeat_command
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.mistakes import read_predicted
-from longtail.report.settings import repeat_command
 from longtail.study.runs import group_runs, read_run
 
 
@@ -166,7 +166,7 @@ def test_limits_are_named(page):
     assert "1 unfinished run left out: begun." in text
     assert "1 of 3 rows have only one run" in text
     assert "Methods are compared on test data" in text
-    assert "what other test images would change is not in them" in text
+    assert "cover the choice of the seed, not that of the test images" in text
     assert "The imbalance level is undefined for" in text
     assert "paired t-test" in text
 

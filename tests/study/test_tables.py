@@ -264,6 +264,13 @@ def test_a_table_in_a_shell_is_short_and_its_html_is_escaped(cells):
     assert "<th>&lt;i&gt;</th>" in table._repr_html_()
 
 
+def test_names_with_bars_are_escaped_in_markdown(cells):
+    table = replace(recall_table(cells), columns=("a|b", *recall_table(cells).columns[1:]))
+    head, line = to_markdown(table).splitlines()[2:4]
+    assert r"| a\|b |" in head
+    assert head.replace(r"\|", "").count("|") == line.count("|")
+
+
 def test_names_cannot_be_formulas_or_control_a_terminal():
     nothing = Value(Summary(-1.5, 0.5, 3))
     table = Table("t", ("Data",), ("a",), (Row(("=cmd\x1b[2J",), (nothing,)),), "c")

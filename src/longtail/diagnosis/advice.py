@@ -4,8 +4,9 @@ import math
 from typing import TYPE_CHECKING
 
 from longtail.classes import describe_groups
-from longtail.diagnosis.shift import USELESS
+from longtail.diagnosis.shift import USELESS, Shift
 from longtail.methods import METHODS, Method
+from longtail.train.measures import learns_little
 
 if TYPE_CHECKING:
     from longtail.diagnosis.diagnosis import Diagnosis
@@ -29,7 +30,7 @@ def findings(found: "Diagnosis") -> list[str]:
     counts, first, last = found.counts.tolist(), found.commonest, found.rarest
     sizes = describe_groups({name: found.groups.members(name) for name in found.filled}, counts)
     lines = [f"The most frequent class has {max(counts):,} training samples, the rarest {min(counts):,} ({sizes})."]
-    test, over_all = found.recall_of("test").groups, found.recall_of("test").all
+    test, over_all = found.recalls["test"].groups, found.recalls["test"].all
     each = ", ".join(f"{name} {100 * value:.1f} %" for name, value in test.items())
     each = f" ({each})" if len(test) > 1 else ""
     lines.append(f"On test data, recall over all classes is {100 * over_all:.1f} %{each}.")
@@ -38,7 +39,7 @@ def findings(found: "Diagnosis") -> list[str]:
         same = f"On test data, recall is the same on the {last} and the {first}."
         lines.append(f"On test data, recall is {side} on the {last} than on the {first}." if found.gap else same)
     if found.preference is not None:
-        train = found.recall_of("train").groups
+        train = found.recalls["train"].groups
         if last in train and last in test:
             lost = 100 * (train[last] - test[last])
             verdict = f"it loses {lost:.1f} points"
@@ -66,7 +67,7 @@ def findings(found: "Diagnosis") -> list[str]:
 
 def _confidence(found: "Diagnosis") -> list[str]:
     """A sentence on the rarest group's probabilities, if they are clearly off."""
-    if "test" not in found.statistics:
+    if found.splits["test"].logits is None:
         return []
     one, rare = found.statistics["test"], list(found.groups.members(found.rarest))
     samples = max(1, int(one.samples[rare].sum()))
@@ -82,15 +83,15 @@ def _confidence(found: "Diagnosis") -> list[str]:
 
 def next_steps(found: "Diagnosis") -> list[str]:
     """Return what to try, the cheapest first, with the evidence for it."""
-    last, test = found.rarest, found.recall_of("test").groups
+    last, test = found.rarest, found.recalls["test"].groups
     if found.why_no_shift == USELESS:
         return [USELESS]
     underfitted = _underfitted(found)
     if underfitted:  # beta would be another after longer training
         return [underfitted, _posthoc(found)]
-    use = found.shift is not None and found.shift.recommended
-    lines = [_posthoc(found), _same_in_training(found) if use else _in_training(found)]
-    train = found.recall_of("train").groups if "train" in found.splits else {}
+    use = found.shift if found.shift is not None and found.shift.recommended else None
+    lines = [_posthoc(found), _in_training(found) if use is None else _same_in_training(found, use)]
+    train = found.recalls["train"].groups if "train" in found.splits else {}
     if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
         lines.append(
             f"The {last} is memorised ({100 * train[last]:.0f} % on training data, {100 * test[last]:.0f} % on test "
@@ -109,15 +110,15 @@ def headline(found: "Diagnosis") -> str:
 def _underfitted(found: "Diagnosis") -> str:
     """Advice for a model that has learnt less than half of the training data and never predicts some classes."""
     learnt = math.nan if found.run is None else found.run.recall(part="train") / 100
-    learnt = found.recall_of("train").all if "train" in found.splits else learnt
-    size, test = len(found.names), found.splits["test"]
-    present = set(test.labels.tolist())
-    never = present - set(test.predicted.tolist())
-    if not never or not (learnt - 1 / size) / (1 - 1 / size) < 0.5:
+    learnt = found.recalls["train"].all if "train" in found.splits else learnt
+    test = found.statistics["test"]
+    present = test.samples > 0
+    never = int((present & (test.predicted == 0)).sum())
+    if not never or not learns_little(learnt, len(found.names)):
         return ""
     return (
         f"Train for longer first: recall over all classes on training data is only {100 * learnt:.1f} %, and "
-        f"{len(never):,} of {len(present):,} classes are never predicted."
+        f"{never:,} of {int(present.sum()):,} classes are never predicted."
     )
 
 
@@ -126,26 +127,26 @@ def _posthoc(found: "Diagnosis") -> str:
     shift = found.shift
     if shift is None:
         return found.why_no_shift
-    fitted = f"fitted on {shift.samples:,} validation samples (standard error {shift.std_error:.2f}"
-    fitted += (
-        f"; {shift.left_out:,} samples of classes without training samples are left out)" if shift.left_out else ")"
+    left = f"; {shift.left_out:,} samples of classes without training samples are left out" if shift.left_out else ""
+    fitted = f"fitted on {shift.samples:,} validation samples (standard error {shift.std_error:.2f}{left})"
+    val, test = (
+        f"from {shift.before[split]['all']:.1f} to {shift.after[split]['all']:.1f} %" for split in ("val", "test")
     )
-    val, val_after = (recalls["val"]["all"] for recalls in (shift.before, shift.after))
     if not shift.recommended:
-        text = f"No post-hoc shift is recommended: τ = {shift.tau:z.2f}, {fitted}, "
-        if not shift.clear:
-            return f"{text}is less than two standard errors from zero."
-        return f"{text}does not raise recall over all classes there ({val:.1f} % before, {val_after:.1f} % after)."
-    test, test_after = (recalls["test"]["all"] for recalls in (shift.before, shift.after))
+        why = f"the estimate, {shift.delta:z.2f}, {fitted}, is less than two standard errors from zero"
+        if shift.clear:
+            why = f"τ = {shift.tau:z.2f}, {fitted}, does not raise recall over all classes there "
+            why += f"({val})"
+        return f"No post-hoc shift is recommended: {why}."
     text = "" if shift.tau > 0 else "The model prefers rare classes too much. "
     text += f"Apply a post-hoc shift, without training again: `{found.correction}`, {fitted}. Recall over all classes "
-    text += f"changes from {val:.1f} to {val_after:.1f} % there, and from {test:.1f} to {test_after:.1f} % on test data"
+    text += f"changes {val} there, and {test} on test data"
     if found.gap is not None:
         groups = (found.rarest, found.commonest)
         changes = [f"{group} by {shift.change('test', group):+.1f} points" for group in groups]
         text += f" ({', '.join(changes)})"
     text += f"; accuracy there from {shift.accuracy[0]:.1f} to {shift.accuracy[1]:.1f} %."
-    if test_after < test - 1:
+    if shift.change("test", "all") < -1:
         text += " It is lower on test data than before: check whether validation and test data are alike."
     return text
 
@@ -157,7 +158,7 @@ def _in_training(found: "Diagnosis") -> str:
     if first == last:
         return _one_group(found)
     if gap is None:
-        unseen = last if last not in found.recall_of("test").groups else first
+        unseen = last if last not in found.recalls["test"].groups else first
         return f"There are no test samples of the {unseen}, so the effect of a shift on the {last} is unknown."
     if gap > _BEHIND and (small or found.upwards <= _UPWARDS):
         few = f"Only {found.upwards:.0f} % of the errors on the {last} go to more frequent classes"
@@ -193,29 +194,30 @@ def _trained_shift(found: "Diagnosis") -> tuple[Method, str, float] | None:
     return (method, method.shift if isinstance(method.shift, str) else "beta", strength) if strength else None
 
 
-def _same_in_training(found: "Diagnosis") -> str:
+def _same_in_training(found: "Diagnosis", shift: Shift) -> str:
     """Advice on the loss that makes the post-hoc shift unnecessary."""
-    trained, adjusted = _trained_shift(found), 0.0 if found.run is None else found.run.adjusted
-    maybe = found.run.adjustment if found.run is not None and found.run.applied is None else 0.0
-    tau = adjusted + (0.0 if found.shift is None else found.shift.tau)
-    afterwards = f", with {adjusted:.2f} log N subtracted afterwards" if adjusted else ""
+    trained, run = _trained_shift(found), found.run
+    adjusted = 0.0 if run is None else run.adjusted
+    tau = adjusted + shift.tau
     if trained is not None:
         method, name, strength = trained
         new = max(0.0, strength + tau)
         use = f"{name} = {new:.2f}" if method.shift == name else f"ClassBalancedSoftmaxLoss(counts, beta={new:.2f})"
-        text = (
-            f"The model was trained with {method.title} ({name} = {strength:g}){afterwards}: to train again without a "
+        after = f", with {adjusted:.2f} log N subtracted afterwards" if adjusted else ""
+        unknown = run.adjustment if run is not None and run.applied is None else 0.0
+        more = f", and {unknown:.2f} more if the predictions include the run's post-hoc step" if unknown else ""
+        return (
+            f"The model was trained with {method.title} ({name} = {strength:g}){after}: to train again without a "
+            f"post-hoc shift, use {use}{more}."
         )
-        more = f", and {maybe:.2f} more if the predictions include the run's post-hoc step" if maybe else ""
-        return f"{text}post-hoc shift, use {use}{more}."
-    text = "To train again without a post-hoc shift, "
     if tau < 0:
-        return f"{text}lower the beta or tau of the loss by {-tau:.2f}."
-    one = found.shift is not None and abs(tau - 1) < 2 * found.shift.std_error
+        return f"To train again without a post-hoc shift, lower the beta or tau of the loss by {-tau:.2f}."
+    one = abs(adjusted + shift.delta - 1) < 2 * shift.std_error
     same = " (1, Balanced Softmax, is within two standard errors)" if one else ""
     return (
-        f"{text}replace a plain cross entropy by ClassBalancedSoftmaxLoss(counts, beta={tau:.2f}){same}, or add "
-        f"{tau:.2f} to the beta of a loss that has one. Prediction stays as it is."
+        "To train again without a post-hoc shift, replace a plain cross entropy by "
+        f"ClassBalancedSoftmaxLoss(counts, beta={tau:.2f}){same}, or add {tau:.2f} to the beta of a loss that has one. "
+        "Prediction stays as it is."
     )
 
 

@@ -7,9 +7,8 @@ import torch
 
 from longtail import __version__
 from longtail._program import count, some_of
-from longtail.classes import class_counts
 from longtail.diagnosis.diagnosis import Diagnosis
-from longtail.diagnosis.shift import shifted_recalls
+from longtail.diagnosis.shift import recall_per_group, shifted
 from longtail.metrics import macro_f1
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.page import Column, Grid, GridCell, Report
@@ -49,7 +48,7 @@ def make_report(found: Diagnosis, *, title: str = "", command: str = "") -> Repo
 
 
 def _cards(found: Diagnosis) -> list[tuple[str, str, str]]:
-    test, level = found.recall_of("test"), math.nan if found.preference is None else found.preference.level
+    test, level = found.recalls["test"], math.nan if found.preference is None else found.preference.level
     cards = [(f"{100 * test.all:.1f} %", "Recall over all classes", "test data")]
     for name in dict.fromkeys((found.commonest, found.rarest)):
         if name in test.groups:
@@ -64,12 +63,10 @@ def _recall_grid(found: Diagnosis) -> Grid:
     names = (*(name.capitalize() for name in found.filled), "All", "Accuracy", "Macro F1")
     columns = [Column("Data"), *(Column(name, 2) for name in names)]
     rows: list[list[GridCell]] = []
-    for name, split in found.splits.items():
-        recalls = found.recall_of(name)
-        right = split.labels[split.labels == split.predicted]
-        f1 = macro_f1(*(class_counts(one, len(found.names)) for one in (right, split.labels, split.predicted)))
+    for name, recalls in found.recalls.items():
+        one = found.statistics[name]
         of_groups = [recalls.groups.get(group, math.nan) for group in found.filled]
-        values = [*of_groups, recalls.all, len(right) / len(split.labels), f1]
+        values = [*of_groups, recalls.all, one.accuracy, macro_f1(one.correct, one.samples, one.predicted)]
         rows.append([f"{_WORDS[name]} data", *(100 * value for value in values)])
     caption = f"Groups: {found.groups_from}. Accuracy weighs samples equally, recall and macro F1 weigh classes equally"
     caption += "; -: undefined, or not measured there."
@@ -91,8 +88,8 @@ def _notes(found: Diagnosis) -> list[str]:
         if split.ignored:
             notes.append(f"{count(split.ignored, f'{_WORDS[name]} sample')} without a label (-100) ignored.")
     for without, classes in (
-        ("test samples (left out of all means)", found.recall_of("test").absent),
-        ("validation samples (left out of the fit)", found.recall_of("val").absent if found.shift is not None else ()),
+        ("test samples (left out of all means)", found.recalls["test"].absent),
+        ("validation samples (left out of the fit)", found.recalls["val"].absent if found.shift is not None else ()),
         ("training samples", (found.counts == 0).nonzero().flatten().tolist()),
     ):
         if classes:
@@ -121,9 +118,8 @@ def _shift_grid(found: Diagnosis) -> Grid | None:
 
 
 def _class_results(found: Diagnosis) -> ClassResults:
-    test, classes = found.splits["test"], len(found.names)
-    right = test.labels[test.labels == test.predicted].bincount(minlength=classes)
-    recalls = {name: (100 * found.recall_of(name).per_class).tolist() for name in found.splits}
+    test, counted = found.splits["test"], found.statistics["test"]
+    recalls = {name: (100 * one.per_class).tolist() for name, one in found.recalls.items()}
     return ClassResults(
         names=found.names,
         counts=found.counts.tolist(),
@@ -131,8 +127,8 @@ def _class_results(found: Diagnosis) -> ClassResults:
         recalls={f"{_WORDS[name]} data": values for name, values in recalls.items()},
         focus="test data",
         predictions=count_predictions([(test.labels, test.predicted)]),
-        samples=test.labels.bincount(minlength=classes).tolist(),
-        precision=(100 * right.double() / test.predicted.bincount(minlength=classes)).tolist(),
+        samples=counted.samples.tolist(),
+        precision=(100 * counted.correct.double() / counted.predicted).tolist(),
         unit="sample",
         mark_best=False,
         caption="Recall in per cent on each split; precision on test data.",
@@ -141,29 +137,29 @@ def _class_results(found: Diagnosis) -> ClassResults:
 
 
 def _drawings(found: Diagnosis) -> list[Drawing]:
-    counts, names, test = found.counts.tolist(), found.names, found.recall_of("test")
+    counts, names, test = found.counts.tolist(), found.names, found.recalls["test"]
     drawings = []
     if found.shift is not None:
         tau, val = found.shift.tau, found.splits["val"]
         taus = torch.linspace(min(0.0, tau) - 0.5, max(0.0, tau) + 0.5, 21, dtype=torch.float64).tolist()
-        shifted = [shifted_recalls(val, strength, found.counts, found.groups) for strength in taus]
-        trace = {group: [values[group] for values in shifted] for group in shifted[0]}
+        recalls = [recall_per_group(shifted(val, strength, found.counts), found.groups) for strength in taus]
+        trace = {group: [values[group] for values in recalls] for group in recalls[0]}
         figure = sensitivity(taus, {"val": trace}, chosen=tau if found.shift.recommended else None, what="τ")
         caption = "Recall of each group on validation data for every strength of the shift z - τ log N."
         drawings.append(Drawing("shift", "Strengths of the shift", figure, caption))
-    recalls = {"test": (100 * test.per_class).tolist()}
+    per_class = {"test": (100 * test.per_class).tolist()}
     if "train" in found.splits:
-        recalls["training"] = (100 * found.recall_of("train").per_class).tolist()
+        per_class["training"] = (100 * found.recalls["train"].per_class).tolist()
     low, high = ((100 * ends).tolist() for ends in (test.low, test.high))
     groups = {name: found.groups.members(name) for name in found.filled}
-    figure = class_recall(counts, recalls, groups=groups, low=low, high=high, names=names)
+    figure = class_recall(counts, per_class, groups=groups, low=low, high=high, names=names)
     caption = "The most frequent class first"
     caption += "; lines: 95 % intervals on test data" if len(counts) <= MOST_NAMES else ""
     caption += "; means over neighbouring classes" if len(counts) > MOST_BARS else ""
     caption += "; grey: no samples" if len(counts) <= MOST_BARS and test.absent else ""
     drawings.append(Drawing("class-recall", "Recall per class", figure, f"{caption}."))
-    trained = found.statistics.get("train")
-    if trained is not None:
+    if "train" in found.splits and found.splits["train"].logits is not None:
+        trained = found.statistics["train"]
         values = {"predicted": (trained.probability_sum / trained.samples.sum()).tolist()}
         caption = "Mean predicted probability of each class on training data (line) and its frequency there (bars)."
         figure = class_probability(counts, values, names=names)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail._program import printable
-from longtail.classes import Groups, class_counts, cut_groups
+from longtail.classes import Groups, cut_groups
 from longtail.diagnosis import advice
 from longtail.diagnosis.formats import Source
 from longtail.diagnosis.inputs import Counts, DiagnosedRun, SplitPredictions, read_inputs
@@ -22,7 +22,6 @@ from longtail.metrics import (
     ClassStatistics,
     Preference,
     Recall,
-    class_statistics,
     expected_calibration_error,
     preference_scores,
     recall,
@@ -55,25 +54,22 @@ class Diagnosis:
     notes: tuple[str, ...]
     """What was not given, and where it was found."""
 
-    def recall_of(self, split: str) -> Recall:
-        """Return the recall on a split."""
-        one = self.splits[split]
-        right = one.labels[one.labels == one.predicted]
-        return recall(class_counts(right, len(self.names)), class_counts(one.labels, len(self.names)), self.groups)
+    @cached_property
+    def statistics(self) -> dict[str, ClassStatistics]:
+        """Class statistics of each split; of predicted classes, without probabilities."""
+        return {name: one.statistics(len(self.names)) for name, one in self.splits.items()}
+
+    @cached_property
+    def recalls(self) -> dict[str, Recall]:
+        """Recall on each split."""
+        return {name: recall(one.correct, one.samples, self.groups) for name, one in self.statistics.items()}
 
     @cached_property
     def preference(self) -> Preference | None:
         """Preference scores and imbalance level; ``None`` without predictions on training data."""
         if "train" not in self.splits:
             return None
-        train, test = self.recall_of("train").per_class, self.recall_of("test").per_class
-        return preference_scores(train, test, self.groups)
-
-    @cached_property
-    def statistics(self) -> dict[str, ClassStatistics]:
-        """Class statistics of the splits with logits or probabilities."""
-        logits = {name: one.logits for name, one in self.splits.items() if one.logits is not None}
-        return {name: class_statistics(found, self.splits[name].labels) for name, found in logits.items()}
+        return preference_scores(self.recalls["train"].per_class, self.recalls["test"].per_class, self.groups)
 
     @cached_property
     def upwards(self) -> float:
@@ -114,16 +110,16 @@ class Diagnosis:
     @property
     def gap(self) -> float | None:
         """How far the rarest group is behind the most frequent on test data; ``None`` if one has no samples."""
-        recalls = self.recall_of("test").groups
+        recalls = self.recalls["test"].groups
         first, last = self.commonest, self.rarest
         return recalls[first] - recalls[last] if first != last and first in recalls and last in recalls else None
 
     @property
     def calibration(self) -> dict[str, float]:
         """Calibration error on test data in per cent, per group and ``all``; empty without logits."""
-        found = self.statistics.get("test")
-        if found is None:
+        if self.splits["test"].logits is None:
             return {}
+        found = self.statistics["test"]
         error = expected_calibration_error(found.bin_samples, found.bin_correct, found.bin_confidence, self.groups)
         return {"all": 100 * error.all, **{name: 100 * value for name, value in error.groups.items()}}
 
@@ -166,8 +162,7 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{escape(self.headline)}</b></p>", "<table><thead><tr><th>recall, %</th>"]
         parts += [*(f"<th>{escape(name)}</th>" for name in (*self.filled, "all")), "</tr></thead><tbody>"]
-        for split in self.splits:
-            found = self.recall_of(split)
+        for split, found in self.recalls.items():
             values = [*(found.groups.get(name, math.nan) for name in self.filled), found.all]
             cells = "".join("<td>-</td>" if math.isnan(one) else f"<td>{100 * one:.1f}</td>" for one in values)
             parts.append(f"<tr><th>{escape(split)}</th>{cells}</tr>")

@@ -15,6 +15,7 @@ from longtail._checks import as_counts
 from longtail._io import reading
 from longtail.classes import class_counts
 from longtail.diagnosis.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
+from longtail.metrics import ClassStatistics, class_statistics
 from longtail.study.runs import Run, read_run
 from longtail.train.folder import RunFolder
 from longtail.train.measures import PostHoc
@@ -41,6 +42,12 @@ class SplitPredictions:
     """float32 or float64 ``(N, C)``: logits, or logarithms of probabilities; ``None`` if only classes were given."""
     ignored: int
     """Samples without a label."""
+
+    def statistics(self, num_classes: int) -> ClassStatistics:
+        """Return the class statistics, with probabilities if there are logits."""
+        if self.logits is None:
+            return ClassStatistics.from_predictions(self.labels, self.predicted, num_classes)
+        return class_statistics(self.logits, self.labels)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

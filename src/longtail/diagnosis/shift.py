@@ -10,7 +10,8 @@ from torch import Tensor
 from longtail.beta import fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis.inputs import LOG_ZERO, SplitPredictions
-from longtail.metrics import recall
+from longtail.metrics import ClassStatistics, recall
+from longtail.posthoc import adjust_logits
 
 USELESS = (
     "The scores predict the classes of the validation data no better than guessing, so neither a shift nor another "
@@ -25,9 +26,12 @@ class Shift:
     """A shift ``z - tau log N`` of the logits, fitted on validation data; recalls are in per cent per group."""
 
     tau: float
-    """Rounded to two decimals. Positive: the model prefers frequent classes; negative: it prefers rare ones."""
+    """:attr:`ShiftFit.tau <longtail.ShiftFit>`, rounded to two decimals. Positive: the model prefers frequent classes;
+    negative: it prefers rare ones."""
+    delta: float
+    """The estimate; tau is nearer to zero by its uncertainty."""
     std_error: float
-    """Standard error of tau."""
+    """Standard error of delta."""
     samples: int
     """Validation samples that it was fitted on."""
     left_out: int
@@ -41,8 +45,8 @@ class Shift:
 
     @property
     def clear(self) -> bool:
-        """Whether tau differs from zero by more than two standard errors."""
-        return abs(self.tau) > 2 * self.std_error
+        """Whether delta differs from zero by more than two standard errors."""
+        return abs(self.delta) > 2 * self.std_error
 
     @property
     def recommended(self) -> bool:
@@ -51,8 +55,8 @@ class Shift:
 
     @property
     def small(self) -> bool:
-        """Whether tau is small even two standard errors away from zero."""
-        return abs(self.tau) + 2 * self.std_error < _SMALL
+        """Whether the shift is small even if delta is wrong by two standard errors."""
+        return abs(self.delta) + 2 * self.std_error < _SMALL
 
     def change(self, split: str, group: str) -> float:
         """Return the effect of the shift on a group, in points."""
@@ -62,8 +66,8 @@ class Shift:
 def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, groups: Groups) -> tuple[Shift | None, str]:
     r"""Fit a shift on validation data and measure it on validation and test data; without a shift, say why.
 
-    The shift is :func:`longtail.beta.fit_shift`. In the fit, a probability of 0 counts as half the smallest positive
-    one, because it may be rounded.
+    The shift is ``tau`` of :func:`longtail.beta.fit_shift`. In the fit, a probability of 0 counts as half the smallest
+    positive one, because it may be rounded.
     """
     problem = _missing(splits)
     if problem:
@@ -77,16 +81,20 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
     if fit.problem is not None:
         useless = fit.temperature <= 0 or math.isnan(fit.std_error)  # NaN: the scores of every sample are all the same
         return None, USELESS if useless else f"No post-hoc shift is recommended: {fit.problem}."
-    tau, test = round(fit.delta, 2), splits["test"]
-    measured = {"val": val, "test": test}
+    tau, measured = round(fit.tau, 2), {name: splits[name] for name in ("val", "test")}
+    before = {
+        name: ClassStatistics.from_predictions(one.labels, one.predicted, len(counts)) for name, one in measured.items()
+    }
+    after = {name: shifted(one, tau, counts) for name, one in measured.items()}
     shift = Shift(
         tau,
+        fit.delta,
         fit.std_error,
         int(trained.sum()),
         int((~trained).sum()),
-        before={name: _recalls(one.labels, one.predicted, groups) for name, one in measured.items()},
-        after={name: shifted_recalls(one, tau, counts, groups) for name, one in measured.items()},
-        accuracy=(_accuracy(test.labels, test.predicted), _accuracy(test.labels, _shifted(test, tau, counts))),
+        before={name: recall_per_group(one, groups) for name, one in before.items()},
+        after={name: recall_per_group(one, groups) for name, one in after.items()},
+        accuracy=(100 * before["test"].accuracy, 100 * after["test"].accuracy),
     )
     return (shift, "") if shift.after["val"]["all"] > 100 * _guessing(val.labels) else (None, USELESS)
 
@@ -118,19 +126,17 @@ def _guessing(labels: Tensor) -> float:
     return chance + 2 * chance * math.sqrt(chance * (1 - chance) * float(samples.reciprocal().sum()))
 
 
-def shifted_recalls(split: SplitPredictions, tau: float, counts: Tensor, groups: Groups) -> dict[str, float]:
-    """Return recall in per cent per group and ``all`` with the shift; classes without training samples are masked."""
-    return _recalls(split.labels, _shifted(split, tau, counts), groups)
-
-
-def _shifted(split: SplitPredictions, tau: float, counts: Tensor) -> Tensor:
+def shifted(split: SplitPredictions, tau: float, counts: Tensor) -> ClassStatistics:
+    """Return the statistics of the classes predicted with the shift; those without training samples are masked."""
     assert split.logits is not None
-    shift = torch.where(counts > 0, tau * counts.double().log(), torch.inf)
-    return (split.logits - shift.to(split.logits.dtype)).argmax(1)
+    predicted = adjust_logits(split.logits, counts, tau, zero_counts="mask").argmax(1)
+    return ClassStatistics.from_predictions(split.labels, predicted, len(counts))
 
 
-def _accuracy(labels: Tensor, predicted: Tensor) -> float:
-    return 100 * float((labels == predicted).double().mean())
+def recall_per_group(found: ClassStatistics, groups: Groups) -> dict[str, float]:
+    """Return recall in per cent, per group and ``all``."""
+    recalls = recall(found.correct, found.samples, groups)
+    return {**{name: 100 * value for name, value in recalls.groups.items()}, "all": 100 * recalls.all}
 
 
 def _scores(split: SplitPredictions) -> Tensor:
@@ -140,9 +146,3 @@ def _scores(split: SplitPredictions) -> Tensor:
     return (
         split.logits.masked_fill(zero, float(split.logits[~zero].min()) - math.log(2)) if zero.any() else split.logits
     )
-
-
-def _recalls(labels: Tensor, predicted: Tensor, groups: Groups) -> dict[str, float]:
-    right = labels[labels == predicted].bincount(minlength=groups.num_classes)
-    found = recall(right, labels.bincount(minlength=groups.num_classes), groups)
-    return {**{name: 100 * value for name, value in found.groups.items()}, "all": 100 * found.all}

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from longtail._checks import Vector, as_distribution, check_choice, shown
+from longtail._checks import Vector, as_distribution, by_class, check_choice
 from longtail._io import import_extra, read_json, write_json, write_tensors, write_text
 from longtail.classes import Groups
 from longtail.data.augment import CentreCrop, Compose, Resize
@@ -184,15 +184,7 @@ def _read_prior(prior: Prior, classifier: TrainedClassifier) -> dict[str, float]
         if not Path(prior).is_file():
             raise FileNotFoundError(f"Expected `prior` to be train, uniform or a JSON file, but got {str(prior)!r}.")
         prior = read_json(Path(prior), {str: (int, float)})
-    if isinstance(prior, Mapping):
-        wrong = [name for name in names if name not in prior] or [name for name in prior if name not in names]
-        if wrong:
-            raise ValueError(
-                f"Expected `prior` to have a number for each of the {len(names)} classes of the run, such as "
-                f"{names[0]!r}, but it differs in {shown(wrong)}."
-            )
-        prior = [prior[name] for name in names]
-    checked = as_distribution("prior", prior, len(names), zeros=True)
+    checked = as_distribution("prior", by_class("prior", prior, names), len(names), zeros=True)
     return dict(zip(names, (checked / checked.sum()).tolist(), strict=True))
 
 

@@ -3,7 +3,7 @@
 from longtail.losses._common import Loss, LossOptions
 from longtail.losses.balanced_contrastive import BalancedContrastiveLoss, balanced_contrastive_loss
 from longtail.losses.focal import FocalLoss, focal_loss
-from longtail.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
+from longtail.losses.ldam import LDAMLoss, effective_number_weights, ldam_loss, ldam_margins
 from longtail.losses.probabilistic_contrastive import (
     ProCoLoss,
     VonMisesFisherStatistics,
@@ -26,7 +26,6 @@ from longtail.losses.softmax import (
     shifted_linear,
 )
 from longtail.losses.training_shift import TrainingShift, shift_in_training
-from longtail.losses.weights import effective_number_weights
 
 __all__ = [
     "BalancedContrastiveLoss",

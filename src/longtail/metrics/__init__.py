@@ -6,18 +6,24 @@
 
 from typing import TYPE_CHECKING, Any
 
-from longtail.metrics.calibration import CalibrationError, expected_calibration_error
-from longtail.metrics.gradients import GradientBalance, gradient_balance
-from longtail.metrics.preference import Preference, preference_scores
-from longtail.metrics.probability import (
+from longtail.metrics.functional import (
+    CalibrationError,
+    GradientBalance,
+    Preference,
     ProbabilityShift,
+    Recall,
     TargetProbability,
+    expected_calibration_error,
+    gradient_balance,
+    macro_f1,
     mean_target_probability,
+    preference_scores,
     probability_shift,
+    recall,
+    summary,
+    wilson_interval,
 )
-from longtail.metrics.recall import Recall, macro_f1, recall, wilson_interval
 from longtail.metrics.statistics import ClassStatistics, class_statistics
-from longtail.metrics.summary import summary
 
 if TYPE_CHECKING:
     from longtail.metrics.streaming import ClassStatisticsMetric as ClassStatisticsMetric

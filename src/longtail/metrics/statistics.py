@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail._checks import check_integer, describe
+from longtail._checks import Vector, as_tensor, check_integer, describe
+from longtail.classes import class_counts
 from longtail.losses._common import check_batch
 
 
@@ -12,21 +13,7 @@ class ClassStatistics:
     """Sums over the samples of one split, one row per class. Add those of batches and ranks with ``a + b``.
 
     Memory depends on the number of classes, not of samples. Rows are *true* classes, except in ``predicted`` and
-    ``probability_sum``.
-
-    Args:
-        samples: samples of the class, int64 ``(C,)``.
-        correct: correctly predicted samples of the class, int64 ``(C,)``.
-        predicted: samples of any class that are predicted as this class, int64 ``(C,)``.
-        probability_sum: sum of p(y=c | n) over all samples n, ``(C,)``.
-        target_probability_sum: sum of p(y=c | n) over the samples n of the class, ``(C,)``.
-        bin_samples: samples of the class by confidence, in equal bins of (0, 1], int64 ``(C, bins)``.
-        bin_correct: correctly predicted ones, int64 ``(C, bins)``.
-        bin_confidence: sum of their confidences, ``(C, bins)``.
-        bias_reward: reward in the gradient of the classifier's bias, ``(C,)``.
-        bias_penalty: penalty in it, ``(C,)``.
-        weight_reward: reward in the gradient of the classifier's weight, ``(C, D)``, if features were given.
-        weight_penalty: penalty in it, ``(C, D)``.
+    ``probability_sum``. Without logits there are only the first three sums (:meth:`from_predictions`).
 
     Example:
         >>> first = class_statistics(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
@@ -34,44 +21,65 @@ class ClassStatistics:
         ClassStatistics(2 classes, 3 samples)
     """
 
+    samples: Tensor
+    """Samples of the class, int64 ``(C,)``."""
+    correct: Tensor
+    """Correctly predicted samples of the class, int64 ``(C,)``."""
+    predicted: Tensor
+    """Samples of any class that are predicted as this class, int64 ``(C,)``."""
+    probability_sum: Tensor
+    """Sum of p(y=c | n) over all samples n, ``(C,)``."""
+    target_probability_sum: Tensor
+    """Sum of p(y=c | n) over the samples n of the class, ``(C,)``."""
+    bin_samples: Tensor
+    """Samples of the class by confidence, in equal bins of (0, 1], int64 ``(C, bins)``."""
+    bin_correct: Tensor
+    """Correctly predicted ones, int64 ``(C, bins)``."""
+    bin_confidence: Tensor
+    """Sum of their confidences, ``(C, bins)``."""
+    bias_reward: Tensor
+    """Reward in the gradient of the classifier's bias, ``(C,)``."""
+    bias_penalty: Tensor
+    """Penalty in it, ``(C,)``."""
+    weight_reward: Tensor | None = None
+    """Reward in the gradient of the classifier's weight, ``(C, D)``, if features were given."""
+    weight_penalty: Tensor | None = None
+    """Penalty in it, ``(C, D)``."""
+
     # Not a dataclass, because torchmetrics squeezes one-element vectors in dataclasses that a metric returns.
-    def __init__(
-        self,
-        *,
-        samples: Tensor,
-        correct: Tensor,
-        predicted: Tensor,
-        probability_sum: Tensor,
-        target_probability_sum: Tensor,
-        bin_samples: Tensor,
-        bin_correct: Tensor,
-        bin_confidence: Tensor,
-        bias_reward: Tensor,
-        bias_penalty: Tensor,
-        weight_reward: Tensor | None = None,
-        weight_penalty: Tensor | None = None,
-    ) -> None:
-        self.samples = samples
-        self.correct = correct
-        self.predicted = predicted
-        self.probability_sum = probability_sum
-        self.target_probability_sum = target_probability_sum
-        self.bin_samples = bin_samples
-        self.bin_correct = bin_correct
-        self.bin_confidence = bin_confidence
-        self.bias_reward = bias_reward
-        self.bias_penalty = bias_penalty
-        self.weight_reward = weight_reward
-        self.weight_penalty = weight_penalty
+    def __init__(self, **sums: Tensor) -> None:
+        known, needed = ClassStatistics.__annotations__.keys(), {"samples", "correct", "predicted"}
+        wrong = sorted(needed - sums.keys() | sums.keys() - known)
+        if wrong:
+            raise TypeError(f"Expected the sums of class statistics, but `{wrong[0]}` is missing or unknown.")
+        vars(self).update(sums)
+
+    @classmethod
+    def from_predictions(cls, labels: Vector, predicted: Vector, num_classes: int) -> "ClassStatistics":
+        """Return only ``samples``, ``correct`` and ``predicted``, from true and predicted classes, both ``(N,)``.
+
+        Example:
+            >>> found = ClassStatistics.from_predictions([0, 0, 1], [0, 1, 1], num_classes=2)
+            >>> found.samples, found.correct, found.predicted
+            (tensor([2, 1]), tensor([1, 1]), tensor([1, 2]))
+        """
+        labels, predicted = as_tensor("labels", labels), as_tensor("predicted", predicted)
+        sums = {"samples": labels, "correct": labels[labels == predicted], "predicted": predicted}
+        return cls(**{name: class_counts(classes, num_classes) for name, classes in sums.items()})
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return self.samples.numel()
 
+    @property
+    def accuracy(self) -> float:
+        """The share of the samples that are correctly predicted."""
+        return int(self.correct.sum()) / int(self.samples.sum())
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all sums by name; those of the weight only if features were given."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return dict(vars(self))
 
     def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
         if not isinstance(other, ClassStatistics):
@@ -143,10 +151,7 @@ def class_statistics(
     gradient = p if shift is None else F.softmax(z + shift, 1)
     others = gradient.scatter(1, label[:, None], 0.0) * valid[:, None]
     bias_reward, bias_penalty = _reward_and_penalty(others, label)
-    weight_reward, weight_penalty = (
-        (None, None) if features is None else _reward_and_penalty(others, label, _rows(features, valid))
-    )
-    return ClassStatistics(
+    found = ClassStatistics(
         samples=by_class(counted),
         correct=by_class(right),
         predicted=by_class(predicts.long(), prediction),
@@ -157,9 +162,10 @@ def class_statistics(
         bin_confidence=by_class(confidence.to(dtype) * valid, cell, num_classes * bins).view(num_classes, bins),
         bias_reward=bias_reward,
         bias_penalty=bias_penalty,
-        weight_reward=weight_reward,
-        weight_penalty=weight_penalty,
     )
+    if features is not None:
+        found.weight_reward, found.weight_penalty = _reward_and_penalty(others, label, _rows(features, valid))
+    return found
 
 
 def _check_batch(logits: Tensor, target: Tensor, features: Tensor | None, shift: Tensor | None) -> None:

@@ -98,7 +98,7 @@ class Table:
 def to_markdown(table: Table) -> str:
     """Return a table as Markdown: the best in bold, stars escaped."""
     lines = [f"**{table.title}**", ""]
-    lines.append("| " + " | ".join([*table.labels, *table.columns]) + " |")
+    lines.append("| " + " | ".join(name.replace("|", r"\|") for name in (*table.labels, *table.columns)) + " |")
     lines.append("|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns))
     for row in table.rows:
         labels = [label.replace("|", r"\|") for label in row.labels]

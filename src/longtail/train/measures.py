@@ -78,7 +78,7 @@ def _of_split(one: ClassStatistics, groups: Groups) -> dict[str, Any]:
         "samples": int(one.samples.sum()),
         "recall": {"all": found.all, **found.groups},
         "recall_absent_as_zero": {"all": zero.all, **zero.groups},
-        "accuracy": int(one.correct.sum()) / int(one.samples.sum()),
+        "accuracy": one.accuracy,
         "macro_f1": macro_f1(one.correct, one.samples, one.predicted),
         "absent_classes": list(found.absent),
         "unpredicted_classes": ((one.predicted == 0) & (one.samples > 0)).nonzero().flatten().tolist(),
@@ -145,15 +145,19 @@ def predicted_classes(result: Mapping[str, Any], split: str) -> str:
 
 
 def is_underfitted(result: Mapping[str, Any], split: str) -> bool:
-    """Whether some classes of a split are never predicted, and less than half is learnt.
+    """Whether some classes of a split are never predicted, and less than half is learnt, see :func:`learns_little`."""
+    trained, never = result["splits"].get(_trained(result)), result["splits"].get(split, {}).get("unpredicted_classes")
+    return trained is not None and bool(never) and learns_little(trained["recall"]["all"], len(result["classes"]))
+
+
+def learns_little(train_recall: float, num_classes: int) -> bool:
+    """Whether less than half is learnt.
 
     What is learnt is the recall over all classes on training data, above the 1/C of guessing among C classes, as a
     share of what is possible: ``balanced_accuracy_score(adjusted=True)`` of scikit-learn.
     """
-    chance, trained = 1 / len(result["classes"]), result["splits"].get(_trained(result))
-    if trained is None or not result["splits"].get(split, {}).get("unpredicted_classes") or chance == 1:
-        return False
-    return bool((trained["recall"]["all"] - chance) / (1 - chance) < 0.5)
+    chance = 1 / num_classes
+    return chance < 1 and (train_recall - chance) / (1 - chance) < 0.5
 
 
 def _trained(result: Mapping[str, Any]) -> str:
