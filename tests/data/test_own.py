@@ -217,7 +217,23 @@ def test_masks_beside_images_are_pointed_out(tmp_path):
         "b/maskrat.png",
     )
     (note,) = open_path(tmp_path).notes
-    assert note.startswith("3 images are beside another of the same name, such as a/1.jpg and 1.png;")
+    assert note.startswith("3 images have the name of another, such as a/1.jpg and 1.png;")
+
+
+def test_mask_in_the_name_of_a_class_is_no_mask(tmp_path):
+    touch(tmp_path, *(f"{name}/{name}_{i}.png" for name in ("with_mask", "without_mask") for i in range(3)))
+    assert open_path(tmp_path).notes == ()
+    touch(tmp_path, "with_mask/with_mask_1_mask.png")
+    (note,) = open_path(tmp_path).notes
+    assert note.startswith("1 image has the name of another, such as with_mask/with_mask_1.png and with_mask_1_mask")
+
+
+def test_the_name_of_the_working_folder(tmp_path, monkeypatch):
+    touch(tmp_path, "pets/a/1.png", "pets/b/1.png")
+    monkeypatch.chdir(tmp_path / "pets")
+    (tmp_path / "link").symlink_to("pets")
+    names = {str(path): open_path(path).name for path in (".", "a/..", "../pets/", "../link")}
+    assert names == {".": "pets", "a/..": "pets", "../pets/": "pets", "../link": "link"}
 
 
 def test_heic_is_read_or_named(tmp_path):
