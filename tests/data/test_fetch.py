@@ -102,7 +102,7 @@ def test_no_server(tmp_path, monkeypatch):
 
 
 def test_an_archive_is_unpacked_and_read(server, tmp_path, monkeypatch):
-    extract = lambda self, path=".", members=None, *, numeric_owner=False: None  # noqa: E731, ARG005
+    extract = lambda self, path=".", members=None, *, numeric_owner=False: None  # noqa: E731
     monkeypatch.setattr(tarfile.TarFile, "extractall", extract)  # Python 3.11.0 to 3.11.3 have no argument `filter`
     entries = {
         "train": {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [5, 99]},

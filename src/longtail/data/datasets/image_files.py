@@ -177,6 +177,13 @@ def inside(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and name[1:2] != ":"
 
 
+def posix_path(folder: Path, name: str) -> str:
+    """Return a path in a list with forward slashes, if the list was written on Windows."""
+    if "\\" in name and inside(name) and not os.path.exists(folder / name):  # noqa: PTH110 - names of any length
+        return name.replace("\\", "/")
+    return name
+
+
 # --- tables
 
 

@@ -25,6 +25,7 @@ from longtail.data.datasets.image_files import (
     ignored_suffixes,
     inside,
     is_image,
+    posix_path,
     read_pairs,
     read_table,
     split_lists,
@@ -340,8 +341,7 @@ def _cells(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 def _below(folder: Path, name: str) -> str:
     """Return a path relative to a folder, with forward slashes; one that is not below the folder is unchanged."""
-    if "\\" in name and inside(name) and not os.path.exists(folder / name):  # noqa: PTH110 - names of any length
-        return name.replace("\\", "/")  # of a list that was written on Windows
+    name = posix_path(folder, name)
     if inside(name) or not Path(name).is_absolute():
         return name
     for root in (folder.absolute(), folder.resolve()):  # the folder may be a link
