@@ -21,14 +21,12 @@ from longtail.cli.show import print_unreadable, progress_console
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import (
     LISTS,
-    column,
     is_image,
     posix_path,
-    read_lines,
     read_pairs,
-    read_table,
     split_lists,
 )
+from longtail.data.datasets.tables import column, read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.folder import RunFolder
@@ -147,7 +145,7 @@ def _listed(path: Path, name: str, label: str) -> list[tuple[str, str | None]]:
         if labelled and not is_image(lines[0]):
             return [(image.strip(), of) for _, image, of in read_pairs(path)]
         return [(line, None) for line in lines]
-    return [(row[name], row.get(label) or None) for row in read_table(path, [name], [label]) if row.get(name)]
+    return [(row[name], row.get(label) or None) for row in read_table(path, [name], [label]) if row[name]]
 
 
 def _write_csv(rows: Iterable[list[Any]], columns: Sequence[str], file: TextIO) -> None:

@@ -17,9 +17,7 @@ from longtail.classes import class_counts
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import (
     LISTS,
-    SPLITS,
     FoundFiles,
-    column,
     find_files,
     folders_in,
     ignored_suffixes,
@@ -27,11 +25,11 @@ from longtail.data.datasets.image_files import (
     is_image,
     posix_path,
     read_pairs,
-    read_table,
     split_lists,
 )
-from longtail.data.datasets.rows import Rows, split_names
+from longtail.data.datasets.rows import SPLITS, Rows, split_names
 from longtail.data.datasets.splits import DataSet, FileImages, Split
+from longtail.data.datasets.tables import column, read_table
 from longtail.data.loaders.decode import raw_pixels
 
 _FOLDER = "folder"  # the value of `split_by` for folders
