@@ -206,6 +206,8 @@ class DataSet:
     """Names of ``Split.groups``; by default their numbers."""
     notes: tuple[str, ...] = ()
     """What should be known about how the data was opened and split, as sentences."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Files that were left out because they cannot be read, and why."""
 
     def __post_init__(self) -> None:
         _check_names("class names", self.class_names)
