@@ -219,7 +219,7 @@ def test_masks_beside_images_are_pointed_out(tmp_path):
         "b/maskrat.png",
     )
     (note,) = open_path(tmp_path).notes
-    assert note.startswith("3 images have the name of another, such as a/1.jpg and 1.png;")
+    assert note.startswith("3 images beside one of the same name, such as a/1.jpg and 1.png;")
 
 
 def test_mask_in_the_name_of_a_class_is_no_mask(tmp_path):
@@ -227,7 +227,9 @@ def test_mask_in_the_name_of_a_class_is_no_mask(tmp_path):
     assert open_path(tmp_path).notes == ()
     touch(tmp_path, "with_mask/with_mask_1_mask.png")
     (note,) = open_path(tmp_path).notes
-    assert note.startswith("1 image has the name of another, such as with_mask/with_mask_1.png and with_mask_1_mask")
+    assert note.startswith(
+        "1 image beside one of the same name, such as with_mask/with_mask_1.png and with_mask_1_mask"
+    )
 
 
 def test_the_name_of_the_working_folder(tmp_path, monkeypatch):

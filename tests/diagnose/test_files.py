@@ -101,7 +101,7 @@ BAD = {
     "truth": ({"labels": L == 1, "logits": Z}, "Expected labels of {} to be whole numbers, but got type bool."),
     "words": (
         {"labels": np.array(["a", "b"]), "logits": Z},
-        "to be class indices, or names that the columns or --counts list",
+        "to be class indices, or names that columns or --counts list",
     ),
 }
 

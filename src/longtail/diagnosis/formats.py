@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import describe
+from longtail._program import some_of
 from longtail.data.datasets.features import read_arrays
 from longtail.data.datasets.tables import TABLES, check_once, column, read_columns
 from longtail.train.folder import RunFolder
@@ -150,7 +151,7 @@ def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
 
 
 def _check_arrays(source: str, folder: Path | None, arrays: Mapping[str, Array]) -> RawPredictions:
-    has = (", ".join(f"`{name}`" for name in list(arrays)[:8]) or "nothing") + (", …" if len(arrays) > 8 else "")
+    has = some_of([f"`{name}`" for name in arrays], 8) or "nothing"
     label = next((name for name in ("labels", "label") if name in arrays), None)
     kind = next((name for name in (*_PREFIXES, "predicted") if name in arrays), None)
     if label is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from longtail._checks import shown
 from longtail._io import import_extra, new_file, open_tensors, reading
+from longtail._program import some_of
 from longtail.data.datasets.image_files import is_image
 from longtail.data.datasets.rows import SPLITS, Rows, label_texts, split_names
 from longtail.data.datasets.splits import ArrayImages
@@ -32,7 +33,7 @@ _OF_PART = re.compile(rf"(?P<part>{'|'.join(SPLITS)})[._](.+)|(.+)[._](?P<end>{'
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _INDEX = "unnamed: 0", "__index_level_0__"
 """How an index of pandas is called; in a CSV file that pandas wrote it has no name."""
-_SHOWN = 3  # columns that are named at either end
+_SHOWN = 6  # columns that are named
 
 Array = np.ndarray[Any, Any]
 
@@ -284,10 +285,9 @@ def _read_table(
     if not places:
         return arrays, [], []
     columns = [names[place] for place in places]
-    some = columns if len(columns) <= 2 * _SHOWN + 1 else [*columns[:_SHOWN], "…", *columns[-_SHOWN:]]
     left = [repr(name) for name in names if _is_index(name)]
     left_out = f"; {' and '.join(left)} is left out as an index of rows" if left else ""
-    note = f"Read {len(places):,} columns as features: {', '.join(some)}{left_out}."
+    note = f"Read {len(places):,} columns as features: {some_of(columns, _SHOWN)}{left_out}."
     return arrays, columns, [note]
 
 

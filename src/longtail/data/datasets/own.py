@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, describe
+from longtail._program import count, some_of
 from longtail.classes import class_counts
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import (
@@ -220,10 +221,9 @@ def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundF
     number = sum(ignored.values())
     if number == 0:
         return ""
-    named = ", ".join(f"{times:,} {suffix}" for suffix, times in ignored.most_common(_NAMED) if times)
-    more = ", …" if len(+ignored) > _NAMED else ""
+    named = some_of([f"{times:,} {suffix}" for suffix, times in (+ignored).most_common()], _NAMED)
     needed = "; `pip install pillow-heif` reads HEIC" if {".heic", ".heif", ".hif"} & set(+ignored) else ""
-    return f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."
+    return f"Ignored {count(number, 'file')} in {root}: {named}{needed}."
 
 
 _NAMED = 5  # kinds of ignored files that are named
@@ -243,8 +243,7 @@ def _twins(found: Mapping[str, FoundFiles]) -> str:
                 twins += [f"{place}/{other} and {name}"] if other != name else []
     if not twins:
         return ""
-    have = "image has" if len(twins) == 1 else "images have"
-    return f"{len(twins):,} {have} the name of another, such as {twins[0]}; remove them if they are masks or copies."
+    return f"{count(len(twins), 'image')} beside one of the same name, such as {twins[0]}; remove masks and copies."
 
 
 def _levels(class_names: Sequence[str]) -> str:

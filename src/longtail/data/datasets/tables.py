@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail._io import import_extra, reading
+from longtail._program import some_of
 
 TABLES = (".csv", ".tsv", ".parquet")
 """Suffixes of tables."""
@@ -119,9 +120,8 @@ def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> l
         if list(needed) == ["path"]:
             hint = "; `longtail embed --text COLUMN` makes features of texts"
         hint += "" if is_parquet(path) else "; the first line must name the columns"
-        more = f", … ({len(header)} columns)" if len(header) > _NAMED else ""
-        names = ", ".join(name[:_LONGEST] for name in header[:_NAMED]) or "none"
-        raise ValueError(f"Expected {path} to have {what}, but got {names}{more}{hint}.")
+        names = some_of([name[:_LONGEST] for name in header], _NAMED) or "none"
+        raise ValueError(f"Expected {path} to have {what}, but got {names}{hint}.")
     columns = list(map(column, header))
     check_once(path, list(filter(None, columns)))
     return columns
