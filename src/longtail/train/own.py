@@ -91,7 +91,7 @@ class OwnImages:
     """In pixels; the median, if images differ in size."""
     width: int
     small: bool
-    """Whether images are small, square and of one size: then they are trained on like CIFAR."""
+    """Whether images are small, square and of one size: then the defaults are the CIFAR recipe."""
     features: int = 0
     """Length of the vectors, if they are features."""
     splits: frozenset[str] = frozenset()

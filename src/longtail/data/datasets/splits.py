@@ -26,7 +26,7 @@ from longtail.data.datasets.long_tail import (
 class Images(Protocol):
     """Raw images by index, like a map-style ``torch`` data set.
 
-    An optional method ``identity() -> bytes`` tells different images apart, so that a run is not resumed on others.
+    An optional method ``identity() -> bytes`` identifies the images, so that a run is not resumed on others.
     """
 
     def __len__(self) -> int:

@@ -41,7 +41,7 @@ BadImages = Literal["error", "skip"]
 _NAMED = 5  # files that a message names
 _BAND = 2**20  # pixels that are converted together
 _ORIENTATION = 0x0112  # the tag in EXIF
-_WITH_ORIENTATION = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # where Pillow looks for it
+_WITH_ORIENTATION = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # where Pillow reads it
 
 
 @cache
