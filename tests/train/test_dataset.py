@@ -437,7 +437,7 @@ def test_every_hold_out_keeps_patients_together(tmp_path, held):
     assert not (train | val) & test
     assert sum(map(len, dataset.splits.values())) == 70
     assert dataset.splits["test"].labels.bincount(minlength=3).tolist() == [8, 4, 0]  # two of ten patients
-    assert dataset.notes[0].startswith("1 class has no test image")
+    assert dataset.notes[0].startswith("No test image of 1 class")
     assert dataset.counts[2] == 10
 
 
