@@ -17,7 +17,7 @@ from longtail._program import some_of
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.datasets.image_files import column
+from longtail.data.datasets.tables import column
 from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
 from longtail.metrics import class_statistics
 from longtail.models import FeatureNet, HeadSpec, Model, build_model, is_feature_model

@@ -162,7 +162,7 @@ def test_describe_finds_groups_in_two_splits_ignored_files_and_turned_images(run
     assert lines[lines.index("groups in more than one split (1):") + 1] == "  ann is in train and test"
     assert lines[lines.index("classes in one group, of which nothing can be held out (1):") + 1] == "  dog"
     assert "4 groups, which are never split" in lines
-    assert "1 image is turned or mirrored by its EXIF orientation" in lines
+    assert "1 image turned or mirrored by EXIF orientation" in lines
     code, _, err = run("data", "describe", tmp_path / "mine.csv", "--path-column", "nothing")
     assert code == 2
     assert "the columns nothing and label, but got file, label, split, patient" in one_sentence(err)

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tests.cli.conftest import one_sentence
@@ -99,6 +101,41 @@ def test_paths_in_a_list_are_relative_to_the_list(run, finished, photos, tmp_pat
         "photos/b.png",
         "photos/b.png",
     ]
+
+
+@pytest.fixture
+def digits(photos, tmp_path):
+    """A Parquet list of digits with other columns, whose images are in another folder."""
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    rows = {"file": ["b.png", "inner\\deep\\ü.bmp"], "digit": ["5", "1"]}
+    pq.write_table(pa.table(rows), folder / "train.parquet")
+    return folder
+
+
+def test_every_list_that_is_trained_on(run, digits):
+    """The run's recipe says how lists are read, so that predict needs no flags."""
+    settings = ["--path-column", "File", "--label-column", "digit", "--image-root", "photos"]
+    model = ["--model", "resnet20", "--epochs", "1", "--validation", "0", "--device", "cpu"]
+    assert run("train", "lists", "--method", "softmax", *settings, *model, "--out", "run")[0] == 0
+    images = [("photos/b.png", "5"), ("photos/inner/deep/ü.bmp", "1")]
+    for given in ("lists/train.parquet", "lists"):
+        code, out, err = run("predict", "run", given)
+        assert (code, err) == (0, "")
+        assert [(row["path"], row["label"]) for row in table(out)] == images
+
+
+def test_flags_say_how_a_list_is_read(run, finished, digits):
+    flags = ["--path-column", "file", "--image-root", "photos"]
+    code, out, err = run("predict", finished("cbs"), "lists/train.parquet", *flags)
+    assert (code, err) == (0, "")
+    assert [row["path"] for row in table(out)] == ["photos/b.png", "photos/inner/deep/ü.bmp"]
+
+
+def test_a_text_list_may_have_labels(run, finished, photos):
+    Path("photos/some.txt").write_text("a, b.png 5\nb.png 1\n")
+    _, out, _ = run("predict", finished("cbs"), "photos/some.txt")
+    assert [(row["path"], row["label"]) for row in table(out)] == [("photos/a, b.png", "5"), ("photos/b.png", "1")]
 
 
 def test_unreadable_images_stop_or_are_skipped(run, finished, photos, tmp_path):

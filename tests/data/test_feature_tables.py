@@ -82,7 +82,7 @@ def test_cells_that_are_no_numbers_are_refused(tmp_path, write, changes, message
 def test_other_tables_are_refused(tmp_path):
     path = tmp_path / "a.csv"
     TABLE.to_csv(path, index=False, header=False)
-    with pytest.raises(ValueError, match=r"first row of .*a\.csv to have the names of columns"):
+    with pytest.raises(ValueError, match=r"first line of .*a\.csv to name the columns"):
         open_path(path)
     TABLE.rename(columns={"label": "Species"}).to_csv(path, index=False)
     with pytest.raises(ValueError, match="a column `label`, but got length, width, Weight, Species; `label_column`"):
@@ -92,7 +92,7 @@ def test_other_tables_are_refused(tmp_path):
         open_path(path)
     path.write_text("cat.jpg,cat\ndog.jpg,dog\n")
     assert not is_features(path)
-    with pytest.raises(ValueError, match="the first row must have the names of columns"):
+    with pytest.raises(ValueError, match="the first line must name the columns"):
         open_path(path)
 
 

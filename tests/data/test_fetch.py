@@ -17,7 +17,7 @@ import pytest
 
 from longtail.data import CATALOG, load
 from longtail.data.datasets.builtin import _fetch_files, read_idx
-from longtail.data.datasets.fetch import download, fetch_archive
+from longtail.data.datasets.fetch import _unpack, download, fetch_archive
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
 
@@ -101,7 +101,9 @@ def test_no_server(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_archive_is_unpacked_and_read(server, tmp_path):
+def test_an_archive_is_unpacked_and_read(server, tmp_path, monkeypatch):
+    extract = lambda self, path=".", members=None, *, numeric_owner=False: None  # noqa: E731
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extract)  # Python 3.11.0 to 3.11.3 have no argument `filter`
     entries = {
         "train": {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [5, 99]},
         "test": {b"data": np.ones((1, 3072), np.uint8), b"fine_labels": [7]},
@@ -126,6 +128,17 @@ def test_an_archive_is_unpacked_and_read(server, tmp_path):
     fetch_archive(url, md5_of(archive), "cifar-100-python", tmp_path)
     assert server.requests == ["/cifar-100-python.tar.gz"]
     assert {path.name for path in tmp_path.iterdir()} == {"cifar-100-python", "cifar-100-python.tar.gz"}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("../a", tarfile.REGTYPE), ("/a", tarfile.REGTYPE), ("a", tarfile.SYMTYPE)])
+def test_an_archive_with_links_or_paths_outside_is_refused(tmp_path, name, kind):
+    with tarfile.open(tmp_path / "a.tar.gz", mode="w:gz") as tar:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, ".."
+        tar.addfile(info)
+    with pytest.raises(OSError, match=rf"a\.tar\.gz, but got '{name}'\.$"):
+        _unpack(tmp_path / "a.tar.gz", tmp_path / "new")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a.tar.gz"]
 
 
 def idx(array):

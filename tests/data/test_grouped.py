@@ -90,7 +90,7 @@ def test_a_class_in_one_group_stays_in_training_and_is_named():
     cut = hold_out(data, 0.5)
     assert cut.val.labels.unique().tolist() == [0]
     assert cut.notes == (
-        "1 class has no validation image, because groups are not split and theirs stay in training: c1.",
+        "No validation image of 1 class, because groups are not split and theirs stay in training: c1.",
     )
     assert hold_out(data, 0.0).notes == ()
 

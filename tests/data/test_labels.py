@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from longtail.data import open_path
-from longtail.data.datasets.labels import classes_of, label_texts
+from longtail.data.datasets.rows import classes_of, label_texts
 
 ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)
 NUMBERS = np.array([1, 2, 3, 1, 2, 1, 1, 10])

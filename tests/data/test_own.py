@@ -10,6 +10,8 @@ import pytest
 from longtail.data import open_path
 from longtail.data.datasets import image_files
 from longtail.data.datasets.own import empty_folders
+from longtail.data.datasets.texts import read_texts
+from longtail.diagnosis.formats import read_file
 
 
 def touch(root, *names):
@@ -217,7 +219,25 @@ def test_masks_beside_images_are_pointed_out(tmp_path):
         "b/maskrat.png",
     )
     (note,) = open_path(tmp_path).notes
-    assert note.startswith("3 images are beside another of the same name, such as a/1.jpg and 1.png;")
+    assert note.startswith("3 images beside one of the same name, such as a/1.jpg and 1.png;")
+
+
+def test_mask_in_the_name_of_a_class_is_no_mask(tmp_path):
+    touch(tmp_path, *(f"{name}/{name}_{i}.png" for name in ("with_mask", "without_mask") for i in range(3)))
+    assert open_path(tmp_path).notes == ()
+    touch(tmp_path, "with_mask/with_mask_1_mask.png")
+    (note,) = open_path(tmp_path).notes
+    assert note.startswith(
+        "1 image beside one of the same name, such as with_mask/with_mask_1.png and with_mask_1_mask"
+    )
+
+
+def test_the_name_of_the_working_folder(tmp_path, monkeypatch):
+    touch(tmp_path, "pets/a/1.png", "pets/b/1.png")
+    monkeypatch.chdir(tmp_path / "pets")
+    (tmp_path / "link").symlink_to("pets")
+    names = {str(path): open_path(path).name for path in (".", "a/..", "../pets/", "../link")}
+    assert names == {".": "pets", "a/..": "pets", "../pets/": "pets", "../link": "link"}
 
 
 def test_heic_is_read_or_named(tmp_path):
@@ -638,3 +658,46 @@ def test_a_folder_of_images_without_classes_is_refused(tmp_path):
     (tmp_path / "cat.1.jpg").touch()
     with pytest.raises(ValueError, match="has none; a table with the columns path and label"):
         open_path(tmp_path)
+
+
+def test_a_table_without_names_of_columns(tmp_path):
+    path = tmp_path / "sms.tsv"
+    path.write_text(f"ham\tGo until jurong point{' or further' * 9}\nspam\tWin\n")
+    with pytest.raises(ValueError, match=r"a column `1`, but got ham, Go .*; the first line must name the columns"):
+        read_texts(path, "1")
+    with pytest.raises(ValueError, match=r"the columns path and label, but got ham, .*must name the columns") as caught:
+        open_path(path)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_every_delimiter_and_case(tmp_path, delimiter, suffix):
+    """Lists, texts, features and predictions are read by the same rules."""
+
+    def write(*rows):
+        path = tmp_path / f"a.{suffix}"
+        path.write_text("\n".join(delimiter.join(row) for row in rows))
+        return path
+
+    assert listed(open_path(write(["Label", " Path"], ["x", "1.png"])).train) == [("1.png", 0)]
+    rows = read_texts(write(["TEXT", "Label"], ["why?", "x"]), "Text")
+    assert (rows.samples.stored, rows.labels) == (("why?",), ["x"])
+    features = open_path(write(["LABEL", "b", "a"], ["x", "1", "2"], ["y", "3", "4"])).train.images
+    assert (features.columns, features.pixels.tolist()) == (("b", "a"), [[1, 2], [3, 4]])
+    found = read_file(write(["Label", "Logit_A", "logit_a"], ["A", "1", "2"]), "test")
+    assert (found.names, found.values.tolist(), found.labels.tolist()) == (("A", "a"), [[1, 2]], ["A"])
+
+
+def test_class_names_with_other_delimiters(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("label,logit_tench; Tinca; fish,logit_shark; great; white\ntench; Tinca; fish,1,2\n")
+    assert read_file(path, "test").names == ("tench; Tinca; fish", "shark; great; white")
+
+
+@pytest.mark.parametrize("row", ["1.png", "1.png,x,y"])
+def test_rows_of_another_length_are_refused(tmp_path, row):
+    path = tmp_path / "a.csv"
+    path.write_text(f"path,label\n1.png,x\n{row}\n")
+    with pytest.raises(ValueError, match=r"2 values in row 2 of .*a\.csv, as in its first line, but got [13]\."):
+        open_path(path)

@@ -101,7 +101,7 @@ BAD = {
     "truth": ({"labels": L == 1, "logits": Z}, "Expected labels of {} to be whole numbers, but got type bool."),
     "words": (
         {"labels": np.array(["a", "b"]), "logits": Z},
-        "to be class indices, or names that the columns or --counts list",
+        "to be class indices, or names that columns or --counts list",
     ),
 }
 
@@ -123,7 +123,7 @@ def test_bad_files(tmp_path):
     with zipfile.ZipFile(other, "w") as file:
         file.writestr("labels", "text, and no array")
     cases = {
-        "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .parquet, but it ends in .pkl"),
+        "a.pkl": (b"", "Expected .* to end in .npz, .safetensors, .csv, .tsv, .parquet, but it ends in .pkl"),
         "a.npz": (b"nothing", "Expected .*a.npz to be an npz file"),
         "c.npz": (pickle.dumps({"labels": [1]}), "Expected .*c.npz to be an npz file"),
         "d.npz": (npy.getvalue(), "d.npz: Expected an npz file .*, but it is an npy file"),
@@ -133,8 +133,8 @@ def test_bad_files(tmp_path):
         "b.npz": (b"PK\x03\x04half", "Expected .*b.npz to be an npz file"),
         "a.safetensors": (b"nothing", "Expected .* to be a whole safetensors file, but it is damaged"),
         "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is damaged"),
-        "a.csv": (b"label,predicted\n", "Expected .* to have a header and a line per sample, but it has 1 lines"),
-        "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in every line of .*, but line 2 has 3"),
+        "a.csv": (b"label,predicted\n", "Expected .* to have a row per sample, but it has none"),
+        "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in row 1 of .*, as in its first line, but got 3"),
         "k.csv": (b"path,predicted,confidence\na.png,cat,0.9\n", "Expected .* `confidence`; `longtail evaluate RUN "),
         "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have `labels`, in a table `label`, but it has `truth`"),
         "d.csv": (b"label,x\n1,2\n", "Expected .* to have `logits`, `probabilities` or `predicted`"),

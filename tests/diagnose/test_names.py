@@ -128,14 +128,10 @@ def test_names_are_not_guessed_if_the_order_matters(tmp_path, files):
     with pytest.raises(ValueError, match=r"^Expected class names in .*test.csv, as in the other files"):
         diagnose(test, train)
     (tmp_path / "list.json").write_text("[4, 2]")
-    with pytest.raises(
-        ValueError, match="to be class indices, or names that the columns or --counts list, but got 'b'"
-    ):
+    with pytest.raises(ValueError, match="to be class indices, or names that columns or --counts list, but got 'b'"):
         diagnose(train, train, counts=tmp_path / "list.json")
     np.savez(tmp_path / "scores.npz", labels=np.array(["a", "b"]), logits=np.eye(2))
-    with pytest.raises(
-        ValueError, match="to be class indices, or names that the columns or --counts list, but got 'b'"
-    ):
+    with pytest.raises(ValueError, match="to be class indices, or names that columns or --counts list, but got 'b'"):
         diagnose(tmp_path / "scores.npz", train)
 
 

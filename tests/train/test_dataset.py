@@ -21,9 +21,9 @@ from longtail.data import (
     Streaming,
     from_dataset,
 )
-from longtail.data.loaders.decode import decode
+from longtail.data.loaders.decode import UnreadableImageError, decode
 from longtail.study.planning import make_plan
-from longtail.train import RunFolder, Trainer
+from longtail.train import RunFolder, Trainer, own
 from longtail.train.dataset import open_data
 from longtail.train.launch import make_recipe
 from longtail.train.loaders import Loaders
@@ -209,6 +209,31 @@ def test_classes_of_one_image_each_have_none_to_hold_out(tmp_path):
     assert Trainer(recipe, tmp_path / "run").run()["splits"].keys() == {"train", "train_paper"}
 
 
+def test_small_images_that_cannot_be_read_stop_the_run_before_training(tmp_path):
+    path = folder(tmp_path / "pets", (16, 16))
+    for name in ("a/0.png", "b/3.png"):
+        (path / name).write_bytes(b"no image")
+    recipe = defaults(str(path), "balanced-softmax")
+    assert recipe.model == "resnet32"
+    with pytest.raises(UnreadableImageError, match=r"a/0\.png .*\(2 images of pets .*b/3\.png\); `bad_images` = skip"):
+        open_data(recipe)
+
+
+def test_other_small_images_stay_in_memory(tmp_path, monkeypatch):
+    path = folder(tmp_path / "pets", (16, 16))
+    whole = open_data(defaults(str(path), "balanced-softmax").changed(validation=0.0))
+    (path / "a" / "0.png").write_bytes(b"")
+    (path / "b" / "7.png").write_bytes((path / "b" / "7.png").read_bytes()[:60])
+    recipe = defaults(str(path), "balanced-softmax").changed(validation=0.0, bad_images="skip")
+    for _ in range(2):  # decoded, and from the cache on disk
+        own._read.clear()
+        data = open_data(recipe, cache=tmp_path / "cache")
+        assert data.counts.tolist() == [7, 7]
+        assert torch.equal(data.train.images.pixels, whole.train.images.pixels[1:-1])
+        assert data.unreadable.keys() == {str(path / "a" / "0.png"), str(path / "b" / "7.png")}
+        monkeypatch.setattr(own, "_decoded", None)
+
+
 @pytest.mark.parametrize("shown", [None, 24])
 def test_small_images_of_which_some_cannot_be_read_are_seen_as_they_are(tmp_path, shown):
     path = folder(tmp_path / "pets", (16, 16))
@@ -329,7 +354,15 @@ def test_many_small_images_are_read_by_several_processes_in_order(tmp_path):
     dataset = in_memory(DataSet("grey", ("a", "b"), Split(images, torch.arange(1200) % 2)))
     assert torch.equal(dataset.train.images.pixels, shades.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8))
     (tmp_path / "0900.png").write_bytes(b"not an image")
-    assert in_memory(DataSet("grey", ("a", "b"), Split(images, torch.arange(1200) % 2))) is None
+    dataset = DataSet("grey", ("a", "b"), Split(images, torch.arange(1200) % 2))
+    with pytest.raises(UnreadableImageError, match=r"0900\.png"):
+        in_memory(dataset)
+    found = in_memory(dataset, bad_images="skip").train
+    kept = torch.arange(1200) != 900
+    assert torch.equal(found.images.pixels[:, 0, 0, 0], shades[kept].to(torch.uint8))
+    assert torch.equal(found.labels, (torch.arange(1200) % 2)[kept])
+    Image.new("L", (8, 9)).save(tmp_path / "0900.png")
+    assert in_memory(dataset) is None
 
 
 def test_other_groups_are_not_the_same_run(tmp_path):
@@ -382,7 +415,7 @@ def test_every_hold_out_keeps_patients_together(tmp_path, held):
     assert not (train | val) & test
     assert sum(map(len, dataset.splits.values())) == 70
     assert dataset.splits["test"].labels.bincount(minlength=3).tolist() == [8, 4, 0]  # two of ten patients
-    assert dataset.notes[0].startswith("1 class has no test image")
+    assert dataset.notes[0].startswith("No test image of 1 class")
     assert dataset.counts[2] == 10
 
 

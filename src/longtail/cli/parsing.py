@@ -12,8 +12,9 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from longtail._registry import nearest
 from longtail.data import CATALOG, DataSet, Texts, load, open_path
-from longtail.data.datasets.features import GROUP, has_groups, read_texts
+from longtail.data.datasets.features import GROUP, has_groups
 from longtail.data.datasets.rows import Rows
+from longtail.data.datasets.texts import read_texts
 from longtail.methods.params import parse_setting
 from longtail.train.recipe import OPENING, Recipe, check_settings, parameter_names, setting_help, setting_types
 

@@ -22,7 +22,7 @@ from longtail.methods import METHODS, find_method
 from longtail.train.dataset import data_notes
 from longtail.train.folder import RunFolder
 from longtail.train.launch import FailedRunsError, describe_fit, make_recipe, resume, run_folders, train
-from longtail.train.recipe import Recipe, read_recipe, settings_of_data
+from longtail.train.recipe import Recipe, name_in_label, read_recipe, settings_of_data
 from longtail.train.trainer import NotFiniteError, StoppedError
 
 _ABOUT = """Train a model and write a run folder. Several values of a flag, as in
@@ -133,7 +133,7 @@ def _shown_defaults(words: Sequence[str]) -> tuple[dict[str, Any], str]:
         (recipe,), _ = make_recipes(given.source, one_each, quick=True)
     except (ValueError, OSError):  # the command itself will say what is wrong
         return Recipe().settings() | dict.fromkeys(settings_of_data()), _NO_DATA
-    shown = Path(recipe.data).name or recipe.data
+    shown = name_in_label(recipe.data)
     return recipe.settings(), f"\n\nDefaults are those of {recipe.method} on {shown}."
 
 

@@ -23,7 +23,7 @@ from longtail.data.loaders.resident import Resident
 from longtail.data.loaders.streamed_files import Streaming
 from longtail.data.sampling.batch_plan import Batch, BatchPlan
 from longtail.data.sampling.draws import Draws
-from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot, shard
+from longtail.data.sampling.samplers import ClassAware, Instance, Progressive, Sampler, SquareRoot
 from longtail.data.sampling.torch_sampler import EpochSampler
 
 __all__ = [
@@ -66,5 +66,4 @@ __all__ = [
     "long_tailed",
     "open_path",
     "register_dataset",
-    "shard",
 ]

@@ -1,7 +1,5 @@
 """Files of predictions: npz, safetensors, CSV and Parquet. No file can run code."""
 
-import csv
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +11,9 @@ import torch
 from torch import Tensor
 
 from longtail._checks import describe
+from longtail._program import some_of
 from longtail.data.datasets.features import read_arrays
-from longtail.data.datasets.image_files import read_lines, read_parquet
+from longtail.data.datasets.tables import TABLES, check_once, column, read_columns
 from longtail.train.folder import RunFolder
 
 Array = np.ndarray[Any, Any]
@@ -36,8 +35,8 @@ FORMATS_HELP = """The suffix of a file says its format:
   .npz, .safetensors  `labels` (N,) and one of `logits` (N, C), `probabilities` (N, C) or `predicted` (N,);
                       also the predictions.safetensors of a run
   a run folder        its predictions.safetensors; as --test, with the validation and training data in it
-  .csv, .parquet      one row per sample: a column `label`, and one column per class called `logit_NAME` or
-                      `probability_NAME`, or a single column `predicted`
+  .csv, .tsv,         one row per sample: a column `label`, and one column per class called `logit_NAME` or
+  .parquet            `probability_NAME`, or a single column `predicted`
 
 Labels are class indices 0…C-1 or class names. Names come from the columns, an array `classes`, the result.json of the
 run folder that contains the file, or the keys of --counts; files list them in the same order, --counts in any order. If
@@ -88,7 +87,7 @@ def read_file(source: Source, split: str) -> RawPredictions:
         )
     path = Path(source)
     path = RunFolder(path).predictions_file if path.is_dir() else path
-    readers = {".npz": _read_arrays, ".safetensors": _read_arrays, ".csv": _read_csv, ".parquet": _read_parquet}
+    readers = {".npz": _read_arrays, ".safetensors": _read_arrays, **dict.fromkeys(TABLES, _read_table)}
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise ValueError(f"Expected {path} to end in {', '.join(readers)}, but it ends in {suffix or 'nothing'}.")
@@ -114,27 +113,23 @@ def _read_arrays(path: Path) -> dict[str, Array]:
     return {name: _array(value) for name, value in read_arrays(path).items()}
 
 
-def _read_csv(path: Path) -> dict[str, Array]:
-    rows = [[cell.strip() for cell in row] for row in csv.reader(read_lines(path)) if row]
-    if len(rows) < 2:
-        raise ValueError(f"Expected {path} to have a header and a line per sample, but it has {len(rows)} lines.")
-    header = rows[0]
-    for place, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise ValueError(f"Expected {len(header)} values in every line of {path}, but line {place} has {len(row)}.")
-    for name, times in Counter(header).items():
-        if times > 1:
-            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {times}.")
-    columns = zip(*rows[1:], strict=True)
-    return _join_scores(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)})
+def _read_table(path: Path) -> dict[str, Array]:
+    def choose(names: Sequence[str]) -> Sequence[str]:
+        if not {"label", "labels"} & set(map(column, names)):
+            return names  # for the error
+        return [one for one in names if _prefix(one) or column(one) in {"label", "labels", "predicted"}]
+
+    columns = read_columns(path, choose, ["label"])
+    if not all(columns.values()):
+        raise ValueError(f"Expected {path} to have a row per sample, but it has none.")
+    names = [_prefix(name) + name.strip()[len(_prefix(name)) :] if _prefix(name) else column(name) for name in columns]
+    cells = [[cell.strip() if isinstance(cell, str) else cell for cell in values] for values in columns.values()]
+    return _join_scores(path, dict(zip(check_once(path, names), map(np.array, cells), strict=True)))
 
 
-def _read_parquet(path: Path) -> dict[str, Array]:
-    def choose(names: list[str]) -> list[str]:
-        starts = tuple(_PREFIXES.values())
-        return [name for name in names if name in {"label", "labels", "predicted"} or name.startswith(starts)] or names
-
-    return _join_scores(path, {name: np.asarray(values) for name, values in read_parquet(path, choose).items()})
+def _prefix(name: str) -> str:
+    """Return how the name of a column of scores begins; empty for another column."""
+    return next((start for start in _PREFIXES.values() if column(name).startswith(start)), "")
 
 
 def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
@@ -156,7 +151,7 @@ def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
 
 
 def _check_arrays(source: str, folder: Path | None, arrays: Mapping[str, Array]) -> RawPredictions:
-    has = (", ".join(f"`{name}`" for name in list(arrays)[:8]) or "nothing") + (", …" if len(arrays) > 8 else "")
+    has = some_of([f"`{name}`" for name in arrays], 8) or "nothing"
     label = next((name for name in ("labels", "label") if name in arrays), None)
     kind = next((name for name in (*_PREFIXES, "predicted") if name in arrays), None)
     if label is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longtail._checks import as_counts
 from longtail._io import reading
+from longtail._program import some_of
 from longtail.classes import class_counts
 from longtail.diagnosis.formats import IGNORED, Array, RawPredictions, Source, are_indices, read_file
 from longtail.metrics import ClassStatistics, class_statistics
@@ -288,8 +289,7 @@ def _indices(raw: RawPredictions, what: str, values: Array, names: Sequence[str]
         texts = [str(value) for value in values.tolist()]
         unknown = next((text for text in texts if text not in places), None)
         if unknown is not None:
-            some = ", ".join((names or ())[:5]) + (", …" if len(names or ()) > 5 else "")
-            wanted = f"among {some}" if names else "class indices, or names that the columns or --counts list"
+            wanted = f"among {some_of(names, 5)}" if names else "class indices, or names that columns or --counts list"
             raise ValueError(f"Expected {what} of {raw.source} to be {wanted}, but got {unknown!r}.")
         return torch.tensor([places[text] for text in texts], dtype=torch.int64)
     if values.dtype.kind == "b":

@@ -132,7 +132,7 @@ class StudyPlan:
         """Return the folder of the runs of a search."""
         data, imbalance, method = key
         name = method.replace(":", "-").replace(",", "-").replace("=", "")
-        parts = [Path(data).name, *([f"{imbalance:g}"] if imbalance else []), name]
+        parts = [name_in_label(data), *([f"{imbalance:g}"] if imbalance else []), name]
         return Path(self.out) / "search" / "-".join(parts)
 
 

@@ -45,7 +45,8 @@ def open_data(recipe: Recipe, own: DataSet | None = None, cache: Path | None = N
         dataset = open_own(recipe.data, **recipe.opening) if own is None else without_empty_splits(own)
         if recipe.split_by is not None:
             _check_groups(dataset, recipe.split_by)
-        dataset = _with_test(in_memory(dataset, cache if recipe.cache else None) or dataset, recipe)
+        dataset = in_memory(dataset, cache if recipe.cache else None, recipe.bad_images) or dataset
+        dataset = _with_test(dataset, recipe)
         if recipe.imbalance is not None:
             chosen = recipe.seed if recipe.subset_seed == "run" else recipe.subset_seed
             dataset = long_tailed(dataset, recipe.imbalance, profile=recipe.profile, subset_seed=chosen)

@@ -15,8 +15,7 @@ from longtail._program import some_of
 from longtail._progress import phase
 from longtail._ranks import Ranks
 from longtail.data import FeatureVectors, FileImages, Split
-from longtail.data.datasets.feature_tables import FEATURES
-from longtail.data.datasets.features import read_features
+from longtail.data.datasets.features import FEATURES, read_features
 from longtail.data.loaders.decode import UnreadableImageError, decode
 from longtail.models import Backbone, FeatureNet
 from longtail.models.backbones import evaluation_mode

@@ -70,7 +70,7 @@ class Loaders:
         images = self.dataset.train.images
         if isinstance(images, ArrayImages):
             return images.size[0]
-        if self.recipe.augment in {"cifar", "shift"}:  # small images that are not in memory, as some are unreadable
+        if self.recipe.augment in {"cifar", "shift"}:  # small images that are not in memory, as some differ in size
             side = int(first_image(images).shape[1])
             return side if side <= SMALL else _LARGE
         return _LARGE

@@ -5,7 +5,7 @@ import math
 import multiprocessing
 import os
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,11 +26,12 @@ from longtail.data import (
     FeatureVectors,
     FileImages,
     Images,
+    Split,
     Texts,
     is_features,
     open_path,
 )
-from longtail.data.loaders.decode import UnreadableImageError, image_size
+from longtail.data.loaders.decode import BadImages, UnreadableImageError, image_size
 from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 
 SMALL = 64
@@ -98,7 +99,7 @@ class OwnImages:
     """In pixels; the median, if images differ in size."""
     width: int
     small: bool
-    """Whether images are small, square and of one size: then they are trained on like CIFAR."""
+    """Whether images are small, square and of one size: then the defaults are the CIFAR recipe."""
     features: int = 0
     """Length of the vectors, if they are features."""
     splits: frozenset[str] = frozenset()
@@ -151,10 +152,10 @@ def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool =
     numbers, splits = (len(dataset.train), dataset.num_classes), frozenset(dataset.splits) - {"train"}
     if isinstance(dataset.train.images, FeatureVectors):
         return OwnImages(*numbers, 0, 0, small=False, features=len(dataset.train.images[0]), splits=splits)
-    loaded = None if quick else in_memory(dataset, cache)  # it will be trained on, so nothing is read twice
-    if loaded is not None:
-        assert isinstance(loaded.train.images, ArrayImages)
-        return OwnImages(*numbers, *loaded.train.images.size, small=True, splits=splits)
+    pixels = None if quick else _small_pixels(dataset, cache)  # they will be trained on, so nothing is read twice
+    if pixels is not None:
+        height, width = pixels["train"].shape[2:]
+        return OwnImages(*numbers, height, width, small=True, splits=splits)
     sizes = _sizes(dataset, quick)
     if not sizes and isinstance(dataset.train.images, FileImages):
         raise ValueError(
@@ -196,7 +197,7 @@ def _is_small_size(size: tuple[int, int]) -> bool:
     return size[0] == size[1] <= SMALL
 
 
-def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
+def in_memory(dataset: DataSet, cache: Path | None = None, bad_images: BadImages = "error") -> DataSet | None:
     """The data set with its images in memory if they are small, square and of one size; else ``None``.
 
     More than 8 GiB of pixels stay in their files, and are read in every epoch. The runs of a process share what was
@@ -205,46 +206,81 @@ def in_memory(dataset: DataSet, cache: Path | None = None) -> DataSet | None:
     Args:
         dataset: the data set.
         cache: the folder of the cache on disk; ``None``: there is no cache.
+        bad_images: raise an error that names the images that cannot be read, or leave them out; the data set then lists
+            them in ``unreadable``.
     """
-    check_no_texts(dataset)
     if isinstance(dataset.train.images, FeatureVectors):
         return dataset
+    pixels = _small_pixels(dataset, cache)
+    if pixels is None:
+        return None
+    splits: dict[str, Split] = {}
+    errors: list[UnreadableImageError] = []
+    for name, split in dataset.splits.items():
+        kept = pixels.get(f"{name}.kept")
+        if kept is not None:
+            errors += _errors(split.images, set(range(len(split))) - set(kept.tolist()))
+            split = split.subset(kept)  # noqa: PLW2901
+        splits[name] = replace(split, images=ArrayImages(pixels[name]))
+    if errors and bad_images == "error":
+        raise UnreadableImageError.of_several(errors, f"images of {dataset.name}")
+    if not all(map(len, splits.values())):
+        return None  # the loader of a split without a readable image raises an error
+    unreadable = {str(error.path): error.reason for error in errors}
+    return replace(dataset, **splits, unreadable=unreadable)  # type: ignore[arg-type]
+
+
+def _errors(images: Images, places: Iterable[int]) -> Iterator[UnreadableImageError]:
+    """Why the images at these places could not be read."""
+    for place in sorted(places):
+        try:
+            images[place]
+        except UnreadableImageError as error:
+            yield error
+        else:
+            assert isinstance(images, FileImages)
+            yield UnreadableImageError(images.path(place), "it could not be read at first")
+
+
+def _small_pixels(dataset: DataSet, cache: Path | None) -> dict[str, Tensor] | None:
+    """The pixels of each split, if they are small enough for :func:`in_memory`.
+
+    If some images of a split cannot be read, the places of the others are in ``SPLIT.kept``.
+    """
+    check_no_texts(dataset)
     places = _places(dataset)
-    sizes = _readable_sizes(places[:1])
-    if not sizes or not _is_small_size(sizes[0]) or 3 * len(places) * math.prod(sizes[0]) > _MOST:
+    size = next((size for place in places for size in _readable_sizes([place])), None)
+    if size is None or not _is_small_size(size) or 3 * len(places) * math.prod(size) > _MOST:
         return None
     key = _key(dataset)
     found = _read.pop(key, None) if key else None
     if found is None and key and cache is not None:
         found = read_cache(_cache_file(cache, dataset), key)
     if found is None:
-        found = _decoded(dataset, max(1, _TOGETHER // (sizes[0][0] * sizes[0][1])))
+        found = _decoded(dataset, max(1, _TOGETHER // math.prod(size)))
         if found is not None and key and cache is not None and _key(dataset) == key:  # no file was changed meanwhile
             write_cache(_cache_file(cache, dataset), key, found)
-    if found is None:
-        return None
-    if key:
+    if found is not None and key:
         _read[key] = found
         while len(_read) > _KEPT:
             del _read[next(iter(_read))]  # the one that was used least recently
-    splits = {name: replace(split, images=ArrayImages(found[name])) for name, split in dataset.splits.items()}
-    return replace(dataset, train=splits["train"], test=splits.get("test"), val=splits.get("val"))
+    return found
 
 
 _read: dict[str, dict[str, Tensor]] = {}
 
 
 def _key(dataset: DataSet) -> str:
-    """A digest of the names, sizes and times of all files; empty if images are not files, or some are missing."""
+    """A digest of the names, sizes and times of all files; empty if images are not files."""
     found = hashlib.blake2b(digest_size=16)
     for name, split in dataset.splits.items():
         if not isinstance(split.images, FileImages):
             return ""
         for path in paths_of(split.images):
-            try:
-                found.update(f"{name} {stamp_of(path)}".encode("utf-8", "surrogateescape"))
-            except (OSError, ValueError):
-                return ""
+            stamp: object = path
+            with suppress(OSError, ValueError):  # it does not exist
+                stamp = stamp_of(path)
+            found.update(f"{name} {stamp}".encode("utf-8", "surrogateescape"))
     return found.hexdigest()
 
 
@@ -256,32 +292,42 @@ def _cache_file(folder: Path, dataset: DataSet) -> Path:
 
 
 def _decoded(dataset: DataSet, together: int) -> dict[str, Tensor] | None:
-    """All images, read by a process per core; ``None`` if one cannot be read, or if they differ in size.
+    """The pixels of :func:`_small_pixels`, read by a process per core; ``None`` if images differ in size.
 
     Args:
         dataset: the images.
         together: how many a process reads at a time.
     """
     most = 0 if multiprocessing.current_process().daemon else _WORKERS  # it may start no other
+    parts: dict[str, list[Tensor]] = {}
     found: dict[str, Tensor] = {}
     shape: torch.Size | None = None
     number = sum(map(len, dataset.splits.values()))
     with phase(f"Reading {number:,} images", number) as progress:
         for name, split in dataset.splits.items():
-            parts: list[Tensor] = []
+            parts[name], bad = [], list[int]()
             chunks = _Chunks(split.images, together)
             several = isinstance(split.images, FileImages) and len(split) > _FEW
             workers = min(cores(), most) if several else 0
-            for part in DataLoader(chunks, batch_size=None, num_workers=workers):
-                if part is None or part.shape[1:] != (shape or part.shape[1:]):
-                    return None  # streaming treats them as `bad_images` says
-                shape = part.shape[1:]
-                parts.append(part)
-                progress.advance(len(part))
-            if not parts:  # a split without images
-                return None
-            found[name] = torch.cat(parts)
-    return found
+            for chunk in DataLoader(chunks, batch_size=None, num_workers=workers):
+                if chunk is None:
+                    return None
+                part, unread = chunk
+                bad += unread
+                progress.advance(len(part) + len(unread))
+                if len(part):
+                    shape = shape or part.shape[1:]
+                    if part.shape[1:] != shape:
+                        return None
+                    parts[name].append(part)
+            if bad:
+                kept = torch.ones(len(split), dtype=torch.bool)
+                kept[bad] = False
+                found[f"{name}.kept"] = kept.nonzero().flatten()
+    if shape is None:
+        return None
+    nothing = torch.empty(0, *shape, dtype=torch.uint8)
+    return found | {name: torch.cat([nothing, *some]) for name, some in parts.items()}
 
 
 def cores() -> int:
@@ -289,8 +335,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Chunks(Dataset[Tensor | None]):
-    """Images in chunks, each a tensor; ``None`` if one cannot be read, or if they differ in size."""
+class _Chunks(Dataset[tuple[Tensor, list[int]] | None]):
+    """Images in chunks: a tensor, and the places of those that cannot be read; ``None`` if they differ in size."""
 
     def __init__(self, images: Images, together: int) -> None:
         self.images, self.together = images, together
@@ -298,10 +344,13 @@ class _Chunks(Dataset[Tensor | None]):
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.together)
 
-    def __getitem__(self, number: int) -> Tensor | None:
-        places = range(number * self.together, min((number + 1) * self.together, len(self.images)))
-        try:
-            images = [self.images[place] for place in places]
-        except UnreadableImageError:
+    def __getitem__(self, number: int) -> tuple[Tensor, list[int]] | None:
+        images, bad = [], []
+        for place in range(number * self.together, min((number + 1) * self.together, len(self.images))):
+            try:
+                images.append(self.images[place])
+            except UnreadableImageError:
+                bad.append(place)
+        if len({image.shape for image in images}) > 1:
             return None
-        return torch.stack(images) if len({image.shape for image in images}) == 1 else None
+        return torch.stack(images) if images else torch.empty(0), bad

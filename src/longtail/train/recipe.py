@@ -20,6 +20,7 @@ from longtail.classes import group_bounds
 from longtail.data import CATALOG, is_features
 from longtail.data.datasets.features import GROUP, has_groups
 from longtail.data.datasets.long_tail import Profile
+from longtail.data.datasets.own import base_name
 from longtail.kernels import checked_for
 from longtail.methods import METHODS, Method, UnknownParams, find_method, unknown_method
 from longtail.methods.base import reserve_settings
@@ -427,10 +428,10 @@ def name_in_label(data: str) -> str:
     """What a run's label calls its data: a folder or a list by its name alone.
 
     Example:
-        >>> name_in_label("pictures/pets"), name_in_label("cifar10-lt")
-        ('pets', 'cifar10-lt')
+        >>> name_in_label("pictures/pets"), name_in_label("pictures/pets/a/.."), name_in_label("cifar10-lt")
+        ('pets', 'pets', 'cifar10-lt')
     """
-    return Path(data).name if "/" in data or "." in data else data
+    return base_name(data) if "/" in data or "." in data else data
 
 
 # Settings by name

@@ -92,7 +92,7 @@ class Trainer:
         """Epochs of each stage."""
         self._given_data = dataset
         self.dataset = open_data(recipe, dataset, self.folder.cache)
-        self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks)
+        self.loaders = Loaders(recipe, self.dataset, self.device, self.ranks, dict(self.dataset.unreadable))
         self.stages = Stages(self.loaders, self.folder.cache if recipe.cache else None)
         self.evaluator = Evaluator(self.loaders)
         self.position = Position()

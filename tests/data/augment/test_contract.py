@@ -157,15 +157,6 @@ def test_compose_hands_out_columns_in_order() -> None:
     assert torch.equal(Compose(())(images), images)
 
 
-def test_bad_arguments_of_compose() -> None:
-    with pytest.raises(TypeError, match="`augmentations` to be a tuple"):
-        Compose([RandomFlip()])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="`augmentations`"):
-        Compose((3,))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="`augmentations`"):
-        Compose((RandomFlip,))  # type: ignore[arg-type]
-
-
 def test_padding_comes_before_normalisation() -> None:
     augment = Compose((RandomCrop(32, padding=4), CIFAR))
     corner = augment(torch.full((1, 3, 32, 32), 255, dtype=torch.uint8), torch.zeros(1, 2))[0, :, 0, 0]

@@ -30,11 +30,6 @@ def test_the_dtype_of_the_result() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"`images` to have 3 channels, as `mean` has, but got 1\."):
         Normalise(MEAN, STD)(torch.zeros(1, 1, 2, 2))
-    for mean, std in ((MEAN, STD[:2]), (0.5, STD)):
-        with pytest.raises(TypeError, match="`mean` and `std` to be tuples"):
-            Normalise(mean, std)  # type: ignore[arg-type]
-    for mean, std in (((0.1, 0.1), (0.2, 0.0)), ((float("nan"),), (1.0,))):
-        with pytest.raises(ValueError, match="`mean` and `std` > 0"):
+    for mean, std in ((MEAN, STD[:2]), ((0.1, 0.1), (0.2, 0.0)), ((float("nan"),), (1.0,))):
+        with pytest.raises(ValueError, match="`mean` and `std` to be a finite number per channel"):
             Normalise(mean, std)
-    with pytest.raises(TypeError, match=r"`dtype` to be a floating-point dtype, but got torch\.uint8\."):
-        Normalise(MEAN, STD, dtype=torch.uint8)

@@ -38,13 +38,6 @@ class Compose:
 
     augmentations: tuple[Augmentation, ...]
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.augmentations, tuple):
-            raise TypeError(f"Expected `augmentations` to be a tuple, but got {describe(self.augmentations)}.")
-        for augmentation in self.augmentations:
-            if isinstance(augmentation, type) or not hasattr(augmentation, "draws") or not callable(augmentation):
-                raise TypeError(f"Expected `augmentations` to hold augmentations, but got {describe(augmentation)}.")
-
     @property
     def draws(self) -> int:
         """The sum of its parts."""
@@ -80,14 +73,12 @@ class Normalise:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.mean, tuple) and isinstance(self.std, tuple) and len(self.mean) == len(self.std)):
-            raise TypeError(
-                f"Expected `mean` and `std` to be tuples of one length, but got {self.mean} and {self.std}."
+        numbers = all(map(math.isfinite, (*self.mean, *self.std))) and all(std > 0 for std in self.std)
+        if len(self.mean) != len(self.std) or not numbers:
+            raise ValueError(
+                "Expected `mean` and `std` to be a finite number per channel, and `std` > 0, but got "
+                f"{self.mean} and {self.std}."
             )
-        if not all(math.isfinite(m) and s > 0 for m, s in zip(self.mean, self.std, strict=True)):
-            raise ValueError(f"Expected finite `mean` and `std` > 0, but got {self.mean} and {self.std}.")
-        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
-            raise TypeError(f"Expected `dtype` to be a floating-point dtype, but got {self.dtype}.")
 
     def __call__(self, images: Tensor, uniforms: Tensor | None = None) -> Tensor:
         """Return the normalised images."""

@@ -180,7 +180,7 @@ _BINS = 31  # levels of magnitudes in RandAugment
 _SIGNED = OPERATIONS[1:10]  # from ShearX to Sharpness: positive or negative with the same probability
 
 
-def _looked_up(index: Tensor, values: tuple[int, ...]) -> Tensor:
+def _from_table(index: Tensor, values: tuple[int, ...]) -> Tensor:
     """Return ``values[index]``, for whole numbers below 16.
 
     15 numbers at a time are packed into a word, which is an argument of a kernel: a table would have to be copied to
@@ -253,9 +253,9 @@ class AutoAugmentCIFAR:
         operations, strengths = [], []
         for step in (0, 1):
             names, tenths, levels = zip(*(policy[step] for policy in CIFAR_POLICIES), strict=True)
-            operation = _looked_up(pair, tuple(OPERATIONS.index(name) for name in names))
-            operation = torch.where(10 * uniforms[:, 1 + step] < _looked_up(pair, tenths), operation, 0)
-            magnitude = magnitudes(operation, _looked_up(pair, levels), _CIFAR_BINS, height, width)
+            operation = _from_table(pair, tuple(OPERATIONS.index(name) for name in names))
+            operation = torch.where(10 * uniforms[:, 1 + step] < _from_table(pair, tenths), operation, 0)
+            magnitude = magnitudes(operation, _from_table(pair, levels), _CIFAR_BINS, height, width)
             operations.append(operation)
             strengths.append(_signed(operation, magnitude, uniforms[:, 3 + step]))
         return torch.stack(operations, dim=1), torch.stack(strengths, dim=1)

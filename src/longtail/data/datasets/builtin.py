@@ -20,9 +20,10 @@ from longtail.classes import Groups
 from longtail.data.datasets.catalog import CATALOG, Entry, expected_counts
 from longtail.data.datasets.cifar import read_cifar
 from longtail.data.datasets.fetch import download, fetch_archive
-from longtail.data.datasets.image_files import inside, read_folder, read_lines, read_list, read_table
+from longtail.data.datasets.image_files import inside, read_folder, read_list
 from longtail.data.datasets.rows import Rows, numbered
 from longtail.data.datasets.splits import IMAGENET, ArrayImages, DataSet, FileImages, Normalisation, Split
+from longtail.data.datasets.tables import read_lines, read_table
 from longtail.data.datasets.texts import read_banking77, read_clinc150, read_goemotions, read_trec
 
 GREY = Normalisation((0.5,), (0.5,))
@@ -146,7 +147,7 @@ def _read_gtsrb(table: _Table, root: Path) -> DataSet:
     answers = root / "gtsrb/GT-final_test.csv"
     names, labels = [], []
     for number, row in enumerate(read_table(answers, ["filename", "classid"]), 1):
-        name, label = row["filename"], row.get("classid", "")
+        name, label = row["filename"], row["classid"]
         if not name or not inside(name) or not label.isdecimal() or int(label) >= len(folders):
             raise ValueError(f"Expected a file and a class in row {number} of {answers}, but got {name!r}, {label!r}.")
         names.append(name)
@@ -165,7 +166,7 @@ def _read_ham10000(table: _Table, root: Path) -> DataSet:
     places = {file.stem: file.relative_to(folder).as_posix() for file in folder.glob("HAM10000_images_part_*/*.jpg")}
     names, labels, lesions = [], [], []
     for number, row in enumerate(read_table(path, ["image_id", "dx", "lesion_id"]), 1):
-        image, label, lesion = row.get("image_id", ""), row.get("dx", ""), row.get("lesion_id", "")
+        image, label, lesion = row["image_id"], row["dx"], row["lesion_id"]
         if label not in table["classes"] or not lesion:
             raise ValueError(f"Expected a class and a lesion in row {number} of {path}, but got {label!r}, {lesion!r}.")
         if image not in places:

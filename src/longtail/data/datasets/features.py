@@ -1,9 +1,11 @@
-"""Feature vectors, for example embeddings of a pretrained network: files of them, and their place in a data set."""
+"""Feature vectors: files of arrays, tables with a column per feature, and their place in a data set."""
 
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -13,21 +15,25 @@ import torch
 from torch import Tensor
 
 from longtail._checks import shown
-from longtail._io import new_file, open_tensors, reading
-from longtail.data.datasets.feature_tables import FEATURES, LABEL, SPLIT, is_feature_table, read_feature_table
-from longtail.data.datasets.image_files import SPLITS, check_columns, column, read_table, split_lists
-from longtail.data.datasets.labels import label_texts
-from longtail.data.datasets.rows import Rows, split_names
-from longtail.data.datasets.splits import ArrayImages, Texts
+from longtail._io import import_extra, new_file, open_tensors, reading
+from longtail._program import some_of
+from longtail.data.datasets.image_files import is_image
+from longtail.data.datasets.rows import SPLITS, Rows, label_texts, split_names
+from longtail.data.datasets.splits import ArrayImages
+from longtail.data.datasets.tables import TABLES, check_columns, column, is_parquet, open_text, read_columns
 
-GROUP = "group"
+FEATURES, LABEL, SPLIT, GROUP = "features", "label", "split", "group"
+"""The usual names of columns and arrays."""
 _CLASSES = "classes"
 _SUFFIXES = (".npz", ".npy", ".safetensors")
-_TABLES = (".csv", ".tsv", ".parquet")
 _OTHER_NAMES = {FEATURES: ("x", "embeddings", "embedding", "data"), LABEL: ("labels", "y", "target", "targets")}
 """Other usual names of arrays, in small letters."""
 _OF_PART = re.compile(rf"(?P<part>{'|'.join(SPLITS)})[._](.+)|(.+)[._](?P<end>{'|'.join(SPLITS)})", re.IGNORECASE)
 """The name of an array of one split: ``train.features``, ``x_train``."""
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+_INDEX = "unnamed: 0", "__index_level_0__"
+"""How an index of pandas is called; in a CSV file that pandas wrote it has no name."""
+_SHOWN = 6  # columns that are named
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +68,7 @@ class FeatureVectors(ArrayImages):
 def is_features(path: Path | str) -> bool:
     """Whether a file has feature vectors: ``.npz``, ``.npy``, ``.safetensors``, or a table with vectors or numbers."""
     path = Path(path)
-    return path.suffix.lower() in _SUFFIXES or (path.is_file() and is_feature_table(path))
+    return path.suffix.lower() in _SUFFIXES or (path.is_file() and _is_table(path))
 
 
 def read_features(
@@ -93,7 +99,7 @@ def read_features(
         elif path.suffix.lower() in _SUFFIXES:
             arrays = _join_splits(path, read_arrays(path), [label] if group is None else [label, group], labelled)
         else:
-            arrays, columns, notes = read_feature_table(path, labelled, label, group)
+            arrays, columns, notes = _read_table(path, labelled, label, group)
         rows = _rows(path, arrays, labelled, label, group if labelled else None)
         return replace(rows, samples=replace(rows.samples, columns=tuple(columns)), notes=tuple(notes))
 
@@ -118,46 +124,6 @@ def write_features(path: Path, rows: Rows[FeatureVectors]) -> None:
     arrays |= {name: np.array(values) for name, values in texts.items() if values}
     with new_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-
-
-def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Rows[Texts]:
-    """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
-
-    Texts without a label, if there is no column ``label``, can be predicted but not trained on.
-
-    Args:
-        path: the table, or a folder with tables named ``train``, ``val`` and ``test``.
-        text: the column with the texts.
-        label: the column with the labels.
-        group: the column with groups that must not be split.
-    """
-    path = Path(path)
-    tables: Mapping[str | None, Path] = split_lists(path) if path.is_dir() else {None: path}
-    if not tables or not all(one.is_file() and one.suffix.lower() in _TABLES for one in tables.values()):
-        raise ValueError(
-            f"Expected {path} to be a table ({', '.join(_TABLES)}), or a folder with tables named train, val and test, "
-            "but it is not."
-        )
-    texts, labels, splits, groups = (list[str]() for _ in range(4))
-    for part, table in tables.items():
-        wanted = [column(name) for name in (text, label, group) if name is not None]
-        rows = read_table(table, wanted[:1], [*wanted, SPLIT])
-        if not rows:
-            raise ValueError(f"Expected {table} to have rows, but it has none.")
-        if label == LABEL and LABEL not in rows[0]:
-            wanted.remove(LABEL)
-        check_columns(table, list(rows[0]), wanted)
-        for number, row in enumerate(rows, 1):
-            for name in wanted:
-                if not row.get(name, "").strip():
-                    raise ValueError(f"Expected a value in column `{name}` of {table}, but row {number} has none.")
-        texts += [row[column(text)] for row in rows]
-        labels += [row[column(label)] for row in rows] if column(label) in wanted else []
-        groups += [] if group is None else [row[column(group)] for row in rows]
-        splits += split_names(table, [row.get(SPLIT) for row in rows], part)
-    if 0 < len(labels) < len(texts):
-        raise ValueError(f"Expected all tables in {path} to have a column `{label}`, or none, but some have it.")
-    return Rows(Texts(tuple(texts)), labels, splits, groups)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -286,4 +252,157 @@ def _vectors(path: Path, name: str, features: Array) -> Tensor:
             f"Expected finite features in {path}, within the range of float32, but {len(bad)} rows are not, the first "
             f"is row {bad[0] + 1}."
         )
+    return vectors
+
+
+# --- tables
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a table has vectors, or numbers and no images: no column ``path``, and no image in the first row."""
+    if is_parquet(path):
+        if _vector_column(path) is not None:
+            return True
+        names, first = _first_parquet_row(path)
+        texts = [cell for cell in first if isinstance(cell, str)]
+        return "path" not in names and len(texts) < len(first) and not any(map(is_image, texts))
+    if path.suffix.lower() in TABLES:
+        with open_text(path) as (header, rows):
+            names, first = list(map(column, header)), next(rows, [])
+            return "path" not in names and _is_numeric(first) and not any(map(is_image, [*names, *first]))
+    return False
+
+
+def _read_table(
+    path: Path, labelled: bool, label: str, group: str | None
+) -> tuple[dict[str, Array], list[str], list[str]]:
+    """Return the arrays of a table by name, as those of an ``.npz``, the columns of features, and a note on them."""
+    others = [column(name) for name in (label, group) if name is not None]
+    read = _read_parquet if is_parquet(path) else _read_text
+    names, places, vectors, texts = read(path, others if labelled else [], others)
+    arrays = {name: np.array(texts[name], dtype=object) for name in (*others, SPLIT) if name in texts}
+    arrays[FEATURES] = vectors
+    if not places:
+        return arrays, [], []
+    columns = [names[place] for place in places]
+    left = [repr(name) for name in names if _is_index(name)]
+    left_out = f"; {' and '.join(left)} is left out as an index of rows" if left else ""
+    note = f"Read {len(places):,} columns as features: {some_of(columns, _SHOWN)}{left_out}."
+    return arrays, columns, [note]
+
+
+def _read_text(
+    path: Path, needed: Sequence[str], others: Sequence[str]
+) -> tuple[list[str], list[int], Array, dict[str, list[Any]]]:
+    """Return the names of all columns, the places of those of features, their numbers, and the other columns."""
+    with open_text(path, needed) as (header, rows):
+        if _is_numeric(header):
+            raise ValueError(
+                f"Expected the first line of {path} to name the columns, such as `{LABEL}` for the classes, but got "
+                f"{shown(list(header))}."
+            )
+        names = check_columns(path, header, needed)
+        places = _features(path, names, others)
+        numbers, cells = array("d"), {name: list[str]() for name in (*others, SPLIT) if name in names}
+        chosen = itemgetter(*places, places[0])  # with one place it would not return a tuple
+        for number, row in enumerate(rows, 1):
+            try:
+                numbers.extend(map(float, chosen(row)[:-1]))
+            except ValueError:
+                del numbers[(number - 1) * len(places) :]
+                numbers.extend(_number(path, names[place], number, row[place]) for place in places)
+            for name, values in cells.items():
+                values.append(row[names.index(name)])
+    return names, places, np.frombuffer(numbers).reshape(-1, len(places)), cells
+
+
+def _features(path: Path, names: Sequence[str], others: Sequence[str]) -> list[int]:
+    places = [place for place, name in enumerate(names) if name not in {*others, SPLIT} and not _is_index(name)]
+    if not places:
+        raise ValueError(f"Expected {path} to have columns of features, but got {', '.join(names)}.")
+    return places
+
+
+def _is_index(name: str) -> bool:
+    return not name or name in _INDEX
+
+
+def _number(path: Path, name: str, row: int, cell: Any) -> float:
+    value = _BOOLEANS.get(str(cell).strip().lower())
+    if value is not None:
+        return value
+    with suppress(ValueError, TypeError):
+        return float(cell)
+    if cell is None or not str(cell).strip():
+        raise ValueError(f"Expected a number in column `{name}` of {path}, but row {row} has none; fill or remove it.")
+    raise ValueError(
+        f"Expected numbers in column `{name}` of {path}, but row {row} has {str(cell)[:40]!r}; remove the column or "
+        f"encode it, for example with pandas.get_dummies; `label_column` says which column has the classes."
+    )
+
+
+def _is_numeric(cells: Sequence[Any]) -> bool:
+    for cell in cells:
+        with suppress(ValueError, TypeError):
+            float(cell)
+            return True
+    return False
+
+
+def _vector_column(path: Path) -> str | None:
+    """The column with lists of numbers of a Parquet file: `features`, or the only one."""
+    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
+    with reading(path, "a Parquet file"):
+        schema = parquet.read_schema(path)
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    lists = [one.name for one in schema if any(test(one.type) for test in kinds)]
+    alone = len(lists) == 1 and "path" not in map(column, schema.names)
+    return next((name for name in lists if column(name) == FEATURES), lists[0] if alone else None)
+
+
+def _first_parquet_row(path: Path) -> tuple[list[str], list[Any]]:
+    """The names of the columns, and the first value of each column of numbers or texts."""
+    types, parquet = import_extra("pyarrow", "parquet").types, import_extra("pyarrow.parquet", "parquet")
+    with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        known = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
+        wanted = [one.name for one in schema if any(test(one.type) for test in known)]
+        batch = next(file.iter_batches(batch_size=1, columns=wanted, use_threads=False), None)
+        first = [] if batch is None else [values[0] for values in batch.to_pydict().values() if values]
+        return list(map(column, schema.names)), first
+
+
+def _read_parquet(
+    path: Path, needed: Sequence[str], others: Sequence[str]
+) -> tuple[list[str], list[int], Array, dict[str, list[Any]]]:
+    vectors, used = _vector_column(path), {*others, SPLIT}
+
+    def chosen(names: Sequence[str]) -> list[str]:
+        known = zip(names, check_columns(path, names, needed), strict=True)
+        return [name for name, one in known if vectors is None or name == vectors or one in used]
+
+    table = read_columns(path, chosen)
+    names = list(map(column, table))
+    texts = dict(zip(names, table.values(), strict=True))
+    if vectors is None:
+        places = _features(path, names, others)
+        return names, places, _parquet_matrix(path, list(table), list(table.values()), places), texts
+    lengths = [0 if row is None else len(row) for row in table[vectors]]
+    wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
+    if wrong is not None:
+        raise ValueError(
+            f"Expected the vectors in {path} to have one length, but row 1 has {lengths[0]} numbers and row "
+            f"{wrong + 1} has {lengths[wrong]}."
+        )
+    return names, [], np.array(table[vectors], dtype=np.float64), texts
+
+
+def _parquet_matrix(path: Path, names: list[str], values: list[list[Any]], places: list[int]) -> Array:
+    vectors = np.empty((len(values[0]), len(places)))
+    for at, place in enumerate(places):
+        try:
+            found = np.array(values[place])
+            vectors[:, at] = found if found.dtype.kind in "iufb" else [*map(float, values[place])]
+        except (ValueError, TypeError):
+            vectors[:, at] = [_number(path, names[place], row, cell) for row, cell in enumerate(values[place], 1)]
     return vectors

@@ -13,6 +13,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from torch.utils.model_zoo import tqdm  # type: ignore[attr-defined]  # torch has a replacement if it is missing
 
 from longtail._io import file_lock, new_file
+from longtail.data.datasets.image_files import inside
 
 _CHUNK = 2**17
 
@@ -68,11 +69,23 @@ def fetch_archive(url: str, md5: str, folder: str, root: Path) -> None:
         try:
             shutil.rmtree(work, ignore_errors=True)
             if not (root / folder).exists():
-                with tarfile.open(archive) as tar:
-                    tar.extractall(work, filter="data")
+                _unpack(archive, work)
                 (work / folder).rename(root / folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Write the files of an archive into a folder; an error if it has links, or paths outside of the folder."""
+    with tarfile.open(archive) as tar:  # `extractall` has safe filters only from Python 3.11.4 on
+        for member in tar:
+            path, content = folder / member.name, tar.extractfile(member) if member.isfile() else None
+            if not inside(member.name) or (content is None and not member.isdir()):
+                raise OSError(f"Expected files and folders in {archive}, but got {member.name!r}.")
+            (path.parent if content else path).mkdir(parents=True, exist_ok=True)
+            if content:
+                with content, path.open("wb") as file:
+                    shutil.copyfileobj(content, file)
 
 
 def _md5(path: Path) -> str:

@@ -1,27 +1,20 @@
-"""Readers of image files: folders of class folders, text lists, and tables with paths and labels."""
+"""Readers of image files: folders of class folders, and text lists."""
 
-import csv
-import io
-import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import torch
 
-from longtail._io import import_extra, reading
+from longtail.data.datasets.rows import SPLITS
 from longtail.data.datasets.splits import FileImages, Split
+from longtail.data.datasets.tables import TABLES, read_lines
 from longtail.data.loaders.decode import image_formats
 
-SPLITS = dict.fromkeys(("train", "training", "train_set", "training_set"), "train")
-SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev", "val_set", "validation_set"), "val")
-SPLITS |= dict.fromkeys(("test", "testing", "test_set"), "test")
-"""Names of splits, and what we call them."""
-LISTS = (".csv", ".tsv", ".parquet", ".txt")
+LISTS = (*TABLES, ".txt")
 """Suffixes of lists."""
 _MACOS = "__MACOSX"  # archives that were made on macOS have such a folder
 _SYSTEM_FILES = {"thumbs.db", "desktop.ini"}  # of Windows
@@ -123,16 +116,6 @@ def split_lists(root: Path) -> dict[str | None, Path]:
     return {part: found[part] for part in ("train", "val", "test") if part in found} if "train" in found else {}
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file without line ends."""
-    try:
-        return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines also splits at rare characters
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"Expected {path} to be text in UTF-8, but byte {error.start} is not; save it as UTF-8."
-        ) from None
-
-
 def read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield number, path and label of each line of a text list that is not blank: ``path label`` or ``path,label``.
 
@@ -177,103 +160,8 @@ def inside(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and name[1:2] != ":"
 
 
-# --- tables
-
-
-def read_table(path: Path, needed: Sequence[str], used: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Return the rows of a ``.csv``, ``.tsv`` or ``.parquet`` file, each as a dictionary of texts by column.
-
-    Args:
-        path: the file; ``.csv`` and ``.tsv`` have commas, tabs or semicolons between the columns.
-        needed: columns that must exist.
-        used: columns that are also read from a Parquet file, if they exist.
-    """
-    with reading(path, "a table"):
-        return (_parquet_rows if path.suffix.lower() == ".parquet" else _text_rows)(path, needed, used)
-
-
-def _parquet_rows(path: Path, needed: Sequence[str], used: Sequence[str]) -> list[dict[str, str]]:
-    def chosen(names: list[str]) -> list[str]:
-        known = check_columns(path, names, needed)
-        return [name for name, one in zip(names, known, strict=True) if one in {*needed, *used}]  # not the pixels
-
-    table = read_parquet(path, chosen)
-    cells = [list(map(_text, values)) for values in table.values()]
-    return [dict(zip(map(column, table), row, strict=True)) for row in zip(*cells, strict=True)]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode()
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
-
-
-def _text_rows(path: Path, needed: Sequence[str], _: Sequence[str]) -> list[dict[str, str]]:
-    text = "\n".join(read_lines(path))
-
-    def rows(delimiter: str) -> Iterator[list[str]]:
-        return filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-
-    usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    used = next((one for one in (usual, *"\t,;") if not _lacks(next(rows(one), []), needed)), usual)
-    header, *cells = list(rows(used)) or [[]]
-    columns = check_columns(path, header, needed)
-    if any(name != name.strip() for name in header):  # then spaces around delimiters do not belong to the cells either
-        cells = [[cell.strip() for cell in row] for row in cells]
-    return [dict(zip(columns, row, strict=False)) for row in cells]
-
-
-_NAMED = 8  # columns that an error names
-
-
-def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
-    """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
-    if _lacks(header, needed):
-        *others, last = needed
-        what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
-        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
-        hint = f"; {' and '.join(options)} {'names another' if len(options) < 2 else 'name others'}" if options else ""
-        if "path" in needed and len(needed) > 1 and not _lacks(header, needed[1:]):
-            hint = "; `path_column` names another; texts need `--text COLUMN` of `longtail embed`"
-        if list(needed) == ["path"]:
-            hint = "; `longtail embed --text COLUMN` makes features of texts"
-        if "path" in needed and any(map(is_image, header)):
-            hint = "; the first row must have the names of columns"
-        more = f", … ({len(header)} columns)" if len(header) > _NAMED else ""
-        raise ValueError(f"Expected {path} to have {what}, but got {', '.join(header[:_NAMED]) or 'none'}{more}{hint}.")
-    columns = list(map(column, header))
-    for name, times in Counter(columns).items():
-        if name and times > 1:
-            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {times}.")
-    return columns
-
-
-def column(name: str) -> str:
-    """Return a column name in lower case without surrounding spaces."""
-    return name.strip().lower()
-
-
-def _lacks(header: Sequence[str], needed: Sequence[str]) -> bool:
-    return not set(needed) <= set(map(column, header))
-
-
-def read_parquet(path: Path, choose: Callable[[list[str]], list[str]] = list) -> dict[str, list[Any]]:
-    """Return the columns of a Parquet file by name. Needs pyarrow.
-
-    Args:
-        path: the file.
-        choose: selects the columns to read from all names, by default all.
-    """
-    parquet = import_extra("pyarrow.parquet", "parquet")
-    content = path.read_bytes()  # errors of the system; those of Arrow's own reading are about the content
-    with reading(path, "a whole Parquet file"):
-        try:
-            with parquet.ParquetFile(import_extra("pyarrow", "parquet").BufferReader(content)) as file:
-                names = choose(file.schema_arrow.names)
-                if len(set(names)) < len(names):
-                    twice = next(name for name in names if names.count(name) > 1)
-                    raise ValueError(f"Expected {path} to have one column `{twice}`, but it has {names.count(twice)}.")
-                table = file.read(names, use_threads=False)  # Arrow's threads are not needed, and would delay the exit
-                return {name: table[name].to_pylist() for name in names}
-        except OSError as error:  # Arrow's word for what it cannot decode
-            raise RuntimeError(str(error)) from None
+def posix_path(folder: Path, name: str) -> str:
+    """Return a path in a list with forward slashes, if the list was written on Windows."""
+    if "\\" in name and inside(name) and not os.path.exists(folder / name):  # noqa: PTH110 - names of any length
+        return name.replace("\\", "/")
+    return name

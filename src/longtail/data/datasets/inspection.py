@@ -173,8 +173,7 @@ class Description:
         if self.num_groups:
             found.append(f"{self.num_groups:,} groups, which are never split")
         if self.rotated:
-            what = "1 image is" if self.rotated == 1 else f"{self.rotated:,} images are"
-            found.append(f"{what} turned or mirrored by {'its' if self.rotated == 1 else 'their'} EXIF orientation")
+            found.append(f"{count(self.rotated, 'image')} turned or mirrored by EXIF orientation")
         return found
 
     @property

@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, describe
+from longtail._program import count, some_of
 from longtail.classes import class_counts
 from longtail.data.datasets.features import is_features, read_features
 from longtail.data.datasets.image_files import (
     LISTS,
-    SPLITS,
     FoundFiles,
-    column,
     find_files,
     folders_in,
     ignored_suffixes,
     inside,
     is_image,
+    posix_path,
     read_pairs,
-    read_table,
     split_lists,
 )
-from longtail.data.datasets.rows import Rows, split_names
+from longtail.data.datasets.rows import SPLITS, Rows, split_names
 from longtail.data.datasets.splits import DataSet, FileImages, Split
+from longtail.data.datasets.tables import column, read_table
 from longtail.data.loaders.decode import raw_pixels
 
 _FOLDER = "folder"  # the value of `split_by` for folders
@@ -82,7 +82,7 @@ def open_path(
     if path.is_dir():
         lists = split_lists(path)
         if lists:
-            return _read_lists(lists, root, columns).dataset(path.name, next(iter(lists.values())))
+            return _read_lists(lists, root, columns).dataset(base_name(path), next(iter(lists.values())))
         refuse(f"{path}, a folder of class folders", "image_root", "path_column", "label_column")
         return _open_folder(path, split_by)
     if not path.is_file():
@@ -100,6 +100,11 @@ def open_path(
 
 
 # --- folders
+
+
+def base_name(path: Path | str) -> str:
+    """Return the name of a folder or a file, also of ``.`` and ``..``; a link keeps its own name."""
+    return os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119 - `Path.resolve` follows links
 
 
 def empty_folders(path: Path | str, dataset: DataSet) -> list[Path]:
@@ -143,7 +148,7 @@ def _open_folder(root: Path, split_by: str | None) -> DataSet:
             groups = torch.tensor([codes.setdefault(name, len(codes)) for name in names], dtype=torch.int64)
         splits[part] = Split(FileImages(folders[part], [name for _, name, _ in rows]), labels, groups)
     return DataSet(
-        root.name,
+        base_name(root),
         tuple(class_names),
         **splits,  # type: ignore[arg-type]
         group_names=tuple(codes),
@@ -216,29 +221,29 @@ def _ignored(root: Path, folders: Mapping[str, Path], found: Mapping[str, FoundF
     number = sum(ignored.values())
     if number == 0:
         return ""
-    named = ", ".join(f"{times:,} {suffix}" for suffix, times in ignored.most_common(_NAMED) if times)
-    more = ", …" if len(+ignored) > _NAMED else ""
+    named = some_of([f"{times:,} {suffix}" for suffix, times in (+ignored).most_common()], _NAMED)
     needed = "; `pip install pillow-heif` reads HEIC" if {".heic", ".heif", ".hif"} & set(+ignored) else ""
-    return f"Ignored {number:,} file{'' if number == 1 else 's'} in {root}: {named}{more}{needed}."
+    return f"Ignored {count(number, 'file')} in {root}: {named}{needed}."
 
 
 _NAMED = 5  # kinds of ignored files that are named
-_MASK = re.compile(r"[ _-]mask.*", re.IGNORECASE)  # what names of masks have more than those of their images
+_MASK = re.compile(r"(.+)[ _-]mask.*", re.IGNORECASE)
+"""The name of a mask: that of its image, and more."""
 
 
 def _twins(found: Mapping[str, FoundFiles]) -> str:
-    """Return how many images are beside another one of the same name, as a sentence; empty if there are none."""
+    """Return how many images have the name of another one, or are its masks, as a sentence; empty if there are none."""
     twins: list[str] = []
     for files in found.values():
         for place, names in files.images:
-            first: dict[str, str] = {}
-            for name in names:
-                other = first.setdefault(_MASK.sub("", name.rpartition(".")[0]), name)
+            stems = [name.rpartition(".")[0] for name in names]
+            first = dict(zip(reversed(stems), reversed(names), strict=True))
+            for name, stem in zip(names, stems, strict=True):
+                other = first[stem] if first[stem] != name else first.get(_MASK.sub(r"\1", stem), name)
                 twins += [f"{place}/{other} and {name}"] if other != name else []
     if not twins:
         return ""
-    number = "1 image is" if len(twins) == 1 else f"{len(twins):,} images are"
-    return f"{number} beside another of the same name, such as {twins[0]}; move them away if they are masks or copies."
+    return f"{count(len(twins), 'image')} beside one of the same name, such as {twins[0]}; remove masks and copies."
 
 
 def _levels(class_names: Sequence[str]) -> str:
@@ -333,8 +338,7 @@ def _cells(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 def _below(folder: Path, name: str) -> str:
     """Return a path relative to a folder, with forward slashes; one that is not below the folder is unchanged."""
-    if "\\" in name and inside(name) and not os.path.exists(folder / name):  # noqa: PTH110 - names of any length
-        return name.replace("\\", "/")  # of a list that was written on Windows
+    name = posix_path(folder, name)
     if inside(name) or not Path(name).is_absolute():
         return name
     for root in (folder.absolute(), folder.resolve()):  # the folder may be a link

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import Vector, as_tensor, check_integer, check_number, positive_counts
-from longtail._program import printable, some_of
+from longtail._program import count, printable, some_of
 from longtail.classes import Groups, class_counts, cut_groups
 from longtail.data.datasets.grouped import GroupTable, choose_groups, deal_groups
 from longtail.data.datasets.long_tail import (
@@ -26,7 +26,7 @@ from longtail.data.datasets.long_tail import (
 class Images(Protocol):
     """Raw images by index, like a map-style ``torch`` data set.
 
-    An optional method ``identity() -> bytes`` tells different images apart, so that a run is not resumed on others.
+    An optional method ``identity() -> bytes`` identifies the images, so that a run is not resumed on others.
     """
 
     def __len__(self) -> int:
@@ -206,6 +206,8 @@ class DataSet:
     """Names of ``Split.groups``; by default their numbers."""
     notes: tuple[str, ...] = ()
     """What should be known about how the data was opened and split, as sentences."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Files that were left out because they cannot be read, and why."""
 
     def __post_init__(self) -> None:
         _check_names("class names", self.class_names)
@@ -374,9 +376,11 @@ def _stays_whole(dataset: DataSet, moved: Split, part: str) -> str:
     names = dataset.names_of((held == 0) & (dataset.counts > 1))
     if dataset.train.groups is None or not names:
         return ""
-    what = "1 class has" if len(names) == 1 else f"{len(names)} classes have"
     words = {"val": "validation", "test": "test"}[part]
-    return f"{what} no {words} image, because groups are not split and theirs stay in training: {some_of(names)}."
+    return (
+        f"No {words} image of {count(len(names), 'class')}, because groups are not split and theirs stay in training: "
+        f"{some_of(names)}."
+    )
 
 
 def long_tailed(

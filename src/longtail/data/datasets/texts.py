@@ -1,4 +1,4 @@
-"""Readers of text data sets, in the files of their authors."""
+"""Readers of texts: your own tables, and data sets in the files of their authors."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -6,11 +6,52 @@ from pathlib import Path
 import torch
 
 from longtail._io import read_json
-from longtail.data.datasets.image_files import read_lines, read_table
+from longtail.data.datasets.features import LABEL, SPLIT
+from longtail.data.datasets.image_files import split_lists
+from longtail.data.datasets.rows import Rows, split_names
 from longtail.data.datasets.splits import DataSet, Split, Texts
+from longtail.data.datasets.tables import TABLES, column, read_lines, read_table
 
 Row = tuple[str, str, str]
 """The place of a text, for errors; the text; its label."""
+
+
+def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Rows[Texts]:
+    """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
+
+    Texts without a label, if there is no column ``label``, can be predicted but not trained on.
+
+    Args:
+        path: the table, or a folder with tables named ``train``, ``val`` and ``test``.
+        text: the column with the texts.
+        label: the column with the labels.
+        group: the column with groups that must not be split.
+    """
+    path = Path(path)
+    tables: Mapping[str | None, Path] = split_lists(path) if path.is_dir() else {None: path}
+    if not tables or not all(one.is_file() and one.suffix.lower() in TABLES for one in tables.values()):
+        raise ValueError(
+            f"Expected {path} to be a table ({', '.join(TABLES)}), or a folder with tables named train, val and test, "
+            "but it is not."
+        )
+    texts, labels, splits, groups = (list[str]() for _ in range(4))
+    for part, table in tables.items():
+        wanted = [column(name) for name in (text, label, group) if name is not None]
+        rows = read_table(table, [name for name in wanted if name != LABEL], [LABEL, SPLIT])
+        if not rows:
+            raise ValueError(f"Expected {table} to have rows, but it has none.")
+        wanted = [name for name in wanted if name in rows[0]]
+        for number, row in enumerate(rows, 1):
+            for name in wanted:
+                if not row[name].strip():
+                    raise ValueError(f"Expected a value in column `{name}` of {table}, but row {number} has none.")
+        texts += [row[column(text)] for row in rows]
+        labels += [row[column(label)] for row in rows] if column(label) in wanted else []
+        groups += [] if group is None else [row[column(group)] for row in rows]
+        splits += split_names(table, [row.get(SPLIT) for row in rows], part)
+    if 0 < len(labels) < len(texts):
+        raise ValueError(f"Expected all tables in {path} to have a column `{label}`, or none, but some have it.")
+    return Rows(Texts(tuple(texts)), labels, splits, groups)
 
 
 def read_trec(folder: Path) -> DataSet:
@@ -48,7 +89,7 @@ def read_banking77(folder: Path) -> DataSet:
 
     def rows(path: Path) -> Iterator[Row]:
         for number, row in enumerate(read_table(path, ["text", "category"]), 1):
-            yield f"row {number} of {path}", row["text"], row.get("category", "")
+            yield f"row {number} of {path}", row["text"], row["category"]
 
     return _from_rows("banking77", folder, {part: rows(folder / f"{part}.csv") for part in ("train", "test")})
 

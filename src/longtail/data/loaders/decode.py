@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._program import some_of
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -39,7 +41,7 @@ BadImages = Literal["error", "skip"]
 _NAMED = 5  # files that a message names
 _BAND = 2**20  # pixels that are converted together
 _ORIENTATION = 0x0112  # the tag in EXIF
-_WITH_ORIENTATION = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # where Pillow looks for it
+_WITH_ORIENTATION = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # where Pillow reads it
 
 
 @cache
@@ -84,8 +86,7 @@ class UnreadableImageError(ValueError):
         """
         first, several = errors[0], ""
         if len(errors) > 1:
-            listed = ", ".join(str(error.path) for error in errors[:_NAMED]) + (", …" if len(errors) > _NAMED else "")
-            several = f" ({len(errors)} {where} cannot be read: {listed})"
+            several = f" ({len(errors)} {where} cannot be read: {some_of([str(one.path) for one in errors], _NAMED)})"
         return cls(first.path, f"{first.reason}{several}; `bad_images` = skip leaves out such images")
 
 
