@@ -142,8 +142,12 @@ def is_gone(owner: dict[str, Any]) -> bool:
 
 def owner_of(folder: Path) -> dict[str, Any]:
     """The owner in the lease of a folder, which may be gone; empty if there is no lease."""
+    return _owner_in(folder / LEASE_FILE)
+
+
+def _owner_in(lease: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        found = json.loads((folder / LEASE_FILE).read_text(encoding="utf-8"))
+        found = json.loads(lease.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -166,21 +170,14 @@ class _Lease:
         raise BlockingIOError(busy)
 
     def create(self) -> bool:
-        """Create the file with its content unless it exists; a link is atomic on NFS too."""
-        content, own = json.dumps({**this_process(), "token": self.token}), _temporary(self.file)
+        """Create the file with its content unless it exists."""
+        own = _temporary(self.file)
         try:
-            own.write_text(content, encoding="utf-8")
-            try:
-                os.link(own, self.file)
-            except FileExistsError:
-                return self.is_ours()  # the answer of a server can be lost
-            except OSError:  # no links on this file system
-                with suppress(FileExistsError), self.file.open("x", encoding="utf-8") as new:
-                    new.write(content)
-                return self.is_ours()
-            return True
+            own.write_text(json.dumps({**this_process(), "token": self.token}), encoding="utf-8")
+            _copy_to_new(own, self.file)
         finally:
             own.unlink(missing_ok=True)
+        return self.is_ours()
 
     def is_ours(self) -> bool:
         """Whether the lease is still that of this process."""
@@ -210,6 +207,19 @@ def _temporary(file: Path) -> Path:
     return file.with_name(f".{file.name}.{process_name()}.part")
 
 
+def _copy_to_new(file: Path, new: Path) -> None:
+    """Give a file a second name, unless the name is taken."""
+    with suppress(FileExistsError):
+        try:
+            os.link(file, new)  # atomic, also on NFS
+        except FileExistsError:
+            raise
+        except OSError:  # no links on this file system
+            content = file.read_bytes()
+            with new.open("xb") as copy:
+                copy.write(content)
+
+
 _seen: dict[Path, tuple[tuple[int, str], float]] = {}
 """The last sign of life of leases of others, and when this process first saw it, by its own clock."""
 
@@ -234,18 +244,16 @@ def _is_free(file: Path) -> bool:
     aside = _temporary(file)
     try:
         file.rename(aside)  # of several processes one succeeds
-        moved = json.loads(aside.read_text(encoding="utf-8") or "{}")
-        if moved.get("token", "") != state[1]:  # a new lease, which was made since we looked
-            os.link(aside, file)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        if str(_owner_in(aside).get("token", "")) != state[1]:  # another process created a new lease meanwhile
+            _copy_to_new(aside, file)
             return False
         _remove_below(file.parent, owner)
-    except FileNotFoundError:
         return True
-    except (OSError, ValueError):
-        return False
     finally:
         aside.unlink(missing_ok=True)
-    return True
 
 
 def _remove_below(folder: Path, owner: dict[str, Any]) -> None:
