@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from longtail._program import some_of
+from longtail._program import count, some_of
 from longtail.methods import METHODS
 from longtail.study.captions import NO_DATA, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_with
@@ -57,7 +57,9 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
         if weak and not other:
             only = "it is the only method that is not underfitted"
             seeds = len({run.recipe.seed for run in alike[0].runs})
-            left += f" {seeds} seeds: run at least {ENOUGH_SEEDS} before choosing." if seeds < ENOUGH_SEEDS else ""
+            left += (
+                f" {count(seeds, 'seed')}: run at least {ENOUGH_SEEDS} before choosing." if seeds < ENOUGH_SEEDS else ""
+            )
             return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{_some_underfitted(alike[0])}{left}")
         hint = "Run another method with the same settings to compare it with."
         what = "was run" if len(cells) == 1 else "can be judged"
