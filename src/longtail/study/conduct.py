@@ -124,7 +124,7 @@ def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False, e
     about = f"; about {timedelta(seconds=math.ceil(total))} left" if each else ""
     lines = [f"{len(ahead)} runs, {len(ahead) - len(left)} done{about}:"]
     for run in ahead:
-        state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
+        state = "done" if run.folder.done else "started" if run.folder.has_trained else "to do"
         seconds = f"  {timedelta(seconds=math.ceil(each[run.path]))}" if run.path in each else ""
         lines.append(f"  {state:<8} {run.path}{seconds}")
     for plan, found in zip(plans, searches, strict=True):
@@ -162,7 +162,7 @@ def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[
 
 def _ordered(runs: Sequence[PlannedRun], *, spread: bool = False) -> list[PlannedRun]:
     """Runs that were started come first, and then seed by seed, or at random."""
-    begun = {run.path for run in _having(lambda folder: folder.begun, runs)}
+    begun = {run.path for run in _having(lambda folder: folder.has_trained, runs)}
     draw = random.Random()
     return sorted(runs, key=lambda run: (run.path not in begun, draw.random() if spread else run.recipe.seed))
 
