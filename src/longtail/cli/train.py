@@ -137,7 +137,7 @@ def _shown_defaults(words: Sequence[str]) -> tuple[dict[str, Any], str]:
     try:
         one_each = {name: [value] for name, value in settings.items()}
         (recipe,), _ = make_recipes(given.source, one_each, quick=True)
-    except (ValueError, OSError):  # the command itself will say what is wrong
+    except (ValueError, OSError, ImportError):  # the command itself will say what is wrong
         return Recipe().settings() | dict.fromkeys(_OF_DATA), _NO_DATA
     shown = Path(recipe.data).name or recipe.data
     return recipe.settings(), f"\n\nDefaults are those of {recipe.method} on {shown}."
