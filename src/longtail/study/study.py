@@ -1,5 +1,6 @@
 """Studies: a plan is trained, recorded and compared."""
 
+import shlex
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 from longtail._claims import claim, claim_kind, forget_claim
 from longtail._io import map_files
+from longtail._program import program
 from longtail._progress import phase
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans, done_of
@@ -47,7 +49,7 @@ class Study:
     @classmethod
     def from_toml(cls, path: Path | str, **options: Any) -> "Study":
         """Return the study of a plan in a TOML file; ``options`` as for the class."""
-        return cls(read_plan(path), **{"command": f"longtail study {path}", **options})
+        return cls(read_plan(path), **{"command": f"{program()} study {shlex.quote(str(path))}", **options})
 
     def __repr__(self) -> str:
         return f"Study({str(self.plan.out)!r}, {len(self.plan.runs())} runs)"
