@@ -1,7 +1,8 @@
 """Claims on folders: one process at a time works in a folder, also if several machines share it.
 
 On a local disk a claim is a lock of the operating system, which ends with the process. Network file systems do not keep
-such locks reliably, so there a claim is a lease: a file that names its owner, who touches it every few seconds.
+such locks reliably, so there a claim is a lease: a file with the owner's name, whose time the owner updates every few
+seconds.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from longtail._io import claimed, file_lock, process_name, process_namespace
+from longtail._io import claimed, file_lock, process_name, process_namespace, process_start
 
 LOCK_FILE, LEASE_FILE = ".lock", ".lease"
 HEARTBEAT = 5.0
@@ -103,7 +104,7 @@ def _file_system(path: str) -> str:
 
 
 def forget_claim(folder: Path) -> None:
-    """Remove the lease of a folder in which nobody has anything to do: its owner was killed just after the end."""
+    """Remove the lease of a finished run whose owner was killed."""
     (folder / LEASE_FILE).unlink(missing_ok=True)
 
 
@@ -112,15 +113,7 @@ def forget_claim(folder: Path) -> None:
 
 def this_process() -> dict[str, Any]:
     """Host, process number and its start, which name a process as long as the host is not restarted."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "start": _start_of(os.getpid()), "boot": _boot()}
-
-
-def _start_of(pid: int) -> str:
-    """When a process started; empty if it ended, also if its parent has not noticed yet."""
-    with suppress(OSError, IndexError):
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state in "ZX" else rest[18]
-    return ""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "start": process_start(os.getpid()), "boot": _boot()}
 
 
 @cache
@@ -134,7 +127,7 @@ def _boot() -> str:
 def is_gone(owner: dict[str, Any]) -> bool:
     """Whether the owner certainly ended: it ran on this host, under the same kernel, and its process is not there."""
     same = owner.get("host") == socket.gethostname() and owner.get("boot") == _boot() != ""
-    return same and isinstance(owner.get("pid"), int) and owner.get("start") != _start_of(owner["pid"])
+    return same and isinstance(owner.get("pid"), int) and owner.get("start") != process_start(owner["pid"])
 
 
 # Leases
@@ -221,7 +214,7 @@ def _copy_to_new(file: Path, new: Path) -> None:
 
 
 _seen: dict[Path, tuple[tuple[int, str], float]] = {}
-"""The last sign of life of leases of others, and when this process first saw it, by its own clock."""
+"""Last modification time and token of each lease of another process, and when this process first saw them."""
 
 
 def _is_free(file: Path) -> bool:

@@ -1,5 +1,6 @@
 """Atomic file writes, file locks and stop signals, each implemented once for the whole package."""
 
+import fcntl
 import json
 import math
 import os
@@ -61,7 +62,7 @@ def process_namespace() -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes ``path`` after the block, or is removed when the block raises.
+    """Yield a temporary file that becomes ``path`` after the block, or is removed when the block raises.
 
     The content is on disk before the rename, so ``path`` never holds half a file, not even after a power failure. What
     a killed process left of its own attempt is removed.
@@ -78,13 +79,9 @@ def new_file(path: Path) -> Iterator[Path]:
     if not path.name:
         raise ValueError(f"Expected the name of a file to write, but got {str(path)!r}.")
     temporary = path.with_name(f".{path.name}.{process_name()}.part")
-    held = None
     try:
-        if os.name != "nt":  # there an open file cannot be renamed, nor a locked one be written
-            held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
-            with suppress(OSError):  # the file system has no locks
-                _lock_descriptor(held)
-            remove_leftovers(path.parent, os.fstat(held).st_mtime, path.name)
+        temporary.touch()
+        remove_leftovers(path.parent, temporary.stat().st_mtime, path.name)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -95,41 +92,37 @@ def new_file(path: Path) -> Iterator[Path]:
         check_claim(path)  # the process that took the folder over may have removed the file
         raise
     finally:
-        if held is not None:
-            os.close(held)
         temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, present: float, name: str = "") -> None:
-    """Remove temporary files that killed processes left in a folder.
+    """Remove temporary files of processes that ended; those of other hosts if they are older than an hour.
 
     Args:
         folder: the folder.
         present: the time by the clock of the file system.
         name: of the file that was written; default: any.
     """
-    for part in folder.glob(f".{escape(name) or '*'}.*.part") if os.name != "nt" else ():
-        if part.name.endswith(f".{process_name()}.part"):
-            continue
-        with suppress(OSError):  # it is being written, or removed by another process
-            if f".{_host()}-" not in part.name:  # a lock may not be seen by other hosts
-                if present - part.stat().st_mtime > _ABANDONED:
-                    part.unlink()
-                continue
-            descriptor = os.open(part, os.O_RDWR)
-            try:
-                _lock_descriptor(descriptor)
+    for part in folder.glob(f".{escape(name) or '*'}.*.part"):
+        host, _, process = part.name.split(".")[-2].rpartition("-")
+        with suppress(OSError):  # another process removed it
+            old = present - part.stat().st_mtime > _ABANDONED
+            if old if host != _host() else not (process.isdigit() and process_start(int(process))):
                 part.unlink()
-            finally:
-                os.close(descriptor)
 
 
-_ABANDONED = 3600.0  # seconds since the last write to a file that nobody writes any more
+_ABANDONED = 3600.0  # seconds
+
+
+def process_start(number: int) -> str:
+    """When a process started; empty if it ended, also if its parent has not noticed yet."""
+    with suppress(OSError, IndexError):
+        state, *rest = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else rest[18]
+    return ""
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     with suppress(OSError):  # not every file system can sync a folder
         os.fsync(descriptor)
@@ -238,7 +231,7 @@ def check_shape(found: Any, shape: Any, place: str) -> None:
             if name.removesuffix("?") in found:
                 check_shape(found[name.removesuffix("?")], of, f"`{name.removesuffix('?')}`")
             elif not name.endswith("?"):
-                raise ValueError(f"Expected {place} to have `{name}`, but it has not.")
+                raise ValueError(f"Expected {place} to have `{name}`, but it is missing.")
 
 
 def plain(value: Any) -> Any:
@@ -325,16 +318,13 @@ def file_lock(path: Path, busy: str, *, required: bool = True, remove: bool = Fa
             held.holders -= 1
             if held.holders == 0 and _locks.get(place) is held:
                 del _locks[place]
-                if remove and os.name != "nt":  # an open file cannot be deleted on Windows
+                if remove:
                     place.unlink(missing_ok=True)
                 os.close(held.descriptor)
-                if remove and os.name == "nt":
-                    with suppress(OSError):  # another process has opened it
-                        place.unlink(missing_ok=True)
 
 
 def _acquire(path: Path, busy: str, required: bool) -> int:
-    if not _forget_registered and hasattr(os, "register_at_fork"):
+    if not _forget_registered:
         os.register_at_fork(after_in_child=_forget_locks)
         _forget_registered.append(True)
     while True:
@@ -348,8 +338,6 @@ def _acquire(path: Path, busy: str, required: bool) -> int:
             if required:
                 os.close(descriptor)
                 raise
-        if os.name == "nt":
-            return descriptor
         # Its last holder may have deleted the file between open and lock; then another process can lock a new file.
         with suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
@@ -359,17 +347,7 @@ def _acquire(path: Path, busy: str, required: bool) -> int:
 
 def _lock_descriptor(descriptor: int) -> None:
     """Lock an open file or raise ``BlockingIOError``."""
-    if os.name == "nt":
-        import msvcrt  # noqa: PLC0415 - only on Windows
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        except PermissionError as error:
-            raise BlockingIOError(str(error)) from None
-    else:
-        import fcntl  # noqa: PLC0415 - not on Windows
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _forget_locks() -> None:
@@ -411,11 +389,10 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    before: dict[int, Any] = {}
+    before: dict[signal.Signals, Any] = {}
     try:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
-            number = getattr(signal, name, None)  # Windows has only the first two
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
         yield
     finally:
