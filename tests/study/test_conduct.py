@@ -146,7 +146,7 @@ def test_runs_are_ordered_by_started_and_seed(tmp_path):
     plan = plan_in(tmp_path, methods=["softmax", "balanced-softmax"], seeds=2)
     last = plan.runs()[-1]
     last.path.mkdir()
-    (last.folder.recipe_file.write_text("", "utf-8"), last.folder.log({}))  # begun
+    last.folder.recipe_file.write_text("", "utf-8")  # begun
     trained = []
 
     def train(runs, _):

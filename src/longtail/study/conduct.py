@@ -162,7 +162,7 @@ def _own_runs(plans: Sequence[StudyPlan], searches: Sequence[Searches]) -> dict[
 
 def _ordered(runs: Sequence[PlannedRun], *, spread: bool = False) -> list[PlannedRun]:
     """Runs that were started come first, and then seed by seed, or at random."""
-    begun = {run.path for run in _having(lambda folder: folder.has_trained, runs)}
+    begun = {run.path for run in _having(lambda folder: folder.begun, runs)}
     draw = random.Random()
     return sorted(runs, key=lambda run: (run.path not in begun, draw.random() if spread else run.recipe.seed))
 

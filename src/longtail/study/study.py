@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from longtail._claims import claim, claim_kind, forget_claim
 from longtail._io import map_files
@@ -14,7 +17,7 @@ from longtail._program import program
 from longtail._progress import phase
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans, done_of
-from longtail.study.execute import execute
+from longtail.study.execute import WorkOn, devices, execute, stop_with_parent
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import Choice, StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.rendering import save
@@ -99,7 +102,8 @@ class Study:
     ) -> tuple[Searches, Outcome]:
         """Run only the plan's searches for beta, write their tables, and return them; arguments as for :meth:`run`."""
         with Worker([self.plan]) as worker:
-            trained = train or _train_here(together, on_progress, worker)
+            work = partial(_work_on, [replace(self.plan)], self.command, together, worker.began, searches_only=True)
+            trained = train or _train_here(together, on_progress, worker, work)
             (searches,), outcome = conduct(
                 [self.plan], trained, on_round=on_round, searches_only=True, command=self.command
             )
@@ -155,7 +159,7 @@ class Study:
 
         with phase("Comparing the methods and writing the tables"), _held(out, is_written) as held:
             worker.leave(out)
-            others = worker.joins and missing and any("joins" in one for one in live_workers(out))
+            others = worker.joins and missing and bool(live_workers(out))
             write = held and not others  # if runs are missing, the last worker writes what there is
             return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
@@ -212,7 +216,8 @@ def run_studies(
     plans = [study.plan for study in studies]
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
     with Worker(plans, joins=join) as worker:
-        trained = train or _train_here(together, on_progress, worker)
+        work = partial(_work_on, [replace(plan) for plan in plans], command, together, worker.began)
+        trained = train or _train_here(together, on_progress, worker, work)
 
         def recorded(runs: Sequence[PlannedRun], more: More) -> Outcome:
             for study in studies:
@@ -247,20 +252,47 @@ def _held(out: Path, over: Callable[[], bool]) -> Iterator[bool]:
 _LONGEST_PAUSE = 5.0
 
 
-def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker) -> Train:
-    """Return the function that trains on the devices of this machine and reports progress."""
+def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker, work: WorkOn) -> Train:
+    """Return the function that trains on the devices of this machine and reports progress.
+
+    Several devices have a process each, which does ``work``.
+    """
 
     def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
-        progress = Progress(runs, worker)
+        progress, several = Progress(runs, worker), len(devices(runs)) > 1
 
         def watch() -> None:
+            if several:
+                worker.see_processes()
             progress.update()
             if on_progress is not None:
                 on_progress(progress)
 
-        return execute(runs, together=together, watch=watch, more=lambda: progress.add(more()), worker=worker)
+        def joining() -> Sequence[PlannedRun]:
+            return progress.add(more())
+
+        return execute(runs, together=together, watch=watch, more=joining, worker=worker, work=work)
 
     return train
+
+
+def _work_on(
+    plans: Sequence[StudyPlan],
+    command: str,
+    together: int | None,
+    began: float,
+    device: torch.device,
+    *,
+    searches_only: bool = False,
+) -> dict[str, str]:
+    """Work on plans on one device, together with other processes, and return why runs failed."""
+    with Worker(plans, joins=True, began=began) as worker:
+
+        def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
+            return execute(runs, together=together, on=[device], watch=stop_with_parent, more=more, worker=worker)
+
+        _, outcome = conduct(plans, train, command=command, searches_only=searches_only, spread=True)
+    return outcome.failed
 
 
 def _save_searches(searches: Searches, command: str) -> None:
