@@ -216,8 +216,9 @@ def write_plan(plan: StudyPlan, file: Path | None = None) -> Path:
     text = str(import_extra("tomli_w", "train").dumps(content))
     files = (Path(plan.out) / f"plan{number}.toml" for number in ("", *range(2, _MOST_PLANS)))
     file = file or next(one for one in files if not one.exists() or one.read_text(encoding="utf-8") == text)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
     return file
 
 
