@@ -32,7 +32,7 @@ More = Callable[[], Sequence[PlannedRun]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the runs."""
+    """The outcome of the runs."""
 
     done: tuple[PlannedRun, ...]
     failed: dict[str, str]

@@ -125,7 +125,7 @@ class _Work:
     """The runs that are trained, and the claims on them."""
     _fleet: Fleet = field(init=False)
     _watched: float = 0.0
-    _look_again: float = 0.0
+    _next_check: float = 0.0
 
     def run(self, runs: Sequence[PlannedRun]) -> None:
         """Train all runs, and those that join them, as one fleet."""
@@ -137,7 +137,7 @@ class _Work:
             try:
                 for _ in fleet.steps():
                     if time.monotonic() - self._watched > _WATCH_SECONDS:
-                        self._look_around()
+                        self._watch_runs()
             except StoppedError as stopped:
                 self._settle(())
                 raise StoppedError(str(stopped), self.failed) from None
@@ -145,7 +145,7 @@ class _Work:
                 self._settle(())
                 self.watch()
 
-    def _look_around(self) -> None:
+    def _watch_runs(self) -> None:
         """Keep failures, report progress, and let runs join."""
         self._settle(self._fleet.members)
         self.watch()
@@ -153,7 +153,7 @@ class _Work:
         self._watched = time.monotonic()
 
     def _settle(self, members: Sequence[Trainer]) -> None:
-        """Keep why runs failed instead of their trainers, and let go of runs that are no longer members."""
+        """Record the errors of failed runs, and release the claims on runs that have ended."""
         for member, error in self._fleet.failures:
             run, _ = self._held[member.folder.path]
             if isinstance(error, BlockingIOError | LostClaimError):
@@ -174,16 +174,16 @@ class _Work:
         self._settle(self._fleet.members)
         while True:
             began = time.monotonic()
-            if not self.worker.joins or began > self._look_again:  # not after every step
+            if not self.worker.joins or began > self._next_check:  # not after every step
                 found = self._find()
                 if found is not None or not self.worker.joins:
                     return found
                 took = time.monotonic() - began
-                self._look_again = time.monotonic() + min(max(_WATCH_SECONDS, 10 * took), _LONGEST_PAUSE)
+                self._next_check = time.monotonic() + min(max(_WATCH_SECONDS, 10 * took), _LONGEST_PAUSE)
             if self._fleet.members or not self.waiting:
                 return None
             time.sleep(_WATCH_SECONDS)
-            self._look_around()
+            self._watch_runs()
 
     def _find(self) -> Trainer | None:
         """Open the next run that is neither done nor failed, nor held by another process."""
@@ -225,7 +225,7 @@ class _Work:
         return True
 
     def _leave(self, run: PlannedRun) -> None:
-        """Leave a run to the process that holds it; if this one joined others, look again later."""
+        """Leave a run to the process that holds it; if this one joined others, try it again later."""
         if self.worker.joins:
             self.waiting.append(run)
         else:

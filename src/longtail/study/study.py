@@ -303,7 +303,7 @@ def _save_searches(searches: Searches, command: str) -> None:
 
 
 class Progress:
-    """How far a study is.
+    """Progress of a study.
 
     Args:
         runs: all runs, done or not.
@@ -320,7 +320,7 @@ class Progress:
         self._epochs: dict[Path, int] = {}
         self._left: dict[Path, PlannedRun] = {}
         """Runs that are not known to be done."""
-        self._place, self._looked = 0, 0.0
+        self._place, self._checked = 0, 0.0
         self.add(runs)
 
     def add(self, runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
@@ -335,12 +335,12 @@ class Progress:
         """Check which runs finished: those that were trained here, and some of the others in turn."""
         found = self._count(self._here())
         joins = self._worker is not None and self._worker.joins
-        if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
+        if time.monotonic() - self._checked > (_OTHERS_SECONDS if joins else 0):
             left = list(self._left.values())
             self._place = 0 if self._place >= len(left) else self._place
             others = self._count(left[self._place :][:_SOME])
             found += [] if joins else others
-            self._place, self._looked = self._place + _SOME, time.monotonic()
+            self._place, self._checked = self._place + _SOME, time.monotonic()
         self.news = [read_run(path) for path in found]
 
     def epochs(self) -> tuple[int, int]:

@@ -14,10 +14,11 @@ from typing import Any
 
 from longtail._claims import STALE, beats, claim_kind, is_gone, start_beats, this_process
 from longtail._io import map_files, process_name, read_json, remove_leftovers, write_json
+from longtail._program import count
 from longtail.study.conduct import done_of
 from longtail.study.planning import PlannedRun, StudyPlan
 from longtail.study.record import read_search
-from longtail.study.runs import SEARCH_FILE
+from longtail.study.runs import SEARCH_FILE, differing
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import HOUSEKEEPING
 
@@ -186,11 +187,10 @@ def _check_same(plan: StudyPlan, others: Sequence[Mapping[str, Any]]) -> None:
     ours = _identity(plan)
     names = {"longtail": "version of longtail", "LONGTAIL_CLAIMS": "claims (LONGTAIL_CLAIMS)"}
     for about in others:
-        theirs: dict[str, Any] = about["joins"]
-        for name in (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)):
+        for name, (own, other) in differing([ours, about["joins"]]).items():
             raise ValueError(
                 f"Expected the {names.get(name, f'`{name}`')} of the worker on {about['host']} (process "
-                f"{about['pid']}), {theirs.get(name)}, but got {ours.get(name)}; use the same, stop that worker, or "
+                f"{about['pid']}), {other}, but got {own}; use the same, stop that worker, or "
                 "choose another folder with --out."
             )
 
@@ -271,7 +271,7 @@ def describe_status(found: Mapping[str, Any]) -> str:
         left = timedelta(seconds=round(found["seconds_left"]))
         lines[0] += f"; {found['runs_per_hour']:,.1f} runs per hour, about {left} left"
     if found["open_searches"]:
-        lines.append(f"{found['open_searches']} searches for beta are not done: more runs will follow")
+        lines.append(f"Not done: {count(found['open_searches'], 'search')} for beta, after which more runs follow")
     for one in found["workers"]:
         lines.append(f"worker   {one['host']}, process {one['pid']}, since {one['since']}: {one['running']} running")
     for path, one in found["running_runs"].items():
