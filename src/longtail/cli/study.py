@@ -3,7 +3,6 @@
 import argparse
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,7 +17,7 @@ from longtail._program import printable, program
 from longtail._registry import load_plugins
 from longtail.cli.launch import add_launch, read_launch, submit_to_slurm
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
+from longtail.cli.show import Phases, console, print_line, progress_console, time_left
 from longtail.data import data_title
 from longtail.integrations.ray import run_on_ray
 from longtail.methods import default_reference, parse_method
@@ -341,38 +340,22 @@ def _exit_code(outcome: Outcome | None) -> int:
     return 1 if left else 0
 
 
-class View:
+class View(Phases):
     """A line per finished run, and a progress bar; without a terminal, a line per minute instead of the bar."""
 
     def __init__(self, to: Console = progress_console) -> None:
-        self.console = to
-        self.bar = progress_bar(console=to, transient=True, disable=not to.is_terminal)
+        super().__init__(to)
         self._task = self.bar.add_task("starting", total=None)
-        self._phases = Phases(to, lambda text: self.bar.update(self._task, description=text or "working"))
-        self._printed = time.monotonic()
-
-    def __enter__(self) -> "View":
-        self.bar.start()
-        self._phases.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._phases.__exit__()
-        self.bar.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress."""
         finished, total = len(progress.finished), len(progress.runs)
         for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
-            self._line(f"{place}/{total} {run.path.name}: {_recall(run)}")
+            self.line(f"{place}/{total} {run.path.name}: {_recall(run)}")
         (epochs, of), done = progress.epochs(), f"{finished}/{total} runs done"
         self.bar.update(self._task, description=done, completed=epochs, total=of)
-        if self.bar.disable and time.monotonic() - self._printed > LOG_SECONDS:
-            self._line(f"{done}, {epochs:,}/{of:,} epochs{time_left(self.bar.tasks[0].time_remaining)}")
-
-    def _line(self, text: str) -> None:
-        self._printed = time.monotonic()
-        print_line(text, self.console)
+        if self.is_time_for_a_line:
+            self.line(f"{done}, {epochs:,}/{of:,} epochs{time_left(self.bar.tasks[0].time_remaining)}")
 
 
 def _recall(run: Run) -> str:
