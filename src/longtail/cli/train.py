@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from longtail._io import read_json
-from longtail._program import printable, program, sentence_of
+from longtail._program import count, printable, program, sentence_of, some_of
 from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
@@ -245,8 +245,7 @@ def _how_to_resume(waiting: Sequence[RunFolder]) -> str:
 def _report_skipped(folder: RunFolder) -> None:
     skipped = sorted(read_json(folder.unreadable_file, {str: str})) if folder.unreadable_file.exists() else []
     if skipped:
-        named = ", ".join(skipped[:_NAMED]) + (", …" if len(skipped) > _NAMED else "")
-        images = f"{len(skipped)} image{'' if len(skipped) == 1 else 's'}"
+        images, named = count(len(skipped), "image"), some_of(skipped, _NAMED)
         _warn(f"Skipped {images} that could not be read ({named}); see {folder.unreadable_file}.")
 
 

@@ -259,7 +259,8 @@ def _train_here(together: int | None, on_progress: OnProgress | None, worker: Wo
     """
 
     def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
-        progress, several = Progress(runs, worker), len(devices(runs)) > 1
+        progress = Progress(runs, worker)
+        several = len(devices([run for run in runs if run.path not in worker.done])) > 1
 
         def watch() -> None:
             if several:

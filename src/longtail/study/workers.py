@@ -266,7 +266,7 @@ def describe_status(found: Mapping[str, Any]) -> str:
     """Return a status in words."""
     total = sum(found[name] for name in _STATES)
     counts = ", ".join(f"{found[name]:,} {name}" for name in _STATES if found[name] or name == "done")
-    lines = [f"{total:,} runs: {counts}"]
+    lines = [f"{count(total, 'run')}: {counts}"]
     if found["runs_per_hour"] is not None:
         left = timedelta(seconds=round(found["seconds_left"]))
         lines[0] += f"; {found['runs_per_hour']:,.1f} runs per hour, about {left} left"
