@@ -270,14 +270,15 @@ def _on_each(places: Sequence[torch.device], work: WorkOn, watch: Callable[[], N
         ]
         for process in processes:
             process.start()
-        stopping = False
-        while any(process.is_alive() for process in processes):
-            if signals and not stopping:
-                stopping = True
-                for process in processes:
-                    process.terminate()  # SIGTERM: they save and stop
-            watch()
-            time.sleep(_WATCH_SECONDS)
+        try:
+            while any(process.is_alive() for process in processes) and not signals:
+                watch()
+                time.sleep(_WATCH_SECONDS)
+        finally:
+            for process in processes:
+                process.terminate()  # one that is alive saves and stops
+            for process in processes:
+                process.join()
         found = [read_json(report) for report in reports if report.exists()]  # not of a process that was killed
     failed = {path: why for one in found for path, why in one["failed"].items()}
     if signals:
