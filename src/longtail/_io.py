@@ -1,6 +1,5 @@
 """Atomic file writes, file locks and stop signals, each implemented once for the whole package."""
 
-import fcntl
 import json
 import math
 import os
@@ -96,18 +95,22 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, present: float, name: str = "") -> None:
-    """Remove temporary files of processes that ended; those of other hosts if they are older than an hour.
+    """Remove temporary files of processes that ended; those of other hosts, or without ``/proc``, after an hour.
 
     Args:
         folder: the folder.
         present: the time by the clock of the file system.
         name: of the file that was written; default: any.
     """
+    here = _host() if Path("/proc/self/stat").exists() else ""
     for part in folder.glob(f".{escape(name) or '*'}.*.part"):
         host, _, process = part.name.split(".")[-2].rpartition("-")
         with suppress(OSError):  # another process removed it
-            old = present - part.stat().st_mtime > _ABANDONED
-            if old if host != _host() else not (process.isdigit() and process_start(int(process))):
+            if host == here:
+                ended = not (process.isdigit() and process_start(int(process)))
+            else:
+                ended = present - part.stat().st_mtime > _ABANDONED
+            if ended:
                 part.unlink()
 
 
@@ -123,6 +126,8 @@ def process_start(number: int) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     with suppress(OSError):  # not every file system can sync a folder
         os.fsync(descriptor)
@@ -318,13 +323,16 @@ def file_lock(path: Path, busy: str, *, required: bool = True, remove: bool = Fa
             held.holders -= 1
             if held.holders == 0 and _locks.get(place) is held:
                 del _locks[place]
-                if remove:
+                if remove and os.name != "nt":  # an open file cannot be deleted on Windows
                     place.unlink(missing_ok=True)
                 os.close(held.descriptor)
+                if remove and os.name == "nt":
+                    with suppress(OSError):  # another process has opened it
+                        place.unlink(missing_ok=True)
 
 
 def _acquire(path: Path, busy: str, required: bool) -> int:
-    if not _forget_registered:
+    if not _forget_registered and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget_locks)
         _forget_registered.append(True)
     while True:
@@ -338,6 +346,8 @@ def _acquire(path: Path, busy: str, required: bool) -> int:
             if required:
                 os.close(descriptor)
                 raise
+        if os.name == "nt":
+            return descriptor
         # Its last holder may have deleted the file between open and lock; then another process can lock a new file.
         with suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
@@ -347,7 +357,17 @@ def _acquire(path: Path, busy: str, required: bool) -> int:
 
 def _lock_descriptor(descriptor: int) -> None:
     """Lock an open file or raise ``BlockingIOError``."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if os.name == "nt":
+        import msvcrt  # noqa: PLC0415 - only on Windows
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except PermissionError as error:
+            raise BlockingIOError(str(error)) from None
+    else:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _forget_locks() -> None:
@@ -389,10 +409,11 @@ def stop_signals(callback: Callable[[int], None], *, in_children: bool = False) 
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    before: dict[signal.Signals, Any] = {}
+    before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            if signal.getsignal(number) is not signal.SIG_IGN:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
+            number = getattr(signal, name, None)  # Windows has only the first two
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
         yield
     finally:

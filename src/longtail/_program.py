@@ -25,7 +25,7 @@ def count(number: int, noun: str) -> str:
         >>> count(1, "class"), count(2000, "class"), count(3, "run"), count(2, "search")
         ('1 class', '2,000 classes', '3 runs', '2 searches')
     """
-    ending = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "rch")) else "s"
     return f"{number:,} {noun}{ending}"
 
 

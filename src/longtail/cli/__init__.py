@@ -82,6 +82,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _is_closed_pipe() -> bool:
     """Whether standard output is a pipe without a reader; other connections may break too."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
     pipes = select.poll()
     try:
         pipes.register(sys.stdout.fileno(), 0)
